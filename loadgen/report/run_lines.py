@@ -474,7 +474,7 @@ def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str
     """Yield lines on answers' own timings, and on whether the server's counters agree, with TTFT or ITL."""
     window, metrics = result.facts.window, result.whole
     yield from _describe_answer_timings(result)
-    if window is None or window.error or window.reset:
+    if window is None or not window.is_known:
         return
     differing = [mismatch.figure for mismatch in reconcile.find_mismatches(window, metrics)]
     agree = (

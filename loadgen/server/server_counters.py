@@ -73,9 +73,14 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     samples: tuple[ServerSample, ...] = ()
 
     @property
+    def is_known(self) -> bool:
+        """Whether the counters were read before and after, and none went backwards."""
+        return not (self.error or self.reset)
+
+    @property
     def finished(self) -> int | None:
         """Requests that ended without an abort or an error; None where they are not counted."""
-        if self.error or self.reset or not self.requests:
+        if not (self.is_known and self.requests):
             return None
         return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
 

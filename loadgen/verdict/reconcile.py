@@ -110,7 +110,7 @@ def count_finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
 
 def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """List the figures in which client and server differ, the most telling first; [] without counters."""
-    if window.error or window.reset:
+    if not window.is_known:
         return []
     # Where only the server knows how long prompts were, there is nothing to compare its count with.
     prompt_tokens = None if metrics.unknown_inputs else window.prompt_tokens

@@ -156,7 +156,7 @@ def find_bottleneck(run: Result, objective: Objective) -> Cause:
 def _find_window(run: Result) -> ServerWindow | None:
     """Return the server's counters of a run; None if there are none, with an error, or reset in between."""
     window = run.facts.window
-    return None if window is None or window.error or window.reset else window
+    return window if window is not None and window.is_known else None
 
 
 def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
