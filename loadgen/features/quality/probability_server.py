@@ -213,7 +213,7 @@ class ProbabilityClient:
         """Return the body of an answer with status 200; raises MeasureError for any other."""
         access = self.server.access
         if answer.error:
-            raise MeasureError(f"{access.shown_url}{answer.why}; what is measured so far is kept")
+            raise MeasureError(f"{access.shown_url}{answer.why}")
         if answer.status in DENIED:
             raise MeasureError(access.explain_denial(answer))
         if answer.status != 200:

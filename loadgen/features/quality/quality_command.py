@@ -194,6 +194,10 @@ def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceCon
         if not path.exists():
             raise
         signal = signals.read_number(stop)
+    except MeasureError as error:
+        if not _has_begun(path):
+            raise
+        raise MeasureError(f"{error}; what was measured is kept: the same command goes on with it") from None
     finally:
         shown.close()
     kept = read_reference(path)
@@ -201,6 +205,15 @@ def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceCon
     if signal:
         progress.warn("interrupted: the same command goes on with this file")
     return kept, decide_exit_code(signal=signal, measured=bool(kept.answers))
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether a file has answers, or scores of the text, of a reference."""
+    try:
+        kept = read_reference(path)
+    except UsageError:
+        return False
+    return bool(kept.answers or kept.segments)
 
 
 def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:

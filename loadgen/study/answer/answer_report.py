@@ -43,6 +43,7 @@ def render_answer_text(answer: CheckpointAnswer) -> str:
     table = make_answer_table(answer, _LONGEST_NAME)
     drawn = "\n".join(render_text_table(part) for part in _split_table(table))
     notes = [line for note in list_notes(answer) for line in wrap_text(clean_line(note), "  ")]
+    drawn = drawn if answer.columns else ""
     return "\n".join([*lines, "", drawn + "".join(f"{line}\n" for line in notes)])
 
 

@@ -386,6 +386,24 @@ def test_the_end_of_a_server_prints_what_was_measured(
     assert printed.err.endswith("answers 500: out of memory\n")
 
 
+def test_the_end_of_a_server_keeps_what_a_reference_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, file = MarkovServer(REFERENCE, "bf16"), tmp_path / "ref.jsonl.gz"
+
+    def respond(asked: Asked) -> Answer:
+        done = len(server.posted) > 3
+        return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
+
+    with ScriptedServer(respond) as up:
+        code, out, said = run(capsys, "--base-url", up.base_url, "--save", str(file))
+    assert (code, out) == (1, "")
+    assert said.endswith("out of memory; what was measured is kept: the same command goes on with it\n")
+    assert read_reference(file).segments
+    with ScriptedServer(MarkovServer(REFERENCE, "bf16")) as up:
+        assert run(capsys, "--base-url", up.base_url, "--save", str(file))[0] == 0
+
+
 def test_the_call_measures_as_the_command_does(reference: str, candidate: str, tmp_path: Path) -> None:
     few: dict[str, Any] = {"tokens": 160, "answer_tokens": 16}
     file = tmp_path / "ref.jsonl.gz"
