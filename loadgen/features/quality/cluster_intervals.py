@@ -10,9 +10,11 @@ Statistics 16, 1988, 927-953).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from loadgen.base.arrays import Float64
 from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
 from loadgen.features.quality.quality_record import MeanInterval
 
@@ -24,6 +26,11 @@ _TAIL = 0.025
 
 class ClusterMean(RatioOfSums):
     """The mean per token of values summed by cluster; a size is a number of tokens, or of bytes."""
+
+    @classmethod
+    def of(cls, clusters: Sequence[Float64]) -> ClusterMean:
+        """Average the values of each token, an array a cluster."""
+        return cls([float(values.sum()) for values in clusters], [len(values) for values in clusters])
 
     def find_interval(self) -> MeanInterval | None:
         """Find the 95 % interval: bootstrap-t, or Student's t for under 30 or over 1000 clusters.

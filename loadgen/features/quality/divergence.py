@@ -9,7 +9,7 @@ that both scored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -30,7 +30,7 @@ from loadgen.features.quality.quality_record import (
     TextSegment,
     TokenScores,
 )
-from loadgen.features.quality.sampling_checks import IMPOSSIBLE, LEAST_OFF, MOST_SCORE, check_sampling
+from loadgen.features.quality.sampling_checks import IMPOSSIBLE, check_sampling, estimate_nats, is_not_one
 
 _FEW = "an interval needs two answers: pass more --tokens"
 _FEW_SEGMENTS = "an interval needs two segments of text: pass a longer --text"
@@ -150,14 +150,9 @@ def _has_impossible(text: Sequence[TextSegment]) -> bool:
     return any(not value >= IMPOSSIBLE for segment in text for value in segment.scores.logprobs)
 
 
-def _average(differences: Sequence[Float64], compute: Callable[[Float64], Float64]) -> ClusterMean:
-    """Average over tokens what `compute` makes of each answer's differences."""
-    return ClusterMean([float(compute(d).sum()) for d in differences], [len(d) for d in differences])
-
-
 def _find_kl_interval(differences: Sequence[Float64], plain: bool = False) -> MeanInterval:
     """Return the mean of exp(−d) − 1 + d, or of the `plain` d, with its interval, all cut at 0."""
-    average = _average(differences, lambda d: d if plain else np.expm1(-d) + d)
+    average = ClusterMean.of([d if plain else estimate_nats(d) for d in differences])
     found = _require(average.find_interval())
     return MeanInterval(mean=max(0.0, found.mean), low=max(0.0, found.low), high=max(0.0, found.high))
 
@@ -179,8 +174,8 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
         return _FEW, ()
     if _is_impossible(differences):
         return _IMPOSSIBLE, (_IMPOSSIBLE,)
-    ratio = _average(differences, lambda d: np.exp(-d))
-    off = abs(ratio.mean - 1) > LEAST_OFF and abs(ratio.score(1.0)) > MOST_SCORE
+    ratio = ClusterMean.of([np.exp(-d) for d in differences])
+    off = is_not_one(ratio)
     doubt = ""
     if off:
         doubt = f"the mean of exp(−d) is {ratio.mean:.4g}, 1 is expected: "

@@ -18,10 +18,10 @@ from loadgen.features.quality.cluster_intervals import ClusterMean
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
 
 _CHANCE = 1e-4  # of a doubt about a server that samples as it reports, by each count
-MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
+_MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
 _MOST_RANGE = 4.0  # nats below the first choice, from which on log-probabilities count as equal
 _TIE = 1e-4  # nats: log-probabilities no further apart are equal
-LEAST_OFF = 2e-3  # of a mean ratio from 1: rounding of the log-probabilities is below
+_LEAST_OFF = 2e-3  # of a mean ratio from 1: rounding of the log-probabilities is below
 _LEAST_FLOOR = 1e-3  # nats a token: with less, no scale can be found in the difference
 _MOST_SLOPE = 0.05  # by which reported log-probabilities may be scaled
 IMPOSSIBLE = -1000.0  # nats: engines write −9999 and the like for a probability of 0
@@ -33,6 +33,16 @@ _PROCESSED = (
     "it reports log-probabilities after temperature or truncation: start vLLM with --logprobs-mode "
     "raw_logprobs and --generation-config vllm, SGLang with --sampling-defaults openai"
 )
+
+
+def estimate_nats(differences: Float64) -> Float64:
+    """Estimate KL in nats by each d, a sampled less a scored log-probability: exp(−d) − 1 + d."""
+    return np.expm1(-differences) + differences
+
+
+def is_not_one(ratio: ClusterMean) -> bool:
+    """Whether a mean of ratios is not 1: by over 4 standard errors, and by more than rounding."""
+    return abs(ratio.mean - 1) > _LEAST_OFF and abs(ratio.score(1.0)) > _MOST_SCORE
 
 
 def check_sampling(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> tuple[str, ...]:
@@ -116,16 +126,15 @@ def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScore
     ]
     if len(pairs) < 2:
         return
-    sizes = [float(len(reported)) for reported, _ in pairs]
-    ratio = ClusterMean([float(np.exp(mine - reported).sum()) for reported, mine in pairs], sizes)
-    if abs(ratio.mean - 1) > LEAST_OFF and abs(ratio.score(1.0)) > MOST_SCORE:
+    off = [reported - mine for reported, mine in pairs]
+    ratio = ClusterMean.of([np.exp(-d) for d in off])
+    if is_not_one(ratio):
         yield (
             "the log-probabilities of its own answers are not those of its samples (the mean ratio is "
             f"{ratio.mean:.4g}, 1 is expected): {_PROCESSED}"
         )
         return
-    off = [reported - mine for reported, mine in pairs]
-    floor = ClusterMean([float((np.expm1(-d) + d).sum()) for d in off], sizes)
+    floor = ClusterMean.of([estimate_nats(d) for d in off])
     if floor.mean > _LEAST_FLOOR and abs(slope := _find_slope(pairs)) > _MOST_SLOPE:
         yield (
             f"the log-probabilities of its samples are scaled by {1 / (1 + slope):.2f} (they differ from its "
