@@ -38,12 +38,15 @@ _METRICS = EngineMetrics(
         "sglang:num_queue_reqs": MetricSeries("waiting"),
         "sglang:token_usage": MetricSeries("kv_cache_usage"),
         "sglang:spec_accept_length": MetricSeries("accept_length"),
+        "sglang:spec_verify_calls_total": MetricSeries("drafts"),
         **name_histogram("sglang:time_to_first_token_seconds", "ttft"),
         **name_histogram("sglang:inter_token_latency_seconds", "itl"),
         **name_histogram("sglang:e2e_request_latency_seconds", "e2e"),
         **name_histogram("sglang:queue_time_seconds", "queue"),
     },
-    lazy=frozenset({"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions"}),
+    lazy=frozenset(
+        {"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions", "drafts"}
+    ),
     flag="--enable-metrics",
 )
 

@@ -338,9 +338,9 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     if timing is not None:
         record.server_queue_ns = _convert_ms(timing.queue_time_ms)
         record.server_ttft_ns = _convert_ms(timing.time_to_first_token_ms)
-        if (drafts := timing.read_drafts()) is not None:
-            record.server_drafts = _or_unknown(drafts.num_spec_steps)
-            record.server_accepted_tokens = _or_unknown(drafts.num_accepted_draft_tokens)
+    if (drafts := last.read_drafts()) is not None:
+        record.server_drafts = _or_unknown(drafts.num_spec_steps)
+        record.server_accepted_tokens = _or_unknown(drafts.num_accepted_draft_tokens)
     if timings is not None:
         record.server_prompt_tokens = _or_unknown(timings.prompt_n)
         record.server_cached_tokens = _or_unknown(timings.cache_n)

@@ -157,7 +157,7 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class DraftTally(msgspec.Struct, gc=False):
-    """VLLM's `metrics.speculative_decoding` (--per-request-spec-decode-metrics): a request's drafts."""
+    """A request's drafts: vLLM's `metrics.speculative_decoding` (--per-request-spec-decode-metrics)."""
 
     num_spec_steps: CountOrNone | None = None  # steps with draft tokens to verify
     num_accepted_draft_tokens: CountOrNone | None = None
@@ -263,6 +263,11 @@ class Message(msgspec.Struct, gc=False):
     def read_slot_timings(self) -> SlotTimings | None:
         """Return llama.cpp's times and counts of the request; None if there are none."""
         return _decode_optional(self.timings, _TIMINGS)
+
+    def read_drafts(self) -> DraftTally | None:
+        """Return the request's drafts by the server's count, here vLLM's; None if it does not report them."""
+        timing = self.read_timing()
+        return None if timing is None else timing.read_drafts()
 
     def read_abort_reason(self) -> str:
         """Return why the server aborted the request; "" if it did not, or the API does not say."""

@@ -10,12 +10,14 @@ import msgspec
 from loadgen.wire.openai import (
     CLOSING,
     MAYBE,
+    MOST,
     NOTHING,
     TOKEN,
     Choice,
     Count,
     CountOrNone,
     Dialect,
+    DraftTally,
     Error,
     Message,
     PromptDetails,
@@ -37,6 +39,14 @@ class MetaInfo(msgspec.Struct, gc=False):
     completion_tokens: Count = 0
     cached_tokens: CountOrNone | None = None
     finish_reason: Finish | str | None = None  # text in early versions
+    spec_verify_ct: Any = None  # steps after the first, of a server that drafts; unread in another type
+    spec_num_correct_drafts: Any = None  # draft tokens that they accepted
+
+    def read_drafts(self) -> DraftTally | None:
+        """Return the drafts of the answer so far; None if the server has none."""
+        counts = (self.spec_verify_ct, self.spec_num_correct_drafts)
+        steps, accepted = (n if isinstance(n, int) and 0 <= n <= MOST else None for n in counts)
+        return DraftTally(steps, accepted) if steps else None
 
 
 class RawMessage(msgspec.Struct, gc=False):
@@ -76,6 +86,10 @@ class GenerateMessage(Message, gc=False):
 
     choices: list[GenerateChoice] | None = None
     abort: str = ""
+    meta: MetaInfo | None = None
+
+    def read_drafts(self) -> DraftTally | None:
+        return None if self.meta is None else self.meta.read_drafts()
 
     def read_abort_reason(self) -> str:
         return self.abort
@@ -155,7 +169,8 @@ def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
         repeated=characters,
     )
     usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))
-    return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=finish.message or "")
+    abort = finish.message or ""
+    return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=abort, meta=meta)
 
 
 # By the ends of their paths, and by the values of --backend that mean them.

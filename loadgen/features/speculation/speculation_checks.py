@@ -23,6 +23,17 @@ def find_counters(facts: Facts) -> ServerWindow | None:
     return window if window is not None and window.is_known else None
 
 
+def count_accepted(window: ServerWindow) -> int | None:
+    """Return the accepted draft tokens by the server's counters; None if they do not show them.
+
+    SGLang counts steps alone, each of which verifies drafts: what it generated beyond one token each.
+    """
+    told, answers = window.generation_tokens, window.finished
+    if window.accepted_tokens is not None or None in (window.drafts, told, answers):
+        return window.accepted_tokens
+    return max((told or 0) - (answers or 0) - (window.drafts or 0), 0)
+
+
 def explain_hidden_steps(facts: Facts, records: Records) -> Evidence | None:
     """Explain why the messages of a server that speculates are not its steps; None if they are.
 
@@ -67,7 +78,7 @@ def _count(records: Records) -> StepCounts:
 
 def _count_accepted(facts: Facts) -> int | None:
     window = find_counters(facts)
-    return None if window is None else window.accepted_tokens
+    return None if window is None else count_accepted(window)
 
 
 def _allow_past(facts: Facts, counts: StepCounts) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.features.speculation.speculation_checks import (
+    count_accepted,
     explain_apart,
     explain_hidden_steps,
     find_counters,
@@ -180,7 +181,7 @@ def _count_by_server(window: ServerWindow, completed: int) -> dict[str, DraftCou
     that does not count them.
     """
     found: dict[str, DraftCounts] = {}
-    if (accepted := window.accepted_tokens) is not None:
+    if (accepted := count_accepted(window)) is not None:
         tokens, drafts = None, window.drafts
         if window.generation_tokens is not None:
             answers = completed if window.finished is None else window.finished

@@ -11,7 +11,7 @@ import pytest
 from builders import recorded
 from builders.loops import loop_over
 from loadgen.features.sglang.generate_api import Generate
-from loadgen.records.record import Record
+from loadgen.records.record import UNKNOWN, Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
 
@@ -213,3 +213,32 @@ def test_sampling_is_a_table_and_logprobs_are_not_part_of_it(
     sampling: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     assert Generate().make_fields(sampling, stream=True, running_usage=True) == {**fields, "stream": True}
+
+
+# No CPU build of SGLang's kernels is published, and its cache of a server that drafts needs them; the keys
+# are those of `_calculate_spec_decoding_metrics` in 0.5.23's tokenizer_manager.py, on every message.
+DRAFTED = {
+    "spec_accept_rate": 0.4,
+    "spec_accept_length": 2.4,
+    "spec_num_correct_drafts": 6,
+    "spec_num_proposed_drafts": 15,
+    "spec_verify_ct": 5,
+    "spec_correct_drafts_histogram": [1, 2, 2],
+}
+
+
+@loop_over(
+    ("drafted", "counts"),
+    [
+        (DRAFTED, (5, 6)),
+        ({"spec_verify_ct": 5, "spec_accept_length": 2.4}, (5, UNKNOWN)),
+        ({"spec_verify_ct": -1, "spec_num_correct_drafts": "6"}, (UNKNOWN, UNKNOWN)),
+        ({}, (UNKNOWN, UNKNOWN)),
+    ],
+)
+def test_the_steps_and_accepted_drafts_of_a_request_are_read(
+    drafted: dict[str, Any], counts: tuple[int, int]
+) -> None:
+    record = decode([{**each, "meta_info": {**each["meta_info"], **drafted}} for each in SENT])
+    assert record.failure is None
+    assert (record.server_drafts, record.server_accepted_tokens) == counts

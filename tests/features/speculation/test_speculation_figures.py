@@ -231,6 +231,18 @@ def test_without_counters_a_gauge_of_the_server_is_named() -> None:
     assert (got.source, got.acceptance_length) == ("gauge", RatioEstimate(2.25))
 
 
+def test_sglangs_counter_of_steps_stands_before_its_gauge() -> None:
+    # Messages of 4 tokens hold two steps each: 12 verifying steps gave 24 tokens after the first.
+    window = ServerWindow(
+        names="sglang", generation_tokens=26, requests={"": 2}, drafts=12, accept_length=2.25
+    )
+    got = measure_speculation(run([[1, 4, 4, 4]] * 2, window=window, as_run=None))
+    assert got is not None
+    assert (got.source, got.acceptance_length) == ("counters", RatioEstimate(24 / 12))
+    assert got.sources["counters"].accepted == 12
+    assert "holds several steps" in got.why["step_ms"]
+
+
 def test_each_category_has_the_acceptance_length_of_its_requests() -> None:
     data = made_data.data("questions", categories=("math", "qa"), category_of_row=(0, 1, 1))
     got = measure_speculation(run([[1, 2, 2], [1, 1, 1, 4], [1, 3, 2], [1, 4, 4]], data=data))
