@@ -338,7 +338,8 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     if timing is not None:
         record.server_queue_ns = _convert_ms(timing.queue_time_ms)
         record.server_ttft_ns = _convert_ms(timing.time_to_first_token_ms)
-    if (drafts := last.read_drafts()) is not None:
+    # SGLang sends them before the usage.
+    if (drafts := last.read_drafts() or messages[max(len(messages) - 2, 0)].read_drafts()) is not None:
         record.server_drafts = _or_unknown(drafts.num_spec_steps)
         record.server_accepted_tokens = _or_unknown(drafts.num_accepted_draft_tokens)
     if timings is not None:

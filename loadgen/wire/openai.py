@@ -163,6 +163,22 @@ class DraftTally(msgspec.Struct, gc=False):
     num_accepted_draft_tokens: CountOrNone | None = None
 
 
+_SGLANGS = {"num_spec_steps": "spec_verify_ct", "num_accepted_draft_tokens": "spec_num_correct_drafts"}
+
+
+class VerifiedDrafts(DraftTally, gc=False, rename=_SGLANGS):
+    """A request's drafts as SGLang names them: each of its steps after the first verifies some."""
+
+    num_spec_steps: CountOrNone | None = None
+    num_accepted_draft_tokens: CountOrNone | None = None
+
+
+class SglangExtension(msgspec.Struct, gc=False):
+    """SGLang's `sglext`, in a message before the usage; the drafts if `return_spec_tokens_details` is set."""
+
+    spec_tokens_details: VerifiedDrafts | None = None
+
+
 class Timing(msgspec.Struct, gc=False):
     """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage."""
 
@@ -234,6 +250,7 @@ class Choice(msgspec.Struct, gc=False):
 _Part = TypeVar("_Part")
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
 _DRAFTS: msgspec.json.Decoder[DraftTally | None] = msgspec.json.Decoder(DraftTally | None)
+_EXTENSION: msgspec.json.Decoder[SglangExtension | None] = msgspec.json.Decoder(SglangExtension | None)
 _TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTimings | None)
 
 
@@ -255,6 +272,7 @@ class Message(msgspec.Struct, gc=False):
     error: Error = None
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
     timings: msgspec.Raw = msgspec.Raw()  # so is this
+    sglext: msgspec.Raw = msgspec.Raw()  # and this
 
     def read_timing(self) -> Timing | None:
         """Return vLLM's times of the request; None if the server does not report them."""
@@ -265,9 +283,10 @@ class Message(msgspec.Struct, gc=False):
         return _decode_optional(self.timings, _TIMINGS)
 
     def read_drafts(self) -> DraftTally | None:
-        """Return the request's drafts by the server's count, here vLLM's; None if it does not report them."""
-        timing = self.read_timing()
-        return None if timing is None else timing.read_drafts()
+        """Return the request's drafts by the server's count; None if it does not report them here."""
+        timing, extension = self.read_timing(), _decode_optional(self.sglext, _EXTENSION)
+        counted = None if timing is None else timing.read_drafts()
+        return counted if extension is None else extension.spec_tokens_details
 
     def read_abort_reason(self) -> str:
         """Return why the server aborted the request; "" if it did not, or the API does not say."""

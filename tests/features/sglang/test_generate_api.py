@@ -242,3 +242,22 @@ def test_the_steps_and_accepted_drafts_of_a_request_are_read(
     record = decode([{**each, "meta_info": {**each["meta_info"], **drafted}} for each in SENT])
     assert record.failure is None
     assert (record.server_drafts, record.server_accepted_tokens) == counts
+
+
+@loop_over(
+    ("written", "counts"),
+    [
+        (msgspec.json.encode({"spec_tokens_details": DRAFTED}), (5, 6)),
+        (b'{"spec_tokens_details":[%b,%b]}' % ((msgspec.json.encode(DRAFTED),) * 2), (UNKNOWN, UNKNOWN)),
+        (b'{"cached_tokens_details":{}}', (UNKNOWN, UNKNOWN)),
+        (b"null", (UNKNOWN, UNKNOWN)),
+    ],
+)
+def test_so_are_they_of_openais_api_before_the_usage(written: bytes, counts: tuple[int, int]) -> None:
+    text = b'{"choices":[{"index":0,"text":"a b","finish_reason":"length"}]}'
+    usage = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":12}}'
+    messages = [text, b'{"choices":[],"usage":null,"sglext":%b}' % written, usage]
+    events = b"".join(b"data: %b\n\n" % message for message in messages) + DONE
+    record = recorded.decode("completions", [HEAD, recorded.chunk(events), b"0\r\n\r\n"])
+    assert (record.failure, record.output_tokens) == (None, 12)
+    assert (record.server_drafts, record.server_accepted_tokens) == counts
