@@ -16,17 +16,12 @@ from loadgen.run.session import Session
 from loadgen.study.arm_qualities import describe_quality, format_spread
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
-from loadgen.study.series.campaign.quality_order import QualityKind, QualityState, QualityTask
+from loadgen.study.series.campaign.quality_order import WORDS, QualityKind, QualityState, QualityTask
 from loadgen.study.series.campaign.quality_store import FinishedTask, QualityStore, name_arm
 from loadgen.study.series.point_runs import PointServers, do_on_server
 from loadgen.study.series.series_store import StoreError
 
 EXTRA = "quality"  # a start of a server for its quality alone
-_STARTED = {
-    QualityKind.SAMPLE: "sampling",
-    QualityKind.SCORE: "scoring",
-    QualityKind.SCORE_BACK: "scoring its answers by the reference",
-}
 _ANSWERED = "it cannot score a prompt, and has sampled: the reference will score"
 
 
@@ -105,7 +100,7 @@ class QualityCells:
         """Do one task, store what came of it or why it failed, and print its line."""
         began_ns, arm = clock.now_ns(), self.arms[task.arm]
         self.store.create()
-        self.say(f"quality, {task.arm}: {_STARTED[task.kind]}")
+        self.say(f"quality, {task.arm}: {WORDS[task.kind].begun}")
         try:
             found = do_on_server(servers, self.arms[task.on].profiles[0], partial(self._do, task))
         except StoreError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +16,20 @@ class QualityKind(StrEnum):
     SAMPLE = "sample"  # the reference samples answers, and scores them and the text
     SCORE = "score"  # a candidate scores the reference's answers and the text, or else samples its own
     SCORE_BACK = "score back"  # the reference scores a candidate's answers
+
+
+class KindWords(NamedTuple):
+    """What a server does in a task of one kind, in words."""
+
+    does: str  # of a plan; before the arm where that is another
+    begun: str  # of its line when it begins
+
+
+WORDS = {
+    QualityKind.SAMPLE: KindWords("samples", "sampling"),
+    QualityKind.SCORE: KindWords("scores", "scoring"),
+    QualityKind.SCORE_BACK: KindWords("scores the answers of", "scoring its answers by the reference"),
+}
 
 
 class QualityTask(msgspec.Struct, frozen=True):

@@ -11,15 +11,16 @@ from loadgen.base.text import wrap_text
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
-from loadgen.study.series.campaign.quality_order import QualityKind, QualityState, QualityTask, plan_tasks
+from loadgen.study.series.campaign.quality_order import (
+    WORDS,
+    QualityKind,
+    QualityState,
+    QualityTask,
+    plan_tasks,
+)
 from loadgen.study.series.campaign.quality_store import FinishedTask, QualityStore
 from loadgen.study.series.time_estimate import TimeLeft, estimate_tokens_s
 
-_DOES = {
-    QualityKind.SAMPLE: "samples",
-    QualityKind.SCORE: "scores",
-    QualityKind.SCORE_BACK: "scores the answers of",
-}
 _NO_BREAK = "\u00a0"
 
 
@@ -61,7 +62,7 @@ class QualityPreview(msgspec.Struct, frozen=True):
         more = [(name, task) for name, task in tasks if not name]
         for label, several in (("after the load of", own), ("on one more start of", more)):
             words = [
-                f"{name} {task.on}: {_DOES[task.kind]}{'' if task.on == task.arm else f' {task.arm}'}".strip()
+                f"{name} {task.on}: {WORDS[task.kind].does} {'' if task.on == task.arm else task.arm}".strip()
                 for name, task in several
             ]
             if words:
