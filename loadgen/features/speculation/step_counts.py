@@ -19,7 +19,7 @@ _MOMENTS = 4096  # of a run's time, from which the parts are joined
 
 
 class RatioEstimate(msgspec.Struct, frozen=True):
-    """A ratio of two sums with its 95 % interval; `low` and `high` are None with fewer than two units."""
+    """A ratio of two sums with its 95 % interval; `low` and `high` are None with too few units for one."""
 
     mean: float
     low: float | None = None
