@@ -86,7 +86,12 @@ FEATURES: dict[str, dict[str, str]] = {
         "doubts": "kept_selftests",
         "steps": "kept_selftests",
     },
-    "sensors": {"sections": "sensor_lines", "sensors": "sensor_discovery", "throttling": "nvml"},
+    "sensors": {
+        "doubts": "state_checks",
+        "sections": "sensor_lines",
+        "sensors": "sensor_discovery",
+        "throttling": "nvml",
+    },
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
     "quality": {

@@ -362,3 +362,14 @@ def journal(run: RunEvidence) -> Evidence | None:
     """Find evidence that decoded requests were not safe on disk during the run."""
     error = run.facts.journal_error
     return f"the journal could not be written in full: {error}" if error else None
+
+
+@suspect(
+    "throttled",
+    "this machine, which also runs the server, was throttled: a governor or power mode below its best, or a "
+    "throttling counter that rose during the run",
+    "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
+)
+def machine_throttled(run: RunEvidence) -> Evidence | None:
+    """Find evidence that this machine was throttled (heat, power, clocks)."""
+    return join_evidence(run.facts.throttled)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -521,13 +520,21 @@ def limit_doubts(facts: Sequence[str], doubts: Doubts) -> Doubts:
     """Limit a feature's doubts to the runs in which one of these facts is not empty.
 
     Without them none of its doubts can hold, mostly since the feature took no part: their `find` is then not
-    called. A fact of a fact is named with a dot.
+    called. A fact of a fact is named with a dot, and is empty where the first is None.
     """
-    of_run = [attrgetter(name) for name in facts]
+    of_run = [partial(_read_fact, name.split(".")) for name in facts]
     return {
         place: tuple(replace(doubt, find=partial(_find_of_feature, of_run, doubt.find)) for doubt in rules)
         for place, rules in doubts.items()
     }
+
+
+def _read_fact(names: Sequence[str], facts: Facts) -> object:
+    """Return the fact of the first name, of that the next name's; None where one of them is None."""
+    found: object = facts
+    for name in names:
+        found = None if found is None else getattr(found, name)
+    return found
 
 
 def _find_of_feature(

@@ -16,7 +16,6 @@ from loadgen.features import combine_rows
 from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
-from loadgen.verdict import machine_checks as machine
 from loadgen.verdict import server_checks as server
 from loadgen.verdict.evidence import Checkable, RunEvidence, make_missing
 
@@ -68,11 +67,7 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     client.impossible_timestamps,
     client.clock_stepped,
     client.network_lossy,
-    machine.machine_throttled,
-    machine.gpu_clock_low,
-    machine.power_capped,
-    machine.board_clock_limited,
-    machine.page_cache_full,
+    client.machine_throttled,
     # Notes.
     load.resent,
     client.journal,
@@ -90,8 +85,6 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     client.reads_not_timed,
     client.busy_loop,
     client.late_bodies,
-    machine.clocks_not_pinned,
-    machine.gpu_memory_unknown,
     load.thin_percentiles,
     load.ran_out,
     load.ramp_and_drain,

@@ -1,26 +1,15 @@
-"""Machine checks: the machine of the server was in a state that makes it slow, or hides its memory."""
+"""State checks: the doubts on a machine whose state makes the server slow, or hides its memory."""
 
 from __future__ import annotations
 
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.base.text import GIB
 from loadgen.facts.machine_state import ClockState, MachineState
-from loadgen.verdict.evidence import RunEvidence, percent
+from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 STUCK, LEAST_CLOCKS = 0.5, 5  # of the greatest clock; samples: one clocks up within a second
 CAPPED = 0.1  # of a limit: less is a maker's choice
 CACHED, FREE = 0.25, 0.1  # of the memory that GPU and CPU share
-
-
-@suspect(
-    "throttled",
-    "this machine, which also runs the server, was throttled: a governor or power mode below its best, or a "
-    "throttling counter that rose during the run",
-    "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
-)
-def machine_throttled(run: RunEvidence) -> Evidence | None:
-    """Find evidence that this machine was throttled (heat, power, clocks)."""
-    return join_evidence(run.facts.throttled)
 
 
 @suspect(
@@ -139,3 +128,12 @@ def _list_board_clocks(state: MachineState | None) -> list[tuple[str, ClockState
     """List a Jetson's own clocks, which are not named by CPU or GPU number; [] without state."""
     clocks = {} if state is None else state.clocks
     return [(name, clock) for name, clock in clocks.items() if not name.startswith(("CPU", "GPU "))]
+
+
+DOUBTS = limit_doubts(
+    ("state_before.clocks", "state_before.gpus", "state_before.power_caps", "state_before.unified"),
+    {
+        "after throttled": (gpu_clock_low, power_capped, board_clock_limited, page_cache_full),
+        "after late-bodies": (clocks_not_pinned, gpu_memory_unknown),
+    },
+)
