@@ -181,8 +181,9 @@ def open_reference(
     )
     try:
         return open_server(there, stack, interrupts)
-    except UsageError as error:
-        raise UsageError(f"of --reference-url: {error}") from None
+    except (UsageError, MeasureError) as error:
+        error.args = (f"of --reference-url: {error.args[0]}", *error.args[1:])
+        raise
 
 
 def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceContents, int]:

@@ -7,6 +7,7 @@ was cut off or damaged costs the lines behind the damage, never those before.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import zlib
@@ -90,23 +91,50 @@ class ReferenceFile:
         """Open the file at `path`, kept up to its last whole member, or made with `header`.
 
         Raises UsageError where it is not a reference file or has another header, MeasureError where it
-        cannot be written.
+        cannot be written, or another process writes it.
         """
         self.path = path
-        kept = read_reference(path) if path.exists() and path.stat().st_size else None
-        if kept is not None and kept.header != header:
-            raise UsageError(
-                f"{path} is of another {_list_changes(kept.header, header)}: name another file, or remove it"
-            )
-        self.contents = kept  # what the file had when it was opened; None for a new one
         try:
             self._handle = files.open_refusing_link(path, _FLAGS)
+        except OSError as error:
+            raise self._refusal(error) from None
+        try:
+            self._lock()
+            self.contents = self._take_over(header)  # what it had when it was opened; None for a new one
+        except (UsageError, MeasureError):
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        """Keep other processes from writing, if there are locks; raises MeasureError if one does."""
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MeasureError(
+                f"another process writes {self.path}: wait for it, or name another file"
+            ) from None
+        except OSError:
+            pass
+
+    def _take_over(self, header: ReferenceHeader) -> ReferenceContents | None:
+        """Cut the file to its last whole member, and return what it has; a new one gets `header`.
+
+        Raises UsageError for another header or a file of another kind, MeasureError if it cannot be written.
+        """
+        kept = read_reference(self.path) if os.fstat(self._handle).st_size else None
+        if kept is not None and kept.header != header:
+            raise UsageError(
+                f"{self.path} is of another {_list_changes(kept.header, header)}: name another file, or "
+                "remove it"
+            )
+        try:
             os.ftruncate(self._handle, 0 if kept is None else kept.whole_bytes)
             os.lseek(self._handle, 0, os.SEEK_END)
         except OSError as error:
             raise self._refusal(error) from None
         if kept is None:
             self._write(msgspec.json.encode(header) + b"\n")
+        return kept
 
     def append(self, lines: Iterable[ReferenceLine]) -> None:
         """Append lines, on the disk when this returns: a member, or several; raises MeasureError if not."""
@@ -170,7 +198,7 @@ def _read_members(file: BinaryIO, path: Path) -> ReferenceContents:
             digest.update(data)
             whole = end
     except (zlib.error, EOFError, msgspec.DecodeError) as error:
-        damage = str(error) or "it is cut off"
+        damage = str(error) if isinstance(error, EOFError) else f"it is damaged ({error})"
     if header is None:
         raise UsageError(f"{path} {_FOREIGN}")
     return ReferenceContents(

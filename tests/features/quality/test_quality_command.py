@@ -358,6 +358,15 @@ def test_a_wrong_command_is_one_line(
     assert words in printed.err
 
 
+def test_what_is_wrong_with_the_reference_names_it(
+    reference: str, candidate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--base-url", candidate, "--reference-url", reference, "--reference-model", "none"]
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (1, "")
+    assert err.startswith("loadgen: of --reference-url: vLLM does not serve 'none'; it serves bf16")
+
+
 def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--base-url", "http://127.0.0.1:9", "--save", "/tmp/none.jsonl.gz")
     assert (code, out, err.count("\n")) == (1, "", 1)

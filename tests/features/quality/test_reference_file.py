@@ -153,6 +153,17 @@ def test_a_file_of_another_header_is_not_continued(tmp_path: Path) -> None:
     assert len(read_reference(path).answers) == 1
 
 
+def test_a_file_has_one_writer(tmp_path: Path) -> None:
+    path = tmp_path / "ref.gz"
+    first = ReferenceFile(path, HEADER)
+    with pytest.raises(MeasureError, match="another process writes"):
+        ReferenceFile(path, HEADER)
+    first.append([answer(1)])
+    first.close()
+    write(path, [answer(2)])
+    assert read_reference(path).answers == (answer(1), answer(2))
+
+
 def test_a_file_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_reference(tmp_path / "none.gz")
