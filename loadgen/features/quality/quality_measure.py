@@ -23,6 +23,7 @@ from loadgen.features.quality.probability_server import CHAT, ProbabilityClient,
 from loadgen.features.quality.quality_record import MeanInterval, SampledAnswer, TextSegment, TokenScores
 from loadgen.features.quality.quality_text import PROMPT_TOKENS, QualityPlan, TokenizedText
 from loadgen.features.quality.reference_file import AnswerLine, ReferenceFile, SegmentLine
+from loadgen.features.quality.sampling_checks import check_sampling
 
 T = TypeVar("T")
 _HEAD = "\n"  # before each segment: what follows nothing has no score, and this is it
@@ -278,7 +279,9 @@ class AnswerMeasure:
         self.scores += scores
         self.tokens += sum(len(line.answer.token_ids) for line in lines)
         if len(self.lines) >= self._next:
-            self.kl = estimate_divergence([line.answer for line in self.lines], self.scores)
+            answers = [line.answer for line in self.lines]
+            doubted = check_sampling(answers, [line.own for line in self.lines])  # then there is no KL yet
+            self.kl = None if doubted else estimate_divergence(answers, self.scores)
             self._next = int(_GROWTH * len(self.lines)) + 1
         self.show(QualityProgress(self.what, self.tokens, self.plan.tokens, "token", self.begin_ns, self.kl))
 

@@ -29,7 +29,7 @@ from loadgen.server.exchange import ServerAddress
 
 def measure(
     reference: MarkovModel, candidate: MarkovModel, tokens: int, seed: int = 0
-) -> tuple[Quality, list[AnswerLine]]:
+) -> tuple[Quality, AnswerMeasure]:
     """Measure a candidate's quality over HTTP; also the answers."""
     plan = QualityPlan(read_text(), tokens)
     measured = AnswerMeasure(plan)
@@ -49,7 +49,7 @@ def measure(
         reference_text=texts[0],
         candidate_text=texts[1],
     )
-    return judge_evidence(evidence), measured.lines
+    return judge_evidence(evidence), measured
 
 
 def reach(server: ScriptedServer, model: str) -> ProbabilityServer:
@@ -76,8 +76,8 @@ def test_over_http_the_interval_covers_the_exact_divergence() -> None:
     reference, covered = make_chain(), {}
     for seed, kl in enumerate((0.001, 0.03, 0.5)):
         candidate = disturb(reference, kl)
-        quality, lines = measure(reference, candidate, 4000, seed)
-        exact = compute_expected(reference, candidate, lines)
+        quality, measured = measure(reference, candidate, 4000, seed)
+        exact = compute_expected(reference, candidate, measured.lines)
         assert quality.kl is not None
         assert (quality.kl.tokens, quality.doubts, quality.why) == (4032, (), {})
         covered[kl] = quality.kl.low <= exact <= quality.kl.high
@@ -95,7 +95,7 @@ def test_over_http_a_model_is_equal_to_itself() -> None:
 @pytest.mark.whole
 @loop_over("mode", LIES)
 def test_over_http_a_server_that_misreports_has_no_divergence(mode: Mode) -> None:
-    quality, _ = measure(make_chain(mode=mode), disturb(make_chain(), 0.03), 1000)
-    assert quality.kl is None
+    quality, measured = measure(make_chain(mode=mode), disturb(make_chain(), 0.03), 1000)
+    assert (quality.kl, measured.kl) == (None, None)  # nor is any shown on the way to the end
     assert quality.why["kl"] == quality.doubts[0]
     assert quality.perplexity_ratio is not None
