@@ -42,6 +42,7 @@ class CheckpointAnswer(msgspec.Struct, frozen=True):
     rows: tuple[AnswerRow, ...]
     recommendations: tuple[Recommendation, ...]
     asked: AnswerRequest
+    unread: tuple[str, ...] = ()  # why files of scores that a campaign names were not read
 
 
 def make_answer(
@@ -63,7 +64,7 @@ def make_answer(
     )
     if not contests or not (wanted or measured or ask.campaign.directory or asked != AnswerRequest()):
         return None
-    scores = dict(_read_scores(asked.lm_eval, read_mapping(ask.campaign.answer.get("lm_eval"))))
+    scores, unread = _read_scores(asked.lm_eval, read_mapping(ask.campaign.answer.get("lm_eval")))
     candidates = list_candidates(contests, ask.campaign, asked.price_per_hour, scores)
     columns = list_columns(contests, candidates)
     rows = [_make_row(each, candidates[0], columns, contests) for each in candidates]
@@ -75,19 +76,26 @@ def make_answer(
         ),
         tuple(recommend(contest, candidates, asked) for contest in contests),
         asked,
+        tuple(unread),
     )
 
 
 def _read_scores(
     files: Mapping[str, str], recorded: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, Value]]]:
-    """Yield scores by checkpoint; raises UsageError of a wrong file, unless only the campaign names it."""
+) -> tuple[dict[str, Mapping[str, Value]], list[str]]:
+    """Read scores by checkpoint, and list why those that only the campaign names cannot be read.
+
+    Raises UsageError of another wrong file.
+    """
+    scores, unread = dict[str, Mapping[str, Value]](), list[str]()
     for name, file in files.items():
         try:
-            yield name, lm_eval.read_scores(file)
-        except UsageError:
+            scores[name] = lm_eval.read_scores(file)
+        except UsageError as error:
             if recorded.get(name) != file:
                 raise
+            unread.append(f"no scores of {name}: {error}")
+    return scores, unread
 
 
 def _make_row(

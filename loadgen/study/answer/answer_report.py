@@ -150,6 +150,7 @@ def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
         lacking = [(row.name, why) for row in answer.rows if isinstance(why := row.values[column.key], str)]
         for why, of in group_by(lacking, lambda pair: pair[1]).items():
             yield f"– {column.title}, {', '.join(name for name, _ in of)}: {why}"
+    yield from answer.unread
     if any(row.name != row.shown_name for row in answer.rows):
         yield SIMULATION
 

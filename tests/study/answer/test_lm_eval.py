@@ -67,7 +67,9 @@ def test_scores_are_columns_of_the_answer(tmp_path: Path) -> None:
     file.write_text(json.dumps({"results": {"gsm8k": RESULTS["results"]["gsm8k"]}}), "utf-8")
     found = answered(tmp_path, speeds(bf16=100, fp8=150), lm_eval={"fp8": str(file)})
     assert [row[-1] for row in answer_report.make_answer_table(found).body] == ["–", "0.750 ±0.039"]
-    assert answered(tmp_path, speeds(bf16=100, fp8=150)).columns[-1].key == "speed_1"
+    unscored = answered(tmp_path, speeds(bf16=100, fp8=150))
+    assert unscored.columns[-1].key == "speed_1"
+    assert list(answer_report.list_notes(unscored))[-1].startswith(f"no scores of bf16: {tmp_path}/gone.json")
     with pytest.raises(UsageError, match="--lm-eval fp9: no such checkpoint; there are bf16, fp8"):
         answered(tmp_path, speeds(bf16=100, fp8=150), lm_eval={"fp9": str(file)})
     with pytest.raises(UsageError, match="gone"):

@@ -172,6 +172,8 @@ def load_campaign(path: Path) -> CampaignFile:
 
 def _read_answer(table: Mapping[str, Any], where: str) -> AnswerTable:
     """Read `[answer]`; raises UsageError, which begins with `where`."""
+    if "lm_eval" in table:
+        raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
     answer = validate_table(AnswerTable, table, where)
     try:
         AnswerRequest.read(table)

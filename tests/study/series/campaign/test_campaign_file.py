@@ -74,6 +74,11 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"name": "a", "run_dir": "x"}], {}, "run_dir is a flag of `loadgen campaign`"),
     ([INSTANT], {"answer": {"fit": "16GiB"}}, "[answer]: unknown key 'fit', did you mean 'fits'?"),
     ([INSTANT], {"answer": {"fits": "much"}}, "--fits 'much': give a size of memory, as 16GiB"),
+    (
+        [INSTANT],
+        {"answer": {"lm_eval": {"instant": "x.json"}}},
+        "[answer]: lm_eval is a key of each of [[checkpoints]]",
+    ),
     ([INSTANT], {"quality": {"referense": "instant"}}, "unknown key 'referense', did you mean 'reference'?"),
     ([INSTANT], {"quality": {"tokens": 500}}, "c.toml: [quality] has no reference: name one"),
     (
