@@ -200,8 +200,9 @@ def test_prompts_without_a_cached_part_are_counted_right() -> None:
 
     def computed(text: str) -> int:
         known = text.split()
-        new = next((n for n in range(len(known), 1, -1) if tuple(known[:n]) in seen), 0)
-        seen.update(tuple(known[:n]) for n in range(2, len(known) + 1))
+        # From eight words on, as caches go by blocks: two random prompts may begin with two equal words.
+        new = next((n for n in range(len(known), 7, -1) if tuple(known[:n]) in seen), 0)
+        seen.update(tuple(known[:n]) for n in range(8, len(known) + 1))
         return 11 + len(known) - new
 
     assert learned(computed, computed, 500) == WordCounts(list_common_words(), 11)
