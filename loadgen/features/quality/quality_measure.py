@@ -247,6 +247,8 @@ class AnswerMeasure:
     begin_ns: int = 0  # of the measuring
     _begun: int = 0  # answers that are under way
     _next: int = 2  # answers at which KL is estimated again
+    _next_check: int = 2  # answers at which their sampling is checked again
+    _doubted: bool = False  # whether the sampling was doubted then: there is no KL
 
     def wants_more(self) -> bool:
         """Whether fewer tokens are there than wanted, and the interval is not as narrow as wanted."""
@@ -280,8 +282,10 @@ class AnswerMeasure:
         self.tokens += sum(len(line.answer.token_ids) for line in lines)
         if len(self.lines) >= self._next:
             answers = [line.answer for line in self.lines]
-            doubted = check_sampling(answers, [line.own for line in self.lines])  # then there is no KL yet
-            self.kl = None if doubted else estimate_divergence(answers, self.scores)
+            if len(answers) >= self._next_check:  # it costs twenty times an estimate
+                self._doubted = bool(check_sampling(answers, [line.own for line in self.lines]))
+                self._next_check = 2 * len(answers)
+            self.kl = None if self._doubted else estimate_divergence(answers, self.scores)
             self._next = int(_GROWTH * len(self.lines)) + 1
         self.show(QualityProgress(self.what, self.tokens, self.plan.tokens, "token", self.begin_ns, self.kl))
 
