@@ -9,7 +9,7 @@ import numpy as np
 from loadgen.base import clock
 
 _ARRAY_BYTES, _LEAST_BYTES = 128 << 20, 16 << 20  # more than most caches have
-_SHARE = 100  # of the available memory, a copy takes two parts of so many: the server may need the rest
+_SHARE = 100  # the copy takes two hundredths of the available memory: the server may need the rest
 _PASSES = 7
 _MOST_S = 2.0
 

@@ -28,10 +28,10 @@ def count_accepted(window: ServerWindow) -> int | None:
 
     SGLang counts steps alone, each of which verifies drafts: what it generated beyond one token each.
     """
-    told, answers = window.generation_tokens, window.finished
-    if window.accepted_tokens is not None or None in (window.drafts, told, answers):
+    tokens, answers, steps = window.generation_tokens, window.finished, window.drafts
+    if window.accepted_tokens is not None or tokens is None or answers is None or steps is None:
         return window.accepted_tokens
-    return max((told or 0) - (answers or 0) - (window.drafts or 0), 0)
+    return max(tokens - answers - steps, 0)
 
 
 def explain_hidden_steps(facts: Facts, records: Records) -> Evidence | None:

@@ -90,13 +90,13 @@ def measure_split(run: Result) -> Speculation:
         return _take_server_mean(sources, _NO_STEPS)
     if facts.speculates:
         why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
-    if why and reported is None:
-        return _take_server_mean(sources, why, ("by_category",) if list_categories(run) else ())
-    if why and reported is not None:
+    if not why:
+        # A step near an answer's end may be cut short, and the more so the longer it is.
+        roomy = StepCounts.from_records(run.counted, run.counted.ok, counts.longest)
+        return _estimate_split(run, roomy, MESSAGES, sources)
+    if reported is not None:
         return _estimate_split(run, reported, REQUESTS, sources)
-    # A step near an answer's end may be cut short, and the more so the longer it is.
-    roomy = StepCounts.from_records(run.counted, run.counted.ok, counts.longest)
-    return _estimate_split(run, roomy, MESSAGES, sources)
+    return _take_server_mean(sources, why, ("by_category",) if list_categories(run) else ())
 
 
 def _estimate_split(

@@ -125,7 +125,7 @@ def _measure_distance(one: Profile, other: Profile) -> float:
 
 
 def estimate_tokens_s(options: Options, sampled: int, scored: int) -> float | None:
-    """Estimate the seconds to sample and to score so many tokens, 64 sequences at once, as of a cell.
+    """Estimate the seconds to sample and to score tokens, 64 sequences at once, as of a cell.
 
     Answers are of 64 tokens after prompts of 48. None without a preset's steps and without the roofline.
     """

@@ -309,7 +309,7 @@ def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
     for title, pairs in (
         ("no verdict", without),
         ("undecided", powers + reasons),
-        ("split", [(line.name, told) for line in comparison.lines if (told := describe_split(line.split))]),
+        ("split", [(line.name, words) for line in comparison.lines if (words := describe_split(line.split))]),
         ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
         ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
         (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
