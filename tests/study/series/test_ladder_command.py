@@ -90,7 +90,8 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
         assert all(str(row.speed_tok_s) in text for row in found)
         assert "served_model_name" not in text
     out = capsys.readouterr().out
-    assert {row.note for row in found} == {"SIMULATED, no model ran"}
+    # What doubts a busy machine adds behind it is not asserted.
+    assert all(row.note.startswith("SIMULATED, no model ran") for row in found)
     first = found[0]
     assert out.startswith(
         f"input 1: TTFT {first.ttft_ms} ms, decode {first.decode_tok_s} tok/s, "
