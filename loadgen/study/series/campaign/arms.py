@@ -130,18 +130,11 @@ class Arm(msgspec.Struct, frozen=True):
         return shlex.join(["loadgen", "bench" if limit is None else "limit", *hide_argument_secrets(words)])
 
 
-def make_arms(
-    file: CampaignFile, path: Path, only: Sequence[str] = (), trust: Trust = _NONE
-) -> tuple[Arm, ...]:
-    """Make the arms in the file's order, only those of the checkpoints in `only` if it has any.
+def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm, ...]:
+    """Make the arms in the file's order; raises UsageError.
 
-    The whole file is checked all the same: raises UsageError. Only variables that the file names and `trust`
-    allows are read from the environment.
+    Only variables that the file names and `trust` allows are read from the environment.
     """
-    names = [row.name for row in file.checkpoints]
-    for name in only:
-        if name not in names:
-            raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
     arms = tuple(
         arm for row in file.checkpoints for arm in _make_arms_of(row, file, path, trust.apply_to(path))
     )
@@ -150,11 +143,20 @@ def make_arms(
         for name, path_of in arm.places.items():
             if places.setdefault(name, path_of) != path_of:
                 raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {path_of}")
-    known = [*names, *(arm.name for arm in arms)]
+    known = [*(row.name for row in file.checkpoints), *(arm.name for arm in arms)]
     reference = file.quality.reference if file.quality else ""
     for key, wanted in (("baseline", file.baseline), ("[quality]: reference", reference)):
         if wanted and wanted not in known:
             raise UsageError(f"{path}: {key} = {wanted!r}: no such checkpoint{suggest_name(wanted, known)}")
+    return arms
+
+
+def choose_arms(arms: Sequence[Arm], only: Sequence[str], path: Path) -> tuple[Arm, ...]:
+    """Choose the arms of the checkpoints in `only`, all if it has none; raises UsageError of another name."""
+    names = list(dict.fromkeys(arm.checkpoint for arm in arms))
+    for name in only:
+        if name not in names:
+            raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
     return tuple(arm for arm in arms if not only or arm.checkpoint in only)
 
 

@@ -64,7 +64,8 @@ class CampaignRequest(msgspec.Struct, frozen=True):
     path: Path
     trust: Trust
     file: CampaignFile
-    arms: tuple[Arm, ...]
+    every: tuple[Arm, ...]  # of the file
+    arms: tuple[Arm, ...]  # those of --only
     starts: tuple[Start, ...]
     reference: Arm | None = None  # of the quality, which may be none of `arms`; None: no quality
 
@@ -155,10 +156,10 @@ def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Camp
         campaign = campaign.model_copy(update={"repeats": given.repeats})
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
     trust = _read_trust(given).apply_to(path)
-    chosen = arms.make_arms(campaign, path, only, trust)
-    every = arms.make_arms(campaign, path, trust=trust) if only and campaign.quality else chosen
+    every = arms.make_arms(campaign, path, trust)
+    chosen = arms.choose_arms(every, only, path)
     reference = find_reference(campaign, every)
-    return CampaignRequest(path, trust, campaign, chosen, _plan_starts(campaign, chosen), reference)
+    return CampaignRequest(path, trust, campaign, every, chosen, _plan_starts(campaign, chosen), reference)
 
 
 def _read_trust(given: argparse.Namespace) -> Trust:
@@ -178,9 +179,8 @@ def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start
 
 def _make_record(wanted: CampaignRequest) -> campaign_store.CampaignRecord:
     """Make the campaign's record, dated now, of every cell in the file, also those that --only leaves out."""
-    every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
-    starts, now = _plan_starts(wanted.file, every), read_wall_clock()
-    return campaign_store.make_record(wanted.file, wanted.path, every, starts, now)
+    starts, now = _plan_starts(wanted.file, wanted.every), read_wall_clock()
+    return campaign_store.make_record(wanted.file, wanted.path, wanted.every, starts, now)
 
 
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
