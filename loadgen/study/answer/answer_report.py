@@ -79,17 +79,7 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
         "price_per_hour": asked.price_per_hour,
         "columns": [{"key": column.key, "title": column.title} for column in answer.columns],
         "rows": [_encode_row(row) for row in answer.rows],
-        "recommendations": [
-            {
-                "contest": each.contest,
-                "choice": each.choice.value,
-                "names": each.names,
-                "words": each.words,
-                "changes": each.changes,
-                "judged": {name: [asdict(one) for one in judged] for name, judged in each.judged.items()},
-            }
-            for each in answer.recommendations
-        ],
+        "recommendations": [{**asdict(each), "choice": each.choice.value} for each in answer.recommendations],
         "notes": list(list_notes(answer)),
     }
     clean: dict[str, Any] = make_strict(made)

@@ -474,9 +474,7 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
 def _make_json_split(split: Split | str | None) -> dict[str, Any] | None:
     """Make the JSON object of a split, or of why there is none; None where no run has drafts."""
     if isinstance(split, Split):
-        factors = {part: asdict(getattr(split, part)) for part in _PARTS}
-        more = {key: getattr(split, key) for key in ("units", "paired", "computed", "by_category")}
-        return {**factors, **more, "why": ""}
+        return {**asdict(split), "why": ""}
     return {"why": split} if split else None
 
 
