@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from builders import made_runs
+from builders import made_qualities, made_runs
 from builders.comparison_samples import HIGH, cells
 from loadgen.facts.run_facts import Facts
-from loadgen.features.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
+from loadgen.features.quality.quality_record import Quality
 from loadgen.report.load_identity import Load
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import AnswerRequest
@@ -30,21 +30,9 @@ def made_quality(kl: float | None, half: float = 0.01, same: float = 0.94) -> Qu
     """The quality of a checkpoint against bf16, its vocabulary another if `kl` is None."""
     if kl is None:
         return Quality(reference="org/bf16", candidate="org/c", why={"kl": "the vocabularies differ"})
-    check = MeanInterval(mean=1.0, low=0.99, high=1.01)
-    return Quality(
-        reference="org/bf16",
-        candidate="org/c",
-        kl=KlDivergence(
-            mean=kl,
-            low=kl - half,
-            high=kl + half,
-            tokens=20_000,
-            answers=100,
-            direction=FORWARD,
-            self_check=check,
-        ),
-        agreement=MeanInterval(mean=same, low=same - 0.006, high=same + 0.006),
-    )
+    names = {"reference": "org/bf16", "candidate": "org/c"}
+    same_first = made_qualities.interval(same, 0.006)
+    return made_qualities.quality(kl, half, noise_floor=None, agreement=same_first, **names)
 
 
 def keep_campaign(directory: Path, qualities: Mapping[str, Quality], **record: Any) -> None:
