@@ -26,6 +26,7 @@ _COMMANDS = (
 _COMMAND = re.compile(f"[{_COMMANDS}]")
 _UNSAFE = re.compile(r"[^\w .,+=@()\[\]-]")
 _LONGEST_NAME = 100
+_NO_BREAK = "\u00a0"
 _FORMULA = re.compile(r"[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|nan)|-")  # "-": nothing ran
 
@@ -38,6 +39,12 @@ def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bo
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
     )
+
+
+def wrap_chain(begun: str, links: Iterable[str], indent: str) -> list[str]:
+    """Wrap `begun` and links joined by arrows as `wrap_text` does; no link is broken at its blanks."""
+    chain = " → ".join(link.replace(" ", _NO_BREAK) for link in links)
+    return [line.replace(_NO_BREAK, " ") for line in wrap_text(f"{begun} {chain}", indent)]
 
 
 def cut_end(text: str, width: int) -> str:

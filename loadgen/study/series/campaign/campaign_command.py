@@ -19,7 +19,7 @@ from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_e
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
-from loadgen.base.text import align_cells, clean_text, format_count, wrap_text
+from loadgen.base.text import align_cells, clean_text, format_count, wrap_chain, wrap_text
 from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
@@ -310,9 +310,6 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
         return []
 
 
-_NO_BREAK = "\u00a0"
-
-
 class Preview(msgspec.Struct, frozen=True):
     """A campaign's matrix, order, commands and time; `done` are ids of cells that need no more."""
 
@@ -374,8 +371,7 @@ class Preview(msgspec.Struct, frozen=True):
             for first in list(names)[:2]:
                 turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
         for label, order in turns.items():
-            text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
-            yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
+            yield from wrap_chain(f"  {label}:", order, "    ")
         if self.quality is not None:
             yield from self.quality.list_order(self.wanted.starts, self.done)
 

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from loadgen.base.text import wrap_text
+from loadgen.base.text import wrap_chain
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
@@ -20,8 +20,6 @@ from loadgen.study.series.campaign.quality_order import (
 )
 from loadgen.study.series.campaign.quality_store import FinishedTask, QualityStore
 from loadgen.study.series.time_estimate import TimeLeft, estimate_tokens_s
-
-_NO_BREAK = "\u00a0"
 
 
 def preview_quality(
@@ -66,8 +64,7 @@ class QualityPreview(msgspec.Struct, frozen=True):
                 for name, task in several
             ]
             if words:
-                text = f"  {label} {' → '.join(word.replace(' ', _NO_BREAK) for word in words)}"
-                yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
+                yield from wrap_chain(f"  {label}", words, "    ")
         if not tasks and self.state.left:
             yield f"  nothing can be measured: {reference} has failed, or is not among --only"
 
