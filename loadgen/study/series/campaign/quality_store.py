@@ -69,7 +69,8 @@ class QualityStore:
         """
         names = {arm.name: name_arm(arm) for arm in (*arms, reference)}
         done = {name for name, own in names.items() if self._read_tokens(own) >= table.tokens}
-        failed = {name for name, own in names.items() if own in self.list_failed()}
+        reasons = self.list_failed()
+        failed = {name for name, own in names.items() if own in reasons}
         tasks = self.read_tasks()
         answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
         return QualityState(
