@@ -14,7 +14,7 @@ from loadgen.study import repeats
 from loadgen.study.answer.candidate import Candidate, Value
 from loadgen.study.answer.contest import Contest
 from loadgen.study.compare.comparison import read_figure
-from loadgen.study.compare.machine_states import list_run_differences
+from loadgen.study.compare.machine_states import knows_state, list_run_differences
 from loadgen.study.compare.model import Split
 from loadgen.study.run_summary import Reported
 
@@ -110,8 +110,8 @@ def list_differences(candidate: Candidate, baseline: Candidate) -> list[Differen
     Runs of one repeat are compared, else the first ones; each quantity is listed once. None if the state of
     either is not known.
     """
-    theirs = {_identify(run): run for run in baseline.runs if _knows_state(run)}
-    ours = {_identify(run): run for run in candidate.runs if _knows_state(run)}
+    theirs = {_identify(run): run for run in baseline.runs if knows_state(run)}
+    ours = {_identify(run): run for run in candidate.runs if knows_state(run)}
     if not (theirs and ours):
         return None
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
@@ -132,11 +132,6 @@ def _read_throughput(candidate: Candidate, baseline: Candidate) -> Value | str:
 def _identify(run: Reported) -> Hashable:
     """Return the repeat of a campaign's run; "" outside of one."""
     return "" if run.cell is None else run.cell.repeat
-
-
-def _knows_state(run: Reported) -> bool:
-    """Whether the machine's state before a run is recorded."""
-    return run.facts is not None and run.facts.state_before is not None
 
 
 def _read_state(candidate: Candidate, baseline: Candidate) -> Value | str:

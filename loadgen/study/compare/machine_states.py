@@ -37,6 +37,11 @@ def list_run_differences(run: Reported, baseline: Reported) -> list[Difference]:
     return apart + [(f"{what} at the end", own, other) for what, own, other in late if what not in known]
 
 
+def knows_state(run: Reported) -> bool:
+    """Whether the machine's state before a run is recorded."""
+    return run.facts is not None and run.facts.state_before is not None
+
+
 def check_equal_states(tables: Iterable[Rows]) -> None:
     """Raise MeasureError if runs of one table were not measured on a machine in one state.
 
@@ -60,7 +65,7 @@ def _list_unequal(rows: Rows) -> Iterator[str]:
         first_name, first = runs[0]
         if name in found:
             continue
-        recorded = run.facts is not None and run.facts.state_before is not None
+        recorded = knows_state(run)
         apart = list_run_differences(run, first) if recorded else []
         named = ", ".join(f"{what} {own} (first run of {first_name}: {other})" for what, own, other in apart)
         if sentence := named if recorded else "the state of its machine is not recorded":

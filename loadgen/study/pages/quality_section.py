@@ -76,10 +76,10 @@ def _plot_limit(compared: ComparedLimits) -> Panel | None:
     for row in list_qualities((), [compared]):
         limit, distance = limits[row.name], _find_distance(row)
         if limit is not None and limit.value is not None and distance is not None:
-            ends = (limit.value if end is None else end for end in (limit.low, limit.high))
-            speed = MeanInterval(**dict(zip(("mean", "low", "high"), (limit.value, *ends), strict=True)))
+            low, high = (limit.value if end is None else end for end in (limit.low, limit.high))
+            speed = MeanInterval(mean=limit.value, low=low, high=high)
             points.append(_Point(row, distance, speed, limit_record.format_load(limit.value)))
-    label = "at a time" if compared.axis == "concurrency" else "requests/s"
+    label = limit_record.UNITS[compared.axis]
     return _plot_points(points, "Limit against KL", label, f"{describe_limits(compared)}. Higher is better.")
 
 
