@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import (
@@ -318,6 +319,15 @@ class Records(Columns, frozen=True, kw_only=True):
             finish_reasons=[rows.finish_reasons[i] for i in where],
             texts=[rows.texts[i] for i in where],
         )
+
+    @classmethod
+    def join_in_turn(cls, parts: Iterable[Records]) -> Records:
+        """Join the records of several runs as if they were one's, each numbered on from the one before."""
+        numbered, first = list[Records](), 0
+        for part in parts:
+            numbered.append(replace(part, index=part.index + first))
+            first += int(part.index.max(initial=-1)) + 1
+        return numbered[0] if len(numbered) == 1 else cls.join(numbered)
 
     def select_rows(self, mask: Bool) -> Records:
         """Select records by a mask, bool[requests], their messages copied; self if all are selected."""

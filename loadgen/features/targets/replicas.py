@@ -118,7 +118,7 @@ class Replicas(ServerGroup):
         Returns the plan without the fields that any refuses, and all records, numbered on. Raises
         MeasureError, with the address, if a server's whole warm-up failed.
         """
-        options, records = replace(options, targets=()), Records.from_records([])
+        options, parts = replace(options, targets=()), list[Records]()
         warming = replace(made, profile=_divide_concurrency(made.profile, 1 + len(self.others)))
         first = (adapter.access, options.target)
         rest = ((other.access, add_path(other.root, made)) for other in self.others)
@@ -129,9 +129,8 @@ class Replicas(ServerGroup):
                 warming, more = of_this.warm_up(warming, replace(options, target=target), display)
             except MeasureError as error:
                 raise MeasureError(f"{url}: {error}") from None
-            after = int(records.index.max(initial=-1)) + 1
-            records = Records.join([records, replace(more, index=more.index + after)])
-        return made.apply_adaptation(warming.adaptation), records
+            parts.append(more)
+        return made.apply_adaptation(warming.adaptation), Records.join_in_turn(parts)
 
     def reset_caches(self, outcome: str) -> str:
         """Empty the caches of the further servers.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base.text import GIB
 from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
 from loadgen.records.record import Records
-from loadgen.report.run_directory import Result
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.candidate import Candidate
 from loadgen.study.answer.contest import Contest
@@ -77,7 +75,7 @@ def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standi
     key = f"p{objective.percentile:g}_{objective.metric}_ms"
     results = [run.run for run in candidate.runs if run.run is not None]
     if results and len(results) == len(candidate.runs):
-        pooled = _pool_records(results)
+        pooled = Records.join_in_turn(result.counted for result in results)
         times_tokens = all(result.metrics.times_tokens for result in results)
         if not is_judgeable(objective, times_tokens):
             return Standing.NOT_SHOWN, f"its {name} is not known", ""
@@ -96,16 +94,6 @@ def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standi
     needed = _round_up(bound_ms)
     most = f", at most {needed:g} ms" if standing is Standing.NOT_SHOWN else ""
     return standing, f"{words}{most}", f"{name} < {needed:g}ms"
-
-
-def _pool_records(results: Sequence[Result]) -> Records:
-    """Join the counted records of several runs as if they were one run's."""
-    parts, first = [], 0
-    for result in results:
-        records = result.counted
-        parts.append(replace(records, index=records.index + first))
-        first += int(records.index.max(initial=-1)) + 1
-    return parts[0] if len(parts) == 1 else Records.join(parts)
 
 
 def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
