@@ -182,7 +182,7 @@ def _average_categories(runs: Sequence[Reported]) -> dict[str, float] | None:
     if len(lengths) < len(runs) or not lengths[0]:
         return None
     return {
-        name: math.exp(math.fsum(math.log(each[name].mean) for each in lengths) / len(lengths))
+        name: statistics.compute_geometric_mean([each[name].mean for each in lengths])
         for name in lengths[0]
         if all(name in each for each in lengths)
     }

@@ -31,7 +31,7 @@ def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
     of one start are one draw of it, not five. The geometric mean, since ratios are judged by logarithms. A
     start without runs is left out; one with a figure that has no logarithm is NaN.
     """
-    return [_compute_geometric_mean(runs) for runs in values if len(runs)]
+    return [compute_geometric_mean(runs) for runs in values if len(runs)]
 
 
 def judge_effect(
@@ -53,7 +53,7 @@ def judge_effect(
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
     ratio, fewest = (
-        _compute_geometric_mean(row) / _compute_geometric_mean(baseline),
+        compute_geometric_mean(row) / compute_geometric_mean(baseline),
         min(len(row), len(baseline)),
     )
     bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
@@ -149,7 +149,7 @@ def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
     return ""
 
 
-def _compute_geometric_mean(values: Sequence[float]) -> float:
+def compute_geometric_mean(values: Sequence[float]) -> float:
     """Compute the geometric mean; NaN if a value has no logarithm or there are no values."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
@@ -163,7 +163,7 @@ def _find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
     the runs differ by less than the step, so that more runs do not average it out.
     """
     digits = (
-        _find_last_digit(values) / math.sqrt(12) / _compute_geometric_mean(values)
+        _find_last_digit(values) / math.sqrt(12) / compute_geometric_mean(values)
         for values in (row, baseline)
     )
     return max(CLOCK_ERROR, math.hypot(*digits))
