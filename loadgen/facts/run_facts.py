@@ -402,6 +402,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.share.of == 1
 
     @property
+    def own_window(self) -> ServerWindow | None:
+        """The server's counters over the run; None if not scraped, or if they count other runs too."""
+        window = self.window if self.whole_load else None
+        return None if window is None or window.error else window
+
+    @property
     def own_requests(self) -> int:
         """The number of the plan's requests that this run was to send."""
         own = None if self.shard is None else self.shard.requests

@@ -249,8 +249,7 @@ class RunEvidence:
     @property
     def window(self) -> ServerWindow | None:
         """The server's counters over the run; None if not scraped, or if they count other runs too."""
-        window = self.facts.window if self.facts.whole_load else None
-        return None if window is None or window.error else window
+        return self.facts.own_window
 
     @property
     def samples(self) -> tuple[ServerSample, ...]:
@@ -480,11 +479,11 @@ def expected_reuse(facts: Facts) -> float | None:
 
 def reported_reuse(facts: Facts, records: Records) -> dict[str, tuple[int, int]]:
     """Return (cached, all) prompt tokens by who reports them, usage or counters; without empty ones."""
-    window = facts.window if facts.whole_load else None
+    window = facts.own_window
     counted = records.ok & (records.cached_tokens >= 0)
     inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)
     by = {USAGE: (int(records.cached_tokens[counted].sum()), int(inputs[counted].clip(0).sum()))}
-    if window is not None and not window.error and None not in (window.prefix_hits, window.prefix_queries):
+    if window is not None and None not in (window.prefix_hits, window.prefix_queries):
         by[COUNTERS] = (window.prefix_hits or 0, window.prefix_queries or 0)
     return {source: (hits, queries) for source, (hits, queries) in by.items() if queries}
 

@@ -51,10 +51,10 @@ def _list_acceptance(facts: Facts, metrics: Metrics) -> dict[str, float]:
 
     Of T tokens after the first, T − accepted had a step of their own.
     """
-    tokens, window = metrics.total_output_tokens - metrics.completed, facts.window
+    tokens, window = metrics.total_output_tokens - metrics.completed, facts.own_window
     if not facts.speculates or tokens <= 0:
         return {}
-    accepted = window.accepted_tokens if window is not None and facts.whole_load else None
+    accepted = None if window is None else window.accepted_tokens
     steps = metrics.itl.n if accepted is None else tokens - accepted
     return {"acceptance_length": tokens / steps} if steps > 0 else {}
 

@@ -19,8 +19,8 @@ _JUDGED = 16  # messages without which that shows nothing
 
 def find_counters(facts: Facts) -> ServerWindow | None:
     """Return the server's counters, if they are of this run alone and no restart is in them; else None."""
-    window = facts.window if facts.whole_load else None
-    return window if window is not None and window.is_known else None
+    window = facts.own_window
+    return None if window is None or window.reset else window
 
 
 def count_accepted(window: ServerWindow) -> int | None:
