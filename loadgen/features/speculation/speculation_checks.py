@@ -34,13 +34,13 @@ def count_accepted(window: ServerWindow) -> int | None:
     return max(tokens - answers - steps, 0)
 
 
-def explain_hidden_steps(facts: Facts, records: Records) -> Evidence | None:
+def explain_hidden_steps(facts: Facts, counts: StepCounts) -> Evidence | None:
     """Explain why the messages of a server that speculates are not its steps; None if they are.
 
     A message may hold several steps (an interval, a buffer), or each token comes alone. A server whose drafts
     give as few tokens as that hardly accepts any past an answer's end.
     """
-    counts, accepted = _count(records), _count_accepted(facts)
+    accepted = _count_accepted(facts)
     tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
     if not steps:
         return None
@@ -58,21 +58,22 @@ def explain_hidden_steps(facts: Facts, records: Records) -> Evidence | None:
     return None
 
 
-def explain_apart(facts: Facts, records: Records) -> Evidence | None:
+def explain_apart(facts: Facts, counts: StepCounts) -> Evidence | None:
     """Explain by how much messages miss draft tokens that counters have; None if they agree or hide steps.
 
     Of each answer the last step may have accepted a whole draft past its end.
     """
-    counts, accepted = _count(records), _count_accepted(facts)
+    accepted = _count_accepted(facts)
     by_messages = int(counts.tokens.sum() - counts.steps.sum())
-    if not counts.steps.any() or accepted is None or explain_hidden_steps(facts, records):
+    if not counts.steps.any() or accepted is None or explain_hidden_steps(facts, counts):
         return None
     if by_messages >= accepted - _allow_past(facts, counts):
         return None
     return f"accepted draft tokens: {by_messages} by the messages, {accepted} by the server's counters"
 
 
-def _count(records: Records) -> StepCounts:
+def count_all(records: Records) -> StepCounts:
+    """Count the steps of all requests, as the server's counters have them."""
     return StepCounts.from_records(records, np.ones(len(records), np.bool_))
 
 
@@ -98,7 +99,7 @@ def _allow_past(facts: Facts, counts: StepCounts) -> float:
 )
 def drafts_differ(run: RunEvidence) -> Evidence | None:
     """Find evidence that a speculating server's counters and the messages disagree on accepted tokens."""
-    return explain_apart(run.facts, run.records) if run.facts.profile.stream else None
+    return explain_apart(run.facts, count_all(run.records)) if run.facts.profile.stream else None
 
 
 @note(
@@ -111,7 +112,7 @@ def drafts_differ(run: RunEvidence) -> Evidence | None:
 )
 def steps_hidden(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages hold several of a speculating server's steps, or a part of one."""
-    return explain_hidden_steps(run.facts, run.records) if run.facts.profile.stream else None
+    return explain_hidden_steps(run.facts, count_all(run.records)) if run.facts.profile.stream else None
 
 
 DOUBTS = limit_doubts(

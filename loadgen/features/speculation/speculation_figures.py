@@ -12,6 +12,7 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.features.speculation.speculation_checks import (
     count_accepted,
+    count_all,
     explain_apart,
     explain_hidden_steps,
     find_counters,
@@ -89,7 +90,8 @@ def measure_split(run: Result) -> Speculation:
     if not counts.steps.any():
         return _take_server_mean(sources, _NO_STEPS)
     if facts.speculates:
-        why = explain_hidden_steps(facts, run.records) or explain_apart(facts, run.records) or ""
+        every = count_all(run.records)
+        why = explain_hidden_steps(facts, every) or explain_apart(facts, every) or ""
     if not why:
         # A step near an answer's end may be cut short, and the more so the longer it is.
         roomy = StepCounts.from_records(run.counted, run.counted.ok, counts.longest)
