@@ -23,16 +23,12 @@ _MOST_BYTES = 4 << 20  # of its beginning and of its end
 _HEAD_CHARS = 4_000_000  # start-up is at a log's head; a line for each request follows
 _MOST_REMARKS = 5
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-_REMARK = (
-    r"(?m)(?:^|\] )([^\]\n]*(?:"
-    r"does not have native support for|is not fully optimized yet|so forcing |simulated weight|"
-    r"weight-only via FP4 Marlin|Casting torch\.\w+ to |Performance might be sub-optimal)[^\n]*)"
-)
-# Those of them that name a slower kernel than the checkpoint's format is made for.
+# In remarks that name a slower kernel than the checkpoint's format is made for.
 _SLOWER = re.compile(
     "does not have native support for|is not fully optimized yet|simulated weight|"
     "weight-only via FP4 Marlin|Performance might be sub-optimal"
 )
+_REMARK = rf"(?m)(?:^|\] )([^\]\n]*(?:{_SLOWER.pattern}|so forcing |Casting torch\.\w+ to )[^\n]*)"
 _STAND_IN, _LOW_BITS = re.compile("marlin|emulat", re.I), re.compile("fp[48]", re.I)
 # Lines with which engines begin: a log that is appended to has those of earlier starts too.
 _BEGIN = re.compile(r"(?m)^.*(?:vLLM API server version|non-default args: |server_args=)")
