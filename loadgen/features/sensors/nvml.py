@@ -227,15 +227,20 @@ class Gpus:
 
         Both are unknown where none of `pids` is listed: a container's ids are not the driver's.
         """
-        compute = partial(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        graphics = partial(self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
-        # A GPU without graphics is not worth a remark.
-        lists = queries.get("its processes", compute), Queries("", self.nvml.NVMLError).get("", graphics)
-        used = {process.pid: process.usedGpuMemory for each in lists for process in each or ()}
+        lists = self._list_processes(queries, "its processes", handle)
+        used = {process.pid: process.usedGpuMemory for each in lists for process in each}
         if not pids & used.keys():
             return None, None
         others = [size for pid, size in used.items() if pid not in pids]
         return len(others), None if None in others else sum(others)
+
+    def _list_processes(self, queries: Queries, what: str, handle: Any) -> tuple[list[Any], list[Any]]:
+        """List the processes that compute on a GPU, noted as `what` if refused, and those that draw."""
+        compute = partial(self.nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        graphics = partial(self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        # A GPU without graphics is not worth a remark.
+        drawing = Queries("", self.nvml.NVMLError).get("", graphics)
+        return queries.get(what, compute) or [], drawing or []
 
     def _read_event_reasons(self, queries: Queries, handle: Any) -> int | None:
         """Read the bits of why a GPU's clocks are held back, also by an old driver's query.
@@ -283,13 +288,8 @@ class Gpus:
         A process that computes and draws is on two lists with the same bytes; one that has several MIG
         instances is on one list several times.
         """
-        nvml, by_pid = self.nvml, Counter[int]()
-        compute = partial(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        graphics = partial(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
-        computing = queries.get("memory by process", compute)
-        # A GPU without graphics is not worth a remark.
-        drawing = Queries("", nvml.NVMLError).get("", graphics)
-        ours = [[p for p in processes or () if p.pid in pids] for processes in (computing, drawing)]
+        by_pid, lists = Counter[int](), self._list_processes(queries, "memory by process", handle)
+        ours = [[p for p in processes if p.pid in pids] for processes in lists]
         for processes in ours:
             of_list = Counter[int]()
             for process in processes:
