@@ -80,14 +80,11 @@ class Board:
 
     def facts(self) -> dict[str, str]:
         """Return model, release of Jetson Linux and JetPack, power mode, and the rails in the total."""
-        release = re.match(
-            r"# R(\d+) .*?REVISION: ([\d.]+)", read_system_text(self.root / "etc/nv_tegra_release")
-        )
         packages = read_system_text(self.root / "var/lib/dpkg/status")
         jetpack = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (.+)$", packages, re.M)
         facts = {
             "jetson": self.model,
-            "jetson_linux": f"R{release[1]}.{release[2]}" if release else "",
+            "jetson_linux": self._read_release(),
             "jetpack": jetpack[1] if jetpack else "",
             "jetson_power_mode": self._read_power_mode(),
             "power_rails": " + ".join(self.total),
@@ -113,10 +110,8 @@ class Board:
             queries.note(("sm_mhz", name), f"clock {name}", partial(_read_number, path, 1e6))
         for path in self.memory_clocks:
             queries.note(("memory_mhz", _MEMORY_CLOCK), "memory clock", partial(_read_number, path, 1e6))
-        states = {kind: queries.get(kind, partial(_read_number, path)) for kind, path in self.alerts.items()}
-        alerts = {kind.removesuffix(_ALERT): state for kind, state in states.items() if state is not None}
-        held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)
-        return Reading(queries.values, held if alerts else None, queries.missing)
+        held = self._read_held_back(queries)
+        return Reading(queries.values, held, queries.missing)
 
     def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
         """Read power mode, clocks with their bounds, heat, fans and throttle alerts now; `pids` are not used.
@@ -128,14 +123,14 @@ class Board:
             zone: queries.get(f"temperature {zone}", partial(_read_number, path, 1e3))
             for zone, path in self.zones.items()
         }
-        alerts = {kind: queries.get(kind, partial(_read_number, path)) for kind, path in self.alerts.items()}
+        held = self._read_held_back(queries)
         fans = {
             f"{read_system_text(path.parent / 'name')} {path.name}": queries.get(
                 "fan", partial(_read_number, path)
             )
             for path in _list_children(self.root / "sys/class/hwmon", "hwmon*/pwm1")
         }
-        release = self.facts().get("jetson_linux", "")
+        release = untrusted.read_text(self._read_release())
         paths = (*self.clocks.values(), *self.memory_clocks)
         return MachineState(
             power_mode=self._read_power_mode(),
@@ -143,14 +138,23 @@ class Board:
             clocks={path.parent.name: _read_clock(path.parent) for path in paths},
             temperature_c={zone: heat for zone, heat in zones.items() if heat is not None},
             fans={name: level for name, level in fans.items() if level is not None},
-            held_back=tuple(
-                f"{kind.removesuffix(_ALERT)}: throttle alert" for kind, on in alerts.items() if on
-            )
-            if alerts
-            else None,
+            held_back=None if held is None else tuple(map(": ".join, held)),
             unified=True,
             missing=queries.missing,
         )
+
+    def _read_held_back(self, queries: Queries) -> tuple[tuple[str, str], ...] | None:
+        """Read which parts have a throttle alert now, and that it is one; None if no alert can be read."""
+        states = {kind: queries.get(kind, partial(_read_number, path)) for kind, path in self.alerts.items()}
+        alerts = {kind.removesuffix(_ALERT): state for kind, state in states.items() if state is not None}
+        held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)
+        return held if alerts else None
+
+    def _read_release(self) -> str:
+        """Return the release of Jetson Linux, as R36.4.0; "" if unknown."""
+        text = read_system_text(self.root / "etc/nv_tegra_release")
+        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", text)
+        return f"R{release[1]}.{release[2]}" if release else ""
 
     def _read_power_mode(self) -> str:
         """Return the power mode as "NAME (number)" or number, "" if unknown; reading it needs no rights."""

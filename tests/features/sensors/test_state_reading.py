@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,13 @@ def test_jetson_clocks_pin_the_gpu(tmp_path: Path) -> None:
     }
     assert (state.fans, state.held_back) == ({"pwmfan pwm1": 58}, ("gpu: throttle alert",))
     assert state.missing == ("the board does not report temperature gpu-thermal: No data available",)
+
+
+def test_throttle_alerts_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
+    listing = re.sub(r"(/cur_state =).*", r"\1", (DATA / "agx_thor.txt").read_text("utf-8"))
+    board = Board(tree(tmp_path, listing))
+    assert board.alerts
+    assert (board.read([]).held_back, board.read_state(pids).held_back) == (None, None)
 
 
 def test_the_host_reports_clocks_heat_and_memory(tmp_path: Path) -> None:
