@@ -66,20 +66,21 @@ def show_nothing(progress: QualityProgress) -> None:
 
 def tokenize_text(server: ProbabilityServer, plan: QualityPlan) -> TokenizedText:
     """Tokenize the segments of a plan's text by a server; raises MeasureError or UsageError if it cannot."""
-    texts = plan.cut_segments()
-    found: dict[int, tuple[int, ...]] = {}
+    texts = [_HEAD + text for text in plan.cut_segments()]
 
     async def tokenize() -> TokenizedText:
+        room = asyncio.Semaphore(server.prompts_at_once)
         async with server.open() as client:
             head = await client.tokenize(_HEAD)
 
-            async def tokenize_one(number: int) -> None:
-                found[number] = await client.tokenize(_HEAD + texts[number])
+            async def tokenize_one(text: str) -> tuple[int, ...]:
+                async with room:
+                    return await client.tokenize(text)
 
-            await _run_all([tokenize_one(number) for number in range(len(texts))], server.prompts_at_once)
+            segments = await _gather(*map(tokenize_one, texts))
         # The first token has no score: one that begins a prompt, else the line end.
-        sizes = [len((_HEAD + text).encode()) - (len(head) == 1) for text in texts]
-        return TokenizedText(tuple(found[number] for number in range(len(texts))), tuple(sizes))
+        sizes = [len(text.encode()) - (len(head) == 1) for text in texts]
+        return TokenizedText(tuple(segments), tuple(sizes))
 
     return _run(server, tokenize())
 
@@ -140,7 +141,7 @@ def score_answers(
 
     async def score() -> None:
         async with server.open() as client:
-            await _run_all([score_next(client) for _ in range(server.requests_at_once)])
+            await _gather(*(score_next(client) for _ in range(server.requests_at_once)))
 
     _run(server, score())
 
@@ -177,7 +178,7 @@ def sample_answers(
                     measure.end_batch(len(numbers))
                     measure.note(lines, others)
 
-            await _run_all([sample_next() for _ in range(sampler.requests_at_once)])
+            await _gather(*(sample_next() for _ in range(sampler.requests_at_once)))
 
     _run(sampler, sample())
 
@@ -292,21 +293,6 @@ class AnswerMeasure:
 
 async def _return(value: Any) -> Any:
     return value
-
-
-async def _run_all(requests: Sequence[Coroutine[Any, Any, None]], at_once: int = 0) -> None:
-    """Run requests, `at_once` of them at a time (0: all); an exception ends all and is raised."""
-    room = asyncio.Semaphore(at_once or len(requests) or 1)
-
-    async def run_one(request: Coroutine[Any, Any, None]) -> None:
-        async with room:
-            await request
-
-    try:
-        await _gather(*map(run_one, requests))
-    finally:
-        for request in requests:
-            request.close()  # one that never began
 
 
 async def _gather(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
