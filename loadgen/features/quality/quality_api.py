@@ -14,6 +14,7 @@ from loadgen.base.signals import Interrupts
 from loadgen.features.quality.quality_command import QualityRequest, open_sides
 from loadgen.features.quality.quality_record import Quality
 from loadgen.features.quality.quality_run import QualityRun, record_reference
+from loadgen.features.quality.reference_file import read_reference
 from loadgen.report.run import Place
 from loadgen.run.command import keywords
 from loadgen.run.command.api import BackgroundRun, Interrupted
@@ -64,10 +65,10 @@ def _measure(options: Options, request: QualityRequest, interrupts: Interrupts) 
     with ExitStack() as stack:
         sides = open_sides(options, request, stack, interrupts)
         if request.save is not None:
-            kept = record_reference(sides.reference or sides.candidate, sides.plan, Path(request.save))
+            record_reference(sides.reference or sides.candidate, sides.plan, Path(request.save))
             if sides.reference is None:
                 return None
-            sides = sides._replace(reference=None, kept=kept)
+            sides = sides._replace(reference=None, kept=read_reference(Path(request.save)))
         run = QualityRun(*sides)
         run.measure()
         return run.judge()

@@ -33,7 +33,6 @@ from loadgen.features.quality.reference_file import (
     ReferenceContents,
     ReferenceFile,
     ReferenceHeader,
-    read_reference,
 )
 
 VOCABULARIES_DIFFER = dict.fromkeys(
@@ -61,10 +60,10 @@ def make_header(server: ProbabilityServer, plan: QualityPlan, text: TokenizedTex
 
 def record_reference(
     server: ProbabilityServer, plan: QualityPlan, path: Path, show: Show = show_nothing
-) -> ReferenceContents:
+) -> None:
     """Keep what a server samples and scores in a file, which goes on where an earlier run of it ended.
 
-    Returns the whole contents. Raises UsageError for a file of another reference, MeasureError.
+    Raises UsageError for a file of another reference, MeasureError.
     """
     if server.texts:
         raise MeasureError(
@@ -84,7 +83,6 @@ def record_reference(
         else:
             measure.known = Counter(line.answer.prompt_ids for line in kept)
         sample_answers(server, None, plan, measure)
-    return read_reference(path)
 
 
 def describe_origin(

@@ -47,7 +47,8 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
     def sample_reference(self, session: Session, reference: Path) -> Quality:
         """Have the reference sample and score, into its file, and return its own quality: its noise floor."""
         with self._probe(session) as server:
-            kept = record_reference(server, self.plan, reference, self.display.draw)
+            record_reference(server, self.plan, reference, self.display.draw)
+            kept = read_reference(reference)
         found = judge_evidence(
             QualityEvidence(
                 reference=server.model,
