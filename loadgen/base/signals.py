@@ -101,14 +101,18 @@ class StopRequest(Interrupts):
 
 
 @contextmanager
-def defer_stop(interrupts: Interrupts) -> Iterator[list[int]]:
-    """Within the block, put off a stop signal and list its number; a second signal raises Stopped at once."""
+def defer_stop(interrupts: Interrupts, note: Callable[[int], object] = lambda _: None) -> Iterator[list[int]]:
+    """Within the block, put off a stop signal, list its number and call `note` with it.
+
+    A second signal raises Stopped at once.
+    """
     came: list[int] = []
 
     def react(number: int) -> None:
         if came:
             stop(number)
         came.append(number)
+        note(number)
 
     with interrupts.catch(react):
         yield came

@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError
-from loadgen.base.signals import SIGNALS, stop
+from loadgen.base.signals import SIGNALS, defer_stop, stop
 from loadgen.base.text import WIDTH
 from loadgen.features.quality.divergence import estimate_divergence
 from loadgen.features.quality.probability_apis import TokenSequence
@@ -316,15 +316,9 @@ def _run(server: ProbabilityServer, requests: Coroutine[Any, Any, T]) -> T:
     came: list[int] = []
 
     async def run() -> T:
+        nonlocal came
         task, loop = asyncio.ensure_future(requests), asyncio.get_running_loop()
-
-        def react(number: int) -> None:
-            if came:
-                stop(number)
-            came.append(number)
-            loop.call_soon_threadsafe(task.cancel)
-
-        with SIGNALS.catch(react):
+        with defer_stop(SIGNALS, lambda _: loop.call_soon_threadsafe(task.cancel)) as came:
             return await task
 
     try:

@@ -120,14 +120,8 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
         A signal ends the block where it next waits for the server, and raises Stopped; a second one at once.
         """
         stop = StopRequest()
-
-        def react(number: int) -> None:
-            if stop.pending:
-                signals.stop(number)
-            stop.request_stop(number)
-
         access = replace(session.access, loop=ControlLoop(stop))
-        with signals.SIGNALS.catch(react):
+        with signals.defer_stop(signals.SIGNALS, stop.request_stop):
             try:
                 with self.display.waiting(f"trying {access.shown_url}"):
                     server = probe_server(ProbabilityServer.of_session(replace(session, access=access)))
