@@ -118,7 +118,7 @@ class ProbabilityClient:
             request = server.api.make_tokenizing(server.model, text, alone)
             answer = await self._ask(request)
             if answer.status not in _NO_PATH:
-                return self._read(request, self._check(request, answer), read_token_ids)
+                return self._read(request, answer, read_token_ids)
             self._tokenizer = self._load_tokenizer()
         return tuple(self._tokenizer.encode(text, add_special_tokens=not alone))
 
@@ -131,7 +131,7 @@ class ProbabilityClient:
         if self._tokenizer is None and request is not None:
             answer = await self._ask(request)
             if answer.status not in (*_NO_PATH, *_REFUSED):
-                return self._read(request, self._check(request, answer), read_token_ids)
+                return self._read(request, answer, read_token_ids)
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
         chat = [{"role": "user", "content": message}]
@@ -154,22 +154,20 @@ class ProbabilityClient:
         """Sample one answer to each prompt, of `tokens` at most, at temperature 1 and untruncated."""
         server = self.server
         request = server.api.make_sampling(server.model, prompts, tokens, server.top)
-        body = self._check(request, await self._ask(request))
-        return self._read(request, body, lambda raw: server.api.read_samples(raw, prompts, server.top))
+        return await self._fetch(request, lambda raw: server.api.read_samples(raw, prompts, server.top))
 
     async def chat(self, message: str, tokens: int) -> SampledAnswer:
         """Sample the answer to a user's message, of `tokens` at most, at temperature 1 and untruncated."""
         server = self.server
         request = server.api.make_chat(server.model, message, tokens, server.top)
-        body = self._check(request, await self._ask(request))
-        return self._read(request, body, lambda raw: server.api.read_chat(raw, server.top))
+        return await self._fetch(request, lambda raw: server.api.read_chat(raw, server.top))
 
     async def sample_text(self, prompt: str, tokens: int) -> TextAnswer:
         """Sample the answer to a text, of `tokens` at most, as the texts of its tokens."""
         server = self.server
         is_chat = server.texts == CHAT
         request = make_text_request(server.model, prompt, tokens, server.top, is_chat, server.tokens_field)
-        return self._read(request, self._check(request, await self._ask(request)), read_text_answer)
+        return await self._fetch(request, read_text_answer)
 
     async def find_ids(self, prompt: str, answer: TextAnswer, chat: bool, most: int) -> SampledAnswer | None:
         """Find the ids of another server's answer by this one's tokenizer: those of each token's text alone.
@@ -196,8 +194,11 @@ class ProbabilityClient:
                 "and no KL divergence is defined"
             )
         request = server.api.make_scoring(server.model, sequences)
-        body = self._check(request, await self._ask(request))
-        return self._read(request, body, lambda raw: server.api.read_scores(raw, sequences))
+        return await self._fetch(request, lambda raw: server.api.read_scores(raw, sequences))
+
+    async def _fetch(self, request: ApiRequest, read: Callable[[bytes], T]) -> T:
+        """Send a request and return what `read` makes of its answer's body."""
+        return self._read(request, await self._ask(request), read)
 
     async def _ask(self, request: ApiRequest) -> exchange.ControlAnswer:
         path = self._find_path(request) + (self.server.access.query if request.versioned else "")
@@ -209,7 +210,7 @@ class ProbabilityClient:
         """Return a request's path with the prefix of OpenAI's API, if it has it."""
         return f"{self.server.access.prefix * request.versioned}{request.path}"
 
-    def _check(self, request: ApiRequest, answer: exchange.ControlAnswer) -> bytes:
+    def _check(self, answer: exchange.ControlAnswer) -> bytes:
         """Return the body of an answer with status 200; raises MeasureError for any other."""
         access = self.server.access
         if answer.error:
@@ -221,9 +222,9 @@ class ProbabilityClient:
             raise kind(f"{access.shown_url}{answer.path} answers {answer.status}: {answer.message}")
         return answer.body
 
-    def _read(self, request: ApiRequest, body: bytes, read: Callable[[bytes], T]) -> T:
-        """Return read(body); raises MeasureError, in a line, where it cannot be read."""
-        server = self.server
+    def _read(self, request: ApiRequest, answer: exchange.ControlAnswer, read: Callable[[bytes], T]) -> T:
+        """Return read(body) of an answer; raises MeasureError, in a line, where it cannot be read."""
+        server, body = self.server, self._check(answer)
         try:
             return read(body)
         except NoProbabilities as error:
