@@ -205,9 +205,10 @@ def _estimate_floor(evidence: QualityEvidence) -> MeanInterval | str:
     """Estimate the divergence of the sampling server from its own scores, or return why it cannot be had."""
     if not any(evidence.own):
         return "the sampling server did not score its own answers"
-    if _is_impossible(_list_differences(evidence.answers, evidence.own)):
+    differences = _list_differences(evidence.answers, evidence.own)
+    if _is_impossible(differences):
         return _IMPOSSIBLE
-    return estimate_divergence(evidence.answers, evidence.own) or _FEW
+    return _find_kl_interval(differences) if len(differences) > 1 else _FEW
 
 
 def _average_rows(rows: Sequence[tuple[float, int]]) -> ClusterMean:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel
 
-FORMAT = "loadgen-quality-1"
 Direction = Literal["reference‖candidate", "candidate‖reference"]
 FORWARD: Direction = "reference‖candidate"
 BACKWARD: Direction = "candidate‖reference"

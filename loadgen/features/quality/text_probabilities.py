@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from loadgen.base.text import REPLACEMENT
 from loadgen.features.quality.probability_apis import (
     NEUTRAL,
     ApiRequest,
@@ -117,4 +118,4 @@ def _decode_text(token: str, raw: list[int] | None) -> str | None:
         text = token if raw is None else bytes(raw).decode()
     except ValueError:
         return None
-    return None if not text or "\ufffd" in text else text
+    return None if not text or REPLACEMENT in text else text

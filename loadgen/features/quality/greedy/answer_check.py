@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from loadgen.base.text import format_count
+from loadgen.base.text import REPLACEMENT, format_count
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
@@ -49,7 +49,6 @@ _EXPECTED = {prompt.text: prompt.expects for prompt in PROMPTS}
 _FEWEST = 8  # tokens or characters from which repeating a single one is not by chance
 _PERIOD_TOKENS, _PERIOD_CHARACTERS = 8, 30  # of a loop, at most
 _TURNS = 3  # of a loop, at least, in the answer's second half
-_REPLACEMENT = "\ufffd"
 _NO_TEXT = 0.5  # share of replacement characters in an answer
 _KNOWN, _KEPT = 4, 0.5  # questions the baseline must answer, and the share of them that is enough
 _SHOWN = 24  # characters of an answer as an example
@@ -140,7 +139,7 @@ def find_flaw(answer: GreedyAnswer) -> Flaw | None:
     if not answer.usable:
         return None
     text = answer.text.strip()
-    no_text = text.count(_REPLACEMENT) > _NO_TEXT * len(text)
+    no_text = text.count(REPLACEMENT) > _NO_TEXT * len(text)
     if no_text or _is_all_equal(answer.token_ids) or _is_all_equal(text):
         return Flaw.NOISE
     if not text:
