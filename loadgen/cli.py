@@ -28,15 +28,7 @@ loadgen {__version__}: benchmark LLM servers; every figure was true of the serve
 
 verbs:
 """
-_TAIL = """
-Details: `loadgen VERB --help`. Exit codes:
-  0  figures were produced
-  1  nothing was measured, or the run was cut short
-  2  the command is wrong
-  3  the verdict is INVALID (with --strict)
-  4  figures were produced, and not everything could be written
-  129, 130, 143  ended by SIGHUP, Ctrl-C, SIGTERM
-"""
+_TAIL = "\nDetails: `loadgen VERB --help`. Exit codes:\n"
 
 
 def render_help() -> str:
@@ -50,7 +42,8 @@ def render_help() -> str:
             *(f"  {name:<10} {verb.summary}" for name, verb in verbs.items() if verb.group == group),
         )
     ]
-    return _HEAD + "".join(f"{line}\n" for line in lines) + _TAIL
+    codes = [f"  {code:>3}  {code.meaning}" for code in ExitCode]
+    return _HEAD + "\n".join(lines) + "\n" + _TAIL + "\n".join(codes) + "\n"
 
 
 def run_bench(argv: Sequence[str]) -> int:

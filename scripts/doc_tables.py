@@ -24,6 +24,7 @@ import field_tables
 import folder_table
 
 import loadgen
+from loadgen.base.errors import ExitCode
 from loadgen.base.rule import Rule
 from loadgen.features.export import request_rows
 from loadgen.features.peers.other_clients import OTHERS
@@ -282,6 +283,9 @@ TABLES: dict[str, Callable[[], str]] = {
         _fields, ("column", "what"), lambda: ((row.name, row.about) for row in request_rows.join_columns())
     ),
     "arrivals": partial(_fields, ("array", "what"), field_tables.describe_arrays),
+    "exit-codes": lambda: _grid(
+        ("code", "meaning"), ((str(int(code)), _marked(code.meaning)) for code in ExitCode)
+    ),
     "folders": _folders,
     "dependencies": _dependencies,
     "faults": _faults,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
 from loadgen.cli import main
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.request_rows import export_parser
@@ -178,13 +178,6 @@ def test_every_page_that_a_message_names_exists() -> None:
     named = {name for path in sources for name in re.findall(r"\bdocs/([\w-]+\.md)", path.read_text("utf-8"))}
     assert named - {page.name for page in PAGES} == set()
     assert len(named) > 10
-
-
-def test_the_table_of_exit_codes_has_every_code() -> None:
-    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
-    table = page.partition("\n## Exit codes\n")[2].partition("\nIf ")[0]
-    codes = re.findall(r"\d+", " ".join(re.findall(r"^\| ([\d, ]+) \|", table, re.M)))
-    assert [int(code) for code in codes] == sorted(ExitCode)
 
 
 def test_the_comparing_page_has_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:

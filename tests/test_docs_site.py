@@ -18,6 +18,8 @@ import pytest
 
 import loadgen
 from fakes import faults_table
+from loadgen.base.errors import ExitCode
+from loadgen.cli import render_help
 from loadgen.engines.engines import METRICS
 from loadgen.engines.refusals import FIELDS
 from loadgen.facts.run_facts import Facts
@@ -182,6 +184,17 @@ class Described:
 
     def method(self) -> None:
         """A method is not a field."""  # nor is its comment
+
+
+def test_the_exit_codes_of_help_and_docs_are_those_that_there_are() -> None:
+    assert [int(code) for code in ExitCode] == sorted({*ExitCode})
+    assert "exit-codes" in doc_tables.marks((ROOT / "docs" / "reliability.md").read_text("utf-8"))
+    shown = re.findall(r"^\| (\d+) \| (.+) \|$", doc_tables.TABLES["exit-codes"](), re.M)
+    assert [(int(code), text.replace("`", "")) for code, text in shown] == [
+        (int(code), code.meaning) for code in ExitCode
+    ]
+    listed = re.findall(r"^ +(\d+)  (.+)$", render_help().partition("Exit codes:\n")[2], re.M)
+    assert [(int(code), text) for code, text in listed] == [(int(code), code.meaning) for code in ExitCode]
 
 
 def test_tables_are_in_the_fields_words() -> None:

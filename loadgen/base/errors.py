@@ -15,16 +15,32 @@ from typing import NamedTuple, TypeVar
 
 
 class ExitCode(IntEnum):
-    """Every exit code of the command; of several runs, the greatest is the command's."""
+    """Every exit code of the command, with what it means; of several runs, the greatest is the command's."""
 
-    FIGURES = 0  # figures were produced
-    NOTHING = 1  # nothing was measured, or the run was cut short
-    USAGE = 2  # the command asked for something that cannot be
-    INVALID = 3  # --strict, and the verdict is INVALID
-    UNWRITTEN = 4  # figures were produced, and not everything could be written
-    HUNG_UP = 129  # SIGHUP: the terminal was closed
-    INTERRUPTED = 130  # SIGINT: Ctrl-C
-    TERMINATED = 143  # SIGTERM
+    meaning: str  # one line of the help and of the docs' table
+
+    def __new__(cls, code: int, meaning: str = "") -> ExitCode:
+        """Make the code of this number, which means `meaning`."""
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.meaning = meaning
+        return made
+
+    FIGURES = 0, "figures were produced, and nothing that was asked about them failed"
+    NOTHING = 1, "nothing was measured, or the run was cut short"
+    USAGE = 2, "the command is wrong, or a file that it names"
+    INVALID = 3, "the verdict is INVALID (with --strict or --fail-on invalid)"
+    UNWRITTEN = 4, "figures were produced, and not everything could be written"
+    SLOWER = 5, "gate: slower, by more than the margin"
+    UNDECIDED = 6, "gate: undecided; it prints how many more runs would decide"
+    INCOMPARABLE = 7, "gate: the two cannot be compared"
+    OBJECTIVE_MISSED = 8, "an objective was missed (with --fail-on slo)"
+    DOUBTED = 9, "the verdict is SUSPECT or INVALID (with --fail-on suspect)"
+    FAILED_REQUESTS = 10, "requests failed (with --fail-on failures)"
+    UNPROVEN = 11, "verify: a file was changed, or its arrivals give other figures"
+    HUNG_UP = 129, "ended by SIGHUP: the terminal was closed"
+    INTERRUPTED = 130, "ended by SIGINT: Ctrl-C"
+    TERMINATED = 143, "ended by SIGTERM"
 
 
 SIGNALLED = frozenset({ExitCode.HUNG_UP, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
