@@ -1,0 +1,109 @@
+"""History file: what is appended is read again, and another subject or a broken line is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
+
+WHEN = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+
+
+def entry(number: int = 0, **changes: Any) -> HistoryEntry:
+    given = {"label": "v1", "commit": f"{number:040x}", "machine": "H100", "load": "high-load: rate 2"}
+    figures = {"output_throughput": 100.0 + number}
+    return HistoryEntry.model_validate(
+        {"time": WHEN + timedelta(days=number), "figures": figures, **given, **changes}
+    )
+
+
+def test_appended_entries_are_read_in_the_order_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    for number in (2, 0, 1):
+        append_entry(path, entry(number))
+    assert read_history(path) == [entry(0), entry(1), entry(2)]
+    assert path.read_bytes().count(b"\n") == 3
+
+
+def test_a_missing_last_newline_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(entry(0).model_dump_json())
+    append_entry(path, entry(1))
+    assert read_history(path) == [entry(0), entry(1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"machine": "A100"}, "has more than one machine (H100 and A100): write this one to another file"),
+        (
+            {"load": "low-load"},
+            "has more than one load (high-load: rate 2 and low-load): write this one to another file",
+        ),
+    ],
+)
+def test_another_subject_is_refused_and_nothing_written(
+    tmp_path: Path, changes: dict[str, str], why: str
+) -> None:
+    path = tmp_path / "history.jsonl"
+    append_entry(path, entry(0))
+    before = path.read_bytes()
+    with pytest.raises(UsageError) as refused:
+        append_entry(path, entry(1, **changes))
+    assert str(refused.value) == f"{path} {why}"
+    assert path.read_bytes() == before
+    append_entry(path, entry(1, machine=""))  # a machine that is not known is no other one
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", " is empty: `loadgen gate --history {}` appends to it"),
+        ("\n \n", " is empty: `loadgen gate --history {}` appends to it"),
+        ("{GOOD}\n{CUT}", ":2 is no entry of a history (Invalid JSON: EOF while parsing a string at line 1"),
+        ("[]", ":1 is no entry of a history (Input should be an object): remove the line"),
+        ('{"time": "2026-01-02"}', ":1 is no entry of a history (time: "),
+        ("{NAN}", ":1 is no entry of a history (figures.output_throughput: Input should be a finite number)"),
+        ("\0", " is a binary file, not text"),
+    ],
+)
+def test_what_is_no_history_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
+    path, good = tmp_path / "history.jsonl", entry().model_dump_json()
+    nan = good.replace("100.0", "NaN")
+    path.write_text(text.replace("{GOOD}", good).replace("{CUT}", good[:20]).replace("{NAN}", nan))
+    before = path.read_bytes()
+    for appends in (False, True):
+        if appends and not before:
+            continue
+        with pytest.raises(UsageError) as refused:
+            append_entry(path, entry(1)) if appends else read_history(path)
+        assert str(refused.value).startswith(f"{path}{why.format(path)}")
+        assert "\n" not in str(refused.value)
+    assert path.read_bytes() == before
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for path in (tmp_path, tmp_path / "no" / "file", tmp_path / "link"):
+        with pytest.raises(UsageError, match=r"cannot write .*; name another history"):
+            append_entry(path, entry())
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("commit", "label", "name"),
+    [
+        ("0123456789abcdef0123", "v1", "0123456789ab v1"),
+        ("0123456789abcdef0123", "", "0123456789ab"),
+        ("release-of-november", "", "release-of-november"),
+        ("", "v1", "v1"),
+        ("", "", "2026-01-02 03:04"),
+    ],
+)
+def test_name(commit: str, label: str, name: str) -> None:
+    assert entry(commit=commit, label=label).name == name
