@@ -9,7 +9,7 @@ caught.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -44,24 +44,36 @@ class ExitCode(IntEnum):
 
 
 SIGNALLED = frozenset({ExitCode.HUNG_UP, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
+# What --fail-on names, and the code of each; of several that hold, the first decides.
+FAIL_CODES = {
+    "invalid": ExitCode.INVALID,
+    "failures": ExitCode.FAILED_REQUESTS,
+    "suspect": ExitCode.DOUBTED,
+    "slo": ExitCode.OBJECTIVE_MISSED,
+}
 _SHELL = 128  # a shell's exit code of a command that a signal ended, less the signal's number
 
 
 def decide_exit_code(
-    *, signal: int = 0, measured: bool = True, whole: bool = True, valid: bool = True, written: bool = True
+    *,
+    signal: int = 0,
+    measured: bool = True,
+    whole: bool = True,
+    failed_on: Collection[str] = (),
+    written: bool = True,
 ) -> ExitCode:
     """Decide the exit code of a run, or of a command of several; the first condition that applies decides.
 
     `signal` is the number of the signal that ended it. `measured`: it has figures, or there was nothing to
-    send. `whole`: none of its load was cut short or lost. `valid`: its verdict is not INVALID, or --strict is
-    not given. `written`: every file could be written.
+    send. `whole`: none of its load was cut short or lost. `failed_on`: the names in FAIL_CODES that hold
+    and were asked about. `written`: every file could be written.
     """
     if signal:
         return ExitCode(_SHELL + signal)
     if not (measured and whole):
         return ExitCode.NOTHING
-    if not valid:
-        return ExitCode.INVALID
+    if (failed := next((code for name, code in FAIL_CODES.items() if name in failed_on), None)) is not None:
+        return failed
     return ExitCode.FIGURES if written else ExitCode.UNWRITTEN
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from loadgen.base import parsing
+from loadgen.base.errors import FAIL_CODES
 from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
@@ -64,6 +65,15 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 def _split_addresses(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _split_conditions(text: str) -> tuple[str, ...]:
+    """Split `--fail-on slo,suspect` into names of FAIL_CODES; raises ValueError for another."""
+    names = _split_addresses(text)
+    if not names or (unknown := [name for name in names if name not in FAIL_CODES]):
+        wrong = quote_value(unknown[0]) if names else "nothing is named"
+        raise ValueError(f"{wrong}: choose from {', '.join(FAIL_CODES)}")
+    return names
 
 
 def _parse_workers(text: str) -> int:
@@ -166,7 +176,10 @@ class OutputOptions(OptionRows, frozen=True):
     layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "
         "sglang-2025", rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)
     explain: bool = _switch("print the whole report, with every doubt", resumes=True, common=True)
-    strict: bool = _switch("exit with 3 if the verdict is INVALID", resumes=True)
+    strict: bool = _switch("as --fail-on invalid: exit with 3 if the verdict is INVALID", resumes=True)
+    fail_on: tuple[str, ...] = _output((), "what makes an exit code of its own: slo, suspect, invalid, "
+        "failures (docs/ci.md)", read=parse_with(_split_conditions), metavar="WHAT[,…]", keyword=NO_KEYWORD,
+        resumes=True, campaign=_NOT_THERE)
     save_result: bool = _switch("also write vLLM's result JSON", common=True)
     save_detailed: bool = _switch("include every request's times and text", shard=True)
     append_result: bool = _switch("append to the file instead")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.base.errors import SIGNALLED, ExitCode, decide_exit_code
+from loadgen.base.errors import FAIL_CODES, SIGNALLED, ExitCode, decide_exit_code
 from loadgen.base.signals import NAMES
 
-WORST = {"measured": False, "whole": False, "valid": False, "written": False}
+WORST = {"measured": False, "whole": False, "failed_on": set(FAIL_CODES), "written": False}
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,11 @@ WORST = {"measured": False, "whole": False, "valid": False, "written": False}
     [
         ({}, ExitCode.FIGURES),
         ({"written": False}, ExitCode.UNWRITTEN),
-        ({"valid": False, "written": False}, ExitCode.INVALID),
-        ({"whole": False, "valid": False, "written": False}, ExitCode.NOTHING),
+        ({"failed_on": set(FAIL_CODES), "written": False}, ExitCode.INVALID),
+        ({"failed_on": {"slo", "suspect", "failures"}}, ExitCode.FAILED_REQUESTS),
+        ({"failed_on": {"slo", "suspect"}}, ExitCode.DOUBTED),
+        ({"failed_on": {"slo"}, "written": False}, ExitCode.OBJECTIVE_MISSED),
+        ({"whole": False, "failed_on": {"slo"}, "written": False}, ExitCode.NOTHING),
         ({"measured": False}, ExitCode.NOTHING),
         ({**WORST, "signal": signal.SIGINT}, ExitCode.INTERRUPTED),
         ({**WORST, "signal": signal.SIGTERM}, ExitCode.TERMINATED),

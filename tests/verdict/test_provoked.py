@@ -142,6 +142,28 @@ def test_strict_makes_an_exit_code_of_invalid_alone(
     assert (ended, set(doubts(ours))) == (code, {doubt})
 
 
+@pytest.mark.parametrize(
+    ("every", "words", "code"),
+    [
+        (2, "--fail-on invalid", 3),
+        (2, "--fail-on suspect", 9),
+        (2, "--fail-on suspect,invalid,failures", 3),
+        (20, "--fail-on invalid", 0),
+        (20, "--fail-on suspect", 9),
+        (20, "--strict --fail-on suspect,failures", 10),
+        (20, "--slo 'ttft p50 < 1s'", 0),
+        (20, "--slo 'ttft p50 < 1s' --fail-on slo", 0),
+        (20, "--slo 'ttft p50 < 1us' --fail-on slo", 8),
+        (20, "--slo 'ttft p50 < 1us' --fail-on slo,suspect", 9),
+    ],
+)
+def test_fail_on_gives_each_condition_its_exit_code(
+    every: int, words: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_on(failing(every)(), monkeypatch)
+    assert bench(f"{FIVE} {words}")[0] == code
+
+
 def test_explain_gives_evidence_condition_and_remedy_later_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,8 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.features.shards import merge
 from loadgen.report import report, result_block, run_directory
+from loadgen.report.fail_conditions import find_failing
 from loadgen.report.run_directory import Result
-from loadgen.verdict.verdict import Level
 
 _RUNS = "runs"
 
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     return decide_exit_code(
         measured=measured,
         whole=not run.facts.partial,
-        valid=not asked.strict or run.verdict.level is not Level.INVALID,
+        failed_on=find_failing(run, ["invalid"] if asked.strict else ()),
         written=not errors,
     )
 

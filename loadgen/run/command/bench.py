@@ -180,6 +180,10 @@ def _load_profiles(options: Options) -> list[Profile]:
     """Load the named profiles, or build one of the flags; check them: raises UsageError, or warns."""
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
+    if options.fail_on:
+        from loadgen.report.fail_conditions import check_fail_on  # few runs need it
+
+        check_fail_on(options.fail_on, profiles)
     for workload in profiles:
         objectives.check_workload(workload)
         if options.http2 and workload.cancel_rate:
@@ -268,8 +272,8 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     A shard without requests counts as measured.
     """
     from loadgen.report import report
+    from loadgen.report.fail_conditions import find_failing
     from loadgen.report.result_file import write_result
-    from loadgen.verdict.verdict import Level
 
     options = session.options
     kept = session.keep(run, directory, options.explain, options.layout)
@@ -297,6 +301,6 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         signal=signal,
         measured=measured,
         whole=not (run.facts.partial or run.facts.lost),
-        valid=not options.strict or run.verdict.level is not Level.INVALID,
+        failed_on=find_failing(run, options.failing),
         written=not errors,
     )

@@ -142,6 +142,11 @@ class Options(_Settings, frozen=True):
         """Whether to write vLLM's result file too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
 
+    @property
+    def failing(self) -> frozenset[str]:
+        """The names in FAIL_CODES that make an exit code; --strict is --fail-on invalid."""
+        return frozenset(self.fail_on) | ({"invalid"} if self.strict else frozenset())
+
 
 def is_given(options: Options, row: Setting) -> bool:
     """Whether a setting of a run differs from its default."""

@@ -6,7 +6,7 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from loadgen.base.text import clean_text, quote_value
 from loadgen.figures import objectives
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
+from loadgen.report import run_directory
+from loadgen.report.fail_conditions import find_failing
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
@@ -127,7 +129,21 @@ def main(argv: Sequence[str]) -> int:
     record = found.record
     measured = record.ended is not None and (record.ended in limit_answer.ANSWERS or record.limit is not None)
     measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
-    return decide_exit_code(measured=measured, whole=record.ended != "server-died")
+    failed_on = find_failing_search(found.kept.directory, record, options.failing) if measured else set()
+    return decide_exit_code(measured=measured, whole=record.ended != "server-died", failed_on=failed_on)
+
+
+def find_failing_search(directory: Path, record: LimitRecord, asked: Collection[str]) -> set[str]:
+    """Find which of the conditions `asked` hold for the run at the highest load that passes.
+
+    `slo` holds where no load passes; raises UsageError where the run is damaged.
+    """
+    passed = [run for run in record.runs if run.passed]
+    if not passed:
+        return {"slo"} & set(asked)
+    asked = set(asked) - {"slo"}  # it passes by the search's own rule
+    highest = max(passed, key=lambda run: run.load)
+    return find_failing(run_directory.load(directory / highest.directory), asked) if asked else set()
 
 
 def find_limit(
@@ -260,6 +276,7 @@ def _parse_seconds(text: str) -> float:
 def check_limit_options(options: Options) -> None:
     """Raise UsageError for a flag of `loadgen bench` that a search would not heed, with advice."""
     shortest = "--min-duration is the least time of a run"
+    never = "an INVALID run never passes"
     varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
     refuse_flags(
         options,
@@ -272,7 +289,8 @@ def check_limit_options(options: Options) -> None:
             "--request-rate": ("request_rate" in options.overrides, varied),
             "--max-concurrency": ("max_concurrency" in options.overrides, varied),
             "--save-result": (options.saves, "limit.json and the run directories have every figure"),
-            "--strict": (options.strict, "an INVALID run never passes"),
+            "--strict": (options.strict, never),
+            "--fail-on invalid": ("invalid" in options.fail_on, never),
             "--dry-run": (options.launching.dry_run, "`loadgen bench --dry-run` shows the server's command"),
         },
     )

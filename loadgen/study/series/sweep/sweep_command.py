@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
+from loadgen.report.fail_conditions import find_failing
 from loadgen.report.load_identity import Load
 from loadgen.run.command.options import bench_parser, parse
 from loadgen.study import load_table
@@ -30,7 +31,6 @@ from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint, Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest, SweepStore
 from loadgen.study.sweep_record import FINISHED, SweepRecord
-from loadgen.verdict.verdict import Level
 
 _LATEST = ""  # --resume without a directory
 _MOST_REPEATS = 1000
@@ -175,8 +175,21 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
         raise MeasureError(f"every point failed, the first: {record.points[0].reason}")
     if failed := states.count("failed"):
         print_text(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
-    invalid = any(point.verdict == Level.INVALID.value for point in record.points)
-    return decide_exit_code(valid=not (request.options.strict and invalid))
+    return decide_exit_code(failed_on=_find_failing(store.directory, record, request.options.failing))
+
+
+def _find_failing(directory: Path, record: SweepRecord, asked: Collection[str]) -> set[str]:
+    """Find which of the conditions `asked` hold at any point; a point without a run is one of failures.
+
+    Raises UsageError where a run is damaged.
+    """
+    found: set[str] = set()
+    for point in record.points if asked else ():
+        if point.state in FINISHED:
+            found |= find_failing(run_directory.load(directory / point.directory), asked)
+        elif "failures" in asked:
+            found.add("failures")
+    return found
 
 
 def _print_points(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:

@@ -23,6 +23,7 @@ from loadgen.figures import objectives
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
+from loadgen.report.fail_conditions import check_fail_on
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
@@ -231,6 +232,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     points = grid.list_points(variation, options.overrides, build)
     for point in points:
         objectives.check_workload(point.workload)
+    check_fail_on(options.fail_on, [point.workload for point in points])
     first = points[0]
     name = build({**options.overrides, **first.settings}).name or "bench"
     if first.workload.ladder is not None:

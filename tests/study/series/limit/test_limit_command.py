@@ -22,7 +22,7 @@ from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import Objective, Standing
 from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
-from loadgen.study.series.limit.limit_command import continue_search, read_search
+from loadgen.study.series.limit.limit_command import continue_search, find_failing_search, read_search
 from loadgen.study.series.limit.limit_search import check_budget, estimate_time
 from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, estimate_first_run
 
@@ -66,6 +66,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([*SLO, "--max-concurrency", "9"], "the search varies the load", id="a concurrency"),
         pytest.param(["--slo", "ttft p99 < 1s", "--disable-stream"], "needs a stream", id="no stream"),
         pytest.param([*SLO, "--strict"], "--strict does not apply to a search", id="strict"),
+        pytest.param([*SLO, "--fail-on", "slo,invalid"], "an INVALID run never passes", id="fail on invalid"),
+        pytest.param([*SLO, "--fail-on", "slow"], "'slow': choose from invalid, failures", id="fail on"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
         pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
         pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
@@ -78,6 +80,24 @@ def test_a_wrong_command_ends_with_a_line_and_2(
     assert cli.main(["limit", "--run-dir", str(tmp_path), *argv]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@loop_over(
+    ("standing", "asked", "holds"),
+    [
+        (Standing.NOT_SHOWN, {"slo", "failures", "suspect"}, {"slo"}),
+        (Standing.FAILS, {"failures", "suspect"}, set()),
+        (Standing.MEETS, {"slo"}, set()),
+    ],
+)
+def test_an_objective_is_missed_where_no_load_passes(
+    standing: Standing, asked: set[str], holds: set[str]
+) -> None:
+    run = LimitRun(number=0, load=1, directory="gone", standing=standing, reason="")
+    record = LimitRecord(
+        name="bench", command=(), axis="rate", objectives=(), within=0.05, budget_s=60, runs=(run,)
+    )
+    assert find_failing_search(Path(), record, asked) == holds
 
 
 @loop_over(("start", "enough_s", "asked"), [(0.05, 20_964, "350m"), (7.7, 140.2, "141s")])

@@ -327,6 +327,25 @@ def test_what_is_wrong_at_any_point_is_refused_before_the_first(
     assert not Path("runs").exists()
 
 
+FAST = ("--slo", "ttft p50 < 60s")
+SLOW = ("--slo", "ttft p50 < 1us")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((*FAST, "--fail-on", "slo,failures,invalid"), 0),
+        ((*SLOW, "--fail-on", "failures,invalid"), 0),
+        ((*SLOW, "--fail-on", "slo"), 8),
+        (("--fail-on", "slo"), 2),
+    ],
+)
+def test_a_condition_that_holds_at_one_point_is_the_sweeps_code(words: tuple[str, ...], code: int) -> None:
+    with virtual_engines():
+        assert sweep("--preset", "instant", "--concurrency", "1,2", *TINY, *words) == code
+    assert Path("runs").exists() == (code != 2)
+
+
 def test_values_as_long_as_paths_are_measured() -> None:
     place = Path("x" * 120, "y" * 120)
     place.mkdir(parents=True)
