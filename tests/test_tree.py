@@ -33,7 +33,7 @@ INSIDE = {
     "study": [
         "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary",
         "arm_qualities", "speed", "importers", "consistency", "compare", "answer", "compare_command",
-        "audit", "judging_api", "pages", "history", "series",
+        "audit", "judging_api", "pages", "history", "series", "gate",
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",

@@ -57,9 +57,9 @@ def judge_effect(
         min(len(row), len(baseline)),
     )
     bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
-    if why := _refuse_test(row, baseline):
+    if why := explain_untested(row, baseline):
         return replace(bare, why=why)
-    floor = _find_least_error(row, baseline)
+    floor = find_least_error(row, baseline)
     estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
     return judge_rows([add_p_values(replace(bare, floor=floor), estimated, margin, alpha)], margin, alpha)[0]
 
@@ -136,7 +136,7 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
     return replace(judged, call=Decision.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
 
 
-def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
+def explain_untested(row: Sequence[float], baseline: Sequence[float]) -> str:
     """Explain why a row cannot be tested against the baseline; "" if it can."""
     if not (row and baseline):
         return "no run has this figure" if not (row or baseline) else "one side has no run with this figure"
@@ -156,7 +156,7 @@ def compute_geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
+def find_least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
     """Find the least credible standard error of the ratio: that of the clocks, or of the printed digits.
 
     Figures printed to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run if
@@ -252,20 +252,18 @@ class Estimate(msgspec.Struct, frozen=True):
     @property
     def p(self) -> Float64:
         """The p of no difference, two-sided: 2 · F(−|log ratio| / error), F of Student's t."""
-        return 2 * _compute_student(-np.abs(self.log_ratio) / self.error, self.freedom)
+        return 2 * compute_student(-np.abs(self.log_ratio) / self.error, self.freedom)
 
     def p_equivalent(self, margin: float) -> Float64:
         """Compute the larger p of the two one-sided tests against 1 + margin and 1 / (1 + margin).
 
         It is at most a exactly where the interval at 1 − 2a lies between the two (Schuirmann 1987).
         """
-        return _compute_student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
+        return compute_student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
 
     def reach(self, alpha: float) -> Float64:
         """Compute half the width of the log ratio's interval at 1 − alpha: t(1 − alpha / 2) · error."""
-        from scipy import special
-
-        return np.asarray(special.stdtrit(self.freedom, 1 - alpha / 2) * self.error)
+        return np.asarray(-invert_student(alpha / 2, self.freedom) * self.error)
 
 
 def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any = CLOCK_ERROR) -> Estimate:
@@ -290,11 +288,18 @@ def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any 
     return Estimate(np.asarray(centre), np.maximum(np.sqrt(variance), floor), freedom)
 
 
-def _compute_student(t: Float64, freedom: Float64) -> Float64:
+def compute_student(t: Float64, freedom: Float64) -> Float64:
     """Compute the probability of a value of at most `t` by Student's t distribution."""
     from scipy import special
 
     return np.asarray(special.stdtr(freedom, t))
+
+
+def invert_student(p: Any, freedom: Any) -> Float64:
+    """Return the value that Student's t distribution is below with probability `p`."""
+    from scipy import special
+
+    return np.asarray(special.stdtrit(freedom, p))
 
 
 # Who reads "about N more runs" makes them and analyses again, and perhaps once more, since the spread of few

@@ -1,0 +1,320 @@
+"""Gate verdict: not slower, slower or undecided, by the t interval of the slowdown against one margin.
+
+The slowdown is how many times as slow the new side is: base / new of a throughput, new / base of a latency.
+Both errors are held to alpha whatever the truth: that of calling slower what is within the margin, over all
+rows and looks, and that of calling not slower what is beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.errors import UsageError
+from loadgen.study.compare.statistics import (
+    CLOCK_ERROR,
+    LOOKS,
+    NO_SCIPY,
+    Estimate,
+    compute_student,
+    estimate_ratio,
+    explain_untested,
+    find_least_error,
+    invert_student,
+)
+
+MARGIN = 0.03  # of the slowdown: what is less is not worth a failed build
+ALPHA = 0.05
+MAX_PAIRS = 30
+FIRST_LOOK = 3  # pairs: with two, t has one degree of freedom and decides nothing
+
+
+class GateOutcome(StrEnum):
+    """What a gate says; the words are printed as they are."""
+
+    NOT_SLOWER = "not slower"  # by more than the margin
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+
+
+class GateSeries(msgspec.Struct, frozen=True):
+    """One figure under one load, a value a unit of each side; in the same order where paired.
+
+    Raises UsageError where the margin is not between 0 and 1, ValueError where paired sides differ in length.
+    """
+
+    name: str  # of the figure: output_throughput
+    load: str
+    new: tuple[float, ...]
+    base: tuple[float, ...]
+    paired: bool
+    higher_is_faster: bool
+    margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < 1:
+            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
+        if self.paired and len(self.new) != len(self.base):
+            raise ValueError(f"{len(self.new)} values cannot be paired with {len(self.base)}")
+
+    @property
+    def units(self) -> int:
+        """The pairs, or the units of the smaller side."""
+        return min(len(self.new), len(self.base))
+
+
+class GatePlan(msgspec.Struct, frozen=True):
+    """How a gate decides; raises UsageError where alpha or the number of pairs cannot be."""
+
+    alpha: float = ALPHA
+    max_pairs: int = MAX_PAIRS
+    sequential: bool = False  # looks after each pair from FIRST_LOOK on; else the runs are given
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 0.5:
+            raise UsageError(f"--alpha {self.alpha:g}: give a probability below 0.5, as 0.05")
+        if self.max_pairs < FIRST_LOOK:
+            raise UsageError(f"--max-pairs {self.max_pairs}: give at least {FIRST_LOOK}")
+
+
+class GateRow(msgspec.Struct, frozen=True):
+    """What is known of one series, at the look that decided it, else at the last one; NaN if not tested."""
+
+    series: GateSeries
+    ratio: float  # how many times as slow the new side is: above 1 is slower
+    low: float  # above 1 + margin: slower
+    high: float  # below 1 + margin: not slower
+    level: float  # of the interval low to high, held over all looks
+    outcome: GateOutcome
+    p: float  # one-sided, of a slowdown within the margin, at this look
+    needed: float  # the p at which this look calls it slower
+    pairs: int  # or units of the smaller side, that were looked at
+    more_pairs: int | None = None  # that would probably decide; None: decided, not testable, or over 1000
+    why: str = ""  # there is no test
+
+
+class GateVerdict(msgspec.Struct, frozen=True):
+    """The outcome of a gate: slower if any row is, not slower if every row is so, else undecided."""
+
+    outcome: GateOutcome
+    rows: tuple[GateRow, ...]
+    pairs: int  # of the row that has most
+    more_pairs: int | None = None  # of the undecided row that needs most; None likewise
+
+
+class Looks(msgspec.Struct, frozen=True):
+    """What a gate sees of its rows at each look; arrays end in (rows, looks), and may have more axes before.
+
+    The p of a row without a test is NaN. `strict[j - 1]` is the p at which a row is slower while j rows are
+    left of the family, `plain` that at which it is not slower.
+    """
+
+    slowdown: Estimate
+    limit: Float64  # log(1 + margin), (rows, 1)
+    strict: Float64  # (rows, looks)
+    plain: Float64  # (looks,)
+
+    @property
+    def distance(self) -> Float64:
+        """By how many standard errors the slowdown is above the margin."""
+        return np.asarray((self.slowdown.log_ratio - self.limit) / self.slowdown.error)
+
+    @property
+    def p(self) -> Float64:
+        """The one-sided p of a slowdown within the margin."""
+        return compute_student(-self.distance, self.slowdown.freedom)
+
+    def decide(self) -> tuple[Bool, Bool]:
+        """Return by which look each row is slower, and by which it is not: its first decision stays."""
+        below = compute_student(self.distance, self.slowdown.freedom) <= self.plain
+        not_slower = np.logical_or.accumulate(below, -1)
+        slower = np.logical_or.accumulate((self.p <= self.strict[-1]) & ~not_slower, -1)
+        return slower, not_slower & ~slower
+
+    def find_end(self) -> Int64:
+        """Find the look that ends the gate: the first with a slower row or none left; else the last."""
+        slower, not_slower = self.decide()
+        ends = slower.any(-2) | not_slower.all(-2)
+        return np.asarray(np.where(ends.any(-1), ends.argmax(-1), ends.shape[-1] - 1))
+
+
+def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
+    """Judge figures together: slower, not slower, or undecided with how many more pairs probably decide.
+
+    A row is slower where its p passes at alpha divided by the rows (Bonferroni; Holm for those after the
+    first): the chance that any row within its margin is called slower is alpha. It is not slower where the
+    other one-sided test passes at alpha; the gate needs that of every row (intersection-union, Berger 1982).
+    Given runs are judged at a third of alpha, as by `compare`, since one adds runs and asks again; sequential
+    ones after each pair from the third on, at the levels of `find_look_levels`, and what pairs come after a
+    decision changes nothing. A row that cannot be tested is undecided, with the reason.
+
+    Raises ValueError without series, or of a sequential gate where a series is not paired or longer than the
+    plan; UsageError without scipy.
+    """
+    if not series:
+        raise ValueError("a gate needs a series")
+    if plan.sequential and not all(one.paired and one.units <= plan.max_pairs for one in series):
+        raise ValueError("a sequential gate needs pairs, at most as many as planned")
+    reasons = [_explain_untested(one, plan) for one in series]
+    tested = [one for one, why in zip(series, reasons, strict=True) if not why]
+    try:
+        judged = iter(_judge_rows(tested, plan) if tested else ())
+    except ImportError as error:
+        raise UsageError(NO_SCIPY) from error
+    rows = tuple(
+        _leave_undecided(one, why) if why else next(judged) for one, why in zip(series, reasons, strict=True)
+    )
+    outcomes = {row.outcome for row in rows}
+    if GateOutcome.SLOWER in outcomes:
+        outcome = GateOutcome.SLOWER
+    else:
+        outcome = GateOutcome.UNDECIDED if GateOutcome.UNDECIDED in outcomes else GateOutcome.NOT_SLOWER
+    more = [row.more_pairs for row in rows if row.outcome == GateOutcome.UNDECIDED]
+    needed = max((pairs for pairs in more if pairs is not None), default=None) if None not in more else None
+    return GateVerdict(
+        outcome, rows, max(row.pairs for row in rows), needed if outcome == GateOutcome.UNDECIDED else None
+    )
+
+
+def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
+    """Explain why a series has no test; "" if it has one."""
+    if why := explain_untested(series.new, series.base):
+        return why
+    if plan.sequential and series.units < FIRST_LOOK:
+        return f"the first look is after {FIRST_LOOK} pairs"
+    return ""
+
+
+def _leave_undecided(series: GateSeries, why: str) -> GateRow:
+    """Return the row of a series without a test."""
+    nan = math.nan
+    return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, why=why)
+
+
+def _judge_rows(series: Sequence[GateSeries], plan: GatePlan) -> list[GateRow]:
+    """Judge the series that have a test: a slower one where the gate ends, the others by then."""
+    looks = _look_in_turn(series, plan) if plan.sequential else _look_once(series, plan)
+    slower, not_slower = looks.decide()
+    end = int(looks.find_end())
+    if slower[:, end].any():
+        slower[:, end] = _name_slower(looks.p[:, end], looks.strict[:, end]) & ~not_slower[:, end]
+    rows = []
+    for at, one in enumerate(series):
+        look = min(end, one.units - FIRST_LOOK) if plan.sequential else end
+        if slower[at, end]:
+            outcome = GateOutcome.SLOWER
+        elif not_slower[at, end]:
+            outcome, look = GateOutcome.NOT_SLOWER, int(not_slower[at].argmax())
+        else:
+            outcome = GateOutcome.UNDECIDED
+        rows.append(_make_row(one, looks, (at, look), outcome, plan))
+    return rows
+
+
+def _name_slower(p: Float64, strict: Float64) -> Bool:
+    """Name the slower rows by Holm (1979): the j-th smallest p of m rows against the level of m - j + 1."""
+    order = np.argsort(p)
+    passed = np.empty(len(p), bool)
+    passed[order] = np.logical_and.accumulate(p[order] <= strict[::-1])
+    return passed
+
+
+def _look_once(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
+    """Look at given runs, once, at a third of alpha."""
+    estimates = [
+        _direct(
+            estimate_ratio(
+                np.array(one.new),
+                np.array(one.base),
+                paired=one.paired,
+                floor=find_least_error(one.new, one.base),
+            ),
+            one,
+        )
+        for one in series
+    ]
+    slowdown = Estimate(
+        *(np.array([[getattr(one, part)] for one in estimates]) for part in Estimate.__struct_fields__)
+    )
+    family = np.arange(1.0, len(series) + 1)[:, None]
+    level = plan.alpha / LOOKS
+    return Looks(slowdown, _list_limits(series), level / family, np.array([level]))
+
+
+def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
+    """Look after each pair from the first look on; NaN after the pairs that a row has."""
+    most = max(one.units for one in series)
+    logs, floors = np.full((len(series), most), math.nan), np.zeros((len(series), most))
+    for at, one in enumerate(series):
+        sign = -1 if one.higher_is_faster else 1
+        logs[at, : one.units] = sign * np.log(np.array(one.new) / np.array(one.base))
+        for pairs in range(FIRST_LOOK, one.units + 1):
+            floors[at, pairs - 1] = find_least_error(one.new[:pairs], one.base[:pairs])
+    slowdown = estimate_in_turn(logs, floors)
+    looks = most - FIRST_LOOK + 1
+    strict = [
+        find_look_levels(plan.alpha / rows, plan.max_pairs)[:looks] for rows in range(1, len(series) + 1)
+    ]
+    return Looks(slowdown, _list_limits(series), np.array(strict), strict[0])
+
+
+def estimate_in_turn(logs: Float64, floors: Float64 | float = CLOCK_ERROR) -> Estimate:
+    """Estimate the mean of logarithms over the last axis, at each look: after FIRST_LOOK of them, and so on.
+
+    `floors` is the least standard error that is credible, at each count.
+    """
+    count = np.arange(1.0, logs.shape[-1] + 1)
+    near = logs - logs[..., :1]  # of small numbers the squares lose no digits
+    mean = np.cumsum(near, -1) / count
+    squares = np.cumsum(near**2, -1) - count * mean**2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(np.maximum(squares, 0) / (count - 1) / count)
+    looks = np.s_[..., FIRST_LOOK - 1 :]
+    freedom = np.broadcast_to(count - 1, logs.shape)
+    return Estimate((mean + logs[..., :1])[looks], np.maximum(error, floors)[looks], freedom[looks])
+
+
+def find_look_levels(alpha: float, max_pairs: int) -> Float64:
+    """Return the p at which each look decides, from FIRST_LOOK pairs to `max_pairs`."""
+    looks = max_pairs - FIRST_LOOK + 1
+    return np.full(looks, alpha / looks)
+
+
+def _direct(estimated: Estimate, series: GateSeries) -> Estimate:
+    """Turn an estimate of log(new / base) into one of the slowdown's logarithm."""
+    sign = -1 if series.higher_is_faster else 1
+    return Estimate(sign * estimated.log_ratio, estimated.error, estimated.freedom)
+
+
+def _list_limits(series: Sequence[GateSeries]) -> Float64:
+    """List the logarithms of the slowdowns that are just allowed, (rows, 1)."""
+    return np.log1p([[one.margin] for one in series])
+
+
+def _make_row(
+    series: GateSeries, looks: Looks, place: tuple[int, int], outcome: GateOutcome, plan: GatePlan
+) -> GateRow:
+    """Make the row of a series from what was seen at `place`, its row and look."""
+    rows, look = len(looks.limit), place[1]
+    centre, error, freedom = (
+        float(getattr(looks.slowdown, part)[place]) for part in Estimate.__struct_fields__
+    )
+    strict, plain = float(looks.strict[-1, look]), float(looks.plain[look])
+    reach = [float(-invert_student(tail, freedom) * error) for tail in (strict, plain)]
+    pairs = look + FIRST_LOOK if plan.sequential else series.units
+    return GateRow(
+        series,
+        math.exp(centre),
+        math.exp(centre - reach[0]),
+        math.exp(centre + reach[1]),
+        1 - plan.alpha - plan.alpha / rows,
+        outcome,
+        float(looks.p[place]),
+        strict,
+        pairs,
+    )
