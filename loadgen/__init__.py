@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from loadgen.study.series.series_api import LimitInterrupted, SweepInterrupted, limit, sweep
     from loadgen.study.sweep_record import Sweep, SweptPoint
 
-__version__ = "0.1.0"
+    __version__: str
+
 _MODULES = {
+    "loadgen.base.version": ("__version__",),
     "loadgen.study.judging_api": ("Audit", "Comparison", "audit", "compare"),
     "loadgen.study.series.series_api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
     "loadgen.base.errors": ("LoadgenError",),

@@ -19,7 +19,8 @@ from loadgen.base.text import clean_text, quote_value
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
 
 _HEAD = f"""\
-loadgen {__version__}: benchmark LLM servers; every figure was true of the server
+loadgen {__version__}
+Benchmark LLM servers; every figure was true of the server
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
   loadgen bench --model NAME --profile low-load  port 8000, as vLLM's client

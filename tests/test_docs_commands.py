@@ -140,7 +140,7 @@ def test_every_profile_and_every_campaign_is_one(page: Path, tmp_path: Path) -> 
 
 
 # Pages that show flags of engines, containers and the null server, and flags that are shown as not taken.
-OF_OTHER_PROGRAMS = {"servers.md", "llamacpp.md", "jetson.md", "selftest.md"}
+OF_OTHER_PROGRAMS = {"install.md", "servers.md", "llamacpp.md", "jetson.md", "selftest.md"}
 NOT_OURS = {
     # vLLM's server
     *("--enable-auto-tool-choice", "--tool-call-parser", "--enable-per-request-metrics"),

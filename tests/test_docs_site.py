@@ -14,6 +14,7 @@ import doc_tables
 import engine_tables
 import field_tables
 import folder_table
+import llms_txt
 import pytest
 
 import loadgen
@@ -54,10 +55,40 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pages = [path.read_text("utf-8") for path in tmp_path.glob("*.html")]
     assert len(pages) == len(PAGES) + 1  # and that of an address without a page
     assert [page for page in pages if "<!-- table" in page or "doc_tables.py" in page] == []
+    assert (tmp_path / "llms.txt").read_text("utf-8") == llms_txt.make()
+    assert "doc_tables.py" not in (tmp_path / "flags.md").read_text("utf-8")  # its table is in place
     twice = [
         name for page in pages for name in re.findall(r'<h\d id="([^"]+_\d+)"', page)
     ]  # a heading's second
     assert twice == []
+
+
+def test_llms_txt_has_every_page_of_the_menu_and_what_it_is_about() -> None:
+    menu = """site_name: Tool
+site_description: What it does
+nav:
+  - Overview: index.md
+  - Start:
+      - A page: page.md
+      - Another: other.md
+"""
+    page = "# A page\n\n```\ncode\n```\n\nIt says [much](other.md) of\n`a.toml` at once, and to everyone.\n"
+    other = "# Another\n\n**Short.** One is not enough to say what it is all about. Two are.\n\nMore.\n"
+    text = llms_txt.render(menu, {"page.md": page, "other.md": other})
+    assert text.startswith("# Tool\n\n> What it does\n\nEvery run has a verdict")
+    assert (
+        text.partition("\n\n## ")[2]
+        == """Start
+
+- [A page](page.md): It says much of `a.toml` at once, and to everyone.
+- [Another](other.md): Short. One is not enough to say what it is all about.
+"""
+    )
+
+
+def test_llms_txt_of_these_docs_has_a_sentence_for_each_page() -> None:
+    rows = re.findall(r"^- \[.+\]\(([\w-]+\.md)\): (\S.{20,})$", llms_txt.make(), re.M)
+    assert sorted(["index.md", *(name for name, _ in rows)]) == PAGES
 
 
 def test_the_index_and_the_menu_name_every_page_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from builders import made_runs, shard_runs
 from builders.loops import loop_over
 from builders.shard_runs import divided, named, part, selected, shard
-from loadgen import cli
+from loadgen import __version__, cli
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.features.shards import merge
@@ -53,7 +53,8 @@ REFUSED: dict[str, tuple[list[Result], str]] = {
     ),
     "another version": (
         other(shard=shard(1, 2, version="0.0.9")),
-        "runs/0 and runs/1 differ in loadgen version: 0.1.0 and 0.0.9: merge the shards of one command",
+        f"runs/0 and runs/1 differ in loadgen version: {__version__} and 0.0.9: "
+        "merge the shards of one command",
     ),
     "another format": (other(format=1), "runs/0 and runs/1 differ in format: 2 and 1: merge the shards"),
     "another number of shards": (
