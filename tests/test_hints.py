@@ -45,7 +45,7 @@ VERBS_OF = {
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
-    "loadgen/features/export/request_rows": ("export", "bench"),
+    "loadgen/features/export/": ("export", "bench"),
     "loadgen/report/limit": ("limit",),
     "loadgen/run/session": ("campaign", "bench"),
     "loadgen/features/shards/": ("shards", "bench"),

@@ -32,8 +32,8 @@ VERBS = {
     ),
     "export": Verb(
         READ,
-        "write a run's requests, one per row, as JSON lines, CSV or Parquet",
-        "loadgen.features.export.request_rows",
+        "write a run for others: rows, llm-d, InferenceX, MLflow, W&B",
+        "loadgen.features.export.export_command",
     ),
     "merge": Verb(
         READ, "join the runs of one plan's shards: bench --shard I/N", "loadgen.features.shards.merge_command"

@@ -1,1 +1,1 @@
-"""Export: the requests of a run as rows, in files that other programs read."""
+"""Export: a run in files that other programs read, and in trackers."""

@@ -1,10 +1,8 @@
-"""Export: a run's requests, a row each, as JSON lines, CSV or Parquet; `loadgen export`."""
+"""Request rows: a run's requests, a row each, as JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from operator import attrgetter
@@ -14,16 +12,14 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
 from loadgen.base.files import write_output
-from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import escape_unencodable, print_text
+from loadgen.base.printing import escape_unencodable
 from loadgen.base.text import format_csv
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.record import UNKNOWN
-from loadgen.report import run_directory
 from loadgen.report.result_file import list_request_ids
 from loadgen.report.run_directory import RequestColumn, Result
 from loadgen.transport.failure import FailureKind
@@ -218,24 +214,34 @@ def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file
             writer.write_table(pyarrow.Table.from_pylist(batch, schema))
 
 
-_NAMES = {"jsonl": "JSON, a line each", "csv": "CSV", "parquet": "Parquet (the parquet extra)"}
+NAMES = {"jsonl": "JSON, a line each", "csv": "CSV", "parquet": "Parquet (the parquet extra)"}
 # By a file's ending.
 FORMS: dict[str, Callable[[Iterator[list[Row]], Mapping[str, str], IO[bytes]], None]] = {
     "jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet,
 }  # fmt: skip
 
 
-def write(run: Result, form: str, path: Path) -> None:
-    """Write a run's requests as JSONL, CSV or Parquet (`form`) to a file, whole or not at all.
+def write_rows(run: Result, form: str, file: IO[bytes]) -> None:
+    """Write a run's requests to an open file as a form of `FORMS`; raises UsageError, OSError."""
+    FORMS[form](list_rows(run), list_columns(run), file)
+
+
+def write_named(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Call `write` on a file that the user named, which is whole or not there.
 
     Raises UsageError where it cannot be written.
     """
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
-        write_output(path, lambda file: FORMS[form](list_rows(run), list_columns(run), file))
+        write_output(path, write)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
+
+
+def write(run: Result, form: str, path: Path) -> None:
+    """Write a run's requests as JSONL, CSV or Parquet (`form`) to a file; raises UsageError."""
+    write_named(path, lambda file: write_rows(run, form, file))
 
 
 def save(run: Result, directory: Path) -> Path:
@@ -243,59 +249,3 @@ def save(run: Result, directory: Path) -> Path:
     path = directory / f"{REQUESTS}.jsonl"
     write(run, "jsonl", path)
     return path
-
-
-def export_parser() -> argparse.ArgumentParser:
-    """Make the argument parser of `loadgen export`."""
-    parser = Parser(
-        prog="loadgen export",
-        allow_abbrev=False,
-        description="Write the requests of a run, a row each: ids, times in nanoseconds, tokens, failures.",
-    )
-    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")
-    form = parser.add_mutually_exclusive_group(required=True)
-    for name in FORMS:
-        form.add_argument(
-            f"--{name}",
-            dest="form",
-            action="store_const",
-            const=name,
-            help=f"a row a request as {_NAMES[name]}",
-        )
-    parser.add_argument(
-        "--output", metavar="FILE", help=f"default: {REQUESTS}.FORM in RUN_DIR; - is standard output"
-    )
-    return parser
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run `loadgen export`, print where the rows went, and return the exit code."""
-    parser = export_parser()
-    if {"-h", "--help"} & set(argv):
-        parser.print_help()
-        return ExitCode.FIGURES
-    asked = parse_arguments(parser, argv)
-    run = run_directory.load(asked.run_dir)
-    if asked.output == "-":
-        return _write_to_standard_output(run, asked.form)
-    path = asked.run_dir / f"{REQUESTS}.{asked.form}" if asked.output is None else Path(asked.output)
-    write(run, asked.form, path)
-    print_text(f"requests: {path}", sys.stdout)
-    return ExitCode.FIGURES
-
-
-def _write_to_standard_output(run: Result, form: str) -> int:
-    """Write a run's requests to standard output; return exit code 0, also if the reader is gone.
-
-    Raises UsageError if it is closed or cannot be written.
-    """
-    if sys.stdout is None:
-        raise UsageError("standard output is closed: use --output FILE")
-    try:
-        FORMS[form](list_rows(run), list_columns(run), sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb
-    except OSError as error:
-        raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
-    return ExitCode.FIGURES
