@@ -24,6 +24,7 @@ from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser, join_flag_lines
 from loadgen.run.verbs import find_verbs
 from loadgen.study.audit.audit_command import audit_parser
+from loadgen.study.bundle.bundle_command import bundle_parser
 from loadgen.study.compare_command import compare_parser
 from loadgen.study.pages.report_command import report_parser
 from loadgen.study.series.campaign import arms, campaign_file
@@ -31,6 +32,7 @@ from loadgen.study.series.campaign.campaign_command import campaign_parser
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
 from loadgen.study.series.sweep.sweep_command import sweep_parser
+from loadgen.study.verify.verify_command import verify_parser
 from loadgen_servers.engine.cli import parser as engine_parser
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +53,8 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "merge": merge_parser,
     "limit": limit_parser,
     "quality": quality_parser,
+    "bundle": bundle_parser,
+    "verify": verify_parser,
 }
 FLAGS = {"profiles": set[str]()}  # verbs without a parser
 

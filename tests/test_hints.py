@@ -43,6 +43,8 @@ VERBS_OF = {
     "loadgen/study/series/ladder_command": ("ladder",),
     "loadgen/study/series/point_runs": ("sweep", "limit"),
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
+    "loadgen/study/bundle/": ("bundle", "verify", "export"),
+    "loadgen/study/verify/": ("verify", "bundle"),
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/features/export/": ("export", "bench"),

@@ -32,8 +32,8 @@ FOLDERS = [
 INSIDE = {
     "study": [
         "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary",
-        "arm_qualities", "speed", "importers", "consistency", "compare", "answer", "compare_command",
-        "audit", "judging_api", "pages", "history", "series", "gate",
+        "arm_qualities", "bundle", "speed", "importers", "consistency", "compare", "answer",
+        "compare_command", "audit", "judging_api", "pages", "history", "series", "gate", "verify",
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",

@@ -40,4 +40,14 @@ VERBS = {
         "find impossible or mislabelled figures in published results",
         "loadgen.study.audit.audit_command",
     ),
+    "bundle": Verb(
+        READ,
+        "runs as one file that proves itself, to be sent to others",
+        "loadgen.study.bundle.bundle_command",
+    ),
+    "verify": Verb(
+        READ,
+        "compute every figure of a bundle or run again, name what differs",
+        "loadgen.study.verify.verify_command",
+    ),
 }

@@ -17,6 +17,7 @@ from loadgen.base.untrusted import read_mapping
 from loadgen.features.quality import quality_verdict
 from loadgen.features.quality.quality_record import Quality
 from loadgen.report.load_identity import Load
+from loadgen.study.bundle import reading
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import json_fields
 from loadgen.study.load_table import mark_simulated
@@ -47,7 +48,9 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
     is passed over; a margin that is not between 0 and 1 counts as None.
     """
     for record in (
-        contents for given in places if (contents := _find_record(expand_path(given))) is not None
+        contents
+        for given in places
+        if (contents := _find_record(reading.find_directory(expand_path(given)))) is not None
     ):
         try:
             contents = json.loads(json_fields.read_bounded(record))

@@ -21,6 +21,8 @@ from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study import labels
 from loadgen.study.arm_qualities import find_run_quality
+from loadgen.study.bundle import reading
+from loadgen.study.bundle.reading import OpenBundle
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import (
     aiperf_exports,
@@ -116,10 +118,22 @@ def read_sources(places: Sequence[str]) -> Sources:
     ]
     errors += results.errors[:_MOST_ERRORS]
     errors += [f"and {left} more could not be read"] if left > 0 else []
-    return Sources(
-        tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps),
-        tuple(_add_runs(limit, results.reported) for limit in results.limits),
-    )  # fmt: skip
+    searches = tuple(_add_runs(limit, results.reported) for limit in results.limits)
+    sources = Sources(
+        tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps), searches
+    )
+    return sources if not results.bundles else _name_bundled(sources, results.bundles)
+
+
+def _name_bundled(sources: Sources, bundles: Sequence[OpenBundle]) -> Sources:
+    """Return sources whose runs from bundles are named by the bundle's file and their place in it."""
+    named: dict[int, Reported] = {}
+    for run in sources.reported:
+        inside = (bundle for bundle in bundles if Path(run.source).is_relative_to(bundle.directory))
+        bundle = next(inside, None)
+        named[id(run)] = run if bundle is None else replace(run, source=bundle.name_place(run.source))
+    limits = (replace(limit, runs=tuple(named[id(run)] for run in limit.runs)) for limit in sources.limits)
+    return replace(sources, reported=tuple(named.values()), limits=tuple(limits))
 
 
 def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
@@ -146,6 +160,7 @@ class _Reading:
         default_factory=dict
     )  # by its place and the other one
     current: Path = Path()
+    bundles: list[OpenBundle] = field(default_factory=list)
 
     def read_place(self, path: Path) -> None:
         """Read a place that was named; its runs and searches are recorded as of that place."""
@@ -156,6 +171,8 @@ class _Reading:
             looked = self._read_directory(path)
             if before == self._count:
                 self.errors.append(f"{path} has no known results in {looked} files")
+        elif reading.is_bundle_file(path):
+            self._attempt(path, lambda: self._read_bundle(path))
         else:
             self._attempt(path, lambda: self._read_file(path, json_fields.read_file(path)))
         self.reported[runs:] = [replace(run, place=str(path)) for run in self.reported[runs:]]
@@ -210,6 +227,11 @@ class _Reading:
             self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
 
+    def _read_bundle(self, path: Path) -> None:
+        """Add what a bundle holds, figures computed from arrivals; raises UsageError if it was changed."""
+        self.bundles.append(reading.open_bundle(path))
+        self._read_directory(self.bundles[-1].directory)
+
     def _read_search(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
         """Add the record of the sweep or search in a directory, and return it; None if there is none.
 
@@ -231,7 +253,8 @@ class _Reading:
 
         def read() -> None:
             row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
-            run = loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row)
+            bundled = any(directory.is_relative_to(each.directory) for each in self.bundles)
+            run = loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory, again=bundled), row)
             self.reported.append(replace(run, quality=find_run_quality(directory, run.cell)))
 
         self._attempt(directory, read)

@@ -17,6 +17,7 @@ from loadgen.report import report, result_block, run_directory
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings
+from loadgen.study.bundle import reading
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
 _PAGE = "report.html"
@@ -64,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = expand_path(asked.places[0])
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
+    first = reading.find_only_run(first) if alone else first
     if alone and (not first.exists() or run_directory.is_run(first)):
         run, flags = run_directory.load(first), Flags.read(asked)
         if flags != Flags():

@@ -74,11 +74,11 @@ def is_run(directory: Path) -> bool:
         return False
 
 
-def read_run(directory: Path) -> Reported:
+def read_run(directory: Path, again: bool = False) -> Reported:
     """Read the run of a directory; raises UsageError if there is none that can be read.
 
-    Figures and verdict are the stored ones where this very version made them, else they are computed
-    again from the arrivals. Without arrivals the figures remain.
+    Figures and verdict are the stored ones where this very version made them, else, or with `again`, they are
+    computed again from the arrivals. Without arrivals the figures remain.
     """
     if not (directory / RESULT).is_file():
         shown = f"; loadgen report {shlex.quote(str(directory))} shows what its journal holds"
@@ -96,7 +96,7 @@ def read_run(directory: Path) -> Reported:
         return replace(reported, remarks=(*reported.remarks, remark))
     ours = stored[OURS]
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
-    if made_by != (DEFINITIONS_VERSION, __version__):
+    if again or made_by != (DEFINITIONS_VERSION, __version__):
         return summarise_run(directory, run_directory.load(directory))
     return _summarise(stored, str(directory), StoredRun(facts, directory))
 

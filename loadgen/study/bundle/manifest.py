@@ -1,0 +1,179 @@
+"""Manifest: what a bundle holds, and what was left out of it and why; it follows from the parts alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import read_count, read_file_bytes, read_mapping, read_text
+from loadgen.report.result_file import OURS
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
+from loadgen.server.sample_file import SAMPLES
+from loadgen.study.bundle.archive import LARGEST_BYTES, BundlePart, ChangedBundle
+
+FORMAT = 1
+LARGEST_MANIFEST = 16 << 20
+_LARGEST_RESULT = 512 << 20
+_MOST_PARTS = 20_000
+# Of the parts, for each byte of the file: arrivals take a tenth of their size, a bomb a thousandth.
+_MOST_RATIO, _FREE_BYTES = 100, 16 << 20
+_NAME = re.compile(r"\w[\w.+=@~,-]*")
+_LONGEST, _DEEPEST = 200, 8
+
+
+class FileKind(msgspec.Struct, frozen=True):
+    """A kind of file below a run or a series: which it is, and why it is left out; "": it is a part."""
+
+    pattern: str  # of the end of its path
+    why: str = ""
+    has_text: bool = False  # it is a part with --with-text
+
+
+_RUN = (RESULT, ARRIVALS, SAMPLES, REPORT, "quality.json")
+_SERIES = ("campaign.json", "attempts.json", "sweep.json", "limit.json", "ladder.json")
+_ONES = "|".join(map(re.escape, (*_RUN, *_SERIES)))
+# The first that fits decides.
+KINDS = {
+    "parts": FileKind(rf"(?:.*/)?(?:{_ONES})|(?:.*/)?(?:failed|quality|quality/failed)/[^/]+\.json"),
+    "quality/*.jsonl.gz": FileKind(
+        r"(?:.*/)?quality/[^/]+\.jsonl\.gz", "prompts and answers, by token: --with-text", has_text=True
+    ),
+    "server.log": FileKind(r"(?:.*/)?server\.log", "engines print prompts, answers and keys"),
+    "requests.jsonl": FileKind(r"(?:.*/)?requests\.jsonl", "`loadgen export` makes it of the arrivals"),
+    "journal-*.bin": FileKind(r"(?:.*/)?journal[^/]*\.bin", "it has the answers' texts"),
+    "*": FileKind(r".*", "no part of a run"),
+}
+ANSWERS = "loadgen.fingerprint"  # in result.json
+ANSWERS_WHY = "the answers' texts: --with-text"
+_REASONS = {
+    **{name: kind.why for name, kind in KINDS.items() if kind.why},
+    ANSWERS: ANSWERS_WHY,
+    REPORT: "another version of loadgen printed answers in it: --with-text",
+}
+
+
+class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the runs had and the bundle does not, and why."""
+
+    name: str
+    why: str
+
+
+class BundledRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run, as its result.json has it: the digest of its plan, and what wrote and served it."""
+
+    place: str
+    plan_digest: str
+    loadgen: str  # version
+    definitions_version: int
+    engine: str
+    seed: int | None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A bundle's manifest, its parts sorted by name."""
+
+    format: int
+    with_text: bool
+    runs: tuple[BundledRun, ...]
+    parts: tuple[BundlePart, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    def encode(self) -> bytes:
+        """Encode the manifest in the one way in which it is written."""
+        return (json.dumps(msgspec.to_builtins(self), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def make_manifest(
+    parts: Iterable[BundlePart], directory: Path, left: Iterable[str], with_text: bool
+) -> Manifest:
+    """Make the manifest of parts whose files lie in a directory; `left` are names of KINDS, and ANSWERS.
+
+    Raises UsageError where a result is damaged.
+    """
+    known = tuple(sorted(parts, key=lambda part: part.name))
+    runs = (part.name for part in known if PurePosixPath(part.name).name == RESULT)
+    return Manifest(
+        FORMAT,
+        with_text,
+        tuple(_describe_run(directory / name, name) for name in runs),
+        known,
+        tuple(LeftOut(name, _REASONS[name]) for name in sorted(set(left))),
+    )
+
+
+def _describe_run(path: Path, name: str) -> BundledRun:
+    """Read what a manifest says of a run; raises UsageError where its result is damaged."""
+    try:
+        ours = read_mapping(json.loads(read_file_bytes(path, _LARGEST_RESULT))[OURS])
+        version = read_count(ours["definitions_version"])
+        server = read_mapping(ours["server"])
+        engine = f"{read_text(server.get('engine'))} {read_text(server.get('version'))}".strip()
+        digest = read_text(ours["plan_digest"])
+        written_by = read_text(read_mapping(ours["environment"]).get("loadgen"))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UsageError(f"{name} is damaged: {type(error).__name__}: {str(error)[:100]}") from None
+    place = str(PurePosixPath(name).parent)
+    return BundledRun(place, digest, written_by, version or 0, engine, read_count(ours.get("seed")))
+
+
+def find_kind(path: str) -> str:
+    """Return the name of the kind of a file by its path below a place."""
+    return next(name for name, kind in KINDS.items() if re.fullmatch(kind.pattern, path, re.DOTALL))
+
+
+def read_manifest(raw: bytes) -> Manifest:
+    """Read a manifest; raises ChangedBundle if it is not, byte by byte, what would be written of it."""
+    try:
+        manifest = msgspec.json.decode(raw, type=Manifest)
+        if manifest.format != FORMAT:
+            raise ChangedBundle(f"it has format {manifest.format}, this loadgen reads {FORMAT}")
+        if manifest.encode() != raw:
+            raise ChangedBundle("manifest.json was changed: it is not as it is written")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ChangedBundle(f"manifest.json was changed: {str(error)[:150]}") from None
+    return manifest
+
+
+def check_parts(parts: Sequence[BundlePart], file_bytes: int, with_text: bool) -> None:
+    """Check names and sizes before a part is read; raises ChangedBundle.
+
+    A name has no `..`, no root, no link; a file of `file_bytes` has at most 100 × as many in its parts.
+    """
+    names = [part.name for part in parts]
+    if len(names) > _MOST_PARTS:
+        raise ChangedBundle(f"it has {len(names)} parts, {_MOST_PARTS} at most")
+    if not all(first < second for first, second in pairwise(names)):
+        raise ChangedBundle("its parts are not in order, or two have one name")
+    if len({name.casefold() for name in names}) < len(names):
+        raise ChangedBundle("two of its parts have names that differ only in case")
+    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    for part in parts:
+        kind = KINDS[find_kind(part.name)]
+        if not is_part_name(part.name) or part.name in folders or (kind.why and not kind.has_text):
+            raise ChangedBundle(f"{part.name[:_LONGEST]!r} is no name of a part")
+        if kind.has_text and not with_text:
+            raise ChangedBundle(f"{part.name} has texts, and the manifest says that there are none")
+        if not (0 <= part.size_bytes <= LARGEST_BYTES and 0 < part.packed_bytes <= LARGEST_BYTES):
+            raise ChangedBundle(f"{part.name}: no part has {part.size_bytes} bytes")
+    held = {str(PurePosixPath(name).parent) for name in names if PurePosixPath(name).name == ARRIVALS}
+    for name in names:
+        if PurePosixPath(name).name == RESULT and str(PurePosixPath(name).parent) not in held:
+            raise ChangedBundle(f"{name} has no {ARRIVALS} next to it, from which its figures follow")
+    total = sum(part.size_bytes for part in parts)
+    if total > _MOST_RATIO * file_bytes + _FREE_BYTES:
+        raise ChangedBundle(f"its parts have {total} bytes, more than {_MOST_RATIO} times the file")
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a name is that of a file in a folder: plain words between single slashes, none hidden."""
+    words = name.split("/")
+    if not 2 <= len(words) <= _DEEPEST:
+        return False
+    return all(_NAME.fullmatch(word) and len(word.encode()) <= _LONGEST for word in words)

@@ -1,0 +1,158 @@
+"""Held figures: every figure of a result and every line of a report, held to what the arrivals give."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from loadgen import __version__
+from loadgen.figures.metrics import DEFINITIONS_VERSION
+from loadgen.report import report
+from loadgen.report.result_block import LAYOUTS
+from loadgen.report.result_file import OURS
+from loadgen.report.run_directory import REPORT, RESULT, Result
+
+_DATE = "date"
+_DATE_FORM = "%Y%m%d-%H%M%S"
+# A sum of floats in another order, as another machine's numpy makes it, differs by less.
+_RELATIVE = 1e-9
+_QUARTER, _DAY = timedelta(minutes=15), timedelta(hours=26)
+_LONGEST = 120
+_NUMBER = re.compile(r"\d[\d,.]*")
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A figure or line that is not what the arrivals give: its file and name, as stated and as found."""
+
+    name: str
+    stated: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.stated}, the arrivals give {self.found}"
+
+
+class Held(msgspec.Struct):
+    """What was held to the arrivals: how many values and lines, what differs, and what was not checked."""
+
+    values: int = 0
+    differences: list[Difference] = []
+    unchecked: list[str] = []
+
+
+def is_of_this_version(stored: Mapping[str, Any], run: Result) -> bool:
+    """Whether this very version of loadgen, by its formulas and its number, wrote a result."""
+    made_by = stored[OURS].get("definitions_version"), run.facts.environment.get("loadgen", __version__)
+    return bool(made_by == (DEFINITIONS_VERSION, __version__))
+
+
+def hold_result(stored: Mapping[str, Any], run: Result, held: Held) -> None:
+    """Hold every value of a result file to what the run gives; what another version alone has is unchecked.
+
+    A key that this version does not write is a difference where it wrote the file.
+    """
+    made = msgspec.json.decode(msgspec.json.encode(run.json()))
+    same = is_of_this_version(stored, run)
+    for name, stated, found in _walk(stored, made, ""):
+        held.values += 1
+        if not same and (stated is _MISSING or found is _MISSING):
+            if found is _MISSING:
+                held.unchecked.append(f"{RESULT}: {name}: this loadgen has no such key")
+        elif not (_is_date(stated, found) if name == _DATE else is_equal(stated, found)):
+            held.differences.append(Difference(f"{RESULT}: {name}", _show(stated), _show(found)))
+
+
+_MISSING: Any = object()
+
+
+def _walk(stated: Any, found: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each leaf of two JSON values by its dotted name; what one of them lacks is _MISSING."""
+    if isinstance(stated, dict) and isinstance(found, dict):
+        for key in dict.fromkeys((*stated, *found)):
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _walk(stated.get(key, _MISSING), found.get(key, _MISSING), inner)
+    elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
+        for number, pair in enumerate(zip(stated, found, strict=True)):
+            yield from _walk(*pair, f"{name}[{number}]")
+    else:
+        yield name, stated, found
+
+
+def is_equal(stated: Any, found: Any) -> bool:
+    """Whether two JSON values are the same; numbers that are not whole may differ by 1e-9 of themselves."""
+    if isinstance(stated, float) and isinstance(found, float | int) and not isinstance(found, bool):
+        return math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=1e-12)
+    if isinstance(found, float) and isinstance(stated, int) and not isinstance(stated, bool):
+        return math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=1e-12)
+    return type(stated) is type(found) and bool(stated == found)
+
+
+def _is_date(stated: Any, found: Any) -> bool:
+    """Whether two local dates are one instant in two time zones."""
+    try:
+        first, second = (datetime.strptime(str(date), _DATE_FORM) for date in (stated, found))
+    except ValueError:
+        return False
+    return abs(first - second) <= _DAY and (first - second) % _QUARTER == timedelta()
+
+
+def hold_report(text: str, run: Result, same: bool, held: Held) -> None:
+    """Hold each line of a printed report to the report that the arrivals give, in the form that is nearest.
+
+    Of another version of loadgen (not `same`) a line with other words is unchecked, one with other numbers a
+    difference.
+    """
+    stated = text.removesuffix("\n").split("\n")
+    held.values += len(stated)
+    found, fewest = list[str](), math.inf
+    for explain, layout in ((explain, layout) for explain in (False, True) for layout in LAYOUTS):
+        made = report.render_report(run, explain, layout).split("\n")
+        if made == stated:
+            return
+        if (differing := len({*stated} ^ {*made})) < fewest:
+            found, fewest = made, differing
+    if same:
+        _hold_lines(stated, found, held)
+        return
+    known, by_words = set(found), {_drop_numbers(line): line for line in found}
+    for number, line in enumerate(stated, 1):
+        if line in known:
+            continue
+        if (gives := by_words.get(_drop_numbers(line))) is not None:
+            held.differences.append(_differ(number, line, gives))
+        else:
+            shown = _show(line.strip())
+            held.unchecked.append(f"{REPORT}: line {number}: this loadgen writes it otherwise: {shown}")
+
+
+def _hold_lines(stated: Sequence[str], found: Sequence[str], held: Held) -> None:
+    """Add the lines that differ between the first and the last that are the same."""
+    fewer = min(len(stated), len(found))
+    first = next((at for at in range(fewer) if stated[at] != found[at]), fewer)
+    after = next((at for at in range(fewer - first) if stated[-1 - at] != found[-1 - at]), fewer - first)
+    left, right = stated[first : len(stated) - after], found[first : len(found) - after]
+    for at, (line, gives) in enumerate(zip_longest(left, right), first + 1):
+        if line != gives:
+            held.differences.append(_differ(at, line, gives))
+
+
+def _drop_numbers(line: str) -> str:
+    return _NUMBER.sub("0", line)
+
+
+def _differ(number: int, line: str | None, gives: str | None) -> Difference:
+    """Make the difference of a line of the report; None is no line."""
+    shown = ("no line" if each is None else _show(each.strip()) for each in (line, gives))
+    return Difference(f"{REPORT}: line {number}", *shown)
+
+
+def _show(value: object) -> str:
+    """Show a value on one line, cut at 120 characters."""
+    text = "missing" if value is _MISSING else value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

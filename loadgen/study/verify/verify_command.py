@@ -1,0 +1,171 @@
+"""`loadgen verify`: whether bundles and runs are as they were written, and state what their arrivals give."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.files import expand_path
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import print_text
+from loadgen.base.text import clean_line, clean_text, format_count, format_json
+from loadgen.report.run_directory import RESULT
+from loadgen.study.bundle import reading, signature
+from loadgen.study.bundle.archive import ChangedBundle
+from loadgen.study.bundle.signature import WrongSignature
+from loadgen.study.verify.proof import Proof, prove_run
+
+_NAMED = 3
+_MOST_RUNS = 20_000
+
+
+def verify_parser() -> argparse.ArgumentParser:
+    """Make the parser of `loadgen verify`."""
+    parser = Parser(
+        prog="loadgen verify",
+        allow_abbrev=False,
+        description="Compute every figure, doubt and printed line of runs again from their arrivals, and "
+        "name the first that differs. A PLACE is a bundle, a run directory, or a directory of runs.",
+        epilog="Exit 11 where a file was changed, a figure is not what its arrivals give, or could not be "
+        "checked. That the arrivals were measured only a signature by someone you trust can say.",
+    )
+    add = parser.add_argument
+    add("places", nargs="*", metavar="PLACE")
+    add(
+        "--allowed-signers",
+        metavar="FILE",
+        help="bundles must be signed by someone in this file (man ssh-keygen, ALLOWED SIGNERS)",
+    )
+    add("--json", action="store_true", help="print what was held and what differs as JSON")
+    return parser
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """One place: its proofs, whose signature it has, and why it was refused; "" if it was not."""
+
+    place: str
+    proofs: tuple[Proof, ...] = ()
+    signed: str = ""
+    refused: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether the place is as it was written, and every run of it proven."""
+        return not self.refused and all(proof.proven for proof in self.proofs)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Verify the places in `argv`; return 0 if all is proven, else 11; raises UsageError of bad input."""
+    if not argv or {"-h", "--help"} & set(argv):
+        verify_parser().print_help()
+        return ExitCode.FIGURES if argv else ExitCode.USAGE
+    given = parse_arguments(verify_parser(), argv, intermixed=True)
+    if not given.places:
+        raise UsageError("nothing to verify: name a bundle, a run directory or a directory of runs")
+    allowed = signature.read_signers(given.allowed_signers)
+    paths = [expand_path(place) for place in given.places]
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise UsageError(f"{missing[0]}: No such file or directory")
+    verified = [verify_place(path, allowed) for path in paths]
+    if given.json:
+        print_text(format_json(encode_verified(verified), indent=1), sys.stdout)
+    else:
+        for line in (line for one in verified for line in _describe(one)):
+            print_text(clean_text(line), sys.stdout)
+    return ExitCode.FIGURES if all(one.proven for one in verified) else ExitCode.UNPROVEN
+
+
+def verify_place(path: Path, allowed: Path | None = None) -> Verified:
+    """Verify a bundle, a run or a directory of runs; raises UsageError if it is none of these, or damaged."""
+    if path.is_dir():
+        if allowed is not None:
+            raise UsageError(
+                f"{path} is a directory, which has no signature: --allowed-signers is of bundles"
+            )
+        runs = [Path(where) for where in _find_runs(path)]
+        if not runs:
+            raise UsageError(f"{path} has no finished run: name a bundle, or a directory with a {RESULT}")
+        return Verified(str(path), tuple(prove_run(run, str(run)) for run in runs))
+    try:
+        opened = reading.open_bundle(path)
+        signed = signature.check_signature(path, allowed)
+    except (ChangedBundle, WrongSignature) as error:
+        return Verified(str(path), refused=str(error))
+    places = [opened.directory / run.place for run in opened.manifest.runs]
+    try:
+        return Verified(str(path), tuple(prove_run(run, opened.name_place(run)) for run in places), signed)
+    except UsageError as error:
+        return Verified(
+            str(path), refused=str(error).replace(str(opened.directory), str(path)), signed=signed
+        )
+
+
+def _find_runs(path: Path) -> Iterator[str]:
+    """Yield the directories below a place that have a result, hidden ones and links left out, in order."""
+    count = 0
+    for where, inside, names in os.walk(path):
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        if RESULT in names:
+            count += 1
+            if count > _MOST_RUNS:
+                raise UsageError(f"{path} has more than {_MOST_RUNS} runs: verify the directories in it")
+            yield where
+
+
+def _describe(one: Verified) -> Iterator[str]:
+    """Yield the lines on a place: a bundle's own, then one a run with the first figures that differ."""
+    if one.refused:
+        yield f"REFUSED  {one.refused}"
+        return
+    if one.signed:
+        yield f"{one.place}: {one.signed}"
+    for proof in one.proofs:
+        held = f"{proof.values} values and lines follow from {format_count(proof.requests, 'request')}"
+        if proof.proven:
+            yield f"proven   {proof.place}: {held}; {proof.verdict}"
+        elif proof.differences:
+            first, *others = proof.differences
+            more = f"; and {format_count(len(others), 'more value')}" if others else ""
+            yield f"CHANGED  {proof.place}: {clean_line(str(first))}{more}"
+            yield from (f"         {clean_line(str(other))}" for other in others[: _NAMED - 1])
+        else:
+            yield f"UNPROVEN {proof.place}: not checked: {clean_line(proof.unchecked[0])}"
+        rest = proof.unchecked[not proof.differences :]
+        yield from (f"         not checked: {clean_line(line)}" for line in rest[:_NAMED])
+        if len(rest) > _NAMED:
+            yield f"         and {len(rest) - _NAMED} more not checked"
+        yield from (f"         audit: {clean_line(line)}" for line in proof.audit)
+
+
+def encode_verified(verified: Sequence[Verified]) -> dict[str, Any]:
+    """Make the JSON object of what was verified."""
+    places = [
+        {
+            "place": one.place,
+            "proven": one.proven,
+            "refused": one.refused,
+            "signed": one.signed,
+            "runs": [
+                {
+                    "place": proof.place,
+                    "proven": proof.proven,
+                    "verdict": proof.verdict,
+                    "requests": proof.requests,
+                    "values": proof.values,
+                    "differences": [msgspec.to_builtins(each) for each in proof.differences],
+                    "not_checked": list(proof.unchecked),
+                    "audit": list(proof.audit),
+                }
+                for proof in one.proofs
+            ],
+        }
+        for one in verified
+    ]
+    return {"format": 1, "proven": all(one.proven for one in verified), "places": places}

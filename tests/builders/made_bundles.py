@@ -1,0 +1,64 @@
+"""Bundles as loadgen writes them, and as a stranger would who computes every digest again."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from builders.made_runs import keep, run
+from loadgen import __version__
+from loadgen.report import report
+from loadgen.report.run_directory import Result
+from loadgen.study.bundle import archive, packing
+
+ENVIRONMENT = {"python": "3", "cpu": "a processor", "loadgen": __version__}
+
+
+def stored(directory: Path, of: Result | None = None, **changes: Any) -> Path:
+    """A run's directory with its report, as `bench` leaves it."""
+    made = run(**{"environment": ENVIRONMENT, **changes}) if of is None else of
+    directory.mkdir(parents=True)
+    return keep(made, directory, report.render_report(made) + "\n")
+
+
+def bundled(directory: Path, *names: str, **changes: Any) -> Path:
+    """A bundle of runs of these names."""
+    runs = [stored(directory / name, seed=number, **changes) for number, name in enumerate(names or ["run"])]
+    packing.write_bundle(runs, directory / "x.bundle", with_text=False)
+    return directory / "x.bundle"
+
+
+@cache
+def small_bundle() -> bytes:
+    """The bytes of a bundle of one small run."""
+    with TemporaryDirectory() as directory:
+        return bundled(Path(directory), requests=6, tokens=4, concurrency=2).read_bytes()
+
+
+def sealed(raw: bytes) -> bytes:
+    """The bytes with the digest that they should have."""
+    return raw[:-64] + hashlib.sha256(raw[:-64]).hexdigest().encode()
+
+
+def forged(
+    contents: Mapping[str, bytes] | list[tuple[str, bytes]],
+    change: Callable[[dict[str, Any]], object] = lambda manifest: None,
+    runs: list[dict[str, Any]] | None = None,
+) -> bytes:
+    """A bundle of any parts, right in every digest; `change` is applied to its manifest."""
+    packed = io.BytesIO()
+    listed = list(contents.items()) if isinstance(contents, Mapping) else contents
+    made = [archive.pack([raw], name, packed) for name, raw in listed]
+    parts = [{key: getattr(part, key) for key in part.__struct_fields__} for part, _ in made]
+    manifest = {"format": 1, "with_text": False, "runs": runs or [], "parts": parts, "left_out": []}
+    change(manifest)
+    written = io.BytesIO()
+    raw = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
+    archive.write_archive(written, raw, [headers for _, headers in made], packed)
+    return written.getvalue()

@@ -1,0 +1,307 @@
+"""Bundles: the same runs give the same bytes, and nothing that was changed, forged or swollen is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import stat
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import pytest
+
+from builders.loops import loop_over
+from builders.made_bundles import bundled, forged, sealed, small_bundle, stored
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
+from loadgen.study.bundle import reading
+from loadgen.study.bundle.archive import LOCAL, MANIFEST, ChangedBundle
+from loadgen.study.importers import result_sources
+
+BEGIN = LOCAL.size + len(MANIFEST)  # of the manifest's bytes
+
+
+def refusal(raw: bytes, directory: Path) -> UsageError:
+    """Why the bytes are not read as a bundle; nothing of them is left."""
+    path = directory / "x.bundle"
+    path.write_bytes(raw)
+    room = directory / "room"
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir()
+    with pytest.raises(UsageError) as refused:
+        reading.unpack_bundle(path, room)
+    assert str(refused.value).startswith(str(path))
+    return refused.value
+
+
+def read(path: Path, directory: Path) -> dict[str, bytes]:
+    """The parts of a bundle by their names."""
+    room = directory / "room"
+    room.mkdir()
+    manifest = reading.unpack_bundle(path, room)
+    return {part.name: (room / part.name).read_bytes() for part in manifest.parts}
+
+
+def test_a_bundle_holds_the_runs_files_as_they_are(tmp_path: Path) -> None:
+    path = bundled(tmp_path, "a", "b")
+    parts = read(path, tmp_path)
+    assert parts == {
+        f"{run}/{name}": (tmp_path / run / name).read_bytes()
+        for run in ("a", "b")
+        for name in ("arrivals.npz", "report.txt", "result.json")
+    }
+    with ZipFile(path) as archive_of_others:
+        assert archive_of_others.testzip() is None
+        assert archive_of_others.namelist() == [MANIFEST, *parts]
+    made = json.loads(ZipFile(path).read(MANIFEST))
+    assert [run["place"] for run in made["runs"]] == ["a", "b"]
+    assert {run["plan_digest"] for run in made["runs"]} == {"abc"}
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    first = bundled(tmp_path, "a", "b").read_bytes()
+    for name in ("a", "b"):
+        os.utime(tmp_path / name / "result.json", (1, 1))
+    again = ["bundle", *(str(tmp_path / name) for name in ("a", "b")), "-o", str(tmp_path / "y.bundle")]
+    assert cli.main(again) == 0
+    assert (tmp_path / "y.bundle").read_bytes() == first
+
+
+def test_two_runs_of_one_name_have_places_of_their_own(tmp_path: Path) -> None:
+    runs = [stored(tmp_path / folder / "run", seed=number) for number, folder in enumerate(("a", "b"))]
+    assert cli.main(["bundle", *map(str, runs), "-o", str(tmp_path / "x.bundle")]) == 0
+    assert {name.partition("/")[0] for name in read(tmp_path / "x.bundle", tmp_path)} == {"run", "run-2"}
+
+
+ANSWERED = Fingerprint(version=1, answers=(GreedyAnswer(prompt="first", text="the secret answer"),))
+
+
+@loop_over("flags", [pytest.param([], id="without text"), pytest.param(["--with-text"], id="with text")])
+def test_texts_and_logs_stay_at_home(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stored(tmp_path / "run", fingerprint=ANSWERED)
+    (run / "server.log").write_text("hf_secretsecretsecret")
+    (run / "requests.jsonl").write_text("{}")
+    (run / "notes.md").write_text("mine")
+    assert cli.main(["bundle", str(run), "-o", str(tmp_path / "x.bundle"), *flags]) == 0
+    printed = capsys.readouterr().out
+    parts = read(tmp_path / "x.bundle", tmp_path)
+    assert sorted(parts) == ["run/arrivals.npz", "run/report.txt", "run/result.json"]
+    everything = b"".join(parts.values())
+    assert (b"1 of 1 greedy prompts" in everything) is bool(flags)
+    assert b"hf_secret" not in everything
+    assert (b"the secret answer" in everything) is bool(flags)
+    named = {line.split(": ")[1] for line in printed.splitlines() if line.startswith("left out")}
+    text = set() if flags else {"loadgen.fingerprint"}
+    assert named == {"server.log", "requests.jsonl", "*"} | text
+    assert cli.main(["verify", str(tmp_path / "x.bundle")]) == 0
+
+
+@pytest.mark.long
+def test_every_byte_of_a_manifest_counts(tmp_path: Path) -> None:
+    raw = small_bundle()
+    size = LOCAL.unpack_from(raw)[7]
+    for at in range(BEGIN + size):
+        refusal(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :], tmp_path)
+
+
+def test_a_flipped_byte_is_refused_by_name(tmp_path: Path) -> None:
+    raw, draw = small_bundle(), random.Random(7)
+    for _ in range(60):
+        at = draw.randrange(len(raw))
+        changed = raw[:at] + bytes([raw[at] ^ 1 << draw.randrange(8)]) + raw[at + 1 :]
+        for bytes_ in (changed, sealed(changed)) if at < len(raw) - 64 else (changed,):
+            why = str(refusal(bytes_, tmp_path))
+            assert "changed" in why or "no bundle" in why or "cut off" in why or "no name" in why, why
+
+
+def test_the_part_that_was_changed_is_named(tmp_path: Path) -> None:
+    raw = small_bundle()
+    for name in ("run/arrivals.npz", "run/report.txt", "run/result.json"):
+        at = raw.index(name.encode(), raw.index(b"PK\3\4", BEGIN)) + len(name) + 9
+        changed = raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :]
+        assert name in str(refusal(changed, tmp_path))
+        assert isinstance(refusal(changed, tmp_path), ChangedBundle)
+
+
+def test_half_a_bundle_and_no_bundle_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = small_bundle()
+    zipped = BytesIO()
+    with ZipFile(zipped, "w", ZIP_DEFLATED) as other:
+        other.writestr(MANIFEST, "{}")
+    path = tmp_path / "x.bundle"
+    for content in (raw[: len(raw) // 2], raw[:-1], raw[:50], b"", b"hello", zipped.getvalue()):
+        path.write_bytes(content)
+        assert cli.main(["verify", str(path)]) == 2
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert cli.main(["compare", str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def _set(key: str, value: Any, at: int = 0) -> Any:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["parts"][at][key] = value
+
+    return change
+
+
+def _nested() -> Any:
+    value: Any = []
+    for _ in range(900):
+        value = [value]
+    return value
+
+
+A_FILE = "run/report.txt"
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "an absolute path": lambda: forged({"/run/report.txt": b"x"}),
+    "a way out": lambda: forged({"../report.txt": b"x"}),
+    "a way out in the middle": lambda: forged({"run/../../report.txt": b"x"}),
+    "a backslash": lambda: forged({"run\\..\\report.txt": b"x"}),
+    "a drive": lambda: forged({"C:/report.txt": b"x"}),
+    "a null": lambda: forged({"run/report.txt\0": b"x"}),
+    "a hidden folder": lambda: forged({".ssh/report.txt": b"x"}),
+    "a line end": lambda: forged({"run/a\n/report.txt": b"x"}),
+    "no folder": lambda: forged({"report.txt": b"x"}),
+    "an unknown file": lambda: forged({"run/authorized_keys": b"x"}),
+    "a log": lambda: forged({"run/server.log": b"x"}),
+    "texts that the manifest denies": lambda: forged({"c/quality/a.jsonl.gz": b"x"}),
+    "two of one name": lambda: forged([(A_FILE, b"x"), (A_FILE, b"y")]),
+    "names that differ in case": lambda: forged({"RUN/report.txt": b"x", A_FILE: b"y"}),
+    "a folder that is a file": lambda: forged({"run/result.json/report.txt": b"x", "run/result.json": b"{}"}),
+    "another order": lambda: forged([("run/result.json", b"{}"), (A_FILE, b"x")]),
+    "no arrivals": lambda: forged({"run/result.json": b"{}"}),
+    "a folder too deep": lambda: forged({"/".join("abcdefgh") + "/report.txt": b"x"}),
+    "a long name": lambda: forged({f"{'a' * 201}/report.txt": b"x"}),
+    "a bomb": lambda: forged({A_FILE: bytes(64 << 20)}),
+    "more than it says": lambda: forged({A_FILE: bytes(5000)}, _set("size_bytes", 10)),
+    "less than it says": lambda: forged({A_FILE: bytes(50)}, _set("size_bytes", 60)),
+    "sizes below zero": lambda: forged({A_FILE: bytes(50)}, _set("size_bytes", -60)),
+    "a size beyond all": lambda: forged({A_FILE: bytes(50)}, _set("packed_bytes", 1 << 70)),
+    "more packed bytes": lambda: forged({A_FILE: bytes(50)}, _set("packed_bytes", 1 << 20)),
+    "another digest": lambda: forged({A_FILE: bytes(50)}, _set("sha256", "0" * 64)),
+    "another packed digest": lambda: forged({A_FILE: bytes(50)}, _set("packed_sha256", "0" * 64)),
+    "another format": lambda: forged({A_FILE: b"x"}, lambda manifest: manifest.update(format=2)),
+    "a key of its own": lambda: forged({A_FILE: b"x"}, lambda manifest: manifest.update(extra=1)),
+    "a reason of its own": lambda: forged(
+        {A_FILE: b"x"}, lambda manifest: manifest.update(left_out=[{"name": "server.log", "why": "no"}])
+    ),
+    "a kind of its own": lambda: forged(
+        {A_FILE: b"x"}, lambda manifest: manifest.update(left_out=[{"name": "keys", "why": "no"}])
+    ),
+    "a run that is not there": lambda: forged(
+        {A_FILE: b"x"},
+        runs=[
+            {
+                "place": "run",
+                "plan_digest": "",
+                "loadgen": "",
+                "definitions_version": 1,
+                "engine": "",
+                "seed": 1,
+            }
+        ],
+    ),
+    "many parts": lambda: forged({f"r{number:05}/report.txt": b"" for number in range(20_001)}),
+    "a manifest nested deep": lambda: forged(
+        {A_FILE: b"x"}, lambda manifest: manifest.update(runs=_nested())
+    ),
+}
+
+
+@loop_over("make", [pytest.param(make, id=name) for name, make in HOSTILE.items()])
+def test_a_strangers_bundle_is_refused_unread(make: Callable[[], bytes], tmp_path: Path) -> None:
+    why = str(refusal(make(), tmp_path))
+    assert len(why.splitlines()) == 1
+    left = [
+        path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("x.bundle", "report.txt")
+    ]
+    assert left == []
+    assert not (tmp_path.parent / "report.txt").exists()
+
+
+def test_other_zips_of_the_same_parts_are_refused(tmp_path: Path) -> None:
+    """A link, a gap, bytes before or after, a comment of another length."""
+    raw = small_bundle()
+    entry = raw.index(b"PK\1\2")
+    mode = entry + 38
+    linked = raw[:mode] + (stat.S_IFLNK << 16).to_bytes(4, "little") + raw[mode + 4 :]
+    for other in (linked, raw[:entry] + b"\0" + raw[entry:], raw[:BEGIN] + b" " + raw[BEGIN:], raw + raw):
+        refusal(sealed(other), tmp_path)
+
+
+def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    grown = forged({A_FILE: bytes(64 << 20)}, _set("size_bytes", 6 << 20))
+    refusal(grown, tmp_path)
+    refusal(HOSTILE["a bomb"](), tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+@loop_over(
+    "make",
+    [
+        pytest.param(lambda place: (place / "arrivals.npz").unlink(), id="without arrivals"),
+        pytest.param(lambda place: (place / "result.json").unlink(), id="without a result"),
+        pytest.param(lambda place: (place / "result.json").write_text("{"), id="a damaged result"),
+        pytest.param(lambda place: _link(place / "report.txt"), id="a link"),
+    ],
+)
+def test_what_is_no_whole_run_is_not_bundled(
+    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(stored(tmp_path / "run"))
+    assert cli.main(["bundle", str(tmp_path / "run"), "-o", str(tmp_path / "x.bundle")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "x.bundle").exists()
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+
+
+def test_bundles_are_read_wherever_a_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = bundled(tmp_path, "a", "b", "c")
+    found = result_sources.read_sources([str(bundle)])
+    assert [run.source for run in found.reported] == [f"{bundle}:{name}" for name in "abc"]
+    for words in (["compare"], ["audit"], ["report", "--html", str(tmp_path / "page.html")]):
+        assert cli.main([*words, str(bundle)]) == 0
+    assert str(bundle) in (tmp_path / "page.html").read_text("utf-8")
+    capsys.readouterr()
+    one = bundled(tmp_path / "one")
+    assert cli.main(["report", str(one)]) == 0
+    assert capsys.readouterr().out == (tmp_path / "one/run/report.txt").read_text("utf-8")
+
+
+def test_a_lie_in_a_bundle_is_not_repeated(tmp_path: Path) -> None:
+    bundle = bundled(tmp_path, "a")
+    (honest,) = result_sources.read_sources([str(bundle)]).reported
+    result = tmp_path / "a/result.json"
+    lie = json.loads(result.read_bytes())
+    lie["output_throughput"] *= 3
+    lie["loadgen"]["metrics"]["ttft"]["mean_ms"] /= 3
+    result.write_text(json.dumps(lie))
+    assert cli.main(["bundle", str(tmp_path / "a"), "-o", str(tmp_path / "y.bundle")]) == 0
+    (read_again,) = result_sources.read_sources([str(tmp_path / "y.bundle")]).reported
+    assert read_again.figures == honest.figures
+    assert cli.main(["verify", str(tmp_path / "y.bundle")]) == 11
+
+
+def test_a_changed_bundle_next_to_a_whole_one_is_a_line(tmp_path: Path) -> None:
+    whole = bundled(tmp_path, "a")
+    changed = tmp_path / "y.bundle"
+    raw = whole.read_bytes()
+    changed.write_bytes(raw[:300] + bytes([raw[300] ^ 1]) + raw[301:])
+    found = result_sources.read_sources([str(whole), str(changed)])
+    assert (len(found.reported), len(found.errors)) == (1, 1)
+    assert "manifest.json" in found.errors[0]

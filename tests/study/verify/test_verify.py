@@ -1,0 +1,243 @@
+"""Verify: a run as it was written is proven, and any figure or line of it that is edited is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.loops import loop_over
+from builders.made_bundles import ENVIRONMENT, bundled, stored
+from loadgen import cli
+from loadgen.facts.run_facts import find_fact_types
+from loadgen.report import report, run_directory
+from loadgen.study.verify import proof
+from loadgen.study.verify.held_figures import is_equal
+
+OLD = Path(__file__).parents[2] / "data" / "run_directories" / "format-1"
+SMALL: dict[str, Any] = {"requests": 8, "tokens": 4, "concurrency": 2, "failed": 1}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def leaves(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every value of a JSON document that is no table or list, by the keys that lead to it."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*at, key))
+    else:
+        yield at, value
+
+
+def edited(document: Any, at: tuple[str | int, ...], value: Any) -> Any:
+    """The document with one value replaced."""
+    changed = copy.deepcopy(document)
+    inner = changed
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    return changed
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * 1.0001 + 1e-6
+    return 1 if value is None else f"{value}!"
+
+
+def is_fact(at: tuple[str | int, ...]) -> bool:
+    """Whether a value is what the run states of itself, and not what follows from it."""
+    return at[0] == "loadgen" and at[1] in find_fact_types()
+
+
+def hold_edited_figures(run: Path, step: int) -> None:
+    """Edit every `step`-th figure of a run's result, one at a time: each is named."""
+    result = run / run_directory.RESULT
+    document = json.loads(result.read_bytes())
+    assert proof.prove_run(run, "run").proven
+    figures = [(at, value) for at, value in leaves(document) if not is_fact(at)]
+    assert len(figures) > 200
+    for at, value in figures[::step]:
+        result.write_text(json.dumps(edited(document, at, changed(value))))
+        found = proof.prove_run(run, "run")
+        assert found.differences or found.unchecked, at
+        if at[-1] != "definitions_version":
+            assert str(at[0]) in found.differences[0].name
+
+
+def hold_edited_lines(run: Path, step: int) -> None:
+    """Edit the last digit of every `step`-th number of a run's report, one at a time: its line is named."""
+    printed = run / run_directory.REPORT
+    text = printed.read_text("utf-8")
+    numbers = list(_NUMBER.finditer(text))
+    assert len(numbers) > 50
+    for found in numbers[::step]:
+        digit = str((int(found[0][-1]) + 1) % 10)
+        printed.write_text(text[: found.end() - 1] + digit + text[found.end() :])
+        (difference,) = proof.prove_run(run, "run").differences
+        assert difference.name == f"report.txt: line {text[: found.start()].count(chr(10)) + 1}"
+
+
+def test_an_edited_figure_or_line_is_named(tmp_path: Path) -> None:
+    hold_edited_figures(stored(tmp_path / "a", **SMALL), 40)
+    hold_edited_lines(stored(tmp_path / "b", **SMALL), 40)
+
+
+@pytest.mark.long
+def test_every_edited_figure_and_line_is_named(tmp_path: Path) -> None:
+    hold_edited_figures(stored(tmp_path / "a", **SMALL), 1)
+    hold_edited_lines(stored(tmp_path / "b", **SMALL), 1)
+
+
+def test_a_report_in_another_form_is_proven_as_well(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    for explain, layout in ((True, None), (False, "sglang"), (True, "vllm-2025")):
+        text = report.render_report(run_directory.load(run), explain, layout)
+        (run / run_directory.REPORT).write_text(text + "\n")
+        assert proof.prove_run(run, "run").proven
+
+
+def test_a_figure_that_is_added_or_taken_away_is_named(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    result = run / run_directory.RESULT
+    document = json.loads(result.read_bytes())
+    more = {**document, "output_throughput_per_gpu": 1e6}
+    less = {key: value for key, value in document.items() if key != "failed"}
+    for changed_one, name in ((more, "output_throughput_per_gpu"), (less, "failed")):
+        result.write_text(json.dumps(changed_one))
+        assert proof.prove_run(run, "run").differences[0].name == f"result.json: {name}"
+    result.write_text(json.dumps(document))
+    (run / run_directory.REPORT).write_text((run / run_directory.REPORT).read_text() + "10000 tok/s\n")
+    assert "10000 tok/s" in str(proof.prove_run(run, "run").differences[0])
+
+
+def test_arrivals_that_were_changed_give_other_figures(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", seed=1, **SMALL)
+    shutil.copyfile(stored(tmp_path / "other", seed=2, **SMALL) / "arrivals.npz", run / "arrivals.npz")
+    assert proof.prove_run(run, "run").differences
+
+
+@loop_over(
+    ("environment", "proven", "why"),
+    [
+        pytest.param(ENVIRONMENT, True, "", id="this version"),
+        pytest.param({**ENVIRONMENT, "loadgen": "0.0.1"}, True, "", id="another that states the same"),
+    ],
+)
+def test_a_run_of_another_version_is_held_as_far_as_it_goes(
+    environment: dict[str, str], proven: bool, why: str, tmp_path: Path
+) -> None:
+    run = stored(tmp_path / "run", environment=environment, **SMALL)
+    assert proof.prove_run(run, "run").proven is proven
+    printed = run / run_directory.REPORT
+    text = printed.read_text("utf-8")
+    printed.write_text(text.replace("Mean TTFT (ms):", "TTFT, mean (ms):"))
+    found = proof.prove_run(run, "run")
+    assert not found.proven
+    assert bool(found.differences) is (environment == ENVIRONMENT)
+    printed.write_text(re.sub(r"(Mean TTFT \(ms\): +)\d+", r"\g<1>1", text))
+    assert proof.prove_run(run, "run").differences
+
+
+def test_other_definitions_are_never_taken_for_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    result = run / run_directory.RESULT
+    document = json.loads(result.read_bytes())
+    document["loadgen"]["definitions_version"] += 1
+    result.write_text(json.dumps(document))
+    assert cli.main(["verify", str(run)]) == 11
+    assert "not checked" in capsys.readouterr().out
+    assert cli.main(["verify", str(OLD)]) == 11
+    assert "UNPROVEN" in capsys.readouterr().out
+
+
+def test_without_arrivals_nothing_is_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    (run / run_directory.ARRIVALS).unlink()
+    assert cli.main(["verify", str(run)]) == 11
+    assert "nothing proves its figures" in capsys.readouterr().out
+
+
+@loop_over(
+    "words",
+    [
+        pytest.param(["missing"], id="a place that is not there"),
+        pytest.param(["empty"], id="a directory without runs"),
+        pytest.param(["damaged"], id="a damaged run"),
+        pytest.param(["run", "--allowed-signers", "empty"], id="signers of a directory"),
+        pytest.param(["x.bundle", "--allowed-signers", "none"], id="signers that are not there"),
+        pytest.param(["--json"], id="no place"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    bundled(tmp_path, **SMALL)
+    stored(tmp_path / "damaged", **SMALL)
+    (tmp_path / "damaged/result.json").write_text('{"loadgen": 1}')
+    assert cli.main(["verify", *words]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+
+
+def test_what_is_proven_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = bundled(tmp_path, "a", "b", **SMALL)
+    assert cli.main(["verify", str(bundle), str(tmp_path / "a"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["proven"] is True
+    assert [len(place["runs"]) for place in found["places"]] == [2, 1]
+    raw = bundle.read_bytes()
+    bundle.write_bytes(raw[:200] + b"?" + raw[201:])
+    assert cli.main(["verify", str(bundle), "--json"]) == 11
+    assert "manifest.json" in json.loads(capsys.readouterr().out)["places"][0]["refused"]
+
+
+def test_numbers_are_equal_to_nine_digits() -> None:
+    assert is_equal(1.0, 1.0 + 1e-12)
+    assert is_equal(1.0, 1)
+    assert not is_equal(1.0, 1.00000001)
+    assert not is_equal(1, True)
+    assert not is_equal(0, False)
+    assert not is_equal(None, 0)
+    assert not is_equal("1", 1)
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_a_signature_says_who_and_of_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("key", "other"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(tmp_path / name)]
+        subprocess.run(words, check=True)
+    signers, strangers = tmp_path / "signers", tmp_path / "strangers"
+    signers.write_text(f"me@lab {(tmp_path / 'key.pub').read_text()}")
+    strangers.write_text(f"you@lab {(tmp_path / 'other.pub').read_text()}")
+    run, bundle = stored(tmp_path / "run", **SMALL), tmp_path / "x.bundle"
+    assert cli.main(["bundle", str(run), "-o", str(bundle), "--sign", str(tmp_path / "key")]) == 0
+    assert cli.main(["verify", str(bundle), "--allowed-signers", str(signers)]) == 0
+    assert "signed by me@lab" in capsys.readouterr().out
+    assert cli.main(["verify", str(bundle)]) == 0
+    assert "signed with SHA256:" in capsys.readouterr().out
+    assert cli.main(["verify", str(bundle), "--allowed-signers", str(strangers)]) == 11
+    stored(tmp_path / "run2", seed=3, **SMALL)
+    assert cli.main(["bundle", str(tmp_path / "run2"), "-o", str(tmp_path / "y.bundle")]) == 0
+    assert cli.main(["verify", str(tmp_path / "y.bundle"), "--allowed-signers", str(signers)]) == 11
+    shutil.copyfile(tmp_path / "x.bundle.sig", tmp_path / "y.bundle.sig")
+    for flags in ([], ["--allowed-signers", str(signers)]):
+        assert cli.main(["verify", str(tmp_path / "y.bundle"), *flags]) == 11
+    capsys.readouterr()
+    assert cli.main(["bundle", str(run), "-o", str(bundle), "--sign", str(tmp_path / "nothing")]) == 2
