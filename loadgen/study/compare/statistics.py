@@ -288,7 +288,7 @@ def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any 
     return Estimate(np.asarray(centre), np.maximum(np.sqrt(variance), floor), freedom)
 
 
-def compute_student(t: Float64, freedom: Float64) -> Float64:
+def compute_student(t: Any, freedom: Any) -> Float64:
     """Compute the probability of a value of at most `t` by Student's t distribution."""
     from scipy import special
 

@@ -19,7 +19,9 @@ from loadgen.base.errors import UsageError
 from loadgen.study.compare.statistics import (
     CLOCK_ERROR,
     LOOKS,
+    MOST_UNITS,
     NO_SCIPY,
+    POWER,
     Estimate,
     compute_student,
     estimate_ratio,
@@ -27,11 +29,12 @@ from loadgen.study.compare.statistics import (
     find_least_error,
     invert_student,
 )
+from loadgen.study.gate.group_sequential import FIRST_LOOK, find_look_levels
 
 MARGIN = 0.03  # of the slowdown: what is less is not worth a failed build
 ALPHA = 0.05
-MAX_PAIRS = 30
-FIRST_LOOK = 3  # pairs: with two, t has one degree of freedom and decides nothing
+MAX_PAIRS = 30  # docs/gate-calibration.md has the choice
+EARLY = f"the first look is after {FIRST_LOOK} pairs"
 
 
 class GateOutcome(StrEnum):
@@ -61,6 +64,12 @@ class GateSeries(msgspec.Struct, frozen=True):
             raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
         if self.paired and len(self.new) != len(self.base):
             raise ValueError(f"{len(self.new)} values cannot be paired with {len(self.base)}")
+
+    @property
+    def sides(self) -> tuple[Float64, Float64]:
+        """The sides whose ratio is the slowdown: base and new of a throughput, new and base of a latency."""
+        new, base = np.array(self.new, float), np.array(self.base, float)
+        return (base, new) if self.higher_is_faster else (new, base)
 
     @property
     def units(self) -> int:
@@ -183,17 +192,14 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
 
 def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
     """Explain why a series has no test; "" if it has one."""
-    if why := explain_untested(series.new, series.base):
-        return why
-    if plan.sequential and series.units < FIRST_LOOK:
-        return f"the first look is after {FIRST_LOOK} pairs"
-    return ""
+    early = plan.sequential and series.units < FIRST_LOOK
+    return EARLY if early else explain_untested(series.new, series.base)
 
 
 def _leave_undecided(series: GateSeries, why: str) -> GateRow:
     """Return the row of a series without a test."""
-    nan = math.nan
-    return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, why=why)
+    nan, more = math.nan, FIRST_LOOK - series.units if why == EARLY else None
+    return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, why)
 
 
 def _judge_rows(series: Sequence[GateSeries], plan: GatePlan) -> list[GateRow]:
@@ -227,44 +233,37 @@ def _name_slower(p: Float64, strict: Float64) -> Bool:
 def _look_once(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
     """Look at given runs, once, at a third of alpha."""
     estimates = [
-        _direct(
-            estimate_ratio(
-                np.array(one.new),
-                np.array(one.base),
-                paired=one.paired,
-                floor=find_least_error(one.new, one.base),
-            ),
-            one,
-        )
+        estimate_ratio(*one.sides, paired=one.paired, floor=find_least_error(one.new, one.base))
         for one in series
     ]
-    slowdown = Estimate(
-        *(np.array([[getattr(one, part)] for one in estimates]) for part in Estimate.__struct_fields__)
-    )
-    family = np.arange(1.0, len(series) + 1)[:, None]
+    parts = zip(*((each.log_ratio, each.error, each.freedom) for each in estimates), strict=True)
+    slowdown = Estimate(*(np.array(part)[:, None] for part in parts))
     level = plan.alpha / LOOKS
-    return Looks(slowdown, _list_limits(series), level / family, np.array([level]))
+    return Looks(
+        slowdown, _list_limits(series), level / np.arange(1.0, len(series) + 1)[:, None], np.array([level])
+    )
 
 
 def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
     """Look after each pair from the first look on; NaN after the pairs that a row has."""
     most = max(one.units for one in series)
-    logs, floors = np.full((len(series), most), math.nan), np.zeros((len(series), most))
+    logs, floors = np.full((2, len(series), most), math.nan)
     for at, one in enumerate(series):
-        sign = -1 if one.higher_is_faster else 1
-        logs[at, : one.units] = sign * np.log(np.array(one.new) / np.array(one.base))
+        slow, fast = one.sides
+        logs[at, : one.units] = np.log(slow / fast)
         for pairs in range(FIRST_LOOK, one.units + 1):
             floors[at, pairs - 1] = find_least_error(one.new[:pairs], one.base[:pairs])
-    slowdown = estimate_in_turn(logs, floors)
-    looks = most - FIRST_LOOK + 1
-    strict = [
-        find_look_levels(plan.alpha / rows, plan.max_pairs)[:looks] for rows in range(1, len(series) + 1)
-    ]
-    return Looks(slowdown, _list_limits(series), np.array(strict), strict[0])
+    strict = list_strict_levels(plan, len(series))[:, : most - FIRST_LOOK + 1]
+    return Looks(estimate_in_turn(logs, floors), _list_limits(series), strict, strict[0])
+
+
+def list_strict_levels(plan: GatePlan, rows: int) -> Float64:
+    """List the p at which a row is slower at each look of a sequential gate, by how many rows are left."""
+    return np.array([find_look_levels(plan.alpha / left, plan.max_pairs) for left in range(1, rows + 1)])
 
 
 def estimate_in_turn(logs: Float64, floors: Float64 | float = CLOCK_ERROR) -> Estimate:
-    """Estimate the mean of logarithms over the last axis, at each look: after FIRST_LOOK of them, and so on.
+    """Estimate the mean of logarithms over the last axis, after FIRST_LOOK of them and each further one.
 
     `floors` is the least standard error that is credible, at each count.
     """
@@ -272,23 +271,10 @@ def estimate_in_turn(logs: Float64, floors: Float64 | float = CLOCK_ERROR) -> Es
     near = logs - logs[..., :1]  # of small numbers the squares lose no digits
     mean = np.cumsum(near, -1) / count
     squares = np.cumsum(near**2, -1) - count * mean**2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.sqrt(np.maximum(squares, 0) / (count - 1) / count)
+    error = np.sqrt(np.maximum(squares, 0) / np.maximum(count - 1, 1) / count)
     looks = np.s_[..., FIRST_LOOK - 1 :]
     freedom = np.broadcast_to(count - 1, logs.shape)
     return Estimate((mean + logs[..., :1])[looks], np.maximum(error, floors)[looks], freedom[looks])
-
-
-def find_look_levels(alpha: float, max_pairs: int) -> Float64:
-    """Return the p at which each look decides, from FIRST_LOOK pairs to `max_pairs`."""
-    looks = max_pairs - FIRST_LOOK + 1
-    return np.full(looks, alpha / looks)
-
-
-def _direct(estimated: Estimate, series: GateSeries) -> Estimate:
-    """Turn an estimate of log(new / base) into one of the slowdown's logarithm."""
-    sign = -1 if series.higher_is_faster else 1
-    return Estimate(sign * estimated.log_ratio, estimated.error, estimated.freedom)
 
 
 def _list_limits(series: Sequence[GateSeries]) -> Float64:
@@ -301,12 +287,15 @@ def _make_row(
 ) -> GateRow:
     """Make the row of a series from what was seen at `place`, its row and look."""
     rows, look = len(looks.limit), place[1]
-    centre, error, freedom = (
-        float(getattr(looks.slowdown, part)[place]) for part in Estimate.__struct_fields__
-    )
+    seen = looks.slowdown
+    centre, error, freedom = (float(part[place]) for part in (seen.log_ratio, seen.error, seen.freedom))
     strict, plain = float(looks.strict[-1, look]), float(looks.plain[look])
     reach = [float(-invert_student(tail, freedom) * error) for tail in (strict, plain)]
     pairs = look + FIRST_LOOK if plan.sequential else series.units
+    more = None
+    if outcome == GateOutcome.UNDECIDED:
+        levels = _list_later_levels(plan, rows, pairs)
+        more = estimate_more_pairs(float(looks.distance[place]), freedom, pairs, levels)
     return GateRow(
         series,
         math.exp(centre),
@@ -317,4 +306,34 @@ def _make_row(
         float(looks.p[place]),
         strict,
         pairs,
+        more,
     )
+
+
+def _list_later_levels(plan: GatePlan, rows: int, pairs: int) -> Float64:
+    """List the p that decide, (slower and not, total units from pairs + 1 to MOST_UNITS).
+
+    Of a sequential gate after its last planned pair it is that of the last look, as of a longer plan.
+    """
+    later = max(MOST_UNITS - pairs, 0)
+    if not plan.sequential:
+        return np.broadcast_to(plan.alpha / LOOKS / np.array([[rows], [1]]), (2, later))
+    levels = list_strict_levels(plan, rows)[[-1, 0], pairs + 1 - FIRST_LOOK :][:, :later]
+    return np.pad(levels, ((0, 0), (0, later - levels.shape[1])), "edge")
+
+
+def estimate_more_pairs(distance: float, freedom: float, units: int, levels: Float64) -> int | None:
+    """Estimate the least number of units to add on each side after which 80 % of gates are decided.
+
+    `distance` is that of the slowdown from the margin, in standard errors. The truth is taken to lie about
+    what was seen with that error: the predictive power of Spiegelhalter, Freedman and Blackburn (1986), of
+    either decision. None where it takes over 1000 units in all, as of a slowdown next to the margin.
+    """
+    from scipy import special
+
+    total = units + np.arange(1.0, levels.shape[1] + 1)
+    bars = -invert_student(levels, freedom * (total - 1) / (units - 1)) * np.sqrt(units / total)
+    ahead = np.array([[distance], [-distance]]) - bars
+    chance = special.ndtr(ahead / np.sqrt(1 - units / total)).sum(0)
+    decided = np.flatnonzero(chance >= POWER)
+    return int(decided[0]) + 1 if len(decided) else None
