@@ -318,8 +318,8 @@ def _list_later_levels(plan: GatePlan, rows: int, pairs: int) -> Float64:
     later = max(MOST_UNITS - pairs, 0)
     if not plan.sequential:
         return np.broadcast_to(plan.alpha / LOOKS / np.array([[rows], [1]]), (2, later))
-    levels = list_strict_levels(plan, rows)[[-1, 0], pairs + 1 - FIRST_LOOK :][:, :later]
-    return np.pad(levels, ((0, 0), (0, later - levels.shape[1])), "edge")
+    looks = np.minimum(np.arange(pairs + 1, pairs + later + 1), plan.max_pairs) - FIRST_LOOK
+    return list_strict_levels(plan, rows)[[-1, 0]][:, looks]
 
 
 def estimate_more_pairs(distance: float, freedom: float, units: int, levels: Float64) -> int | None:
