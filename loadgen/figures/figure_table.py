@@ -116,7 +116,8 @@ _LATENCIES = (
         about="Time to first token: from sending a request until its first token arrived. The queue and "
         "the prefill of the prompt are in it.",
         titles=("ttft", "time to first token", "e2e ttft"),
-        names={"aiperf": "time_to_first_token", "sglang": "ttft", "trtllm": "TTFT"},
+        names={"aiperf": "time_to_first_token", "sglang": "ttft", "trtllm": "TTFT",
+               "inference-perf": "time_to_first_token"},
     ),
     Figure(
         key="tpot", label="TPOT", kind=LATENCY, phase="token", is_common=True,
@@ -129,7 +130,8 @@ _LATENCIES = (
         about="Time per output token: of each request, the time from its first token to its last, divided "
         "by the tokens after the first. One value a request.",
         titles=("tpot", "time per output token"),
-        names={"aiperf": "inter_token_latency", "sglang": "tpot", "trtllm": "TPOT"},
+        names={"aiperf": "inter_token_latency", "sglang": "tpot", "trtllm": "TPOT",
+               "inference-perf": "time_per_output_token"},
     ),
     Figure(
         key="itl", label="ITL", kind=LATENCY, phase="token", of="gaps", is_common=True,
@@ -155,7 +157,8 @@ _LATENCIES = (
         about="End-to-end latency: from sending a request until its last token arrived.",
         titles=("e2e", "e2el", "end-to-end latency", "end to end latency", "e2e latency", "request latency",
                 "latency", "lat."),
-        names={"aiperf": "request_latency", "sglang": "e2e_latency", "trtllm": "Latency"},
+        names={"aiperf": "request_latency", "sglang": "e2e_latency", "trtllm": "Latency",
+               "inference-perf": "request_latency"},
     ),
     Figure(
         key="client_queue_time", field="queue_time", label="Client Queue Time", kind=LATENCY,
@@ -205,6 +208,7 @@ _LATENCIES = (
         title="Normalized Latency (E2EL / output tokens)", is_extra=True, has_card=False,
         sentence="E2EL per output token: {mean:.2f} ms mean",
         about="End-to-end latency of each request, divided by its output tokens. One value a request.",
+        names={"inference-perf": "normalized_time_per_output_token"},
     ),
     Figure(
         key="ttft_intended", label="TTFT from intended", kind=LATENCY, phase="first", is_selectable=False,

@@ -29,6 +29,13 @@ _BEGIN = re.compile(r"[^\s,]")
 _UNSET = "max_concurrency"  # null: there was no limit
 _FIGURE = re.compile(r"_ms$|throughput|speed")
 RANKS = (90, 95, 99)
+# Names that clients have for a statistic; a percentile is p99, 99, p(99), p99.9 or p99p9.
+_STATISTICS = {
+    **dict.fromkeys(("mean", "avg", "average"), "mean"), **dict.fromkeys(("median", "med", "p50"), "median"),
+    **dict.fromkeys(("std", "std_dev", "stddev"), "std"), **dict.fromkeys(("min", "fastest"), "min"),
+    **dict.fromkeys(("max", "slowest"), "max"),
+}  # fmt: skip
+_RANK = re.compile(r"[pP]?\(?(\d{1,2})(?:[.p](\d{1,3}))?\)?")
 _NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
 _MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one is searched
 _LONGEST_WORD = 1000  # characters of a name
@@ -185,6 +192,23 @@ def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
     return replace(load, **means)
 
 
+def read_statistics(suffix: str, values: object, times: float = 1.0) -> dict[str, float]:
+    """Read the statistics of an object, times a factor, as mean_SUFFIX, p99_SUFFIX and so on.
+
+    Its other keys are left out, and what is no number; {} of what is no object.
+    """
+    found: dict[str, float] = {}
+    for name, value in read_mapping(values).items():
+        number, ranked = read_reported_number(value), _RANK.fullmatch(name)
+        word = _STATISTICS.get(name, "")
+        if not word and ranked is not None:
+            rank = f"{int(ranked[1])}" + (f".{ranked[2]}" if (ranked[2] or "").strip("0") else "")
+            word = {"0": "", "50": "median"}.get(rank, f"p{rank}")
+        if word and number is not None:
+            found.setdefault(f"{word}_{suffix}", number * times)
+    return found
+
+
 def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
     """Compute mean, median, standard deviation and percentiles under vLLM's keys; {} without values."""
     each = np.fromiter(values_ms, float)
@@ -270,6 +294,18 @@ def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
             why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"
             raise UsageError(f"{path} {why}") from None
         raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def find_next_to(paths: Iterable[Path], pattern: re.Pattern[str]) -> str:
+    """Find the first group of a pattern in the first of some text files that has it; "" if none does."""
+    for path in paths:
+        try:
+            found = pattern.search(decode_text(read_bounded(path), path))
+        except UsageError:
+            continue
+        if found is not None:
+            return found[1].strip()
+    return ""
 
 
 def read_csv_rows(text: str, path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:

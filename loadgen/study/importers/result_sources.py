@@ -27,7 +27,10 @@ from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import (
     aiperf_exports,
     guidellm_reports,
+    http_clients,
+    inference_perf,
     loadgen_runs,
+    mlperf_endpoints,
     tabular_clients,
     trtllm,
     vllm_files,
@@ -66,11 +69,23 @@ CLIENTS: tuple[ClientFormat, ...] = (
     tabular_clients.EVALSCOPE,
     tabular_clients.LLAMA_BENCH,
     tabular_clients.LLAMA_BENCHY,
+    inference_perf.INFERENCE_PERF,
+    inference_perf.LLM_D,
+    mlperf_endpoints.MLPERF,
+    http_clients.K6,
+    http_clients.OHA,
+)
+_TEXTS = (  # that are neither JSON nor anyone's table: each reads its own client's
+    trtllm.read_report,
+    guidellm_reports.read_report,
+    http_clients.read_report,
+    tabular_clients.read_benchy_sheet,
 )
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.marks),
     *pasted_tables.MARKS,
     *guidellm_reports.PRINTED_MARKS,
+    *http_clients.PRINTED_MARKS,
     trtllm.MARK.encode(),
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
@@ -263,7 +278,7 @@ class _Reading:
         """Read a file met in a directory; return it if it cannot hold results, else [].
 
         Files that repeat others are left out: what we write next to runs, a sheet with its JSON, our own
-        tables, percentiles of a summary.
+        tables, percentiles of a summary, a summary of stages.
         """
         if _BYPRODUCT.fullmatch(path.name):
             return []
@@ -273,7 +288,8 @@ class _Reading:
         # The JSON next to a sheet has the same figures with more digits, the model and the load.
         in_json = aiperf_exports.is_sheet(text[:_HEAD_BYTES]) and path.with_suffix(".json").is_file()
         is_ours = _PAGE in raw or (csv_tables.may_be_table(raw) and csv_tables.is_own_table(text))
-        if not (in_json or is_ours or tabular_clients.is_part(path)):
+        repeats = tabular_clients.is_part(path) or inference_perf.is_summary_of_stages(path)
+        if not (in_json or is_ours or repeats):
             self._attempt(path, lambda: self._read_file(path, raw))
         return []
 
@@ -299,7 +315,7 @@ class _Reading:
             self._add_rows(path, csv_tables.read_csv_table(content, path))
         elif pasted_blocks.HEADER.search(content) is not None:
             self._add(path, pasted_pages.read_page, content, path)
-        elif runs := trtllm.read_report(content, path) or guidellm_reports.read_report(content, path):
+        elif runs := next(filter(None, (read(content, path) for read in _TEXTS)), []):
             self._add(path, lambda: runs)
         elif not self._add_rows(path, pasted_tables.read_tables(content, path)):
             raise UsageError(

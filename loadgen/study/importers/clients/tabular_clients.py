@@ -201,5 +201,22 @@ def _list_llama_cells(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]
 
 
 LLAMA_BENCHY = ClientFormat(
-    _LLAMA_BENCHY, (b'"is_context_prefill_phase"',), _is_llama_benchy, _read_llama_benchy
+    _LLAMA_BENCHY,
+    (b'"is_context_prefill_phase"', b"test_name,t_s_mean"),
+    _is_llama_benchy,
+    _read_llama_benchy,
 )
+# Its CSV's columns of the same figures.
+_COLUMNS = ("model", "test_name", "t_s_mean", "t_s_req_mean", "est_ppt_mean", "e2e_ttft_mean")
+
+
+def read_benchy_sheet(text: str, path: Path) -> list[Reported]:
+    """Read the runs of llama-benchy's CSV; [] of any other text. Raises UsageError without figures."""
+    header = text.lstrip().partition("\n")[0].strip().split(",")
+    if not {*_COLUMNS} <= {*header}:
+        return []
+    rows = [dict(zip(header, cells, strict=False)) for _, cells in json_fields.read_csv_rows(text, path)][1:]
+    json_fields.check_results(path, len(rows))
+    cells = [[row.get(name, "") for name in _COLUMNS] for row in rows]
+    runs = _read_grids(_LLAMA_BENCHY, str(path), _make_grid(_TITLES, cells))
+    return [replace(run, remarks=(*run.remarks, _LEFT)) for run in runs]

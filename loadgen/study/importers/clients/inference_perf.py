@@ -1,0 +1,234 @@
+"""inference-perf: its lifecycle metrics, and llm-d's Benchmark Report, which names its latencies alike."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.figures.figure_table import figures_named_by
+from loadgen.report.load_identity import Load
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import (
+    ClientFormat,
+    find_first,
+    find_value,
+    read_count,
+    read_fields,
+    read_number,
+    read_word,
+)
+from loadgen.study.run_summary import Reported, shorten_name
+
+_NAME, _LLM_D = "inference-perf", "llm-d"
+_SUMMARY, _STAGES = "summary_lifecycle_metrics.json", "stage_*_lifecycle_metrics.json"
+_MODEL = re.compile(r"^[ \t]{1,40}model_name:[ \t]{0,9}(\S[^\n]{0,300})$", re.MULTILINE)
+_LATENCIES = figures_named_by(_NAME)
+_ITL = "inter_token_latency"
+_MS = {"s": 1e3, "ms": 1.0, "us": 1e-3, "s/token": 1e3, "ms/token": 1.0, "us/token": 1e-3}
+_FAR, _FAR_TOKENS = 0.25, 0.05
+_TO_THE_END = "E2EL runs to the response's end"
+_NO_ITL = "its inter_token_latency gives tokens that came together gaps of 0: left out"
+_TOTALS: json_fields.Fields = {
+    "request_throughput": (read_number, "successes.throughput.requests_per_sec"),
+    "output_throughput": (read_number, "successes.throughput.output_tokens_per_sec"),
+    "total_token_throughput": (read_number, "successes.throughput.total_tokens_per_sec"),
+    "request_goodput": (read_number, "successes.goodput_metrics.request_goodput"),
+    "completed": (read_count, "successes.count"),
+    "failed": (read_count, "failures.count"),
+    "duration": (read_number, "benchmark_time_seconds"),
+}
+_LOAD: json_fields.Fields = {
+    "requests": (read_count, "load_summary.count"),
+    "max_concurrency": (read_count, "load_summary.concurrency"),
+    "request_rate_per_s": (json_fields.read_rate, "load_summary.requested_rate"),
+}
+_LENGTHS: json_fields.Fields = {
+    "input_len": (read_number, "successes.prompt_tokens.mean", "successes.prompt_len.mean"),
+    "output_len": (read_number, "successes.output_len.mean", "successes.output_tokens.mean"),
+}
+
+
+def is_summary_of_stages(path: Path) -> bool:
+    """Whether a file is the summary of stages next to it, which are read instead: their loads differ."""
+    return path.name == _SUMMARY and any(path.parent.glob(_STAGES))
+
+
+def _is_inference_perf(document: Mapping[str, Any]) -> bool:
+    """Whether a document is the lifecycle metrics of a stage, or of all."""
+    return "load_summary" in document and bool(read_mapping(find_value(document, "successes.latency")))
+
+
+def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a file, whose model is in the config next to it.
+
+    Raises UsageError without figures.
+    """
+    figures: dict[str, Any] = read_fields(document, _TOTALS)
+    latency = find_value(document, "successes.latency")
+    for theirs, figure in _LATENCIES.items():
+        figures |= json_fields.read_statistics(figure.suffix, find_value(latency, theirs), 1e3)
+    lengths = read_fields(document, _LENGTHS)
+    completed, rate = figures["completed"], figures["request_throughput"]
+    if figures["duration"] is None and completed and rate:
+        figures["duration"] = completed / rate
+    remarks = [f"{_NAME}: {_TO_THE_END}"]
+    if find_value(latency, _ITL) is not None:
+        remarks.append(f"{_NAME}: {_NO_ITL}")
+    remarks += _drop_other_tpot(figures, lengths["output_len"], _NAME)
+    if completed:
+        figures |= _count_tokens(lengths, completed)
+        remarks += _list_other_counts(document, lengths["output_len"], completed)
+    figures, empty = json_fields.require_measured(figures, source)
+    load = read_fields(document, _LOAD)
+    if load["max_concurrency"]:
+        load["request_rate_per_s"] = math.inf
+    path = Path(source)
+    model = json_fields.find_next_to([path.with_name("config.yaml")], _MODEL)
+    yield Reported(
+        name=shorten_name(model.strip("'\"")) or path.absolute().parent.name or path.stem,
+        figures=figures,
+        load=Load(**load, **lengths),
+        source=source,
+        told_by=_NAME,
+        remarks=(*remarks, *empty),
+    )
+
+
+def _count_tokens(lengths: Mapping[str, float | None], completed: int) -> dict[str, int]:
+    """Compute the totals of tokens from the mean lengths of the completed requests."""
+    return {
+        f"total_{key.removesuffix('_len')}_tokens": round(length * completed)
+        for key, length in lengths.items()
+        if length is not None
+    }
+
+
+def _list_other_counts(document: Mapping[str, Any], length: float | None, completed: int) -> Iterator[str]:
+    """Yield that the server counted other tokens than the client, whose rates and TPOT are over its own."""
+    server = read_number(find_value(document, "successes.output_tokens.mean"))
+    if length and server and abs(length / server - 1) > _FAR_TOKENS:
+        yield (
+            f"{_NAME}: its tokenizer counted {length * completed:.0f} generated tokens, over which its rates "
+            f"and TPOT are; the server reported {server * completed:.0f}"
+        )
+
+
+def _drop_other_tpot(figures: dict[str, Any], length: float | None, client: str) -> Iterator[str]:
+    """Remove a TPOT over 25 % off (E2EL - TTFT) / (tokens - 1), both of means, and yield a remark on it.
+
+    Versions of 2025 divided by the events of a stream, of which there are more than tokens.
+    """
+    e2el, ttft, tpot = (read_number(figures.get(f"mean_{key}_ms")) for key in ("e2el", "ttft", "tpot"))
+    if not (e2el and ttft and tpot and length and length > 1 and e2el > ttft):
+        return
+    expected = (e2el - ttft) / (length - 1)
+    if abs(tpot / expected - 1) > _FAR:
+        for key in [key for key in figures if key.endswith("_tpot_ms")]:
+            del figures[key]
+        yield (
+            f"{client}: its time_per_output_token is {tpot:.2f} ms, but (E2EL - TTFT) / (tokens - 1) is "
+            f"{expected:.2f} ms: left out"
+        )
+
+
+INFERENCE_PERF = ClientFormat(
+    _NAME, (b'"load_summary"',), _is_inference_perf, _read_inference_perf
+)  # fmt: skip
+
+# Where the versions of llm-d's report have what: 0.2 and later, then 0.1.
+_PERFORMANCE = ("results.request_performance.aggregate", "metrics")
+_ITL_IS_OURS = ("vllm-benchmark", "loadgen")  # tools whose gaps are those between messages
+_ITL_IS_TPOT = ("guidellm", "aiperf")  # tools whose inter-token latency is TPOT, whose TPOT is neither
+_REPORT_TOTALS: json_fields.Fields = {
+    "request_throughput": (read_number, "throughput.request_rate.mean", "throughput.requests_per_sec"),
+    "output_throughput": (
+        read_number, "throughput.output_token_rate.mean", "throughput.output_tokens_per_sec",
+    ),
+    "total_token_throughput": (
+        read_number, "throughput.total_token_rate.mean", "throughput.total_tokens_per_sec",
+    ),
+    "failed": (read_count, "requests.failures"),
+}  # fmt: skip
+_REPORT_LENGTHS: json_fields.Fields = {
+    "input_len": (read_number, "requests.input_length.mean"),
+    "output_len": (read_number, "requests.output_length.mean"),
+}
+_REPORT_LOAD: json_fields.Fields = {
+    "max_concurrency": (
+        read_count, "scenario.load.standardized.concurrency", "scenario.load.args.max_concurrency",
+    ),
+    "request_rate_per_s": (
+        json_fields.read_rate, "scenario.load.standardized.rate_qps", "scenario.load.args.request_rate",
+    ),
+}  # fmt: skip
+_TOOL = ("scenario.load.standardized.tool", "scenario.load.name")
+_OWN = "scenario.load.native.config"  # of the tool
+_MODELS = (
+    "scenario.model.name", f"{_OWN}.endpoint.model_names.0", f"{_OWN}.server.model_name",
+    f"{_OWN}.spec.backend.model",
+)  # fmt: skip
+
+
+def _find_performance(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object with the requests, latencies and rates of a report; {} if there is none."""
+    found = [read_mapping(find_value(document, place)) for place in _PERFORMANCE]
+    return found[0] or (found[1] if "scenario" in document else {})
+
+
+def _is_llm_d(document: Mapping[str, Any]) -> bool:
+    """Whether a document is a Benchmark Report of llm-d."""
+    return bool({"latency", "throughput"} & {*_find_performance(document)})
+
+
+def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a report; raises UsageError without figures.
+
+    What its TPOT and ITL are depends on the tool that measured.
+    """
+    performance = _find_performance(document)
+    tool = find_first(document, read_word, *_TOOL) or ""
+    figures, lengths = read_fields(performance, _REPORT_TOTALS), read_fields(performance, _REPORT_LENGTHS)
+    latency = read_mapping(performance.get("latency"))
+    named = dict(_LATENCIES)
+    if tool in _ITL_IS_TPOT:
+        named[_ITL] = named.pop("time_per_output_token")
+    for theirs, figure in named.items():
+        figures |= _read_latency(figure.suffix, latency.get(theirs))
+    remarks = [*_drop_other_tpot(figures, lengths["output_len"], _LLM_D)]
+    if tool in _ITL_IS_OURS:
+        figures |= _read_latency("itl_ms", latency.get(_ITL))
+    elif _ITL not in named and latency.get(_ITL) is not None:
+        remarks.append(
+            f"{_LLM_D}: what {tool or 'the tool'} calls inter_token_latency is not known: left out"
+        )
+    requests = read_count(find_value(performance, "requests.total"))
+    if requests is not None:
+        figures["completed"] = completed = requests - (figures["failed"] or 0)
+        if figures["request_throughput"]:
+            figures["duration"] = completed / figures["request_throughput"]
+        figures |= _count_tokens(lengths, completed)
+    figures, empty = json_fields.require_measured(figures, source)
+    stack = read_list(find_value(document, "scenario.stack"))
+    models = [find_first(each, read_word, "standardized.model.name") for each in stack]
+    model = next(filter(None, models), "") or find_first(document, read_word, *_MODELS) or ""
+    yield Reported(
+        name=shorten_name(model) or Path(source).stem,
+        figures=figures,
+        load=Load(requests=requests, **read_fields(document, _REPORT_LOAD), **lengths),
+        source=source,
+        told_by=_LLM_D,
+        remarks=(*([f"{_LLM_D}: measured by {tool}"] if tool else []), *remarks, *empty),
+    )
+
+
+def _read_latency(suffix: str, values: object) -> dict[str, float]:
+    """Read the statistics of a latency in the unit that it names; {} of an unknown unit."""
+    times = _MS.get(read_word(find_value(values, "units")))
+    return json_fields.read_statistics(suffix, values, times) if times else {}
+
+
+LLM_D = ClientFormat(_LLM_D, (b'"request_performance"', b'"requests_per_sec"'), _is_llm_d, _read_llm_d)

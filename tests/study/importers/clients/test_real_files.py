@@ -1,0 +1,383 @@
+"""Real files of other clients: our figures are those that the file itself has, in our units."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.study.importers import json_fields, result_sources
+from loadgen.study.importers.clients import http_clients
+from loadgen.study.importers.clients.inference_perf import LLM_D
+from loadgen.study.run_summary import Reported
+
+RESULTS = Path(__file__).parents[3] / "data" / "results"
+
+
+def read(name: str) -> tuple[Reported, ...]:
+    found = result_sources.read_sources([str(RESULTS / name)])
+    assert found.errors == ()
+    return found.reported
+
+
+def value(document: dict[str, Any], place: str) -> Any:
+    """The value at a place whose parts are between slashes: keys may have dots."""
+    here: Any = document
+    for key in place.split("/"):
+        here = here[int(key)] if isinstance(here, list) else here[key]
+    return here
+
+
+def places(theirs: str, ours: str, words: dict[str, str], times: float) -> dict[str, tuple[str, float]]:
+    return {f"{word}_{ours}": (f"{theirs}/{name}", times) for word, name in words.items()}
+
+
+_PERF = {"mean": "mean", "median": "median", "p90": "p90", "p99": "p99", "p99.9": "p99.9", "max": "max"}
+_K6 = {"mean": "avg", "median": "med", "p90": "p(90)", "p99": "p(99)", "max": "max", "min": "min"}
+_OF_PERF = "successes/latency"
+_AIPERF = {"mean": "avg", "median": "p50", "p99": "p99", "std": "std"}
+# By file: its run's load (requests, concurrency, rate), and where the file has each figure, with a factor.
+FILES: dict[str, tuple[tuple[Any, ...], dict[str, tuple[str, float]]]] = {
+    "inference_perf_0.7.json": (
+        (60, None, 20.0),
+        places(f"{_OF_PERF}/request_latency", "e2el_ms", _PERF, 1e3)
+        | places(f"{_OF_PERF}/time_to_first_token", "ttft_ms", _PERF, 1e3)
+        | places(f"{_OF_PERF}/time_per_output_token", "tpot_ms", _PERF, 1e3)
+        | places(f"{_OF_PERF}/normalized_time_per_output_token", "e2el_per_token_ms", _PERF, 1e3)
+        | {
+            "completed": ("successes/count", 1), "failed": ("failures/count", 1),
+            "duration": ("benchmark_time_seconds", 1),
+            "request_throughput": ("successes/throughput/requests_per_sec", 1),
+            "output_throughput": ("successes/throughput/output_tokens_per_sec", 1),
+            "total_token_throughput": ("successes/throughput/total_tokens_per_sec", 1),
+            "total_input_tokens": ("successes/prompt_tokens/total", 1),
+        },
+    ),
+    "inference_perf_2025.json": (
+        (60, None, 1.0),
+        places(f"{_OF_PERF}/request_latency", "e2el_ms", _PERF, 1e3)
+        | places(f"{_OF_PERF}/time_to_first_token", "ttft_ms", _PERF, 1e3)
+        | places(f"{_OF_PERF}/normalized_time_per_output_token", "e2el_per_token_ms", _PERF, 1e3)
+        | {"output_throughput": ("successes/throughput/output_tokens_per_sec", 1)},
+    ),
+    "llm_d_0.2.1.json": (
+        (60, None, None),
+        places(
+            "results/request_performance/aggregate/latency/time_to_first_token", "ttft_ms",
+            {"mean": "mean", "median": "p50", "p99.9": "p99p9", "p0.1": "p0p1", "std": "stddev"}, 1e3,
+        )
+        | places(
+            "results/request_performance/aggregate/latency/time_per_output_token", "tpot_ms",
+            {"mean": "mean", "p99": "p99"}, 1e3,
+        )
+        | {
+            "completed": ("results/request_performance/aggregate/requests/total", 1),
+            "output_throughput": (
+                "results/request_performance/aggregate/throughput/output_token_rate/mean", 1,
+            ),
+        },
+    ),
+    "mlperf_endpoints.json": (
+        (3204, 16, math.inf),
+        {
+            "mean_ttft_ms": ("ttft/avg", 1e-6), "mean_tpot_ms": ("tpot/avg", 1e-6),
+            "mean_e2el_ms": ("latency/avg", 1e-6), "completed": ("n_samples_completed", 1),
+            "failed": ("n_samples_failed", 1), "duration": ("duration_ns", 1e-9),
+            "request_throughput": ("qps", 1), "output_throughput": ("tps", 1),
+            "total_output_tokens": ("output_sequence_lengths/total", 1),
+        },
+    ),
+    "k6_export.json": (
+        (40, None, None),
+        places("metrics/http_req_duration", "e2el_ms", _K6, 1.0)
+        | {
+            "completed": ("metrics/http_reqs/count", 1), "failed": ("metrics/http_req_failed/passes", 1),
+            "request_throughput": ("metrics/http_reqs/rate", 1),
+        },
+    ),
+    "k6_handle_summary.json": (
+        (40, None, None),
+        places("metrics/http_req_duration/values", "e2el_ms", _K6, 1.0)
+        | {
+            "completed": ("metrics/http_reqs/values/count", 1),
+            "request_throughput": ("metrics/http_reqs/values/rate", 1),
+            "duration": ("state/testRunDurationMs", 1e-3),
+        },
+    ),
+    "oha.json": (
+        (None, None, None),
+        {
+            "completed": ("statusCodeDistribution/200", 1), "duration": ("summary/total", 1),
+            "mean_e2el_ms": ("summary/average", 1e3), "max_e2el_ms": ("summary/slowest", 1e3),
+            "median_e2el_ms": ("latencyPercentiles/p50", 1e3), "p99_e2el_ms": ("latencyPercentiles/p99", 1e3),
+            "p99.9_e2el_ms": ("latencyPercentiles/p99.9", 1e3),
+        },
+    ),
+    "aiperf_0.13.json": (
+        (20, 4, math.inf),
+        places("time_to_first_token", "ttft_ms", _AIPERF, 1.0)
+        | places("inter_token_latency", "tpot_ms", _AIPERF, 1.0)
+        | places("inter_chunk_latency", "itl_ms", _AIPERF, 1.0)
+        | places("request_latency", "e2el_ms", _AIPERF, 1.0)
+        | {
+            "completed": ("request_count/avg", 1), "output_throughput": ("output_token_throughput/avg", 1),
+            "total_output_tokens": ("total_osl/avg", 1),
+        },
+    ),
+    "llama_benchy_0.4.json": (
+        (None, 1, None),
+        {
+            "prefill_throughput": ("benchmarks/0/pp_throughput/mean", 1),
+            "mean_ttft_ms": ("benchmarks/0/e2e_ttft/mean", 1),
+            "mean_prefill_ms": ("benchmarks/0/est_ppt/mean", 1),
+        },
+    ),
+}  # fmt: skip
+
+
+@loop_over("name", FILES)
+def test_the_figures_are_those_of_the_file(name: str) -> None:
+    document = json.loads((RESULTS / name).read_text("utf-8"))
+    run = read(name)[0]
+    load, where = FILES[name]
+    theirs = {key: value(document, place) * times for key, (place, times) in where.items()}
+    assert {key: run.figures.get(key) for key in theirs} == pytest.approx(theirs, rel=1e-9)
+    assert (run.load.requests, run.load.max_concurrency, run.load.request_rate_per_s) == load
+
+
+def test_evalscopes_newest_files_are_one_run() -> None:
+    summary = json.loads((RESULTS / "evalscope_1.14/benchmark_summary.json").read_text("utf-8"))
+    (run,) = read("evalscope_1.14/benchmark_summary.json")
+    assert (run.name, run.load.max_concurrency, run.load.requests) == ("Qwen3-0.6B", 2, 10)
+    assert (run.figures["mean_ttft_ms"], run.figures["output_throughput"]) == (
+        summary["Avg TTFT (ms)"], summary["Output Throughput (tok/s)"],
+    )  # fmt: skip
+    assert run.figures["p99_ttft_ms"] == pytest.approx(6.97, abs=0.01)
+
+
+@loop_over("form", ["csv", "md"])
+def test_llama_benchys_forms_say_what_they_print(form: str) -> None:
+    runs = read(f"llama_benchy_0.4.{form}")
+    text = (RESULTS / f"llama_benchy_0.4.{form}").read_text("utf-8")
+    prefill, decode = [run for run in runs if run.load.name.startswith(("pp256", "tg32"))][:2]
+    printed = {"csv": (91635.40185045189, 418.1573029754568), "md": (92766.79, 415.90)}[form]
+    assert (prefill.figures["prefill_throughput"], decode.figures["decode_throughput"]) == printed
+    assert all(f"{number:.2f}" in text or str(number) in text for number in printed)
+    assert {run.name for run in runs} == {"Qwen3-0.6B"}
+
+
+def test_llama_benchs_newer_columns_are_read() -> None:
+    prefill, decode = read("llama_bench.csv")
+    assert (prefill.load.name, prefill.figures) == ("pp512", {"prefill_throughput": 7285.676949})
+    assert (decode.load.name, decode.figures["decode_throughput"]) == ("tg128", 119.915244)
+
+
+def test_k6_prints_what_its_export_says() -> None:
+    (printed,), (exported,) = read("k6.stdout.txt"), read("k6_export.json")
+    same = {key: exported.figures[key] for key in printed.figures}
+    assert printed.figures == pytest.approx(same, rel=3e-4)  # which it cuts, and does not round
+    assert printed.figures["p90_e2el_ms"] == 41.23
+
+
+def test_ohas_text_with_failed_requests_has_no_latency() -> None:
+    (run,) = read("oha.stdout.txt")
+    assert run.figures == pytest.approx(
+        {"completed": 1008, "failed": 7, "duration": 10.003, "request_throughput": 1008 / 10.003}
+    )
+    assert "oha: its latencies are of failed requests too: left out" in run.remarks
+
+
+# Which file has which remark: what has no place here is said.
+REMARKS = {
+    "inference_perf_0.7.json": "the server reported 1920",
+    "inference_perf_2025.json": "is 4.36 ms, but (E2EL - TTFT) / (tokens - 1) is 8.79 ms: left out",
+    "aiperf_0.13.json": "1320 generated tokens, over which its rates and TPOT are; the server reported 640",
+    "k6_export.json": "its http_req_waiting ends at the head: no TTFT",
+    "oha.json": "its first byte is no token: no TTFT",
+    "llm_d_0.2.1.json": "calls inter_token_latency is not known: left out",
+}
+
+
+@loop_over(("name", "remark"), REMARKS.items())
+def test_what_has_no_place_is_a_remark(name: str, remark: str) -> None:
+    (run,) = read(name)
+    assert any(remark in said for said in run.remarks), run.remarks
+    if "2025" in name:
+        assert not [key for key in run.figures if key.endswith(("_tpot_ms", "_itl_ms"))]
+
+
+def test_stages_are_read_instead_of_their_summary(tmp_path: Path) -> None:
+    stage = (RESULTS / "inference_perf_0.7.json").read_text("utf-8")
+    for name in (
+        "stage_0_lifecycle_metrics.json",
+        "stage_1_lifecycle_metrics.json",
+        "summary_lifecycle_metrics.json",
+    ):
+        (tmp_path / name).write_text(stage, "utf-8")
+    (tmp_path / "config.yaml").write_text("server:\n  type: vllm\n  model_name: Qwen/Qwen3-8B-FP8\n", "utf-8")
+    found = result_sources.read_sources([str(tmp_path)])
+    assert [(run.name, Path(run.source).name[:7]) for run in found.reported] == [
+        ("Qwen3-8B-FP8", "stage_0"), ("Qwen3-8B-FP8", "stage_1"),
+    ]  # fmt: skip
+    alone = result_sources.read_sources([str(tmp_path / "summary_lifecycle_metrics.json")])
+    assert len(alone.reported) == 1
+
+
+JSONS = [*sorted(path.name for path in RESULTS.glob("*.json")), "sglang_rust_bench.jsonl"]
+
+
+@loop_over("name", JSONS)
+def test_a_truncated_file_is_one_line(name: str, tmp_path: Path) -> None:
+    raw = (RESULTS / name).read_bytes()
+    (tmp_path / name).write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(UsageError, match=r"not valid JSON, or cut off") as refused:
+        result_sources.read_sources([str(tmp_path / name)])
+    assert "\n" not in str(refused.value)
+
+
+TOO_LARGE = 1e16
+
+
+def attempt(path: Path) -> tuple[tuple[Reported, ...], tuple[str, ...]]:
+    """What is read of a file, and a line on each part that is not."""
+    try:
+        found = result_sources.read_sources([str(path)])
+    except UsageError as error:
+        return (), (str(error),)
+    return found.reported, found.errors
+
+
+def changed(value: Any, number: Any) -> Any:
+    """A document with another value in place of each number."""
+    if isinstance(value, dict):
+        return {key: changed(each, number) for key, each in value.items()}
+    if isinstance(value, list):
+        return [changed(each, number) for each in value]
+    return number if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+@loop_over("name", JSONS)
+@loop_over("number", [None, "x", [1], {"a": 1}, math.nan, math.inf, -1, 10**30, 1e-300, True])
+def test_numbers_that_are_none_give_one_line_or_no_figure(name: str, number: Any, tmp_path: Path) -> None:
+    first = next(json_fields.read_documents((RESULTS / name).read_text("utf-8"))).value
+    (tmp_path / name).write_text(json.dumps(changed(first, number)), "utf-8")
+    reported, errors = attempt(tmp_path / name)
+    assert not [line for line in errors if "is damaged" in line or "\n" in line]
+    assert all(figure < TOO_LARGE for run in reported for figure in run.held.values())
+
+
+# As llm-d-benchmark's native_to_br0_1.py writes a run of `vllm bench serve`, with its P25.
+V01: dict[str, Any] = {
+    "version": "0.1",
+    "scenario": {
+        "model": {"name": "Qwen/Qwen3-8B"},
+        "load": {"name": "vllm-benchmark", "args": {"max_concurrency": 8, "request_rate": "inf"}},
+    },
+    "metrics": {
+        "time": {"duration": 10.0},
+        "requests": {"total": 100, "input_length": {"units": "count", "mean": 512}},
+        "latency": {
+            "time_to_first_token": {"units": "ms", "mean": 50.0, "P25": 40.0, "p50": 48.0, "p99p9": 90.0},
+            "time_per_output_token": {"units": "ms/token", "mean": 10.0},
+            "inter_token_latency": {"units": "ms/token", "mean": 9.5, "p99": 30.0},
+            "request_latency": {"units": "fortnights", "mean": 1.0},
+        },
+        "throughput": {"output_tokens_per_sec": 1280.0, "requests_per_sec": 10.0},
+    },
+}
+
+
+def llm_d(tool: str) -> Reported:
+    load = {**V01["scenario"]["load"], "name": tool}
+    document = {**V01, "scenario": {**V01["scenario"], "load": load}}
+    assert LLM_D.is_result(document)
+    (run,) = LLM_D.read_runs(document, "br.json")
+    return run
+
+
+def test_an_older_report_of_llm_d_is_what_its_tool_measured() -> None:
+    run = llm_d("vllm-benchmark")
+    assert run.figures == {
+        "request_throughput": 10.0, "output_throughput": 1280.0, "completed": 100, "duration": 10.0,
+        "total_input_tokens": 51200, "mean_ttft_ms": 50.0, "p25_ttft_ms": 40.0, "median_ttft_ms": 48.0,
+        "p99.9_ttft_ms": 90.0, "mean_tpot_ms": 10.0, "mean_itl_ms": 9.5, "p99_itl_ms": 30.0,
+    }  # fmt: skip
+    assert (run.name, run.load.max_concurrency, run.load.request_rate_per_s) == ("Qwen3-8B", 8, math.inf)
+
+
+@loop_over(
+    ("tool", "tpot", "itl"), [("guidellm", 9.5, None), ("aiperf", 9.5, None), ("inference-perf", 10.0, None)]
+)
+def test_a_tools_own_words_decide_what_its_latencies_are(tool: str, tpot: float, itl: float | None) -> None:
+    figures = llm_d(tool).figures
+    assert (figures["mean_tpot_ms"], figures.get("mean_itl_ms")) == (tpot, itl)
+
+
+# As mlcommons/endpoints' metrics/report.py writes it, with the window of LoadGen.
+SUMMARY: dict[str, Any] = {
+    "version": "0.1", "git_sha": None, "test_started_at": 0, "n_samples_issued": 12,
+    "n_samples_completed": 10, "n_samples_failed": 2, "duration_ns": 4_000_000_000,
+    "state": "interrupted", "complete": False,
+    "ttft": {
+        "total": 10, "min": 4e6, "max": 9e6, "median": 5e6, "avg": 5.5e6, "std_dev": 1e6,
+        "percentiles": {"50": 5e6, "90": 8e6, "99": 8.9e6, "99.9": 9e6},
+        "histogram": {"buckets": [], "counts": []},
+    },
+    "tpot": {}, "latency": {}, "output_sequence_lengths": {"total": 1000, "avg": 100.0, "percentiles": {}},
+    "legacy_loadgen_window_duration_ns": 3_000_000_000, "qps": 3.0, "tps": 333.3,
+    "run_config": {"load_pattern": {"type": "poisson", "target_qps": 2.5}},
+}  # fmt: skip
+
+
+def test_mlperfs_rates_over_its_window_are_computed_again(tmp_path: Path) -> None:
+    place = tmp_path / "performance" / "result_summary.json"
+    place.parent.mkdir()
+    place.write_text(json.dumps(SUMMARY), "utf-8")
+    (tmp_path / "config.yaml").write_text(
+        "model_params:\n  temperature: 1\n  name: openai/gpt-oss-120b\n", "utf-8"
+    )
+    (run,) = result_sources.read_sources([str(tmp_path)]).reported
+    assert (run.name, run.load.requests, run.load.request_rate_per_s) == ("gpt-oss-120b", 12, 2.5)
+    assert (run.figures["request_throughput"], run.figures["output_throughput"]) == (2.5, 250.0)
+    assert (run.figures["p99_ttft_ms"], run.figures["p99.9_ttft_ms"]) == (8.9, 9.0)
+    assert run.remarks[-1] == "mlperf-endpoints: the run is not complete: interrupted"
+
+
+# As k6 printed it before 1.0 (published in a public README), with failed requests and a longer run.
+OLD_K6 = """
+     checks...: 85.09% ✓ 2907     ✗ 509
+     http_req_connecting............: avg=70.59µs min=0s med=0s max=1.72ms p(90)=252.55µs p(95)=586.6µs
+   ✗ http_req_duration..............: avg=12.56s min=1.07ms med=10.99s max=1m26.3s p(90)=22.11s p(95)=24.45s
+       { expected_response:true }...: avg=2.5s min=1.07ms med=2.4s max=3.1s p(90)=3s p(95)=3.05s
+   ✓ http_req_failed................: 10.00% ✓ 80       ✗ 720
+     http_reqs......................: 800    8/s
+     vus_max........................: 100 min=100 max=100
+"""
+
+
+def test_k6_before_its_version_1_is_read_of_what_it_prints(tmp_path: Path) -> None:
+    (tmp_path / "k6.log").write_text(OLD_K6, "utf-8")
+    (run,) = result_sources.read_sources([str(tmp_path)]).reported
+    assert run.figures == pytest.approx({
+        "completed": 720, "failed": 80, "duration": 100.0, "request_throughput": 7.2, "mean_e2el_ms": 2500.0,
+        "min_e2el_ms": 1.07, "median_e2el_ms": 2400.0, "max_e2el_ms": 3100.0, "p90_e2el_ms": 3000.0,
+        "p95_e2el_ms": 3050.0,
+    })  # fmt: skip
+    assert (run.load.max_concurrency, run.load.requests) == (100, 800)
+    (tmp_path / "k6.log").write_text(OLD_K6.replace("expected_response", "scenario"), "utf-8")
+    (mixed,) = result_sources.read_sources([str(tmp_path)]).reported
+    assert "mean_e2el_ms" not in mixed.figures
+
+
+@loop_over(
+    ("text", "time_ms"),
+    [("1m26.3s", 86300.0), ("40.7ms", 40.7), ("4.2 secs", 4200.0), ("70.59µs", 0.07059), ("1h", 3.6e6),
+     ("", None), ("5", None), ("5 parsecs", None), ("1.2.3s", None), ("x 5s", None)],
+)  # fmt: skip
+def test_a_printed_time_is_milliseconds(text: str, time_ms: float | None) -> None:
+    assert http_clients._parse_ms(text) == (None if time_ms is None else pytest.approx(time_ms))
