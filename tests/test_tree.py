@@ -18,7 +18,15 @@ from builders.lint import CLIENT, CODE, ROOT, RULES, SERVERS, TESTS, Source, of_
 PACKAGE = [*CLIENT, *SERVERS]
 TEXT = [
     path
-    for pattern in ("*.md", "*.toml", "docs/**/*.md", "profiles/*.toml", "benchmarks/**/*.c", ".ci/*")
+    for pattern in (
+        "*.md",
+        "*.toml",
+        "docs/**/*.md",
+        "skills/**/*.md",
+        "profiles/*.toml",
+        "benchmarks/**/*.c",
+        ".ci/*",
+    )
     for path in sorted(ROOT.glob(pattern))
     if path.is_file()
 ]
@@ -236,7 +244,7 @@ def test_no_path_of_somebodys_machine_is_in_a_page() -> None:
 
 DOCS = [
     "metrics", "results", "profiles", "design", "validity", "selftest", "reconciliation", "engines",
-    "servers", "jetson", "roofline", "reliability", "security",
+    "servers", "jetson", "spark", "roofline", "reliability", "security",
 ]  # fmt: skip
 
 
