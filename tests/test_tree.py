@@ -45,7 +45,7 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
-        "targets", "texts", "roofline", "selftest", "peers", "display", "saturation", "sglang",
+        "targets", "telemetry", "texts", "roofline", "selftest", "peers", "display", "saturation", "sglang",
         "export", "quality", "speculation",
     ],
 }  # fmt: skip

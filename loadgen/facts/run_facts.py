@@ -201,6 +201,13 @@ class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return f"{self.number}/{self.of}"
 
 
+class SpanFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the ids and times of a run's spans are made of."""
+
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]  # request i's ids are its hash of i
+    wall_offset_ns: _Time  # added to a record's times: CLOCK_REALTIME − CLOCK_MONOTONIC as the run began
+
+
 class GreedyAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The server's answer to one prompt at temperature 0."""
 
@@ -321,6 +328,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     no_ceiling: Annotated[str, Join.PRESENT] = ""  # why that is not known, and what to pass
     # GPUs that the server runs on, by `--gpus` or `--hardware`; 0: neither was given.
     gpus: Annotated[int, Join.MOST, msgspec.Meta(ge=0)] = 0
+    # Where spans, metrics and figures of the run went, and what of them did not arrive.
+    telemetry: Annotated[tuple[str, ...], Join.LINES, FactLine("{}")] = ()
+    spans: Annotated[SpanFacts | None, Join.COMMON] = None  # of `--otel`; None: no span was made
     shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # those that this run was merged of
 
     @classmethod

@@ -94,6 +94,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "shards": {"doubts": "shard_checks", "options": "shard_settings", "sections": "shard_lines"},
     "workers": {"processes": "workers"},
+    "telemetry": {"options": "telemetry_settings"},
     "quality": {
         "options": "greedy.fingerprint_settings",
         "sections": "greedy.answer_check",

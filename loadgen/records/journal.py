@@ -233,6 +233,31 @@ class Journal:
                 return  # `finish` syncs again, and reports why it cannot
 
 
+class Tail:
+    """The records of a journal and its parts while they are written, each read once; for a thread of its own.
+
+    What is in memory alone, since there is no file or it failed, is not among them.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._ends: dict[int, int] = {}  # by file: bytes read
+
+    def read(self) -> Iterator[Records]:
+        """Yield the frames of records that were written whole since the last call; raises OSError."""
+        files = [each._file for each in (self._journal, *self._journal._files)]
+        for file in (number for number in files if number >= 0):
+            end = self._ends.get(file, len(MAGIC))
+            while len(head := os.pread(file, _FRAME.size, end)) == _FRAME.size:
+                kind, checksum, length = _FRAME.unpack(head)
+                payload = os.pread(file, length, end + _FRAME.size) if length <= _LONGEST_FRAME else b""
+                if len(payload) < length or zlib.crc32(payload) != checksum:
+                    break  # it is being written
+                self._ends[file] = end = end + _FRAME.size + length
+                if kind == REQUESTS:
+                    yield Records.unpack(payload)
+
+
 def name_part(path: Path, number: int) -> Path:
     """Return the file of a journal's part: journal-0.bin for journal.bin."""
     return path.with_name(f"{path.stem}-{number}{path.suffix}")

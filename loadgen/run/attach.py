@@ -55,12 +55,16 @@ def attach(
     the workload's form.
     """
     read_commit = stack.enter_context(start_git())  # it answers while the server is reached
-    makers = [each.begin_sender(options, stack, interrupts) for each in find_extensions(options)]
+    extensions = find_extensions(options)
+    wrappers = [each.begin_companion(options, stack) for each in extensions]
+    makers = [each.begin_sender(options, stack, interrupts) for each in extensions]
     session = _attach_server(options, asked, workload, stack, interrupts, begun)
     session = replace(session, read_commit=read_commit)
     for make_sender in filter(None, makers):
         sender = make_sender(session.options, session.access, session.word_counts)
         session = replace(session, sender=sender)
+    for wrap in filter(None, wrappers):
+        session = replace(session, sender=wrap(session.sender))
     return session
 
 

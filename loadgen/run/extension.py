@@ -49,6 +49,8 @@ class PlanSender:
 # From the session's options, its server, and how that counts words.
 SenderMaker = Callable[[Options, ServerAddress, dict[str, WordCounts]], PlanSender]
 
+SenderWrapper = Callable[[PlanSender], PlanSender]
+
 
 class Extension:
     """A feature's part in a run, active where a command gives one of its settings."""
@@ -74,6 +76,13 @@ class Extension:
 
     def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
         """Start what sends the plan, before the server; return the sender's maker, None to send as always."""
+        return None
+
+    def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
+        """Start what accompanies the sending, before the server; return what wraps the sender, None: nothing.
+
+        What is started ends with `stack`. Raises UsageError.
+        """
         return None
 
 

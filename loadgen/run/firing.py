@@ -38,11 +38,13 @@ from loadgen.transport.sending.job import (
     Job,
     Limits,
     Listed,
+    MoreHeaders,
     Order,
     RunStart,
     Sessions,
     Share,
     Target,
+    make_no_headers,
 )
 
 _SPARE_FILES = 64
@@ -81,6 +83,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
     cpu_words: str = ""  # the same in words
     targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
+    more_headers: MoreHeaders = make_no_headers  # of each measured request
 
     def choose_target(self, process: int) -> Target:
         """Return the target of process number `process` of those that send a plan: each in turn."""
@@ -434,6 +437,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
         cancellations=plan.cancellations,
         sessions=sessions,
+        more_headers=options.more_headers,
     )
 
 

@@ -89,7 +89,7 @@ class Conflict(msgspec.Struct, frozen=True):
 class Setting(msgspec.Struct):
     """A row: its value when it is not given, how it is written, and how each consumer treats it.
 
-    `makes` and `default` have no default: neither can be forgotten. Columns from `flag` to `nargs` are
+    `makes` and `default` have no default: neither can be forgotten. Columns from `flag` to `const` are
     argparse's, with its meanings.
     """
 
@@ -107,6 +107,7 @@ class Setting(msgspec.Struct):
     choices: Sequence[str] | None = None
     action: Any = None
     nargs: str | None = None
+    const: Any = None  # of a flag without a value, where `nargs` is "?"
     least: float | None = None  # of a number: here, or in `read`, and not in both
     above: float | None = None
     most: float | None = None

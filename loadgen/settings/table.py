@@ -84,7 +84,7 @@ def add_flags(container: argparse._ActionsContainer, rows: Iterable[Setting]) ->
     for row in rows:
         columns = {
             "action": row.action, "nargs": row.nargs, "choices": row.choices, "metavar": row.metavar,
-            "type": row.read,
+            "type": row.read, "const": row.const,
         }  # fmt: skip
         given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
         container.add_argument(row.option, *row.also, dest=row.dest, help=row.help, **given)

@@ -14,7 +14,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base import clock
 from loadgen.records import journal
-from loadgen.records.journal import Journal
+from loadgen.records.journal import Journal, Tail
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -197,4 +197,36 @@ def test_without_disk_space_a_long_run_is_joined_in_memory(
     made = kept(tmp_path / "j", ROWS)
     monkeypatch.setattr(Records, "join", full)
     assert same(made.records(tmp_path), Records.from_records(ROWS))
+    made.close()
+
+
+def test_a_tail_reads_each_frame_once_and_none_that_is_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal.bin"
+    made = kept(path, [record(index) for index in range(4)])
+    other = made.open_part(0)
+    tail = Tail(made)
+
+    def read() -> list[int]:
+        return [int(index) for part in tail.read() for index in part.index]
+
+    assert read() == [0, 1, 2, 3]
+    assert read() == []
+    other.add(record(9))
+    other.finish()
+    made.put_facts(b"{}")
+    made.add(record(4))
+    made.finish()
+    assert sorted(read()) == [4, 9]
+    whole = path.read_bytes()
+    made.add(record(5))
+    made.finish()
+    frame = path.read_bytes()[len(whole) :]
+    for cut in (1, len(frame) // 2, len(frame) - 1):
+        os.truncate(path, len(whole))
+        with path.open("ab") as file:
+            file.write(frame[:cut])
+        assert read() == []
+    with path.open("ab") as file:
+        file.write(frame[cut:])
+    assert read() == [5]
     made.close()

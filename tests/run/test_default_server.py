@@ -59,7 +59,8 @@ SILENT = [
     # the output
     "layout", "formula", "depth", "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
     "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
-    "fail_on", "result_dir", "result_filename", "run_dir", "metadata", "label",
+    "fail_on", "result_dir", "result_filename", "run_dir", "metadata", "label", "otel",
+    "prometheus",
 ]
 # fmt: on
 FLAGS = {action.dest: action.option_strings for action in ladder_parser()._actions}

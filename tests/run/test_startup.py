@@ -38,6 +38,8 @@ LATER = {
     "loadgen.features.launch": "for --launch",
     "loadgen.features.shapes.load_schedule": "for a load that changes",
     "loadgen.features.saturation.saturation_rule": "for --stop-when-saturated",
+    "loadgen.features.telemetry.telemetry_sender": "for --otel and --prometheus",
+    "opentelemetry": "for --otel",
     "loadgen.features.workers": "for --workers",
     "loadgen.study": "for other verbs",
     "loadgen.study.series": "for other verbs",

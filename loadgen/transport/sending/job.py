@@ -218,6 +218,15 @@ def wait_for_start(start: RunStart, now_ns: Callable[[], int], turn: Callable[[f
             return begin_ns or ready_ns
 
 
+# Makes the headers, each a name and a value, that a feature adds to the request of a plan index.
+MoreHeaders = Callable[[int], tuple[tuple[str, str], ...]]
+
+
+def make_no_headers(index: int) -> tuple[tuple[str, str], ...]:
+    """Make the headers that no feature adds to a request: ()."""
+    return ()
+
+
 class Job(msgspec.Struct, frozen=True):
     """The requests of a plan that one process sends to one target.
 
@@ -246,6 +255,7 @@ class Job(msgspec.Struct, frozen=True):
     prefill_concurrency: int | None = None  # the most that were sent and have no token yet
     cancellations: Cancellations | None = None
     sessions: Sessions | None = None  # of which `order` has the first turns; None: requests of their own
+    more_headers: MoreHeaders = make_no_headers
 
     def __post_init__(self) -> None:
         """Raises UsageError where the prefix cannot be sent."""
@@ -260,7 +270,7 @@ class Job(msgspec.Struct, frozen=True):
         """Make the headers that differ from request to request."""
         name = ("x-request-id", f"{self.request_id_prefix}{index}")
         more = () if self.sessions is None else self.sessions.make_headers(index, self.request_id_prefix)
-        return (name, *more)
+        return (name, *more, *self.more_headers(index))
 
     @property
     def count(self) -> int:

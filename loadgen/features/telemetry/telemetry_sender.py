@@ -1,0 +1,187 @@
+"""Telemetry sender: while a plan is sent, its records go to a collector and to Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from loadgen.base.clock import measure_realtime_offset_ns
+from loadgen.base.errors import UsageError
+from loadgen.base.structs import replace
+from loadgen.base.text import format_count
+from loadgen.facts.run_facts import Facts, SpanFacts
+from loadgen.features.telemetry.feed import Feed
+from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
+from loadgen.features.telemetry.trace_ids import KEY_BYTES, TRACEPARENT, TraceIds
+from loadgen.plan.plan import Plan
+from loadgen.run.command.options import Options
+from loadgen.run.command.progress import Display, LiveTotals
+from loadgen.run.extension import Extension, PlanSender, SenderWrapper, Step
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+
+if TYPE_CHECKING:
+    from loadgen.features.telemetry.prometheus_page import PrometheusPage
+    from loadgen.features.telemetry.spans import SpanSink
+
+_LOG = logging.getLogger("loadgen")
+_PATIENCE_S, _HURRIED_S = 5.0, 2.0  # for a collector that takes no spans; the latter after a signal
+_PLACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_DEFAULT = "http://localhost:4318"
+_OURS = f"--otel sends a {TRACEPARENT} of its own with each request"
+
+
+class TelemetryExtension(Extension):
+    """The part of --otel and --prometheus in a run."""
+
+    def check(self, options: Options) -> None:
+        """Raise UsageError without the otel extra, if the SDK is off, or for a second traceparent."""
+        if options.otel is None:
+            return
+        try:
+            import loadgen.features.telemetry.spans  # noqa: F401 - now: a process is forked later
+        except ImportError:
+            raise UsageError(
+                "--otel needs the otel extra: in the clone, .venv/bin/pip install '.[otel]'"
+            ) from None
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            raise UsageError("--otel: OTEL_SDK_DISABLED switches the SDK off: unset it, or leave out --otel")
+        if TRACEPARENT in {name.lower() for name in options.headers}:
+            raise UsageError(f"{_OURS}: leave that --header out, or --otel")
+
+    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
+        """Raise UsageError if the sessions' header would be a second traceparent."""
+        if options.otel is not None and made.profile.session_header.lower() == TRACEPARENT:
+            raise UsageError(f"{_OURS}: give --session-header another name")
+
+    def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
+        """Listen at the port of --prometheus; return what wraps the sender. Raises UsageError."""
+        page = None
+        if options.prometheus is not None:
+            from loadgen.features.telemetry.prometheus_page import PrometheusPage
+
+            page = PrometheusPage(str(options.prometheus))
+            stack.callback(page.close)
+
+        def wrap(sender: PlanSender) -> TelemetrySender:
+            companion = TelemetrySender(options.otel, page, sender)
+            stack.callback(companion.end)  # a signal may come before the last step
+            return companion
+
+        return wrap
+
+
+EXTENSION = TelemetryExtension()
+
+
+class TelemetrySender(PlanSender):
+    """Has another sender send a plan, and gives its records to the sinks that were asked for meanwhile."""
+
+    def __init__(self, otel: str | None, page: PrometheusPage | None, sender: PlanSender) -> None:
+        self.otel, self.page, self.sender = otel, page, sender
+        self.spans: SpanSink | None = None
+        self.feeds: list[Feed] = []
+
+    def describe(self, known: Facts, made: Plan) -> Facts:
+        """Return the facts with where telemetry goes, and what ids and times of spans are made of."""
+        known = self.sender.describe(known, made)
+        spans = None
+        if self.otel is not None:
+            key = os.urandom(KEY_BYTES).hex()
+            spans = SpanFacts(key=key, wall_offset_ns=measure_realtime_offset_ns())
+        self.known = replace(known, spans=spans, telemetry=tuple(self._list_places()))
+        return self.known
+
+    def wait(self, made: Plan, rest_s: float, display: Display) -> None:
+        self.sender.wait(made, rest_s, display)
+
+    def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """Send the plan, with a traceparent in each request if there are spans, and return its outcome."""
+        self.feeds = []
+        if (spans := self.known.spans) is not None and self.otel is not None:
+            from loadgen.features.telemetry.spans import SpanSink
+
+            options = replace(options, more_headers=TraceIds(bytes.fromhex(spans.key)).make_headers)
+            self.spans = SpanSink(self.otel, self.known, spans)
+            self.feeds.append(Feed(self.spans, watch.journal))
+        if self.page is not None:
+            totals = watch.totals or LiveTotals()
+            watch = replace(watch, totals=totals)
+            self.page.begin(self.known, totals)
+            self.feeds.append(Feed(self.page, watch.journal))
+        watch = replace(watch, during=self._follow(watch.during))
+        with ExitStack() as ending:
+            ending.callback(self.end)
+            self.outcome, self.display = self.sender.send(made, options, watch), watch.display
+            ending.pop_all()  # `_finish` comes later
+        return self.outcome
+
+    def list_steps(self) -> tuple[tuple[str, Step], ...]:
+        return (*self.sender.list_steps(), ("the end of telemetry", self._finish))
+
+    @contextmanager
+    def _follow(self, during: AbstractContextManager[object]) -> Iterator[None]:
+        """Start the threads inside `during`, once every process has been forked."""
+        with during:
+            for feed in self.feeds:
+                feed.start()
+            if self.page is not None:
+                self.page.serve()
+            yield
+
+    def end(self) -> None:
+        """End the threads of a run, if any."""
+        for feed in self.feeds:
+            feed.end()
+        if self.page is not None:
+            self.page.stop()
+
+    def _finish(self, known: Facts) -> Facts:
+        """Give the sinks the rest of the records and end them; return the facts with what became of it."""
+        try:
+            most_s = _HURRIED_S if self.outcome.interrupted else math.inf
+            for feed in self.feeds:
+                with self.display.waiting(f"giving the last records to {feed.sink.name}"):
+                    feed.finish(self.outcome.records, _PATIENCE_S, most_s)
+            if self.page is not None and not self.outcome.interrupted:
+                with self.display.waiting(
+                    "until Prometheus has scraped the last figures", self.page.patience_s
+                ):
+                    self.page.wait_for_scrape()
+        finally:
+            self.end()
+        errors = tuple(f"{feed.sink.name}: {feed.error}" for feed in self.feeds if feed.error)
+        lost = self._describe_lost()
+        for line in (*lost, *errors):
+            _LOG.warning("%s", line)
+        return replace(known, telemetry=(*self._list_places(), *lost, *errors))
+
+    def _list_places(self) -> Iterator[str]:
+        """Yield a line on each place that telemetry goes to."""
+        if self.otel is not None:
+            yield f"otel: a span a request, and metrics, to {describe_collector(self.otel)}"
+        if self.page is not None:
+            yield f"prometheus: figures at http://{self.page.address}/metrics"
+
+    def _describe_lost(self) -> tuple[str, ...]:
+        """Describe the spans that no collector took, and why; () if it took all."""
+        spans = self.spans
+        count = len(self.outcome.records)
+        lost = 0 if spans is None else count - spans.sent
+        if spans is None or not (lost or spans.reason):
+            return ()
+        why = f": {spans.reason}" if spans.reason else ""
+        what = format_count(lost, "span") if lost else "some metrics"
+        of = format_count(count, "request")
+        return (f"otel: {what} of {of} not taken by the collector{why}",)
+
+
+def describe_collector(url: str) -> str:
+    """Describe where spans go: the URL, or for "" the SDK's variable that names it, else its default."""
+    if url != BY_ENVIRONMENT:
+        return url
+    named = next((name for name in _PLACES if os.environ.get(name)), "")
+    return f"the collector of {named}" if named else _DEFAULT

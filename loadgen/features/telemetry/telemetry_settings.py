@@ -1,0 +1,69 @@
+"""Telemetry settings: which collector gets spans and metrics, and where Prometheus finds the figures."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from urllib.parse import urlsplit
+
+from loadgen.base.parsing import parse_with
+from loadgen.base.text import quote_value
+from loadgen.settings.setting import OUTPUT, Makes, OptionRows, setting
+
+BY_ENVIRONMENT = ""  # --otel without a URL: the SDK's variables decide
+_ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", re.ASCII)
+_HERE = "127.0.0.1"
+_EXTENSION = "loadgen.features.telemetry.telemetry_sender"
+
+
+def check_collector_url(text: str) -> str:
+    """Return the base URL of an OTLP collector without its last slash, "" as it is; raises ValueError."""
+    url = text.strip().rstrip("/")
+    if not text:
+        return BY_ENVIRONMENT
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not url.isprintable():
+        raise ValueError(f"{quote_value(text)} is not a collector's URL: give one as http://localhost:4318")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError(
+            "the collector's URL holds more than host, port and path (not shown): put a key into "
+            "OTEL_EXPORTER_OTLP_HEADERS, a variable"
+        )
+    if parts.path.endswith(("/v1/traces", "/v1/metrics")):
+        raise ValueError(
+            f"{url} is the place of one signal: leave out {parts.path[parts.path.index('/v1/') :]}"
+        )
+    return url
+
+
+def check_listen_address(text: str) -> str:
+    """Return PORT or HOST:PORT as HOST:PORT, of this machine alone without a host; raises ValueError."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or not 1 <= int(match[2]) <= 65_535:
+        raise ValueError(f"{quote_value(text)} is not a port: give PORT, or HOST:PORT as 0.0.0.0:9464")
+    return f"{match[1] or _HERE}:{int(match[2])}"
+
+
+# fmt: off
+_own = partial(setting, Makes.NOTHING, None, group=OUTPUT, rank=5, extension=_EXTENSION, resumes=True,
+    campaign="cannot be used in a campaign")
+
+
+class TelemetryOptions(OptionRows, frozen=True):
+    """The settings of telemetry that leaves the client while it measures."""
+
+    otel: str | None = _own("send OpenTelemetry spans and metrics to URL (default: by OTEL_EXPORTER_OTLP_*, "
+        "else http://localhost:4318), and a traceparent in each request",
+        read=parse_with(check_collector_url), nargs="?", const=BY_ENVIRONMENT, metavar="URL",
+        cluster="its nodes send the requests: give it to commands with --shard")
+    prometheus: str | None = _own("serve the figures so far at PORT of this machine, or HOST:PORT, for "
+        "Prometheus", read=parse_with(check_listen_address), metavar="[HOST:]PORT", keyword="int | str",
+        cluster="its nodes have the records: give it to commands with --shard")
+# fmt: on
+
+
+OPTIONS = (TelemetryOptions,)
