@@ -26,6 +26,7 @@ from loadgen.run.verbs import find_verbs
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.bundle.bundle_command import bundle_parser
 from loadgen.study.compare_command import compare_parser
+from loadgen.study.gate.gate_command import gate_parser
 from loadgen.study.pages.report_command import report_parser
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser
@@ -46,6 +47,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "report": report_parser,
     "compare": compare_parser,
     "campaign": campaign_parser,
+    "gate": gate_parser,
     "sweep": sweep_parser,
     "data": data_parser,
     "export": export_parser,

@@ -35,6 +35,11 @@ VERBS = {
         "runs, campaigns, other clients' results: one table with verdicts",
         "loadgen.study.compare_command",
     ),
+    "gate": Verb(
+        READ,
+        "is a build slower than its base? exit codes for a pipeline",
+        "loadgen.study.gate.gate_command",
+    ),
     "audit": Verb(
         READ,
         "find impossible or mislabelled figures in published results",

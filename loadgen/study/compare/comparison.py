@@ -267,6 +267,18 @@ def _select_figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
     return figures
 
 
+def choose_usual(load: Load) -> str:
+    """Choose the key of the figure that decides under a load before any run: throughput, or mean E2EL."""
+    rate = load.request_rate_per_s
+    usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
+    return next(key for key in usual if key != _SPEED)
+
+
+def choose_headline(load: Load, runs: Sequence[Reported]) -> str:
+    """Choose the key of the figure that decides between runs under a load: the first usual column."""
+    return _choose_headline(load, runs, "", _select_figures(runs))
+
+
 def _choose_headline(
     load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]
 ) -> str:

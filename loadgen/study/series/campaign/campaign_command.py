@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,19 +19,15 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import align_cells, clean_text, format_count, wrap_chain, wrap_text
-from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
-from loadgen.run.command.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, read_answer_flags
-from loadgen.study.series.campaign import arms, campaign_store, resumption
+from loadgen.study.series.campaign import arms, resumption
 from loadgen.study.series.campaign.arms import (
     ONCE,
     Arm,
-    Start,
-    Trust,
     estimate_left,
     list_cells,
     list_unsent_keys,
@@ -40,15 +35,18 @@ from loadgen.study.series.campaign.arms import (
 )
 from loadgen.study.series.campaign.campaign_file import (
     EXAMPLE,
-    CampaignFile,
     list_shipped,
     load_campaign,
-    locate_campaign,
+)
+from loadgen.study.series.campaign.campaign_request import (
+    CampaignRequest,
+    make_record,
+    make_request,
+    make_watch,
 )
 from loadgen.study.series.campaign.campaign_store import CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Execution
-from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
-from loadgen.study.series.campaign.quality_cells import QualityCells, find_reference
+from loadgen.study.series.campaign.quality_cells import QualityCells
 from loadgen.study.series.campaign.quality_preview import QualityPreview, preview_quality
 from loadgen.study.series.campaign.quality_store import QualityStore
 from loadgen.study.series.series_store import FAILED, StoreError
@@ -56,18 +54,6 @@ from loadgen.study.series.time_estimate import Pace, format_duration
 
 if TYPE_CHECKING:
     from loadgen.study.compare.machine_states import Rows
-
-
-class CampaignRequest(msgspec.Struct, frozen=True):
-    """A campaign as the command line and its file have it."""
-
-    path: Path
-    trust: Trust
-    file: CampaignFile
-    every: tuple[Arm, ...]  # of the file
-    arms: tuple[Arm, ...]  # those of --only
-    starts: tuple[Start, ...]
-    reference: Arm | None = None  # of the quality, which may be none of `arms`; None: no quality
 
 
 def main(argv: Sequence[str]) -> int:
@@ -89,12 +75,12 @@ def main(argv: Sequence[str]) -> int:
     if given.retry_failed and given.resume is None:
         raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
     kept = resumption.find_store(given.resume, given.file, Path(given.run_dir))
-    wanted = _make_request(given, kept)
+    wanted = make_request(given, kept)
     if given.dry_run:
         quality = preview_quality(wanted.file, wanted.arms, wanted.reference, kept, given.retry_failed)
         shown = Preview(wanted, set(), Pace(), wanted.file.seed, quality)
         if kept is not None:
-            record = resumption.resume_record(kept, _make_record(wanted), wanted.path, given.retry_failed)
+            record = resumption.resume_record(kept, make_record(wanted), wanted.path, given.retry_failed)
             done, pace = resumption.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
             shown = Preview(wanted, done, pace, record.seed, quality)
         print_text(shown.render(), sys.stdout)
@@ -140,49 +126,6 @@ def campaign_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
-    """Read and check the campaign of FILE, or of the file in the record of `kept`, without starting anything.
-
-    --repeats replaces the file's, --only selects the arms. Raises UsageError.
-    """
-    known = given.file is None and kept is not None
-    path = Path(kept.record.file) if known and kept is not None else locate_campaign(given.file)
-    if given.file is None and not path.is_file():
-        raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
-    campaign = load_campaign(path)
-    if given.repeats is not None:
-        if not 1 <= given.repeats <= 1000:
-            raise UsageError(f"--repeats {given.repeats}: give 1 or more")
-        campaign = campaign.model_copy(update={"repeats": given.repeats})
-    only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
-    trust = _read_trust(given).apply_to(path)
-    every = arms.make_arms(campaign, path, trust)
-    chosen = arms.choose_arms(every, only, path)
-    reference = find_reference(campaign, every)
-    return CampaignRequest(path, trust, campaign, every, chosen, _plan_starts(campaign, chosen), reference)
-
-
-def _read_trust(given: argparse.Namespace) -> Trust:
-    """Read what the command line lets the file do; raises UsageError for a bad variable name or API key."""
-    for name in given.allow_env:
-        if not re.fullmatch(r"\w+", name):
-            raise UsageError(f"--allow-env {name!r}: give the name of one variable")
-    if given.api_key_env or given.api_key_file:
-        read_api_key(given.api_key_env, given.api_key_file)
-    return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
-
-
-def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
-    """Plan the starts of the chosen arms with the campaign's repeats, once per arm with `starts = "once"`."""
-    return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
-
-
-def _make_record(wanted: CampaignRequest) -> campaign_store.CampaignRecord:
-    """Make the campaign's record, dated now, of every cell in the file, also those that --only leaves out."""
-    starts, now = _plan_starts(wanted.file, wanted.every), read_wall_clock()
-    return campaign_store.make_record(wanted.file, wanted.path, wanted.every, starts, now)
-
-
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
     """Lock the store, write the record, measure every cell that is left, and return the exit code.
 
@@ -198,7 +141,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
     again += ["--require-equal-state"] if given.require_equal_state else []
     resume = shlex.join(["loadgen", "campaign", *again])
     with kept.lock():
-        campaign = _make_record(wanted)
+        campaign = make_record(wanted)
         if given.resume is not None:
             campaign = resumption.resume_record(kept, campaign, wanted.path, given.retry_failed)
             resumption.clear_unfinished(kept)
@@ -211,7 +154,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             pace=read_pace(kept, wanted.starts),
             say=say,
             quiet=given.quiet,
-            watch=_make_watch(wanted, kept, given, say),
+            watch=make_watch(wanted, kept, given, say),
             limit=wanted.file.limit,
             quality=_open_quality(wanted, kept, given, say),
         )
@@ -240,19 +183,6 @@ def _open_quality(
     measuring = ServerMeasuring.open(table, progress.display(given.quiet))
     store, retried = QualityStore(kept), given.retry_failed
     return QualityCells.open(store, table, wanted.arms, reference, measuring, say, retried)
-
-
-def _make_watch(
-    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, say: Callable[[str], None]
-) -> MachineWatch | None:
-    """Make the watch over this machine; None if the file has no `cool_down` and no arm is measured here."""
-    cool = wanted.file.cool_down
-    if cool is None and not any(is_measured_here(arm.options) for arm in wanted.arms):
-        return None
-    states = (kept.read_state_before(planned.id) for planned in arms.list_cells(wanted.starts))
-    first = next((state for state in states if state is not None), None)
-    sensors, shown = sensor_discovery.find_sensors(), progress.display(given.quiet)
-    return MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:

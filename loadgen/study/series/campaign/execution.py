@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from loadgen.base.text import clean_text
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
+from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.study import limit_record
 from loadgen.study.series import point_runs
@@ -55,18 +56,30 @@ class Execution:
     watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
     quality: QualityCells | None = None  # measured on the same servers
+    is_over: Callable[[Start], bool] = lambda start: False  # asked before each start that has cells left
+    keeps_servers: bool = False  # each arm's from its first start to the end, next to one another
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
     _left: deque[Planned] = field(default_factory=deque)  # of the cells that share a server
     _start: Start = field(init=False)  # of that server
-    _name: str = ""  # of its start, or the latest one
+    _names: dict[str, str] = field(default_factory=dict)  # of each arm's start, or its latest one
     _servers: PointServers = field(init=False)
+    _kept: dict[str, PointServers] = field(default_factory=dict)  # by arm, where they are kept
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def run(self) -> None:
         """Measure every cell that is not in `done`, server by server, and last what is left of the quality.
 
-        Raises StoreError where nothing can be kept, and KeyboardInterrupt on a signal.
+        It ends before a start at which `is_over`. Raises StoreError where nothing can be kept, and
+        KeyboardInterrupt on a signal.
         """
+        with self._stack:
+            self._run_starts()
+
+    def _run_starts(self) -> None:
+        """Measure start by start, and last what is left of the quality."""
         for start in self.starts:
+            if any(planned.id not in self.done for planned in start.planned) and self.is_over(start):
+                break
             self._left.extend(planned for planned in start.planned if planned.id not in self.done)
             if 0 < len(self._left) < len(start.planned):
                 # Cells that were measured earlier ran on other starts: another start is another name.
@@ -87,10 +100,10 @@ class Execution:
         searched = {} if self.limit is None else {"reset_cache": True}
         quiet = self.quiet or bool(searched)
         options = replace(start.arm.options, quiet=quiet, probe_memory=True, **searched)
-        self._start, logs = start, self.store.directory / SERVERS
-        self._servers = PointServers(options, start.arm.settings, logs, self.say)
+        self._start = start
+        self._servers = self._find_servers(options)
         try:
-            with self._servers:
+            with nullcontext() if self.keeps_servers else self._servers:
                 if self.limit is None:
                     self._servers.begin = self._begin_start
                     run_series(self, self._servers)
@@ -110,12 +123,28 @@ class Execution:
         except LoadgenError as error:  # of its end
             progress.warn(clean_text(f"{start.arm.name}: {error}"))
 
+    def _find_servers(self, options: Options) -> PointServers:
+        """Return the arm's servers: those that are kept, else others, which leaving their context ends."""
+        arm = self._start.arm
+        if arm.name not in self._kept:
+            servers = PointServers(options, arm.settings, self.store.directory / SERVERS, self.say)
+            if not self.keeps_servers:
+                return servers
+            self._kept[arm.name] = self._stack.enter_context(servers)
+        return self._kept[arm.name]
+
     def _name_start(self) -> None:
-        """Set `_name` to a name that no start of this arm has yet: r0, then r0.2; `attached` stays."""
+        """Set the arm's name in `_names` to one that no start of it has: r0, then r0.2; `attached` stays."""
         name, used = self._start.name, self._used[self._start.arm.name]
         names = (name if n == 1 else f"{name}.{n}" for n in range(1, len(used) + 2))
-        self._name = name if self._start.arm.attached else next(each for each in names if each not in used)
-        used.add(self._name)
+        free = name if self._start.arm.attached else next(each for each in names if each not in used)
+        self._names[self._start.arm.name] = free
+        used.add(free)
+
+    @property
+    def _name(self) -> str:
+        """The name of the start of the current arm's server; "" before its first."""
+        return self._names.get(self._start.arm.name, "")
 
     def _begin_start(self) -> None:
         """Set the name of a start of the server, wait until the machine is cool, and print that it starts."""

@@ -1,0 +1,272 @@
+"""Gate campaign: both arms of a campaign's file measured in turn, pair by pair, until the gate knows."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from loadgen.base import files, signals
+from loadgen.base.clock import read_wall_clock
+from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
+from loadgen.base.printing import print_text
+from loadgen.base.text import clean_text, format_count
+from loadgen.figures.figure_table import parse_percentiles, percentile_name
+from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
+from loadgen.report.load_identity import Load
+from loadgen.study.compare import comparison
+from loadgen.study.gate import gate_metrics, gate_sides
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_record import GateRecord, make_gate_record, write_gate_record
+from loadgen.study.gate.gate_report import GateResult
+from loadgen.study.gate.gate_sides import GateSides
+from loadgen.study.gate.gate_verdict import MAX_PAIRS, GateOutcome, GatePlan, GateVerdict, judge_gate
+from loadgen.study.importers.clients import loadgen_runs
+from loadgen.study.run_summary import FailedCell, Reported
+from loadgen.study.series.campaign import arms, resumption
+from loadgen.study.series.campaign.arms import ONCE, Arm, Start
+from loadgen.study.series.campaign.campaign_request import (
+    CampaignRequest,
+    make_record,
+    make_request,
+    make_watch,
+)
+from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, read_pace
+from loadgen.study.series.campaign.execution import Execution
+from loadgen.study.series.series_store import StoreError, list_names
+
+Measured = tuple[GateResult, tuple[Reported, ...], int]
+
+
+def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Measured:
+    """Measure the campaign's arms in turn until the gate knows, or --max-pairs are measured.
+
+    Returns the result, the new arms' runs, and the exit code of a signal that ended it, else 0. Raises
+    LoadgenError.
+    """
+    kept = None if given.resume is None else resumption.find_store(given.resume, None, Path(given.run_dir))
+    max_pairs = given.max_pairs or (MAX_PAIRS if kept is None else kept.record.repeats)
+    plan = GatePlan(given.alpha, max_pairs, sequential=True)
+    as_campaign = {"file": given.places[0], "repeats": max_pairs, "require_equal_state": False}
+    given = argparse.Namespace(**{**vars(given), **as_campaign, "quiet": given.quiet or given.json})
+    wanted = _interleave(make_request(given, kept))
+    base, new = choose_sides(wanted, given.baseline)
+    metrics = choose_metrics(wanted.arms, asked, given.margin)
+    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
+        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
+    if reason := _explain_other_load(base, new):
+        return GateResult(plan, tuple(metrics), reasons=(reason,)), (), 0
+    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
+    for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
+        print_text(f"loadgen: {line}", sys.stderr)
+    if kept is None:
+        name, now = f"{wanted.file.name}-gate", read_wall_clock()
+        kept = CampaignStore(files.create_directory(Path(given.run_dir), name, now))
+    record = make_gate_record(metrics, plan, [base.name, *(arm.name for arm in new)])
+    judge = PairJudge(kept.directory, record, given.allow_other_state)
+    return _measure_pairs(wanted, kept, judge, given)
+
+
+def _interleave(wanted: CampaignRequest) -> CampaignRequest:
+    """Return the request with its starts in turn, also where each server is started once."""
+    starts = arms.plan_starts(wanted.file.name, wanted.arms, wanted.file.repeats)
+    if wanted.file.starts == ONCE:
+        starts = tuple(replace(start, name=ONCE) for start in starts)
+    return replace(wanted, starts=starts)
+
+
+def choose_sides(wanted: CampaignRequest, baseline: str) -> tuple[Arm, tuple[Arm, ...]]:
+    """Choose the base and the arms that are held against it; raises UsageError where a gate cannot be.
+
+    The base is --baseline, else the file's, else the first arm.
+    """
+    if wanted.file.limit is not None:
+        raise UsageError(f"{wanted.path}: a gate measures runs: leave [limit] out")
+    if any(workload.ladder is not None for arm in wanted.arms for workload in arm.profiles):
+        raise UsageError(f"{wanted.path}: a gate measures runs of one load each: leave ladders out")
+    names = {arm.name: arm for arm in wanted.arms}
+    if len(names) < 2:
+        raise UsageError(f"{wanted.path} has one arm: add the base as another of [[checkpoints]]")
+    named = baseline or wanted.file.baseline
+    matches = [arm for arm in wanted.arms if named in (arm.name, arm.checkpoint)]
+    if baseline and not matches:
+        raise UsageError(f"--baseline {baseline}: no such arm; there are {', '.join(names)}")
+    base = (matches or list(wanted.arms))[0]
+    return base, tuple(arm for arm in wanted.arms if arm is not base)
+
+
+def choose_metrics(
+    every: Sequence[Arm], asked: Sequence[GateMetric], margins: Sequence[str]
+) -> list[GateMetric]:
+    """Choose the figures that a gate judges, before anything is measured, with their margins.
+
+    Without `asked` it is tok/s, or the mean E2EL where a workload has a request rate. Raises UsageError of a
+    percentile that a workload's runs would not have.
+    """
+    workloads = [workload for arm in every for workload in arm.profiles]
+    if not asked:
+        rate = next((each.request_rate for each in workloads), None)
+        key = comparison.choose_usual(Load(request_rate_per_s=rate))
+        column = comparison.find_column(key)
+        asked = [GateMetric(column.label, key, bool(column.higher_is_faster))]
+    for metric in asked:
+        for workload in workloads:
+            _check_percentile(metric, workload)
+    return gate_metrics.lay_margins(asked, margins)
+
+
+def _check_percentile(metric: GateMetric, workload: Profile) -> None:
+    """Raise UsageError where a workload's runs will not have the percentile of a metric."""
+    word = metric.key.partition("_")[0]
+    known = [f"p{percentile_name(rank)}" for rank in parse_percentiles(workload.metric_percentiles)]
+    if word[:1] == "p" and word[1:2].isdigit() and word not in known:
+        raise UsageError(
+            f"--metric {metric.name}: runs of {workload.name or 'the workload'} have {', '.join(known)}: add "
+            "it to metric_percentiles of the profile"
+        )
+
+
+def _explain_other_load(base: Arm, new: Sequence[Arm]) -> str:
+    """Write which arm has other workloads than the base; "" if none."""
+    shown = [workload.name for workload in base.profiles]
+    for arm in new:
+        if sorted(own := [workload.name for workload in arm.profiles]) != sorted(shown):
+            return f"another load: {arm.name} has {', '.join(own)}, {base.name} {', '.join(shown)}"
+    return ""
+
+
+class PairJudge:
+    """Judges the pairs that a gate's directory has so far; a pair is one repeat of each arm and profile."""
+
+    def __init__(self, directory: Path, record: GateRecord, allows_state: bool = False) -> None:
+        self.directory, self.record, self.allows_state = directory, record, allows_state
+        self._read: dict[str, Reported] = {}  # finished runs by their cells' ids
+
+    def judge(self) -> GateResult | None:
+        """Judge the whole pairs; None before the first. A failed cell makes the arms incomparable."""
+        for cell_id in sorted(list_names(self.directory / CELLS) - set(self._read)):
+            self._read[cell_id] = loadgen_runs.read_run(self.directory / CELLS / cell_id)
+        base, *new = self.record.arms
+        failed = [each for each in loadgen_runs.read_failures(self.directory) if isinstance(each, FailedCell)]
+        if reasons := [gate_sides.describe_failure(each) for each in failed if each.cell.arm in (base, *new)]:
+            return self._make_result(None, reasons=reasons)
+        sides = gate_sides.pair_repeats(self._read.values(), base, new)
+        return self._judge_sides(sides) if sides else None
+
+    def list_new_runs(self) -> tuple[Reported, ...]:
+        """List the runs of the new arms that were read."""
+        new = self.record.arms[1:]
+        return tuple(run for run in self._read.values() if run.cell is not None and run.cell.arm in new)
+
+    def _judge_sides(self, sides: Sequence[GateSides]) -> GateResult:
+        """Judge the sides in pairs, if they can be compared."""
+        metrics = self.record.gate_metrics
+        gate_sides.check_metrics(metrics, [run for each in sides for run in each.runs])
+        if reasons := gate_sides.list_reasons(sides, metrics, self.allows_state):
+            return self._make_result(None, reasons=reasons)
+        series = [one for each in sides for one in gate_sides.make_paired_series(each, metrics)]
+        remarks = gate_sides.list_remarks(sides, self.allows_state)
+        return self._make_result(judge_gate(series, self.record.plan), remarks=remarks)
+
+    def _make_result(
+        self, verdict: GateVerdict | None, reasons: Sequence[str] = (), remarks: Sequence[str] = ()
+    ) -> GateResult:
+        return GateResult(
+            self.record.plan, tuple(self.record.gate_metrics), verdict, tuple(reasons), tuple(remarks),
+            str(self.directory),
+        )  # fmt: skip
+
+
+def judge_again(
+    directory: Path, record: GateRecord, allows_state: bool
+) -> tuple[GateResult, tuple[Reported, ...]]:
+    """Judge what a gate has measured, as it did; raises UsageError where no pair is whole."""
+    judge = PairJudge(directory, record, allows_state)
+    if (result := judge.judge()) is None:
+        raise UsageError(f"{directory} has no whole pair: resume it with --resume")
+    return result, judge.list_new_runs()
+
+
+def _measure_pairs(
+    wanted: CampaignRequest, kept: CampaignStore, judge: PairJudge, given: argparse.Namespace
+) -> Measured:
+    """Lock the store, write the records, and measure pair by pair until the gate knows."""
+
+    def say(line: str) -> None:
+        if not given.quiet:
+            print_text(clean_text(line), sys.stdout)
+
+    resume = shlex.join(_list_resume_words(wanted, kept, given))
+    with kept.lock():
+        campaign = make_record(wanted)
+        if given.resume is not None:
+            campaign = resumption.resume_record(kept, campaign, wanted.path, retry_failed=True)
+            resumption.clear_unfinished(kept)
+            for cell_id in kept.list_failed():
+                kept.forget_failure(cell_id)
+        write_gate_record(kept.directory, judge.record)
+        kept.write_record(campaign)
+        execution = Execution(
+            store=kept,
+            starts=wanted.starts,
+            seed=Seed(campaign.seed, campaign.seed_chosen),
+            done=resumption.list_done(kept, retry_failed=True),
+            pace=read_pace(kept, wanted.starts),
+            say=say,
+            quiet=given.quiet,
+            watch=make_watch(wanted, kept, given, say),
+            is_over=_make_stop(judge, say),
+            keeps_servers=wanted.file.starts == ONCE,
+        )
+        try:
+            execution.run()
+        except KeyboardInterrupt as stop:
+            say(f"\ninterrupted; resume with: {resume}")
+            stopped = GateResult(judge.record.plan, tuple(judge.record.gate_metrics))
+            return stopped, (), decide_exit_code(signal=signals.read_number(stop))
+        except StoreError as error:
+            raise StoreError(f"{error}; when it can be written: {resume}") from None
+        finally:
+            kept.drop_unfinished()
+    result = judge.judge()
+    if result is None or not kept.list_finished():
+        raise MeasureError(
+            f"no pair was measured: {result.reasons[0] if result else 'nothing finished'}; {resume}"
+        )
+    say(f"campaign: {kept.directory}")
+    return result, judge.list_new_runs(), 0
+
+
+def _make_stop(judge: PairJudge, say: Callable[[str], None]) -> Callable[[Start], bool]:
+    """Make the rule that ends the measuring: it looks before a start once a further repeat is whole."""
+    looked = [0]
+
+    def is_over(start: Start) -> bool:
+        result = judge.judge()
+        if result is None:
+            return False
+        if result.verdict is None:
+            return True
+        pairs = max(len(row.series.new) for row in result.verdict.rows)
+        if pairs > looked[0]:
+            looked[0] = pairs
+            say(f"after {format_count(pairs, 'pair')}: {result.verdict.outcome.value}")
+        return result.verdict.outcome is not GateOutcome.UNDECIDED
+
+    return is_over
+
+
+def _list_resume_words(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> list[str]:
+    """List the words of the command that goes on with this gate."""
+    words = ["loadgen", "gate", str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
+    words += [word for name in given.metric for word in ("--metric", name)]
+    words += [word for margin in given.margin for word in ("--margin", margin)]
+    words += ["--baseline", given.baseline] if given.baseline else []
+    words += ["--only", given.only] if given.only else []
+    words += ["--allow-other-state"] if given.allow_other_state else []
+    return words

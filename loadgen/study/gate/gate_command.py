@@ -1,0 +1,230 @@
+"""`loadgen gate`: is a new build slower than its base? The exit code says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from loadgen.base import files
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.files import expand_path
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.printing import print_text
+from loadgen.base.text import clean_text
+from loadgen.settings import table
+from loadgen.settings.server_settings import KeyOptions
+from loadgen.study.compare import model
+from loadgen.study.compare_command import report_unread
+from loadgen.study.gate import gate_metrics, gate_report, gate_sides
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_record import read_gate_record
+from loadgen.study.gate.gate_report import GateResult
+from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
+from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
+from loadgen.study.history.run_entries import make_entry
+from loadgen.study.importers import result_sources
+from loadgen.study.run_summary import Reported
+from loadgen.study.series.campaign.campaign_file import list_shipped
+
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+# Where pipelines put the commit that they build: GitHub, GitLab, Jenkins.
+_COMMITS = ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
+
+
+def gate_parser() -> argparse.ArgumentParser:
+    """Make the parser of `loadgen gate`."""
+    parser = Parser(
+        prog="loadgen gate",
+        usage="%(prog)s NEW BASE | DIR [--baseline NAME] | FILE.toml [FLAG ...]",
+        allow_abbrev=False,
+        description="Is a new build slower than its base? Exit 0: not by more than the margin; 5: slower; 6: "
+        "undecided; 7: they cannot be compared.",
+        epilog="docs/ci.md has pipelines, and how it decides.",
+    )
+    parser.add_argument("places", nargs="+", metavar="PLACE",
+        help="runs, campaigns or results of NEW and of BASE; one campaign that has both; or a campaign's "
+        "file, which is measured in turn until it is known")  # fmt: skip
+    _add_decision(parser.add_argument_group("what decides"))
+    _add_outputs(parser.add_argument_group("output"))
+    _add_campaign(parser.add_argument_group("a campaign's file"))
+    return parser
+
+
+# fmt: off
+def _add_decision(group: argparse._ActionsContainer) -> None:
+    """Add the flags of what is judged and how."""
+    add = group.add_argument
+    add("--metric", action="append", default=[], metavar="NAME[,…]",
+        help="tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, … (default: tok/s, with a request rate e2el)")
+    add("--margin", action="append", default=[], metavar="[NAME=]P%",
+        help=f"how much slower is not worth a failed build (default {100 * MARGIN:g}%%)")
+    add("--alpha", type=float, default=ALPHA, metavar="P",
+        help=f"chance of a false verdict (default {ALPHA:g})")
+    add("--baseline", default="", metavar="NAME", help="the base, of one place (default: the campaign's)")
+    add("--allow-other-state", action="store_true",
+        help="compare though the machine was in another state: it is remarked")
+
+
+def _add_outputs(group: argparse._ActionsContainer) -> None:
+    """Add the flags of what is written."""
+    add = group.add_argument
+    add("--json", action="store_true", help="print one line of JSON instead of the table")
+    add("--junit", metavar="FILE", help="write JUnit's XML")
+    add("--history", metavar="FILE", help="append the new side's means to a history (`loadgen history`)")
+    add("--label", metavar="TEXT", help="of the new side, in the history (default: its checkpoint)")
+
+
+def _add_campaign(group: argparse._ActionsContainer) -> None:
+    """Add the flags of a measured gate."""
+    add = group.add_argument
+    add("--max-pairs", type=int, metavar="N", help=f"measure at most N pairs (default {MAX_PAIRS})")
+    add("--run-dir", metavar="DIR", default="runs", help="parent of the campaign's directory (default: runs)")
+    add("--resume", metavar="DIR", help="go on with an interrupted gate")
+    add("--only", metavar="CHECKPOINT[,…]", help="only these checkpoints")
+    add("--allow-launch", action="store_true",
+        help="allow the file to start servers: it runs programs as you")
+    add("--allow-env", action="append", default=[], metavar="NAME",
+        help="allow the file to read this environment variable (repeatable)")
+    table.add_flags(group, KeyOptions.rows)
+    add("--quiet", action="store_true", help="no progress")
+# fmt: on
+
+
+def main(argv: Sequence[str]) -> int:
+    """Judge the places in `argv`, print the result, write what was asked for, and return the exit code.
+
+    What could not be written makes 4 of 0. Raises LoadgenError.
+    """
+    given = parse_arguments(gate_parser(), argv)
+    metrics = gate_metrics.parse_gate_metrics(given.metric)
+    if metrics:
+        gate_metrics.lay_margins(metrics, given.margin)  # a wrong one is an error before anything is read
+    check_outputs(given)
+    if len(given.places) > 2:
+        raise UsageError("give two places, NEW and BASE; or one campaign")
+    if len(given.places) == 1 and is_campaign_file(given.places[0]):
+        from loadgen.study.gate import gate_campaign  # few gates measure
+
+        result, runs, signal = gate_campaign.measure_gate(given, metrics)
+        if signal:
+            return signal
+    else:
+        if files_named := [place for place in given.places if is_campaign_file(place)]:
+            raise UsageError(f"{files_named[0]} is a campaign's file, which is measured: give it alone")
+        _refuse_campaign_flags(given)
+        result, runs = judge_places(given, metrics)
+    return deliver_result(result, runs, given)
+
+
+def is_campaign_file(place: str) -> bool:
+    """Whether a place is a campaign's file, or the name of a shipped one."""
+    return place.endswith(".toml") or (not os.path.exists(place) and place in list_shipped())
+
+
+def _refuse_campaign_flags(given: argparse.Namespace) -> None:
+    """Raise UsageError for flags of a measured gate where runs are given."""
+    flags = {
+        "--max-pairs": given.max_pairs is not None, "--resume": given.resume is not None,
+        "--only": given.only is not None, "--allow-launch": given.allow_launch,
+        "--allow-env": given.allow_env,
+    }  # fmt: skip
+    for flag, is_given in flags.items():
+        if is_given:
+            raise UsageError(f"{flag} is for a campaign's file, which is measured: these runs are given")
+
+
+def judge_places(
+    given: argparse.Namespace, metrics: Sequence[GateMetric]
+) -> tuple[GateResult, tuple[Reported, ...]]:
+    """Judge given runs; return the result and the new side's runs. Raises UsageError.
+
+    A measured gate's directory is judged as it was when it was measured, unless flags decide otherwise.
+    """
+    plan = GatePlan(alpha=given.alpha)
+    if len(given.places) == 1 and not (metrics or given.margin or given.baseline or given.alpha != ALPHA):
+        record = read_gate_record(expand_path(given.places[0]))
+        if record is not None:
+            from loadgen.study.gate.gate_campaign import judge_again  # what it imports measures
+
+            return judge_again(expand_path(given.places[0]), record, given.allow_other_state)
+    read = result_sources.read_sources(given.places)
+    report_unread(read.errors)
+    if len(given.places) == 2:
+        if given.baseline:
+            raise UsageError("--baseline names the base in one place: of two, the second is the base")
+        new, base = (str(expand_path(place)) for place in given.places)
+        sides, reasons = gate_sides.match_places(read, new, base)
+    else:
+        named = given.baseline or model.read_campaign_settings(given.places).baseline
+        sides, reasons = gate_sides.match_rows(read, named)
+    whole = [each for each in sides if each.new and each.base]
+    every = list(metrics) or ([gate_sides.choose_metric(sides)] if sides else [])
+    if sides:
+        every = gate_metrics.lay_margins(every, given.margin)
+        gate_sides.check_metrics(every, [run for each in sides for run in each.runs])
+    reasons += gate_sides.list_reasons(sides, every, given.allow_other_state)
+    runs = tuple(run for each in whole for run in each.new)
+    if reasons:
+        return GateResult(plan, tuple(every), reasons=tuple(reasons)), runs
+    series = [one for each in whole for one in gate_sides.make_series(each, every)]
+    remarks = gate_sides.list_remarks(whole, given.allow_other_state)
+    return GateResult(plan, tuple(every), judge_gate(series, plan), remarks=tuple(remarks)), runs
+
+
+def check_outputs(given: argparse.Namespace) -> None:
+    """Raise UsageError, before anything is measured, for an output that cannot be written."""
+    if given.junit is not None:
+        directory = expand_path(given.junit).parent
+        if not directory.is_dir():
+            raise UsageError(f"--junit {given.junit}: {directory} is no directory: make it first")
+    if given.history is not None and expand_path(given.history).exists():
+        read_history(given.history)
+
+
+def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse.Namespace) -> int:
+    """Append to the history, write JUnit's file and the job's summary, print the result; return the code.
+
+    Raises UsageError where the history does not take it, before anything else is written.
+    """
+    if given.history is not None and result.verdict is not None:
+        append_entry(given.history, make_history_entry(result, runs, given.label, os.environ))
+    code = result.code
+    outputs = [(given.junit, gate_report.render_junit, False)]
+    outputs.append((os.environ.get(_SUMMARY), gate_report.render_markdown, True))
+    for path, render, append in outputs:
+        if path:
+            try:
+                _write_output(path, render(result), append)
+            except OSError as error:
+                print_text(f"loadgen: cannot write {path}: {error.strerror or error}", sys.stderr)
+                code = code or ExitCode.UNWRITTEN
+    if given.json:
+        line = json.dumps(gate_report.encode_result(result), ensure_ascii=True, allow_nan=False)
+        print_text(line, sys.stdout)
+    else:
+        print_text(clean_text(gate_report.render_text(result)), sys.stdout, end="")
+    return code
+
+
+def _write_output(path: str, text: str, append: bool) -> None:
+    """Write or append a text in UTF-8 to a file that anyone may read; raises OSError."""
+    data = text.encode("utf-8", "backslashreplace")
+    files.write_output(expand_path(path), lambda file: file.write(data), append, mode=files.ANYONES)
+
+
+def make_history_entry(
+    result: GateResult, runs: Sequence[Reported], label: str | None, environment: Mapping[str, str]
+) -> HistoryEntry:
+    """Make the measurement of the new side, its commit that of the pipeline where the runs name none.
+
+    Raises UsageError where it has several loads or checkpoints.
+    """
+    loads = {row.series.load for row in result.verdict.rows} if result.verdict else set()
+    if len(loads) > 1:
+        raise UsageError(f"--history: a history is of one load, and this gate has {len(loads)}")
+    entry = make_entry(runs, label=label, verdict=result.outcome)
+    commit = next((environment[name] for name in _COMMITS if environment.get(name)), "")
+    return entry if entry.commit else entry.model_copy(update={"commit": commit})

@@ -1,0 +1,78 @@
+"""Gate record: what a measured gate was asked, kept in its directory: judged again it decides alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from pydantic import BaseModel
+
+from loadgen.base.errors import UsageError
+from loadgen.base.files import write_text
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_verdict import GatePlan
+from loadgen.study.sweep_record import read_record
+
+RECORD = "gate.json"
+# 1: the first.
+FORMAT = 1
+
+
+class MetricRecord(BaseModel, extra="forbid", frozen=True):
+    """One figure that the gate judges."""
+
+    name: str
+    key: str
+    higher_is_faster: bool
+    margin: float
+
+
+class GateRecord(BaseModel, extra="forbid", frozen=True):
+    """`gate.json`: the figures with their margins, alpha and the pairs it is spent over."""
+
+    format: int = FORMAT
+    metrics: tuple[MetricRecord, ...]
+    alpha: float
+    max_pairs: int
+    arms: tuple[str, ...]  # that are compared, the base first
+
+    @property
+    def plan(self) -> GatePlan:
+        """The plan of the gate, which looks after each pair."""
+        return GatePlan(self.alpha, self.max_pairs, sequential=True)
+
+    @property
+    def gate_metrics(self) -> list[GateMetric]:
+        """The figures as they are judged."""
+        return [GateMetric(**metric.model_dump()) for metric in self.metrics]
+
+
+def make_gate_record(metrics: Sequence[GateMetric], plan: GatePlan, names: Sequence[str]) -> GateRecord:
+    """Make the record of a gate of the arms `names`, the base first."""
+    rows = tuple(MetricRecord(**msgspec.structs.asdict(metric)) for metric in metrics)
+    return GateRecord(metrics=rows, alpha=plan.alpha, max_pairs=plan.max_pairs, arms=tuple(names))
+
+
+def read_gate_record(directory: Path) -> GateRecord | None:
+    """Read the record in a measured gate's directory; None if it has none. Raises UsageError if damaged."""
+    path = directory / RECORD
+    return read_record(path, GateRecord, FORMAT, "a gate's") if path.is_file() else None
+
+
+def write_gate_record(directory: Path, record: GateRecord) -> None:
+    """Write the record to a campaign's directory; raises UsageError where it has one that differs.
+
+    Another margin, alpha or number of pairs, chosen after some were seen, would have other error rates.
+    """
+    path = directory / RECORD
+    if (kept := read_gate_record(directory)) is not None:
+        differ = [name for name in GateRecord.model_fields if getattr(kept, name) != getattr(record, name)]
+        if differ:
+            shown = ", ".join(f"{name} was {getattr(kept, name)}" for name in differ)
+            raise UsageError(f"{directory} was begun as another gate: {shown}: resume it as it was begun")
+        return
+    try:
+        write_text(path, record.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

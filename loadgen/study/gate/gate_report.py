@@ -1,0 +1,211 @@
+"""Gate report: the result of a gate for a terminal, a pipeline's summary, JUnit's readers, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+
+from loadgen.base.errors import ExitCode
+from loadgen.base.text import clean_line, format_count, wrap_text
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateRow, GateVerdict
+from loadgen.study.tables import Table, escape_markdown, make_table, render_markdown_table, render_text_table
+
+INCOMPARABLE = "incomparable"
+_CODES = {
+    GateOutcome.NOT_SLOWER: ExitCode.FIGURES,
+    GateOutcome.SLOWER: ExitCode.SLOWER,
+    GateOutcome.UNDECIDED: ExitCode.UNDECIDED,
+}
+_SUITE = "loadgen gate"
+
+
+class GateResult(msgspec.Struct, frozen=True):
+    """What a gate found: a verdict on each series, or the reasons why there is none."""
+
+    plan: GatePlan
+    metrics: tuple[GateMetric, ...]
+    verdict: GateVerdict | None = None  # None: the two cannot be compared
+    reasons: tuple[str, ...] = ()  # why they cannot
+    remarks: tuple[str, ...] = ()
+    directory: str = ""  # of the campaign that measured it; "": the runs were given
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in words: not slower, slower, undecided, or incomparable."""
+        return INCOMPARABLE if self.verdict is None else self.verdict.outcome.value
+
+    @property
+    def code(self) -> ExitCode:
+        """The exit code of the outcome."""
+        return ExitCode.INCOMPARABLE if self.verdict is None else _CODES[self.verdict.outcome]
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one sentence."""
+        if self.verdict is None:
+            return f"{INCOMPARABLE}: {self.reasons[0]}"
+        rows = [row for row in self.verdict.rows if row.outcome is self.verdict.outcome]
+        if self.verdict.outcome is GateOutcome.UNDECIDED:
+            return f"undecided: {self._explain_undecided(rows)}"
+        of = ", ".join(dict.fromkeys(self.name(row) for row in rows))
+        margins = " or ".join(dict.fromkeys(f"{100 * row.series.margin:g} %" for row in rows))
+        units = _count(self.verdict.pairs, "pair" if rows[0].series.paired else "run a side")
+        return f"{self.outcome} by more than {margins}: {of} ({units})"
+
+    def _explain_undecided(self, rows: Sequence[GateRow]) -> str:
+        """Write how many more pairs would probably decide, or why that is not known."""
+        verdict = self.verdict
+        if verdict is not None and verdict.more_pairs is not None:
+            what = "pair" if all(row.series.paired for row in rows) else "run a side"
+            return f"about {_count(verdict.more_pairs, what)} more would decide"
+        why = next((row.why for row in rows if row.why), "")
+        return why or "more than 1,000 more runs would be needed: give a wider --margin, or longer runs"
+
+    def name(self, row: GateRow) -> str:
+        """Name the metric of a row as it was asked for."""
+        return next(metric.name for metric in self.metrics if metric.key == row.series.name)
+
+
+def _count(number: int, noun: str) -> str:
+    """Write a number of a noun that may be two words: `3 runs a side`."""
+    first, _, rest = noun.partition(" ")
+    return " ".join(filter(None, (format_count(number, first), rest)))
+
+
+def render_text(result: GateResult) -> str:
+    """Write a result for a terminal, in 80 columns: the table, its notes, and last the outcome."""
+    parts = [] if result.verdict is None else [render_text_table(_make_table(result, result.verdict))]
+    lines = [line for note in _list_notes(result) for line in wrap_text(note)]
+    ending = wrap_text(f"gate: {result.sentence}")
+    return "".join(parts) + "".join(f"{line}\n" for line in (*lines, *ending))
+
+
+def render_markdown(result: GateResult) -> str:
+    """Write a result as Markdown, for the summary of a pipeline's job."""
+    head = f"### loadgen gate: {escape_markdown(result.sentence)}\n\n"
+    table = (
+        "" if result.verdict is None else render_markdown_table(_make_table(result, result.verdict)) + "\n"
+    )
+    return head + table + "".join(f"* {escape_markdown(clean_line(note))}\n" for note in _list_notes(result))
+
+
+def _list_notes(result: GateResult) -> Iterator[str]:
+    """Yield what stands below the table: reasons after the first, rows without a test, remarks."""
+    yield from result.reasons[1:]
+    if result.verdict is not None:
+        for row in result.verdict.rows:
+            if row.why:
+                yield f"{result.name(row)}, {row.series.load}: {row.why}"
+    yield from result.remarks
+
+
+def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
+    """Make the table of a verdict: a row a metric under each load."""
+    columns = ("load", "metric", "new", "base", "slower by", "interval", "margin", "verdict")
+    return make_table(columns, (_list_cells(result, row) for row in verdict.rows), spanned=1)
+
+
+def _list_cells(result: GateResult, row: GateRow) -> tuple[str, ...]:
+    """List the cells of a row; a dash where it has no test."""
+    series = row.series
+    tested = math.isfinite(row.ratio)
+    return (
+        series.load,
+        result.name(row),
+        _format_mean(series.new),
+        _format_mean(series.base),
+        f"{100 * (row.ratio - 1):+.1f} %" if tested else "-",
+        f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-",
+        f"{100 * series.margin:g} %",
+        row.outcome.value,
+    )
+
+
+def _format_mean(values: Sequence[float]) -> str:
+    """Write the mean of values with four digits; a dash if there are none."""
+    return f"{math.fsum(values) / len(values):.4g}" if values else "-"
+
+
+def encode_result(result: GateResult) -> dict[str, Any]:
+    """Encode a result as plain values; a number that is not known is null."""
+    verdict = result.verdict
+    rows = [] if verdict is None else [_encode_row(result, row) for row in verdict.rows]
+    return {
+        "outcome": result.outcome,
+        "exit_code": int(result.code),
+        "sentence": result.sentence,
+        "pairs": 0 if verdict is None else verdict.pairs,
+        "more_pairs": None if verdict is None else verdict.more_pairs,
+        "alpha": result.plan.alpha,
+        "sequential": result.plan.sequential,
+        "rows": rows,
+        "reasons": list(result.reasons),
+        "remarks": list(result.remarks),
+        "directory": result.directory or None,
+    }
+
+
+def _encode_row(result: GateResult, row: GateRow) -> dict[str, Any]:
+    """Encode a row with the values of both sides."""
+    numbers = {name: getattr(row, name) for name in ("ratio", "low", "high", "level", "p")}
+    series = row.series
+    return {
+        "metric": result.name(row),
+        "figure": series.name,
+        "load": series.load,
+        "outcome": row.outcome.value,
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+        "margin": series.margin,
+        "more_pairs": row.more_pairs,
+        "why": row.why,
+        "paired": series.paired,
+        "new": list(series.new),
+        "base": list(series.base),
+    }
+
+
+def render_junit(result: GateResult) -> str:
+    """Write a result as JUnit's XML: a test case a row; slower fails, undecided is skipped.
+
+    What cannot be compared is one case with an error.
+    """
+    rows = () if result.verdict is None else result.verdict.rows
+    counts = {
+        "tests": len(rows) or 1,
+        "failures": sum(row.outcome is GateOutcome.SLOWER for row in rows),
+        "errors": int(result.verdict is None),
+    }
+    skipped = sum(row.outcome is GateOutcome.UNDECIDED for row in rows)
+    attributes = {"name": _SUITE, **{name: str(count) for name, count in counts.items()}}
+    root = ElementTree.Element("testsuites", attributes)
+    suite = ElementTree.SubElement(root, "testsuite", {**attributes, "skipped": str(skipped)})
+    for row in rows:
+        names = {"classname": clean_line(row.series.load), "name": clean_line(result.name(row))}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        if row.outcome is not GateOutcome.NOT_SLOWER:
+            tag = "failure" if row.outcome is GateOutcome.SLOWER else "skipped"
+            ElementTree.SubElement(case, tag, _describe_case(row.outcome.value, row.why or _describe(row)))
+    if result.verdict is None:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": _SUITE, "name": "comparable"})
+        error = ElementTree.SubElement(case, "error", _describe_case(INCOMPARABLE, result.reasons[0]))
+        error.text = "\n".join(map(clean_line, result.reasons))
+    ElementTree.SubElement(suite, "system-out").text = "\n".join(
+        map(clean_line, render_text(result).split("\n"))
+    )
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
+
+
+def _describe_case(kind: str, message: str) -> dict[str, str]:
+    return {"type": kind, "message": clean_line(message)}
+
+
+def _describe(row: GateRow) -> str:
+    """Describe a row's slowdown in a sentence."""
+    by, low, high = (100 * (ratio - 1) for ratio in (row.ratio, row.low, row.high))
+    return f"slower by {by:.1f} % ({low:.1f} to {high:.1f} %), margin {100 * row.series.margin:g} %"

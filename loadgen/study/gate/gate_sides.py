@@ -1,0 +1,299 @@
+"""Gate sides: the runs of the new build and of its base, under each load, and why they cannot be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.rule import Severity
+from loadgen.base.text import clean_line, format_count, list_first
+from loadgen.figures.figure_table import SELECTABLE, find_figure
+from loadgen.study.compare import comparability, comparison, machine_states, run_groups, statistics
+from loadgen.study.compare.comparison import INVALID
+from loadgen.study.compare.tables.comparison_report import describe_load
+from loadgen.study.consistency.self_consistency import judge_figures
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_verdict import GateSeries
+from loadgen.study.importers.result_sources import Sources
+from loadgen.study.load_table import SIMULATION
+from loadgen.study.run_summary import FailedCell, Reported
+
+NEW, BASE = "new", "base"
+_CLIENT, _STATE = "client", "state"  # rules of comparability that only mark, or are judged here
+_NAMED = 4
+
+
+class GateSides(msgspec.Struct, frozen=True):
+    """The runs of both sides under one load, in the order of measuring; a side may have none."""
+
+    load: str  # in words, with the row's name where there are several
+    new: tuple[Reported, ...]
+    base: tuple[Reported, ...]
+
+    @property
+    def runs(self) -> tuple[Reported, ...]:
+        """The runs of both sides, the new ones first."""
+        return (*self.new, *self.base)
+
+
+def match_places(read: Sources, new: str, base: str) -> tuple[list[GateSides], list[str]]:
+    """Match the runs of two places, as `Reported.place` has them, by row and load; return reasons against it.
+
+    A side of one row is compared with one of another name; rows of several are matched by name. Raises
+    UsageError where a place has no run, or both are one.
+    """
+    if new == base:
+        raise UsageError(f"{new} was named before: give the runs of the new side, and those of the base")
+    runs = {place: [run for run in _list_runs(read) if run.place == place] for place in (new, base)}
+    if bare := [place for place in (new, base) if not runs[place]]:
+        why = read.errors[0] if read.errors else f"{bare[0]} has no run of its own"
+        raise UsageError(why if bare[0] in why else f"{bare[0]} has no run of its own: {why}")
+    by_server = len({run.cell.server for own in runs.values() for run in own if run.cell}) > 1
+    names = {place: run_groups.name_rows(own, by_server=by_server) for place, own in runs.items()}
+    rows = [dict.fromkeys(names[place]) for place in (new, base)]
+    reasons = list(map(describe_failure, read.failures))
+    if len(rows[0]) == len(rows[1]) == 1:
+        return group_sides(runs[new], runs[base]), reasons
+    sides: list[GateSides] = []
+    for name in rows[0] | rows[1]:
+        own, other = (
+            [run for run, row in zip(runs[place], names[place], strict=True) if row == name]
+            for place in (new, base)
+        )
+        if own and other:
+            sides += group_sides(own, other, name)
+        else:
+            reasons.append(f"{name} has runs in {new if own else base} alone")
+    return sides, reasons
+
+
+def match_rows(read: Sources, baseline: str) -> tuple[list[GateSides], list[str]]:
+    """Match each row's runs with those of the row `baseline`, of one place; return reasons against it.
+
+    Raises UsageError where there is no such row, or no other.
+    """
+    runs = _list_runs(read)
+    cells = [run.cell for run in runs if run.cell] + [failure.cell for failure in read.failures]
+    by_server = len({cell.server for cell in cells}) > 1
+    names = run_groups.name_rows(runs, by_server=by_server)
+    rows = list(dict.fromkeys(names))
+    matches = comparison.match_rows(baseline, rows) if baseline else []
+    if not matches or len(rows) < 2:
+        wrong = f"--baseline {baseline}: no such row" if baseline and rows[1:] else "there is no base"
+        advice = "name one with --baseline" if rows[1:] else "give the runs of the base too"
+        raise UsageError(f"{wrong}: {advice}; there are {list_first(rows, _NAMED)}")
+    base = [run for run, row in zip(runs, names, strict=True) if row == matches[0]]
+    others = [row for row in rows if row != matches[0]]
+    sides: list[GateSides] = []
+    for name in others:
+        own = [run for run, row in zip(runs, names, strict=True) if row == name]
+        sides += group_sides(own, base, name if len(others) > 1 else "")
+    return sides, list(map(describe_failure, read.failures))
+
+
+def _list_runs(read: Sources) -> list[Reported]:
+    """List the runs outside of searches, in the order of measuring, contradictions judged.
+
+    Raises UsageError where there are only searches for a limit, or a run is there twice, as in a copy.
+    """
+    runs = read.outside_searches.reported
+    if read.limits and not runs:
+        raise UsageError(
+            "these are searches for a limit: a gate judges runs; `loadgen compare` has the limits"
+        )
+    kept, repeated = run_groups.drop_repeated(run_groups.sort_as_measured([*map(judge_figures, runs)]))
+    if repeated:
+        raise UsageError(f"{repeated[0].source} is a run that was given twice: give each once")
+    return kept
+
+
+def group_sides(new: Sequence[Reported], base: Sequence[Reported], name: str = "") -> list[GateSides]:
+    """Group the runs of two sides by load; `name` stands before each load if it is not ""."""
+    names = [NEW] * len(new) + [BASE] * len(base)
+    return [
+        GateSides(
+            ": ".join(filter(None, (name, describe_load(group.load)))),
+            group.rows.get(NEW, ()),
+            group.rows.get(BASE, ()),
+        )
+        for group in run_groups.group_runs([*new, *base], names)
+    ]
+
+
+def pair_repeats(runs: Iterable[Reported], base: str, new: Sequence[str]) -> list[GateSides]:
+    """Pair the runs of a campaign's arms by repeat, as far as every repeat is whole; [] before the first.
+
+    A repeat is whole if the arms `base` and `new` have a run of it under every profile; those after one that
+    is not are left out.
+    """
+    by_cell = {(cell.arm, cell.profile, cell.repeat): run for run in runs if (cell := run.cell) is not None}
+    profiles = list(dict.fromkeys(profile for _, profile, _ in by_cell))
+    every = [(arm, profile) for arm in (base, *new) for profile in profiles]
+    pairs = 0
+    while every and all((arm, profile, pairs) in by_cell for arm, profile in every):
+        pairs += 1
+    sides: list[GateSides] = []
+    for arm, profile in ((arm, profile) for arm in new for profile in profiles if pairs):
+        own, other = ([by_cell[side, profile, repeat] for repeat in range(pairs)] for side in (arm, base))
+        sides += group_sides(own, other, arm if len(new) > 1 else "")
+    return sides
+
+
+def describe_failure(failure: FailedCell) -> str:
+    """Write which cell of a campaign failed, and why."""
+    cell, why = failure.cell, clean_line(failure.reason.partition("\n")[0])
+    return f"r{cell.repeat} {cell.arm}, {cell.profile}: FAILED: {why}"
+
+
+def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allows_state: bool) -> list[str]:
+    """List why sides cannot be compared, the gravest first; [] if they can.
+
+    They cannot be where a load is of one side alone, a run is INVALID, ended early or was measured by another
+    client, a rule of comparability refuses them, the machine's state differs (unless `allows_state`), or a
+    run lacks a figure that others have.
+    """
+    whole = [each for each in sides if each.new and each.base]
+    lone = [each for each in sides if not (each.new and each.base)]
+    reasons = list(_explain_lone(lone))
+    for each in whole:
+        own = [*_explain_runs(each), *_explain_rules(each, Severity.REFUSED)]
+        own += [] if allows_state else _explain_states(each)
+        own += _explain_figures(each, metrics)
+        reasons += [f"{each.load}: {reason}" if len(whole) > 1 else reason for reason in own]
+    return list(dict.fromkeys(reasons))
+
+
+def list_remarks(sides: Sequence[GateSides], allows_state: bool) -> list[str]:
+    """List what a reader should know of sides that are compared: marks of the rules, doubts, simulations."""
+    remarks = [SIMULATION] if any(run.simulated for each in sides for run in each.runs) else []
+    for each in sides:
+        remarks += _explain_rules(each, Severity.MARKED)
+        remarks += _explain_states(each) if allows_state else []
+        for side, runs in ((NEW, each.new), (BASE, each.base)):
+            suspect = [run for run in runs if run.level == "SUSPECT"]
+            remarks += _count_runs(side, suspect, len(runs), "SUSPECT")
+    return list(dict.fromkeys(remarks))
+
+
+def _explain_lone(lone: Sequence[GateSides]) -> Iterator[str]:
+    """Yield which loads are of one side alone: in one sentence if each side has one."""
+    new, base = ([each for each in lone if getattr(each, side)] for side in (NEW, BASE))
+    if len(new) == len(base) == 1:
+        yield f"another load: {new[0].load}; base {base[0].load}"
+        return
+    yield from (f"the base has no run of {each.load}" for each in new)
+    yield from (f"only the base has runs of {each.load}" for each in base)
+
+
+def _explain_runs(sides: GateSides) -> Iterator[str]:
+    """Yield which runs of a side are INVALID, or ended early since the server fell behind."""
+    for side, runs in ((NEW, sides.new), (BASE, sides.base)):
+        yield from _count_runs(side, [run for run in runs if run.level == INVALID], len(runs), INVALID)
+        if saturated := sum(run.saturated for run in runs):
+            share = f"{saturated} of {format_count(len(runs), 'run')}"
+            yield f"{side}: {share} ended early: the server fell behind"
+
+
+def _count_runs(side: str, runs: Sequence[Reported], of: int, level: str) -> Iterator[str]:
+    """Yield how many runs of a side have a level, with their doubts; nothing if none has."""
+    if runs:
+        doubts = ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts))
+        yield f"{side}: {len(runs)} of {format_count(of, 'run')} {level}{f': {doubts}' if doubts else ''}"
+
+
+def _explain_rules(sides: GateSides, severity: Severity) -> list[str]:
+    """List the differences by the rules of one severity, of each run from the first of the base.
+
+    Another client is refused here: latencies are not defined alike, and no margin makes up for that.
+    """
+    first = sides.base[0]
+    findings = [
+        finding
+        for run in (*sides.new, *sides.base[1:])
+        for finding in comparability.find_differences(run, first)
+        if finding.rule.code != _STATE
+    ]
+    if severity is Severity.REFUSED:
+        chosen = [each for each in findings if each.rule.severity is severity or each.rule.code == _CLIENT]
+    else:
+        chosen = [each for each in findings if each.rule.severity is severity and each.rule.code != _CLIENT]
+    return list(dict.fromkeys(f"{finding.rule.code}: {finding.evidence}" for finding in chosen))
+
+
+def _explain_states(sides: GateSides) -> list[str]:
+    """List by what the machine's state of each new run differs from that of the base's run next to it."""
+    pairs = ((run, sides.base[min(at, len(sides.base) - 1)]) for at, run in enumerate(sides.new))
+    apart = (machine_states.explain_state_differences(run, base) for run, base in pairs)
+    return [f"state of the machine: {what}" for what in dict.fromkeys(filter(None, apart))]
+
+
+def _explain_figures(sides: GateSides, metrics: Iterable[GateMetric]) -> Iterator[str]:
+    """Yield which runs lack a figure, and where a figure is another quantity on one side."""
+    for metric in metrics:
+        for side, runs in ((NEW, sides.new), (BASE, sides.base)):
+            if lacking := sum(comparison.read_figure(run, metric.key) is None for run in runs):
+                yield f"{side}: {lacking} of {format_count(len(runs), 'run')} without {metric.name}"
+        if other := comparability.explain_other_quantity(metric.key, sides.runs):
+            yield other
+
+
+def check_metrics(metrics: Sequence[GateMetric], runs: Sequence[Reported]) -> None:
+    """Raise UsageError of a metric that no run has, with those of its figure that there are."""
+    for metric in metrics:
+        if any(comparison.read_figure(run, metric.key) is not None for run in runs):
+            continue
+        known = find_figure(metric.key)
+        keys = Counter(key for run in runs for key in run.figures if run.figure(key) is not None)
+        like = [key for key in keys if known is not None and find_figure(key) is known] or list(keys)
+        more = ""
+        if known is not None and known.key in SELECTABLE:
+            more = ": a percentile is there if --metric-percentiles of the runs names it"
+        raise UsageError(
+            f"--metric {metric.name}: no run has {metric.key}{more}; there are {list_first(like, _NAMED)}"
+        )
+
+
+def choose_metric(sides: Sequence[GateSides]) -> GateMetric:
+    """Choose the figure that a gate judges if none is named: the one that decides in `loadgen compare`."""
+    runs = [run for each in sides for run in each.runs]
+    column = comparison.find_column(comparison.choose_headline(runs[0].load, runs))
+    return GateMetric(column.label, column.key, bool(column.higher_is_faster))
+
+
+def make_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSeries]:
+    """Make the series of given runs, a unit a start of the server or a run, paired as by `compare`."""
+
+    def make_one(metric: GateMetric) -> GateSeries:
+        units = statistics.pair_units(sides.new, sides.base, _read(metric))
+        return GateSeries(
+            metric.key, sides.load, tuple(units.row), tuple(units.baseline), units.paired,
+            metric.higher_is_faster, metric.margin,
+        )  # fmt: skip
+
+    return [make_one(metric) for metric in metrics]
+
+
+def make_paired_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSeries]:
+    """Make the series of runs that were measured in turn, the n-th of both sides a pair.
+
+    All runs must have the figures, and the sides as many runs.
+    """
+    return [
+        GateSeries(
+            metric.key,
+            sides.load,
+            tuple(comparison.read_figure(run, metric.key) or 0.0 for run in sides.new),
+            tuple(comparison.read_figure(run, metric.key) or 0.0 for run in sides.base),
+            True,
+            metric.higher_is_faster,
+            metric.margin,
+        )
+        for metric in metrics
+    ]
+
+
+def _read(metric: GateMetric) -> Callable[[Reported], float | None]:
+    return lambda run: comparison.read_figure(run, metric.key)

@@ -1,0 +1,162 @@
+"""`loadgen gate CAMPAIGN.toml`: pairs in turn until it knows, on servers of each pair or kept; it goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import cells, facts, the_directory, written
+from fakes.virtual_serving import virtual_engines
+from loadgen import cli
+from loadgen.base.errors import ExitCode
+from loadgen.base.signals import Stopped
+from loadgen.study.series.campaign.execution import Execution
+
+pytestmark = [
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+FAST, SLOW = "h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"
+BASE = {"name": "base", "preset": FAST}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def gate(path: Path | str, *words: str) -> int:
+    with virtual_engines():
+        return gate_on_engines(path, *words)
+
+
+def gate_on_engines(path: Path | str, *words: str) -> int:
+    return cli.main(["gate", str(path), *words])
+
+
+def repeats(place: Path) -> list[tuple[str, int]]:
+    """The arm and repeat of each cell, in the order of measuring."""
+    told = [facts(place, known) for known in cells(place)]
+    told.sort(key=lambda each: each["started"])
+    return [(each["cell"]["checkpoint"], each["cell"]["repeat"]) for each in told]
+
+
+@pytest.mark.parametrize(
+    ("new", "code", "outcome"), [(SLOW, ExitCode.SLOWER, "slower"), (FAST, ExitCode.FIGURES, "not slower")]
+)
+def test_it_measures_in_turn_until_it_knows(
+    new: str, code: int, outcome: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": new})
+    assert gate(path, "--max-pairs", "12") == code
+    lines = capsys.readouterr().out.splitlines()
+    place = the_directory()
+    order = repeats(place)
+    pairs = len(order) // 2
+    assert 3 <= pairs < 12
+    turns = [["base", "new"], ["new", "base"]]
+    assert order == [(name, pair) for pair in range(pairs) for name in turns[pair % 2]]
+    assert f"after {pairs} pairs: {outcome}" in lines
+    assert lines[-1] == f"gate: {outcome} by more than 3 %: tok/s ({pairs} pairs)"
+    assert json.loads((place / "gate.json").read_text("utf-8"))["arms"] == [
+        "base on embedded",
+        "new on embedded",
+    ]
+    assert gate(str(place)) == code  # who judges it again decides alike
+    assert capsys.readouterr().out.splitlines()[-1] == lines[-1]
+
+
+@pytest.mark.whole
+def test_servers_that_are_started_once_are_kept_next_to_each_other(tmp_path: Path) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": SLOW}, starts="once")
+    assert gate_on_engines(path, "--quiet") == ExitCode.SLOWER
+    place = the_directory()
+    assert [name for name, _ in repeats(place)[:4]] == ["base", "new", "new", "base"]
+    assert {facts(place, known)["cell"]["start"] for known in cells(place)} == {"once"}
+
+
+def test_pairs_that_run_out_are_undecided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": FAST})
+    assert gate(path, "--max-pairs", "3", "--margin", "0.02%", "--json") == ExitCode.UNDECIDED
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    assert (told["outcome"], told["pairs"], told["sequential"]) == ("undecided", 3, True)
+    assert told["sentence"].startswith("undecided: ")
+
+
+def test_arms_of_other_loads_are_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": FAST, "profiles": ["smoke"]})
+    assert gate(path, "--junit", "gate.xml") == ExitCode.INCOMPARABLE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown == ("gate: incomparable: another load: new on embedded has smoke, base on embedded tiny")
+    assert not Path("runs").exists()
+    assert "<error" in Path("gate.xml").read_text("utf-8")
+
+
+def test_an_interrupted_gate_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": SLOW})
+    kept = Execution.keep
+
+    def stop_at_the_third(self: Execution, step: Any, point: Any) -> None:
+        if len(self.done) == 2:
+            raise Stopped(2)
+        kept(self, step, point)
+
+    monkeypatch.setattr(Execution, "keep", stop_at_the_third)
+    assert gate(path) == ExitCode.INTERRUPTED
+    resume = re.findall(r"resume with: loadgen gate (.+)", capsys.readouterr().out)[0].split()
+    monkeypatch.setattr(Execution, "keep", kept)
+    place = the_directory()
+    before = cells(place)
+    assert len(before) == 2
+    for words in (["--margin", "9%"], ["--max-pairs", "9"], ["--metric", "ttft"], ["--alpha", "0.1"]):
+        assert gate(resume[0], *resume[1:], *words) == ExitCode.USAGE
+        assert "was begun as another gate: " in capsys.readouterr().err
+    assert gate(resume[0], *resume[1:]) == ExitCode.SLOWER
+    assert set(before) < set(cells(the_directory()))
+
+
+@pytest.mark.whole
+def test_a_cell_that_failed_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "base_url": "http://127.0.0.1:9"})
+    assert gate_on_engines(path) == ExitCode.INCOMPARABLE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "gate: incomparable: r0 new on attached, tiny: FAILED: " in shown
+    assert len(cells(the_directory())) == 1  # it ended there
+
+
+@pytest.mark.parametrize(
+    ("tables", "words", "message"),
+    [
+        ([BASE], [], "has one arm: add the base as another of [[checkpoints]]"),
+        ([BASE, {"name": "new", "preset": FAST}], ["--baseline", "nwe"], "--baseline nwe: no such arm"),
+        (
+            [BASE, {"name": "new", "preset": FAST}],
+            ["--metric", "ttft_p90"],
+            "have p99: add it to metric_perc",
+        ),
+        ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "2"], "--max-pairs 2: give at least 3"),
+        ([BASE, {"name": "new", "launch_command": "x"}], [], "allow it with --allow-launch"),
+        ([BASE, {"name": "new", "model": "${M}"}], [], "M not set in the environment"),
+    ],
+    ids=["one arm", "baseline", "percentile", "pairs", "launch", "variable"],
+)
+def test_what_cannot_be_measured_is_refused_before_it_is(
+    tables: list[dict[str, Any]], words: list[str], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert gate(written(tmp_path, *tables), *words) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_limit_is_no_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": FAST}, limit={"slo": "ttft p90 < 1s"})
+    assert gate(path) == ExitCode.USAGE
+    assert "a gate measures runs: leave [limit] out" in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""`loadgen gate` over given runs: its exit codes, what it writes, and what it refuses before it does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.base.errors import ExitCode
+from loadgen.study.history.history_file import read_history
+
+SEEDS = range(4)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    for name in ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def kept(place: str, speed: float = 1.0, seeds: range = SEEDS, **told: Any) -> str:
+    """A directory of runs, the k-th with the k-th prompts, of 160 requests, whose figures hardly vary."""
+    told = {"requests": 160, "tokens": 6, "concurrency": 8, **told}
+    for seed in seeds:
+        run = made_runs.run(speed=speed, seed=seed, plan_digest=f"plan-{seed}", **told)
+        directory = Path(place, f"run-{seed}")
+        directory.mkdir(parents=True)
+        made_runs.keep(run, directory)
+    return place
+
+
+def gate(*words: str) -> int:
+    return cli.main(["gate", *words])
+
+
+@pytest.mark.parametrize(
+    ("new", "words", "code", "last"),
+    [
+        ({}, [], 0, "gate: not slower by more than 3 %: tok/s (4 pairs)"),
+        ({"speed": 1.3}, [], 0, "gate: not slower by more than 3 %: tok/s (4 pairs)"),
+        ({"speed": 0.8}, [], 5, "gate: slower by more than 3 %: tok/s (4 pairs)"),
+        ({"speed": 0.8}, ["--margin", "50%"], 0, "gate: not slower by more than 50 %: tok/s (4 pairs)"),
+        (
+            {"speed": 0.8},
+            ["--metric", "tpot,ttft_p99", "--margin", "ttft_p99=90%"],
+            5,
+            "gate: slower by more than 3 %: tpot (4 pairs)",
+        ),
+        ({"requests": 152}, [], 7, "gate: incomparable: requests: requests: 152, baseline 160"),
+        ({"concurrency": 4}, [], 7, "gate: incomparable: concurrency: concurrency 4, baseline 8"),
+        ({"failed": 120}, [], 7, "gate: incomparable: new: 4 of 4 runs INVALID: many-failures"),
+    ],
+    ids=["same", "faster", "slower", "margin", "metrics", "requests", "concurrency", "invalid"],
+)
+def test_the_exit_code_is_the_outcome(
+    new: dict[str, Any], words: list[str], code: int, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gate(kept("new", **{"speed": 1.001, **new}), kept("base"), *words) == code
+    assert capsys.readouterr().out.splitlines()[-1].startswith(last[:78])
+
+
+def test_two_repeats_are_undecided_with_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate(kept("new", 0.97, range(2)), kept("base", seeds=range(2))) == ExitCode.UNDECIDED
+    assert "gate: undecided: " in capsys.readouterr().out
+
+
+def test_it_writes_where_pipelines_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    monkeypatch.setenv("GITHUB_SHA", "c0ffee")
+    Path("summary.md").write_text("before", "utf-8")
+    words = ["--json", "--junit", "gate.xml", "--history", "h.jsonl", "--label", "v2"]
+    assert gate(kept("new", 0.8), kept("base"), *words) == ExitCode.SLOWER
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    assert (told["outcome"], told["exit_code"], told["pairs"]) == ("slower", 5, 4)
+    assert '<failure type="slower"' in Path("gate.xml").read_text("utf-8")
+    before, heading, *_ = Path("summary.md").read_text("utf-8").splitlines()
+    assert (before, heading) == ("before", "### loadgen gate: slower by more than 3 %: tok/s (4 pairs)")
+    (entry,) = read_history("h.jsonl")
+    assert (entry.label, entry.commit, entry.verdict, entry.runs) == ("v2", "c0ffee", "slower", 4)
+
+
+def test_an_output_that_cannot_be_written_makes_4_of_0(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("gate.xml").mkdir()
+    assert gate(kept("new", 1.001), kept("base"), "--junit", "gate.xml") == ExitCode.UNWRITTEN
+    assert "loadgen: cannot write gate.xml: " in capsys.readouterr().err
+
+
+@loop_over(
+    ("words", "message"),
+    [
+        (["nowhere", "base"], "nowhere: No such file or directory"),
+        (["bare", "base"], "bare has no known results in 0 files"),
+        (["broken.json", "base"], "broken.json"),
+        (["base", "base"], "base was named before"),
+        (["base", "copy"], "copy/run-0 is a run that was given twice: give each once"),
+        (["new", "base", "other"], "give two places, NEW and BASE"),
+        (["base"], "there is no base: give the runs of the base too"),
+        (["new", "base", "--baseline", "x"], "--baseline names the base in one place"),
+        (["new", "base", "--metric", "tftt"], "no such figure, did you mean 'ttft'?"),
+        (["new", "base", "--metric", "ttft_p90"], "no run has p90_ttft_ms"),
+        (["new", "base", "--margin", "3"], "'3' is not a share"),
+        (["new", "base", "--alpha", "1"], "--alpha 1: give a probability below 0.5"),
+        (["new", "base", "--junit", "no/where.xml"], "--junit no/where.xml: no is no directory"),
+        (["new", "base", "--history", "torn.jsonl"], "torn.jsonl:1 is no entry of a history"),
+        (["new", "base", "--max-pairs", "5"], "--max-pairs is for a campaign's file"),
+        (["c.toml", "base"], "c.toml is a campaign's file, which is measured: give it alone"),
+    ],
+)
+def test_bad_input_is_one_line_and_2_and_nothing_is_written(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("base").exists():
+        kept("new", 0.9, seeds=range(2))
+        kept("base", seeds=range(2))
+        kept("copy", seeds=range(2))
+        Path("bare").mkdir()
+        Path("broken.json").write_text('{"vllm": 1', "utf-8")
+        Path("torn.jsonl").write_text("{}\n", "utf-8")
+    before = sorted(Path().rglob("*"))
+    capsys.readouterr()
+    assert gate(*words) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert message in shown.err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_history_of_another_load_is_refused_before_anything_is_written() -> None:
+    kept("base")
+    assert gate(kept("new", 1.001), "base", "--history", "h.jsonl") == 0
+    one = Path("h.jsonl").read_bytes()
+    others = kept("other", tokens=9), kept("others", 1.001, tokens=9)
+    assert gate(*others, "--history", "h.jsonl", "--junit", "j.xml") == ExitCode.USAGE
+    assert (Path("h.jsonl").read_bytes(), Path("j.xml").exists()) == (one, False)

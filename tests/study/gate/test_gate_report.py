@@ -1,0 +1,138 @@
+"""Gate report: each outcome as text, JSON, Markdown and JUnit's XML, which Jenkins' schema takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from msgspec.structs import replace
+
+from builders.loops import loop_over
+from loadgen.base.errors import ExitCode
+from loadgen.base.text import WIDTH
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_report import (
+    GateResult,
+    encode_result,
+    render_junit,
+    render_markdown,
+    render_text,
+)
+from loadgen.study.gate.gate_verdict import GatePlan, GateSeries, judge_gate
+
+etree = pytest.importorskip("lxml.etree", reason="lxml is not installed")
+LOAD = "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
+SPEED, LATENCY = GateMetric("tok/s", "output_throughput", True), GateMetric("ttft", "mean_ttft_ms", False)
+BASE = (100.0, 101.0, 99.0, 100.5, 99.5)
+PLAN = GatePlan()
+XSD = Path(__file__).parents[2] / "data" / "schemas" / "jenkins_junit_10.xsd"
+
+
+def judged(*factors: float, base: tuple[float, ...] = BASE) -> GateResult:
+    """The result of figures that are so many times the base's, the first a throughput, then a latency."""
+    metrics = (SPEED, LATENCY)[: len(factors)]
+    noise = (1.001, 0.999, 1.0, 1.0005, 0.9995)
+    series = [
+        GateSeries(
+            metric.key, LOAD, tuple(value * factor * one for value, one in zip(base, noise, strict=False)),
+            base, True, metric.higher_is_faster,
+        )
+        for metric, factor in zip(metrics, factors, strict=True)
+    ]  # fmt: skip
+    return GateResult(PLAN, metrics, judge_gate(series, PLAN), remarks=("new: 1 of 5 runs SUSPECT: x",))
+
+
+SLOWER, SAME = judged(0.9, 1.0), judged(1.0)
+UNDECIDED, FEW = judged(0.97), judged(1.0, base=BASE[:1])
+REFUSED = GateResult(
+    PLAN, (SPEED,), reasons=("machine: on H20, baseline Thor", "concurrency: 8\x07, baseline 4")
+)
+
+
+@loop_over(
+    ("result", "code", "sentence"),
+    [
+        (SAME, ExitCode.FIGURES, "not slower by more than 3 %: tok/s (5 pairs)"),
+        (SLOWER, ExitCode.SLOWER, "slower by more than 3 %: tok/s (5 pairs)"),
+        (
+            FEW,
+            ExitCode.UNDECIDED,
+            "undecided: one run a side has no spread: a verdict needs at least two runs",
+        ),
+        (REFUSED, ExitCode.INCOMPARABLE, "incomparable: machine: on H20, baseline Thor"),
+    ],
+)
+def test_an_outcome_is_a_code_and_the_last_line(result: GateResult, code: ExitCode, sentence: str) -> None:
+    text = render_text(result)
+    assert (result.code, result.sentence) == (code, sentence)
+    assert " ".join(text.split()).endswith(f"gate: {sentence}")
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+
+
+def test_undecided_has_the_number_of_pairs_that_would_decide() -> None:
+    assert UNDECIDED.verdict is not None
+    for more, sentence in (
+        (7, "undecided: about 7 pairs more would decide"),
+        (1, "undecided: about 1 pair more would decide"),
+        (None, "undecided: more than 1,000 more runs would be needed: give a wider --margin, or longer runs"),
+    ):
+        verdict = replace(UNDECIDED.verdict, more_pairs=more)
+        assert replace(UNDECIDED, verdict=verdict).sentence == sentence
+    assert UNDECIDED.code == ExitCode.UNDECIDED
+
+
+def test_the_table_has_a_row_a_metric_with_its_interval() -> None:
+    lines = render_text(SLOWER).splitlines()
+    assert LOAD in lines
+    (speed,) = (line.split() for line in lines if line.startswith("  tok/s"))
+    assert [*speed[:3], *speed[3:5], *speed[-3:]] == ["tok/s", "90", "100", "+11.1", "%", "3", "%", "slower"]
+    assert "new: 1 of 5 runs SUSPECT: x" in lines
+
+
+def test_the_json_is_one_line_without_nan() -> None:
+    for result in (SLOWER, SAME, FEW, REFUSED):
+        line = json.dumps(encode_result(result), allow_nan=False)
+        told = json.loads(line)
+        assert (told["outcome"], told["exit_code"]) == (result.outcome, int(result.code))
+        assert "\n" not in line
+    assert encode_result(FEW)["rows"][0]["ratio"] is None
+    assert [row["outcome"] for row in encode_result(SLOWER)["rows"]] == ["slower", "not slower"]
+    assert encode_result(REFUSED)["reasons"] == list(REFUSED.reasons)
+
+
+def test_the_summary_is_a_heading_a_table_and_its_notes() -> None:
+    lines = render_markdown(SLOWER).splitlines()
+    assert lines[0] == "### loadgen gate: slower by more than 3 %: tok/s (5 pairs)"
+    assert [line.split(" | ")[1] for line in lines if line.startswith("| high")] == ["tok/s", "ttft"]
+    assert lines[-1] == "* new: 1 of 5 runs SUSPECT: x"
+    assert render_markdown(REFUSED).splitlines()[2:] == ["* concurrency: 8\ufffd, baseline 4"]
+
+
+@pytest.mark.parametrize(
+    ("result", "cases"),
+    [
+        (SAME, [("tok/s", None)]),
+        (SLOWER, [("tok/s", "failure"), ("ttft", None)]),
+        (FEW, [("tok/s", "skipped")]),
+        (REFUSED, [("comparable", "error")]),
+    ],
+    ids=["same", "slower", "few", "refused"],
+)
+def test_junit_has_a_case_a_row_and_is_as_the_schema_of_jenkins(
+    result: GateResult, cases: list[tuple[str, str | None]]
+) -> None:
+    text = render_junit(result)
+    etree.XMLSchema(etree.parse(str(XSD))).assertValid(etree.fromstring(text.encode()))
+    suite = ElementTree.fromstring(text)[0]
+    found = [(case.get("name"), case[0].tag if len(case) else None) for case in suite.iter("testcase")]
+    assert found == cases
+    tags = [tag for _, tag in cases]
+    counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {
+        "tests": str(len(cases)),
+        "failures": str(tags.count("failure")),
+        "errors": str(tags.count("error")),
+        "skipped": str(tags.count("skipped")),
+    }

@@ -1,0 +1,149 @@
+"""Gate sides: which runs are held against which, and every reason for which they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders.comparison_samples import HIGH, cells, failed, run, runs
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_sides import (
+    check_metrics,
+    choose_metric,
+    list_reasons,
+    make_series,
+    match_places,
+    match_rows,
+    pair_repeats,
+)
+from loadgen.study.importers.result_sources import Sources
+from loadgen.study.run_summary import Reported
+
+SPEED = GateMetric("tok/s", "output_throughput", True)
+FIVE = (100.0, 101.0, 99.0, 100.5, 99.5)
+OTHERS = (100.2, 101.2, 99.2, 100.7, 99.7)
+VLLM: dict[str, Any] = {"engine": "vLLM 1", "machine": "Thor", "level": "VALID"}
+
+
+def placed(place: str, reported: Sequence[Reported]) -> list[Reported]:
+    return [replace(each, place=place) for each in reported]
+
+
+def read(*reported: Reported, **told: Any) -> Sources:
+    return Sources(tuple(reported), **told)
+
+
+def test_two_places_are_the_new_side_and_the_base() -> None:
+    new, base = placed("new", runs("B", FIVE, **VLLM)), placed("base", runs("A", FIVE[:4], **VLLM))
+    (sides,), reasons = match_places(read(*base, *new), "new", "base")
+    assert reasons == []
+    assert (sides.new, sides.base) == (tuple(new), tuple(base))
+    assert sides.load == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
+    (series,) = make_series(sides, [SPEED])
+    assert series.paired
+    assert series.new == pytest.approx(FIVE[:4])
+    assert series.base == pytest.approx(FIVE[:4])
+    assert choose_metric([sides]) == SPEED
+
+
+def test_several_rows_of_a_place_are_matched_by_name() -> None:
+    new = placed("new", [*cells("A", FIVE, **VLLM), *cells("B", FIVE, **VLLM)])
+    base = placed("base", [*cells("A", OTHERS, **VLLM), *cells("C", FIVE, **VLLM)])
+    sides, reasons = match_places(read(*new, *base), "new", "base")
+    assert [each.load.partition(":")[0] for each in sides] == ["A"]
+    assert reasons == ["B has runs in new alone", "C has runs in base alone"]
+
+
+def test_a_place_without_runs_is_an_error_with_what_was_read() -> None:
+    new = placed("new", runs("A", FIVE))
+    with pytest.raises(UsageError, match=r"^base is damaged: no figures$"):
+        match_places(read(*new, errors=("base is damaged: no figures",)), "new", "base")
+    with pytest.raises(UsageError, match=r"^base has no run of its own$"):
+        match_places(read(*new), "new", "base")
+
+
+def test_of_one_place_every_other_row_is_held_against_the_base() -> None:
+    every = [*cells("A", FIVE), *cells("B", FIVE), *cells("C", FIVE)]
+    sides, reasons = match_rows(read(*every, failures=(failed("B", "it died"),)), "b")
+    assert [(each.load.partition(":")[0], len(each.new), each.base[0].name) for each in sides] == [
+        ("A", 5, "B"),
+        ("C", 5, "B"),
+    ]
+    assert reasons == ["r0 B on vllm, high-load: FAILED: it died"]
+    for named, message in (
+        ("D", "no such row: name one"),
+        ("", "there is no base: name one with --baseline"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            match_rows(read(*every), named)
+
+
+FIRST = run("A", 100.0, plan_digest="plan-0", **VLLM)
+
+
+def other(**told: Any) -> Reported:
+    return replace(FIRST, **{"figures": {**FIRST.figures, "mean_ttft_ms": 999.0}, **told})
+
+
+@loop_over(
+    ("new", "reason"),
+    [
+        (other(), None),
+        (other(engine="vLLM 2"), None),
+        (other(level="SUSPECT", doubts=("first-wave",)), None),
+        (other(level="INVALID", doubts=("many-failures",)), "new: 1 of 1 run INVALID: many-failures"),
+        (other(saturated=True), "new: 1 of 1 run ended early: the server fell behind"),
+        (other(machine="H20"), "machine: on H20, baseline Thor"),
+        (other(power_mode="30W"), None),
+        (other(told_by="vllm"), "client: measured by vllm, baseline loadgen"),
+        (other(load=replace(HIGH, input_len=512.0)), "prompt length: 512 tokens per prompt, baseline 2048"),
+        (other(load=replace(HIGH, max_concurrency=4)), "concurrency: concurrency 4, baseline 8"),
+        (other(load=replace(HIGH, requests=50)), "requests: requests: 50, baseline 100"),
+        (other(figures={"mean_ttft_ms": 3.0}), "new: 1 of 1 run without tok/s"),
+        (
+            other(load=replace(HIGH, name="low-load")),
+            "another load: low-load: 2048 in / 128 out, 100 requests, 8 at a time; base high-load: 2048 in / "
+            "128 out, 100 requests, 8 at a time",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_has_its_reason(new: Reported, reason: str | None) -> None:
+    if new.load != FIRST.load:  # means are counted from the totals
+        kept = {key: value for key, value in new.figures.items() if not key.startswith("total_")}
+        new = replace(new, figures=kept)
+    places = placed("new", [new]), placed("base", [FIRST])
+    sides, reasons = match_places(read(*places[0], *places[1]), "new", "base")
+    assert [*reasons, *list_reasons(sides, [SPEED], allows_state=False)] == ([reason] if reason else [])
+
+
+def test_a_metric_that_no_run_has_is_an_error_with_those_of_its_figure() -> None:
+    with pytest.raises(UsageError, match=r"no run has p90_ttft_ms: a percentile .* there are mean_ttft_ms$"):
+        check_metrics([GateMetric("ttft_p90", "p90_ttft_ms", False)], [FIRST])
+    check_metrics([SPEED], [FIRST, other(figures={})])
+
+
+@loop_over(
+    ("repeats", "pairs"),
+    [
+        (((0, 1, 2), (0, 1, 2)), [(0, 1, 2)]),
+        (((0, 1, 2), (0, 1)), [(0, 1)]),
+        (((0, 2), (0, 1, 2)), [(0,)]),
+        (((1, 2), (0, 1, 2)), []),
+        (((), (0, 1, 2)), []),
+    ],
+)
+def test_pairs_are_the_repeats_up_to_the_first_that_is_not_whole(
+    repeats: tuple[tuple[int, ...], tuple[int, ...]], pairs: list[tuple[int, ...]]
+) -> None:
+    new, base = (
+        [each for each in cells(name, FIVE) if each.cell and each.cell.repeat in kept]
+        for name, kept in zip("BA", repeats, strict=True)
+    )
+    found = pair_repeats([*base, *new], "A on vllm", ["B on vllm"])
+    for side in ("new", "base"):
+        assert [tuple(run.cell.repeat for run in getattr(each, side) if run.cell) for each in found] == pairs

@@ -1,0 +1,109 @@
+"""The pipelines of docs/ci.md and the action: as published schemas have them, with commands that are ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.study.gate.gate_command import gate_parser
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed (extra docs)")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed (extra test)")
+ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
+SCHEMAS = ROOT / "tests" / "data" / "schemas"
+PAGE = (ROOT / "docs" / "ci.md").read_text("utf-8")
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+
+
+def block(language: str, heading: str) -> str:
+    """The code block of a language under a heading of the page."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.M | re.S)
+    return str(found)
+
+
+def github() -> Any:
+    return yaml.load(block("yaml", "GitHub"), yaml.BaseLoader)  # `on` stays a word
+
+
+def check(document: Any, schema: str) -> None:
+    """Hold a document to a schema by the rules of its draft."""
+    rules = json.loads((SCHEMAS / schema).read_text("utf-8"))
+    kind = jsonschema.validators.validator_for(rules)
+    errors = [f"{error.json_path}: {error.message}" for error in kind(rules).iter_errors(document)]
+    assert errors == []
+
+
+def test_the_workflow_is_one_of_github_and_uses_the_action_as_it_is() -> None:
+    workflow = github()
+    check(workflow, "github_workflow.json")
+    (step,) = (each for each in workflow["jobs"]["gate"]["steps"] if each.get("uses") == "./loadgen")
+    assert set(step["with"]) <= set(ACTION["inputs"])
+    required = {name for name, told in ACTION["inputs"].items() if told.get("required")}
+    assert required <= set(step["with"])
+
+
+def test_the_action_is_one_of_github() -> None:
+    check(ACTION, "github_action.json")
+
+
+def test_the_job_is_one_of_gitlab() -> None:
+    check(yaml.safe_load(block("yaml", "GitLab")), "gitlab_ci.json")
+
+
+def test_a_broken_pipeline_is_refused_by_each_schema() -> None:
+    for document, schema in (
+        ({"on": ["pull_request"], "jobs": {"gate": {"step": []}}}, "github_workflow.json"),
+        ({**ACTION, "runs": {"using": "composite"}}, "github_action.json"),
+        ({"gate": {"script": 5}}, "gitlab_ci.json"),
+    ):
+        with pytest.raises(AssertionError):
+            check(document, schema)
+
+
+def test_every_pipeline_gives_flags_that_a_gate_takes() -> None:
+    commands = re.findall(r"(?:command: |bin/loadgen )gate (.+?)(?:\n(?! {12})|\"\"\")", PAGE, re.S)
+    commands = [command for command in commands if "junit" in command]
+    assert len(commands) == 3
+    for command in commands:
+        given = gate_parser().parse_args(shlex.split(command.replace("\\", "")))
+        assert (given.places, given.allow_env, given.junit) == (["gate.toml"], ["NEW", "BASE"], "gate.xml")
+
+
+def test_the_campaign_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadgen import cli
+
+    monkeypatch.setenv("NEW", "new")
+    monkeypatch.setenv("BASE", "base")
+    path = tmp_path / "gate.toml"
+    path.write_text(block("toml", "The gate"), "utf-8")
+    allowed = ["--allow-env", "NEW", "--allow-env", "BASE"]
+    assert cli.main(["campaign", str(path), "--dry-run", *allowed]) == 0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("command", "code"), [("profiles", 0), ("gate no 'such place'", 2)])
+def test_the_action_runs_a_command_and_gives_its_code(command: str, code: int, tmp_path: Path) -> None:
+    (run,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "run")
+    program = tmp_path / "loadgen" / "bin" / "loadgen"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m loadgen "$@"\n', "utf-8")
+    program.chmod(0o755)
+    environment = {
+        **os.environ, "RUNNER_TEMP": str(tmp_path), "COMMAND": command, "PYTHONPATH": str(ROOT),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }  # fmt: skip
+    ended = subprocess.run(
+        ["bash", "-e", "-c", run["run"]], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == code
+    assert (tmp_path / "output").read_text("utf-8") == f"exit-code={code}\n"
+    assert ("such place" in ended.stderr) == (code == 2)
