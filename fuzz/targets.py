@@ -94,6 +94,7 @@ TARGETS = {
         1536,
     ),
     "results": Target(f"{_READERS}:results", ("loadgen.study.importers",), ("results/*.txt",), 3072),
+    "printed": Target(f"{_READERS}:printed", _OTHERS, ("printed/*.txt", "results/*.txt"), 2048),
     "compare": Target(f"{_READERS}:compare", ("loadgen.study.importers", "loadgen.study.compare"), (), 3072),
     "audit": Target(
         f"{_READERS}:audit",

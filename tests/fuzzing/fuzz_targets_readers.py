@@ -47,6 +47,14 @@ def results(data: bytes) -> None:
         result_sources.read_sources([str(written(data, "results"))])
 
 
+def printed(data: bytes) -> None:
+    """What a client printed, or wrote as a sheet of its own."""
+    said = data.decode("utf-8", "replace")
+    for read in result_sources.TEXTS:
+        with contextlib.suppress(UsageError):
+            json.dumps([one.figures for one in read(said, _NOWHERE)])
+
+
 def profile(data: bytes) -> None:
     """A profile."""
     with contextlib.suppress(UsageError):

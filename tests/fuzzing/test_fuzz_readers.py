@@ -47,13 +47,14 @@ PIECES = [
 SEEDS: dict[Callable[[bytes], None], str] = {
     targets.page: "results/vllm_bench_serve.stdout.txt",
     targets.results: "results/vllm_bench_serve.json",
+    targets.printed: "results/k6.stdout.txt",
     targets.profile: "../../profiles/smoke.toml",
     targets.campaign: "../../profiles/campaigns/demo.toml",
     targets.text: "published/jetson_thor_serving.csv",
 }
 
 
-@pytest.mark.parametrize("target", SEEDS, ids=["page", "results", "profile", "campaign", "text"])
+@pytest.mark.parametrize("target", SEEDS, ids=["page", "results", "printed", "profile", "campaign", "text"])
 def test_any_bytes_are_read(target: Callable[[bytes], None]) -> None:
     seed = (DATA / SEEDS[target]).read_bytes()
 

@@ -47,6 +47,9 @@ _MOST_ERRORS = 20
 _MOST_FILES = 200_000  # checked in one directory
 _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
 _HEAD_BYTES = 8192
+_JSON = re.compile(
+    r"\s*[\[{]\s*(?:[\"\[\]{}]|$)"
+)  # how results begin; a log may begin as [INFO] or [2026-11-27
 _NAMED = 3
 _LONGEST_DETAIL = 200
 # What an untrusted file can make a reader raise: it costs that file, not the comparison.
@@ -75,7 +78,7 @@ CLIENTS: tuple[ClientFormat, ...] = (
     http_clients.K6,
     http_clients.OHA,
 )
-_TEXTS = (  # that are neither JSON nor anyone's table: each reads its own client's
+TEXTS = (  # that are neither JSON nor anyone's table: each reads its own client's
     trtllm.read_report,
     guidellm_reports.read_report,
     http_clients.read_report,
@@ -301,7 +304,7 @@ class _Reading:
         if not self._claim(path):
             return
         content = json_fields.decode_text(raw, path)
-        if content.lstrip()[:1] in ("{", "[") and self._read_documents(content, path):
+        if _JSON.match(content) is not None and self._read_documents(content, path):
             return
         if tabular_clients.is_llama_sheet(content):
             for line, row in tabular_clients.read_llama_sheet(content, path):
@@ -315,7 +318,7 @@ class _Reading:
             self._add_rows(path, csv_tables.read_csv_table(content, path))
         elif pasted_blocks.HEADER.search(content) is not None:
             self._add(path, pasted_pages.read_page, content, path)
-        elif runs := next(filter(None, (read(content, path) for read in _TEXTS)), []):
+        elif runs := next(filter(None, (read(content, path) for read in TEXTS)), []):
             self._add(path, lambda: runs)
         elif not self._add_rows(path, pasted_tables.read_tables(content, path)):
             raise UsageError(

@@ -16,6 +16,8 @@ PRINTED = Path(__file__).parents[2] / "data/printed"
 TWO = (PRINTED / "guidellm_0.2.txt").read_text("utf-8")
 # As 0.4 and later do.
 THREE = (PRINTED / "guidellm_0.4.txt").read_text("utf-8")
+# As 0.8 does, with the means and their intervals.
+MEANS = (PRINTED / "guidellm_0.8.txt").read_text("utf-8")
 
 
 def read(text: str) -> list[dict[str, object]]:
@@ -49,6 +51,17 @@ BOTH = [
     }, {"load": "concurrent, row 2", "concurrency": 64.0, "median_ttft_ms": 2212.2,
         "output_throughput": 545.7, "p95_tpot_ms": 103.0}),
 ]  # fmt: skip
+
+
+def test_the_means_of_0_8_are_read_without_their_intervals() -> None:
+    (run,) = read(MEANS)
+    assert run == {
+        "name": "x", "load": "concurrent@4", "limit": 4, "rate": float("inf"), "duration": 0.5,
+        "completed": 20.0, "failed": 0.0, "total_input_tokens": 1246.0, "total_output_tokens": 640.0,
+        "mean_e2el_ms": 100.0, "median_e2el_ms": 100.0, "p95_e2el_ms": 100.0, "mean_ttft_ms": 7.1,
+        "median_ttft_ms": 5.1, "p95_ttft_ms": 15.2, "concurrency": 3.6, "request_throughput": 42.2,
+        "output_throughput": 1350.6, "total_token_throughput": 3980.1,
+    }  # fmt: skip
 
 
 @loop_over("text", [TWO, THREE])

@@ -42,8 +42,13 @@ _TOTALS: json_fields.Fields = {
         "total_output_tokens.avg",
     ),
 }  # fmt: skip
+_MEAN_LENGTHS: json_fields.Fields = {
+    "input_len": (read_number, "input_sequence_length.avg"),
+    "output_len": (read_number, "output_sequence_length.avg"),
+}
 _COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
+_FIRST_NAMES = {"ttft": "time_to_first_token"}  # of version 0.1
 _SERVERS = "total_usage_completion_tokens.avg"
 _FAR, _FAR_TOKENS = 0.001, 0.05
 _TPOT = {
@@ -99,14 +104,16 @@ def _compute_duration(
     if not completed or not throughput:
         return reported_s, []
     over = completed / throughput
-    if not reported_s or abs(over / reported_s - 1) <= _FAR:
+    half_digit = 0.5 / 10 ** len(f"{reported_s}".partition(".")[2])  # a sheet has few digits of it
+    if not reported_s or abs(over - reported_s) <= max(_FAR * reported_s, half_digit):
         return reported_s or over, []
     return over, [f"{client}: its rates are over {over:.3f} s, its benchmark_duration is {reported_s:.3f} s"]
 
 
 def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metrics of an export; older ones nest them one level deeper."""
-    return read_mapping(document.get("records")) or document
+    """Return the metrics of an export; the first versions nest them one level deeper, under other names."""
+    metrics = read_mapping(document.get("records")) or document
+    return {_FIRST_NAMES.get(name, name): values for name, values in metrics.items()}
 
 
 def _is_aiperf(document: Mapping[str, Any]) -> bool:
@@ -117,8 +124,8 @@ def _is_aiperf(document: Mapping[str, Any]) -> bool:
 
 _AIPERF_MODEL = ("input_config.models.items.0.name", "input_config.endpoint.model_names.0")
 _AIPERF_LENGTHS: json_fields.Fields = {
-    "asked_output_len": (read_count, "datasets.0.prompts.osl.mean"),
-    "asked_input_len": (read_count, "datasets.0.prompts.isl.mean"),
+    "asked_output_len": (read_count, "datasets.0.prompts.osl.mean", "input.prompt.output_tokens.mean"),
+    "asked_input_len": (read_count, "datasets.0.prompts.isl.mean", "input.prompt.input_tokens.mean"),
 }
 _AIPERF_PHASE: json_fields.Fields = {
     "requests": (read_count, "requests", "request_count"),
@@ -130,13 +137,15 @@ _AIPERF_PHASE: json_fields.Fields = {
 def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of an export; its load is that of the measured phase."""
     errors = document.get("error_summary")
-    figures, remarks = _read_figures(_find_metrics(document), _AIPERF, source, errors)
+    metrics = _find_metrics(document)
+    figures, remarks = _read_figures(metrics, _AIPERF, source, errors)
     config = read_mapping(document.get("input_config"))
     phases = read_list(config.get("phases"))
     measured = (
         each for each in phases if "profiling" in (find_value(each, "name"), find_value(each, "kind"))
     )
     load = read_fields(next(measured, config.get("loadgen")), _AIPERF_PHASE)
+    load |= read_fields(metrics, _MEAN_LENGTHS)
     yield Reported(
         name=shorten_name(find_first(document, read_word, *_AIPERF_MODEL) or "") or Path(source).stem,
         figures=figures,
@@ -186,13 +195,10 @@ _GENAI_PERF_LOAD: json_fields.Fields = {
     "asked_input_len": (_count_only, "input.synthetic_tokens.mean", "synthetic_input_tokens_mean"),
     "asked_output_len": (_count_only, "input.output_tokens.mean", "output_tokens.mean", "output_tokens_mean"),
 }  # fmt: skip
+_MEASUREMENT = "perf_analyzer.measurement"
 _SPREADS: json_fields.Fields = {
     "asked_input_len": (_read_only, "input.synthetic_tokens.stddev", "synthetic_input_tokens_stddev"),
     "asked_output_len": (_read_only, "input.output_tokens.stddev", "output_tokens_stddev"),
-}
-_MEAN_LENGTHS: json_fields.Fields = {
-    "input_len": (read_number, "input_sequence_length.avg"),
-    "output_len": (read_number, "output_sequence_length.avg"),
 }
 
 
@@ -207,6 +213,8 @@ def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Repor
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
     load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)
+    if find_value(config, f"{_MEASUREMENT}.mode") == "request_count":  # else a time
+        load["requests"] = load["requests"] or read_count(find_value(config, f"{_MEASUREMENT}.num"))
     model = shorten_name(find_first(config, read_word, "model_names.0", "model.0", "model") or "")
     yield _make_run(document, _GENAI_PERF, model or Path(source).stem, _make_load(load), source)
 
@@ -251,8 +259,10 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
         elif cells and (title := _ROW.fullmatch(named.strip())) is not None:
             values = dict(zip(statistics, map(_parse_cell, cells), strict=False))
             metrics["_".join(title[1].lower().split())] = {"unit": title[2] or "", **values}
-    units = {find_value(metrics, f"{way}_throughput.unit") for way in ("output_token", "request")}
-    of_aiperf = "inter_chunk_latency" in metrics or units & {"tokens/sec", "requests/sec"}
+    # genai-perf has its requests "per sec".
+    of_aiperf = (
+        "inter_chunk_latency" in metrics or find_value(metrics, "request_throughput.unit") != "per sec"
+    )
     load, name = read_fields(metrics, _MEAN_LENGTHS), path.stem
     if (place := _DIRECTORY.fullmatch(path.absolute().parent.name)) is not None:
         name = shorten_name(place[1])

@@ -242,9 +242,9 @@ _NO_TPOT = "guidellm: its TPOT includes the TTFT: left out"
 _KEYS: tuple[tuple[str, str, float], ...] = (
     (r"(?:metadata benchmark|benchmark strategy)", "strategy", 1.0),
     (r"metadata duration \(s\)|timings dur sec", "duration", 1.0),
-    (r"requests made comp", "completed", 1.0),
-    (r"requests made err", "failed", 1.0),
-    (r"requests made inc", "incomplete", 1.0),
+    (r"requests made comp|requests comp tot", "completed", 1.0),
+    (r"requests made err|requests err tot", "failed", 1.0),
+    (r"requests made inc|requests inc tot", "incomplete", 1.0),
     (r"prompt tok total comp|input tokens comp tot", "total_input_tokens", 1.0),
     (r"output tok total comp|output tokens comp tot", "total_output_tokens", 1.0),
     (r"prompt tok/req comp", "input_len", 1.0),
@@ -255,10 +255,11 @@ _KEYS: tuple[tuple[str, str, float], ...] = (
     (r"request stats concurrency|requests concurrency mean", "concurrency", 1.0),
     (r"out tok/sec mean|output tokens per sec mean", "output_throughput", 1.0),
     (r"tot tok/sec mean|total tokens per sec mean", "total_token_throughput", 1.0),
-    (r"req latency \((?:ms|sec)\) (mean|median|p99)|request latency sec (mdn|p95)", "{}_e2el_ms", 1e3),
-    (r"ttft \(ms\) (mean|median|p99)|ttft ms (mdn|p95)", "{}_ttft_ms", 1.0),
-    (r"itl \(ms\) (mean|median|p99)|itl ms (mdn|p95)", "{}_tpot_ms", 1.0),
+    (r"req latency \((?:ms|sec)\) (mean|median|p99)|request latency sec (mean|mdn|p95)", "{}_e2el_ms", 1e3),
+    (r"ttft \(ms\) (mean|median|p99)|ttft ms (mean|mdn|p95)", "{}_ttft_ms", 1.0),
+    (r"itl \(ms\) (mean|median|p99)|itl ms (mean|mdn|p95)", "{}_tpot_ms", 1.0),
 )
+_SPREAD = re.compile(r" ?(?:±.{0,40}|\*)$")  # behind a number of 0.8: its interval, or that it has none
 _LENGTHS = (
     "input_len_median", "input_len_p95", "total_input_tokens",
     "output_len_median", "output_len_p95", "total_output_tokens",
@@ -392,7 +393,7 @@ def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
             key = key.format({"mdn": "median"}.get(rank, rank))
             if key == "strategy":
                 strategy = cell
-            elif (value := json_fields.parse_number(cell)) is not None:
+            elif (value := json_fields.parse_number(_SPREAD.sub("", cell))) is not None:
                 values.setdefault(key, numbers.scale_figure(value, times))
             break
     return values, strategy

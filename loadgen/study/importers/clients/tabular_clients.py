@@ -23,6 +23,7 @@ from loadgen.study.run_summary import Reported, shorten_name
 _EVALSCOPE, _LLAMA_BENCH, _LLAMA_BENCHY = "evalscope", "llama-bench", "llama-benchy"
 _RANKS = "Percentiles"
 _SUMMARY, _PERCENTILES, _ARGUMENTS = (f"benchmark_{name}.json" for name in ("summary", "percentile", "args"))
+_REPEATS = ("benchmark.log", "performance_summary.txt")
 _OF_A_LOAD = re.compile(r"(?:parallel|rate|sla)_.*")  # the directory of one of several loads
 
 
@@ -54,8 +55,11 @@ def join_percentiles(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is the percentiles of a summary next to it, which is read with them."""
-    return path.name == _PERCENTILES and path.with_name(_SUMMARY).is_file()
+    """Whether a file is the percentiles of a summary next to it, or repeats summaries next to or below it."""
+    next_to = path.with_name(_SUMMARY).is_file()
+    if path.name == _PERCENTILES:
+        return next_to
+    return path.name in _REPEATS and (next_to or any(path.parent.glob(f"*/{_SUMMARY}")))
 
 
 def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Reported]:

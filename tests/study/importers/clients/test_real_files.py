@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,26 @@ FILES: dict[str, tuple[tuple[Any, ...], dict[str, tuple[str, float]]]] = {
             "total_output_tokens": ("total_osl/avg", 1),
         },
     ),
+    "aiperf_0.1.json": (
+        (20, 4, math.inf),
+        places("records/ttft", "ttft_ms", _AIPERF, 1.0)
+        | places("records/inter_token_latency", "tpot_ms", _AIPERF, 1.0)
+        | places("records/request_latency", "e2el_ms", _AIPERF, 1.0)
+        | {
+            "completed": ("records/request_count/avg", 1),
+            "output_throughput": ("records/output_token_throughput/avg", 1),
+        },
+    ),
+    "genai_perf_0.0.16.json": (
+        (20, 2, math.inf),
+        places("time_to_first_token", "ttft_ms", _AIPERF, 1.0)
+        | places("inter_token_latency", "tpot_ms", _AIPERF, 1.0)
+        | places("request_latency", "e2el_ms", _AIPERF, 1.0)
+        | {
+            "completed": ("request_count/avg", 1), "request_throughput": ("request_throughput/avg", 1),
+            "output_throughput": ("output_token_throughput/avg", 1),
+        },
+    ),
     "llama_benchy_0.4.json": (
         (None, 1, None),
         {
@@ -158,6 +179,45 @@ def test_evalscopes_newest_files_are_one_run() -> None:
         summary["Avg TTFT (ms)"], summary["Output Throughput (tok/s)"],
     )  # fmt: skip
     assert run.figures["p99_ttft_ms"] == pytest.approx(6.97, abs=0.01)
+
+
+@loop_over(
+    ("name", "same"),
+    [
+        ("aiperf_0.13.csv", "aiperf_0.13.json"),
+        ("genai_perf_0.0.16.csv", "genai_perf_0.0.16.json"),
+        ("genai_perf_0.0.16.stdout.txt", "genai_perf_0.0.16.json"),
+    ],
+)
+def test_a_sheet_has_the_rounded_figures_of_its_json(name: str, same: str) -> None:
+    (sheet,), (exported,) = read(name), read(same)
+    shared = {key: exported.figures[key] for key in sheet.figures if key in exported.figures}
+    assert {"mean_ttft_ms", "p99_tpot_ms", "output_throughput"} <= {*shared}
+    assert {key: sheet.figures[key] for key in shared} == pytest.approx(shared, rel=1e-2)
+    assert sheet.told_by == exported.told_by or name.endswith(".txt")
+
+
+def test_a_log_that_begins_in_brackets_is_no_json(tmp_path: Path) -> None:
+    prefill, decode, deep = read("llama_benchy_0.1.stdout.txt")
+    assert (prefill.figures["prefill_throughput"], decode.figures["decode_throughput"]) == (32895.69, 246.31)
+    assert (deep.load.name, deep.figures["decode_throughput"]) == ("tg32 @ d512", 400.75)
+    block = (RESULTS / "vllm_bench_serve.stdout.txt").read_text("utf-8")
+    (tmp_path / "x.log").write_text(f"[2026-11-27 01:14:00] INFO begin\n{block}", "utf-8")
+    assert len(result_sources.read_sources([str(tmp_path / "x.log")]).reported) == 1
+
+
+def test_evalscopes_log_repeats_the_summaries_below_it(tmp_path: Path) -> None:
+    load = tmp_path / "20260101_120000" / "Qwen3-0.6B" / "parallel_2_number_10"
+    load.mkdir(parents=True)
+    for name in ("benchmark_summary.json", "benchmark_percentile.json"):
+        shutil.copy(RESULTS / "evalscope_1.0" / name, load)
+    shutil.copy(RESULTS / "evalscope_1.0" / "benchmark.log", load.parent)
+    (run,) = result_sources.read_sources([str(tmp_path)]).reported
+    assert (run.name, run.figures["mean_ttft_ms"], run.figures["output_throughput"]) == (
+        "Qwen3-0.6B", pytest.approx(4.1), 792.5025,
+    )  # fmt: skip
+    (alone, *_) = read("evalscope_1.0/benchmark.log")
+    assert alone.figures["output_throughput"] == 792.5
 
 
 @loop_over("form", ["csv", "md"])
