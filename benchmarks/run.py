@@ -29,6 +29,7 @@ from benchmarks.bars import (  # noqa: E402
     sessions,
     starved,
     streams,
+    telemetry,
 )
 from benchmarks.clients import adapters  # noqa: E402
 from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "unpaced": streams.unpaced,
     "ring": starved.ring,
     "selftest": streams.selftest,
+    "telemetry": telemetry.telemetry,
     "memory": local.memory,
     "plan": local.planning,
     "rows": data.million_rows,

@@ -92,11 +92,12 @@ class Ours:
 
     name: str = "loadgen"
     transport: str = "auto"
+    more: tuple[str, ...] = ()  # flags
 
     def command(self, load: Load, base_url: str, out: Path) -> Command:
         argv = [sys.executable, "-m", "loadgen", "bench", "--base-url", base_url, "--model", "null"]
         argv += [*_random(load), "--quiet", "--run-dir", str(out), "--transport", self.transport]
-        return Command(argv, checkout_env())
+        return Command([*argv, *self.more], checkout_env())
 
     def reported(self, out: Path) -> Reported | None:
         result = _read(next(out.glob("*/result.json"), out / "result.json"))

@@ -34,6 +34,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from loadgen import __version__
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import Broken, make_guarded
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.trace_ids import TraceIds
 from loadgen.records.record import Records
@@ -105,18 +106,19 @@ class _Reasons(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.thread, self.first = threading.get_ident(), ""
+        self.thread, self.first = threading.current_thread(), ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.thread != self.thread:
+        if threading.current_thread() is not self.thread:
             return True  # a program's own
         self.first = self.first or record.getMessage()
         return False
 
-    def describe(self) -> str:
-        """Describe why an export failed, in one line; "" if nothing was logged."""
-        known = _SYSTEM_ERROR.search(self.first)
-        return known[1] if known else shorten(self.first, _LONGEST_REASON, placeholder=" …")
+    def describe(self, *raised: str) -> str:
+        """Describe why an export failed, in one line; "" if nothing was logged or `raised`."""
+        first = next(filter(None, (self.first, *raised)), "")
+        known = _SYSTEM_ERROR.search(first)
+        return known[1] if known else shorten(first, _LONGEST_REASON, placeholder=" …")
 
 
 class _MetricExporter(OTLPMetricExporter):
@@ -127,6 +129,7 @@ class _MetricExporter(OTLPMetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
+        self.succeeded = False  # should it raise
         result = super().export(metrics_data, timeout_millis, **kwargs)
         self.succeeded = result is MetricExportResult.SUCCESS
         return result
@@ -222,11 +225,13 @@ class SpanSink:
         assert self._exporter is not None
         for span in list_spans(records, rows, self._labels):
             self._make(span)
-        made = self._ended.take()
-        self.failing = self._exporter.export(made) is not SpanExportResult.SUCCESS
+        exporter, made, broken = self._exporter, self._ended.take(), list[Broken]()
+        # Older versions of the SDK raise where nothing listens.
+        taken = make_guarded(self.name, lambda: exporter.export(made), SpanExportResult.FAILURE, broken)
+        self.failing = taken is not SpanExportResult.SUCCESS
         if self.failing:
             self.lost += len(made)
-            self.reason = self.reason or self._reasons.describe()
+            self.reason = self.reason or self._reasons.describe(*(each.why for each in broken))
         else:
             self.sent += len(made)
 
@@ -258,7 +263,7 @@ class SpanSink:
                 self._metrics[_USAGE.name].record(tokens, {**labels, "gen_ai.token.type": kind})
 
     def _send_metrics(self) -> None:
-        self._reader.collect()
+        make_guarded(self.name, self._reader.collect, None, [])
         if not self._metric_exporter.succeeded:
             self.reason = self.reason or self._reasons.describe() or "metrics were not taken"
 
