@@ -27,6 +27,7 @@ from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.bundle.bundle_command import bundle_parser
 from loadgen.study.compare_command import compare_parser
 from loadgen.study.gate.gate_command import gate_parser
+from loadgen.study.history.history_command import history_parser
 from loadgen.study.pages.report_command import report_parser
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser
@@ -40,6 +41,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("skills/*/*.md"))]
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "bench": bench_parser,
+    "history": history_parser,
     "ladder": ladder_parser,
     "selftest": selftest_parser,
     "engine": engine_parser,

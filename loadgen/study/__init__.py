@@ -40,6 +40,11 @@ VERBS = {
         "is a build slower than its base? exit codes for a pipeline",
         "loadgen.study.gate.gate_command",
     ),
+    "history": Verb(
+        READ,
+        "one load over months: its figures, and where they changed",
+        "loadgen.study.history.history_command",
+    ),
     "audit": Verb(
         READ,
         "find impossible or mislabelled figures in published results",

@@ -182,14 +182,19 @@ def _make_text(given: _Given) -> str:
 
 def _write_html(given: _Given) -> str:
     """Write the HTML page, or return it for standard output; raises UsageError without the extra."""
-    with _require_extra():
+    return write_text_output(given.asked.html, render_html(given.document))
+
+
+def render_html(document: Document) -> str:
+    """Render a document as an HTML page; raises UsageError without the extra."""
+    with require_extra():
         from loadgen.study.pages import html
-    return _write_text(given.asked.html, html.render_page(given.document))
+    return html.render_page(document)
 
 
 def _write_png(given: _Given) -> str:
     """Write every picture as PNG, and return ""; raises UsageError without the extra."""
-    with _require_extra():
+    with require_extra():
         return _write_pictures(given, given.asked.png, "png", lambda _, drawing: render_png(drawing))
 
 
@@ -204,7 +209,7 @@ def _write_svg(given: _Given) -> str:
 
 def _make_plot(given: _Given) -> str:
     """Return the plots for the terminal, as wide as it is; ASCII without a terminal or with NO_COLOR."""
-    with _require_extra():
+    with require_extra():
         from loadgen.study.pages import terminal_plots
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
     tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
@@ -246,7 +251,7 @@ def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Pane
     return ""
 
 
-def _write_text(place: str, text: str) -> str:
+def write_text_output(place: str, text: str) -> str:
     """Write a text to the file `place`, print its size and return ""; return the text if `place` is `-`."""
     if place == "-":
         return text
@@ -268,8 +273,8 @@ def _write_file(path: Path, content: bytes, other: str) -> None:
 FORMS: dict[str, Callable[[_Given], str]] = {
     "text": _make_text,
     "html": _write_html,
-    "markdown": lambda given: _write_text(given.asked.markdown, render_markdown(given.document)),
-    "csv": lambda given: _write_text(given.asked.csv, render_csv(given.reported)),
+    "markdown": lambda given: write_text_output(given.asked.markdown, render_markdown(given.document)),
+    "csv": lambda given: write_text_output(given.asked.csv, render_csv(given.reported)),
     "png": _write_png,
     "svg": _write_svg,
     _PLOT: _make_plot,
@@ -277,7 +282,7 @@ FORMS: dict[str, Callable[[_Given], str]] = {
 
 
 @contextmanager
-def _require_extra() -> Iterator[None]:
+def require_extra() -> Iterator[None]:
     """Raise UsageError, with the command that installs it, where a library of the extra is missing."""
     try:
         yield

@@ -122,6 +122,7 @@ class Panel(msgspec.Struct, frozen=True):
     x_log: bool = False
     x_end: float | None = None  # None: as the numbers have it
     y_top: float | None = None
+    y_low: float | None = None  # where the y axis begins; None: at 0
     band: tuple[float, float] | None = None
     caption: str = ""
     numbers: Table | None = None  # the same as a table, for readers who cannot see it

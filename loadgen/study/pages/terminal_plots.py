@@ -36,12 +36,17 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
     groups = [(name if len(shown) > 1 else "", [run]) for name, run in shown]
     panels = [*run_charts.plot_distributions(groups)]
     panels += [panel for _, run in shown for panel in run_charts.plot_over_time(run)]
-    parts = [render_plot(_drop_labels(panel), width, plain) + _list_labels(panel) for panel in loads]
+    parts = [render_panel(panel, width, plain) for panel in loads]
     parts += [render_plot(panel, width, plain) for panel in panels if panel.key in _SHOWN]
     if not parts:
         return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
     return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
+
+
+def render_panel(panel: Panel, width: int, plain: bool) -> str:
+    """Render a panel in characters as `render_plot` does, its labels in a line below."""
+    return render_plot(_drop_labels(panel), width, plain) + _list_labels(panel)
 
 
 def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:

@@ -211,7 +211,7 @@ def _make_x_axis(panel: Panel) -> Axis:
 
 
 def _make_y_axis(panel: Panel, head: float) -> Axis:
-    """Make the y axis, downwards for a timeline, else up from 0 to `y_top` or the highest value."""
+    """Make the y axis, downwards for a timeline, else up from 0 or `y_low` to `y_top` or the highest."""
     top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
     if panel.spans:
         at = np.concatenate([spans.at for spans in panel.spans])
@@ -219,7 +219,7 @@ def _make_y_axis(panel: Panel, head: float) -> Axis:
         return Axis(float(at.min()) - margin, float(at.max()) + margin, top, bottom)
     most = max([0.0, *(float(np.nanmax(curve.y)) for curve in panel.curves if len(curve.y))])
     high = panel.y_top * 1.02 if panel.y_top else most * 1.06 or 1.0
-    return Axis(-0.012 * high, high, bottom, top)
+    return Axis(-0.012 * high if panel.y_low is None else panel.y_low, high, bottom, top)
 
 
 def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:

@@ -1,0 +1,148 @@
+"""`loadgen history`: what it prints of a file and of runs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from builders.made_runs import WHEN
+from loadgen import cli
+from loadgen.facts.run_facts import Cell
+from loadgen.study.history.run_entries import describe_history_load, list_run_entries, make_entry
+
+RECORDED = Path(__file__).parents[2] / "data" / "histories"
+SLOWER = str(RECORDED / "slower.jsonl")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["history", *words]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["history", *words]) == 2
+    out, error = capsys.readouterr()
+    (line,) = error.splitlines()
+    assert out == ""
+    return line
+
+
+def keep(place: Path, seed: int, **facts: Any) -> str:
+    """A run directory of ours, a day later than the one of the seed before."""
+    facts = {
+        "started": WHEN + timedelta(days=seed),
+        "finished": WHEN + timedelta(days=seed, minutes=1),
+        **facts,
+    }
+    (place / f"run-{seed}").mkdir(parents=True)
+    return str(made_runs.keep(made_runs.run(seed=seed, **facts), place / f"run-{seed}"))
+
+
+def test_the_run_that_changed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(shown(capsys, SLOWER).split())
+    assert "tok/s: slower (-4.6 %) from 7ca651ecd79a small on (2026-11-27 01:11), between" in text
+    assert "TPOT ms: slower (+4.9 %) from 7ca651ecd79a small on" in text
+    assert "7ca651ecd79a small VALID ▼ 423.37 16.03 ▲ 8.97 20.83" in text
+    text = shown(capsys, SLOWER, "--metric", "p99_itl_ms,tok/s")
+    assert text.splitlines()[3].split() == ["time", "what", "verdict", "p99_itl_ms", "tok/s"]
+    assert "A change is found in 5 % of histories" in text
+
+
+def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(shown(capsys, SLOWER, "--json"), parse_constant=pytest.fail)
+    assert told["machine"] == "simulated: small-gpu"
+    assert len(told["entries"]) == told["metrics"]["output_throughput"]["measurements"] == 30
+    (change,) = told["metrics"]["output_throughput"]["changes"]
+    assert change["first"]["commit"] == "7ca651ecd79a"
+    assert change["ratio"] == pytest.approx(0.954, abs=1e-3)
+    assert told["metrics"]["mean_ttft_ms"]["changes"] == []
+
+
+def test_a_page_and_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "history.html"
+    text = shown(capsys, SLOWER, "--plot", "--html", str(page))
+    assert "tok/s over time" in text
+    written = page.read_text("utf-8")
+    assert written.count("<svg") == 4
+    assert "slower (-4.6 %) from 7ca651ecd79a small" in written
+
+
+def test_runs_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for seed in range(3):
+        keep(tmp_path, seed, metadata=(f"commit=c{seed // 2}",), label="mine")
+    told = json.loads(shown(capsys, str(tmp_path), "--json"))
+    assert [(each["commit"], each["label"], each["runs"]) for each in told["entries"]] == [
+        ("c0", "mine", 2),
+        ("c1", "mine", 1),
+    ]
+    assert "2 measurements, too few to find a change: 8 or more are needed" in " ".join(
+        shown(capsys, str(tmp_path)).split()
+    )
+
+
+def test_a_campaign_is_one_measurement_and_has_one_checkpoint() -> None:
+    runs = [
+        made_runs.reported(
+            made_runs.run(seed=seed), name, cell=Cell(campaign="c", checkpoint=name, server="s", profile="p",
+            repeat=seed, start=f"s{seed}"), source=f"/c/cells/{name}-{seed}",
+        )
+        for name in ("A", "B")
+        for seed in range(2)
+    ]  # fmt: skip
+    with pytest.raises(Exception, match=r"has several checkpoints \(A, B\): name one, --name"):
+        list_run_entries(runs)
+    ((entry,), notes) = list_run_entries(runs, "B")
+    assert (entry.label, entry.runs, notes) == ("B", 2, [])
+    mean = sum(run.figures["output_throughput"] for run in runs[2:]) / 2
+    assert entry.figures["output_throughput"] == pytest.approx(mean)
+
+
+def test_what_is_not_given_of_an_entry_is_that_of_the_runs() -> None:
+    run = made_runs.reported(made_runs.run(metadata=("sha=abc", "x=y"), label="L"), level="SUSPECT")
+    entry = make_entry([run])
+    assert (entry.label, entry.commit, entry.verdict, entry.runs) == (run.name, "abc", "SUSPECT", 1)
+    entry = make_entry([run, run], "new", "def", "NOT_SLOWER")
+    assert (entry.label, entry.commit, entry.verdict, entry.runs) == ("new", "def", "NOT_SLOWER", 2)
+    assert entry.load == describe_history_load(run.load)
+
+
+def test_what_cannot_be_a_history_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = Path(SLOWER).read_text().splitlines()
+    for name, text in {
+        "empty.jsonl": "",
+        "cut.jsonl": f"{lines[0]}\n{lines[1][:50]}",
+        "machine.jsonl": f"{lines[0]}\n{lines[1].replace('small-gpu', 'other')}",
+        "load.jsonl": f"{lines[0]}\n{lines[1].replace('requests 48', 'requests 49')}",
+    }.items():
+        Path(name).write_text(text)
+    Path("none").mkdir()
+    keep(tmp_path / "two", 0)
+    keep(tmp_path / "two", 1, requests=32)
+    for words, why in {
+        ("empty.jsonl",): "empty.jsonl is empty: `loadgen gate --history empty.jsonl` appends to it",
+        ("cut.jsonl",): "cut.jsonl:2 is no entry of a history (Invalid JSON: ",
+        ("machine.jsonl",): "machine.jsonl has more than one machine (simulated: small-gpu and ",
+        ("load.jsonl",): "load.jsonl has more than one load (smoke: requests 48, ",
+        ("two",): "two has more than one load (made: requests 24, ",
+        (SLOWER, "two/run-0"): f"{SLOWER} has more than one load (",
+        ("none",): "none has no known results in 0 files",
+        ("missing",): "missing: No such file or directory",
+        (SLOWER, "--metric", "output_throughputs"): "no metric 'output_throughputs', did you mean "
+        "'output_throughput'?; there are output_throughput, ",
+        (SLOWER, "--alpha", "5"): "--alpha 5: give a probability, as 0.05",
+        (SLOWER, "--html", "page"): "--html page: name a file that ends in .html",
+        ("two/run-0", "--name", "x"): "no run of x is left: name others",
+    }.items():  # fmt: skip
+        assert refused(capsys, *words, "--json").startswith(f"loadgen: {why}")
+        assert refused(capsys, *words).startswith(f"loadgen: {why}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cut.jsonl", "empty.jsonl", "load.jsonl", "machine.jsonl", "none", "two",
+    ]  # fmt: skip
