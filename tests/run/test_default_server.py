@@ -57,7 +57,8 @@ SILENT = [
     "max_duration_s", "drain_timeout_s", "stop_when_saturated", "workers", "live_totals",
     "shard", "start_at", "expect_plan", "cluster", "shards",
     # the output
-    "layout", "formula", "depth", "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
+    "layout", "formula", "depth", "batch_sizes",
+    "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
     "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
     "fail_on", "result_dir", "result_filename", "run_dir", "metadata", "label", "otel",
     "prometheus",

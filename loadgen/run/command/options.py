@@ -118,6 +118,7 @@ class Options(_Settings, frozen=True):
     launching: Launching = msgspec.field(default_factory=Launching)
     formula: str | None = None  # of the ladder's speed
     depth: tuple[int, ...] | None = None  # of the ladder: tokens that are cached before
+    batch_sizes: tuple[int, ...] | None = None  # of the ladder at depth: requests at once
     no_effect: tuple[str, ...] = ()  # flags of vLLM that were given, and change nothing here
 
     @property

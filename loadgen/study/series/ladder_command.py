@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import argparse
 import sys
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from json import dumps
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from loadgen.base import files, parsing, signals, untrusted
-from loadgen.base.clock import read_wall_clock
-from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
+from loadgen.base import parsing, untrusted
+from loadgen.base.errors import UsageError
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_text, quote_value
+from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import Seed
-from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
-from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
+from loadgen.study.series.batch_climb import BATCHES, BatchClimb
+from loadgen.study.series.climb import Climb
 from loadgen.study.series.point_runs import (
-    GivenServer,
-    MeasuredPoint,
     PointServers,
-    Step,
-    measure_point,
-    run_series,
 )
 from loadgen.study.series.series_store import refuse_flags
 from loadgen.study.speed import ladder_rows, speed_tables
@@ -68,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         print_text(dry_run(options, asked), sys.stdout)
         return 0
     kind: type[Climb[Any, Any]] = LadderClimb if options.depth is None else DepthClimb
+    if options.batch_sizes is not None:
+        kind = BatchClimb
     return kind.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
 
 
@@ -88,6 +79,14 @@ def ladder_parser() -> argparse.ArgumentParser:
         metavar="N[,N…]",
         help="instead of the ladder: prompt and generation speed after N tokens that are cached",
     )
+    add(
+        "--concurrency",
+        dest="batch_sizes",
+        type=_parse_levels,
+        metavar="N[,N…]",
+        help="at each --depth batches of N requests at once, as llama-benchy has them; --num-prompts of them "
+        f"(default {BATCHES})",
+    )
     add("-p", "--n-prompt", dest="input_len", type=int, metavar="N", help=f"new tokens (default {_PROMPT})")
     add("-n", "--n-gen", dest="output_len", type=int, metavar="N", help=f"generated (default {_ANSWER})")
     return parser
@@ -104,6 +103,17 @@ def _parse_depths(text: str) -> tuple[int, ...]:
     return tuple(depths)
 
 
+def _parse_levels(text: str) -> tuple[int, ...]:
+    """Parse concurrencies between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
+    words = [word.strip() for word in text.split(",")]
+    levels = [value for word in words if (value := untrusted.read_digits(word))]
+    if len(levels) < len(words) or max(levels) > parsing.MOST_REQUESTS or len(set(levels)) < len(levels):
+        raise argparse.ArgumentTypeError(
+            f"{quote_value(text)} is not a list of concurrencies, none of them twice: 1,2,5,10"
+        )
+    return tuple(levels)
+
+
 def _refuse_flags(options: Options) -> None:
     """Raise UsageError for a flag of `bench` that a ladder would not heed, with what to do instead."""
     advice = {
@@ -115,6 +125,14 @@ def _refuse_flags(options: Options) -> None:
         "--random-prefix-len": (
             "prefix_len" in options.overrides and options.depth is not None,
             "--depth has the lengths of what comes before",
+        ),
+        "--concurrency": (
+            options.batch_sizes is not None and options.depth is None,
+            "it is of --depth; pass --depth 0 for no context",
+        ),
+        "--max-concurrency": (
+            options.batch_sizes is not None and "max_concurrency" in options.overrides,
+            "--concurrency has the requests at once",
         ),
         "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
@@ -133,6 +151,8 @@ def _load_workload(options: Options) -> Profile:
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
     usual = {} if options.profiles or options.depth is None else _USUAL
+    if usual and options.batch_sizes is not None:
+        usual = {**usual, "num_prompts": BATCHES}
     workload = profile.load(names[0], {**usual, **options.overrides}, flags=True)
     if workload.ladder is None and options.depth is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
@@ -158,154 +178,6 @@ def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Prof
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
     return workload.model_copy(update={"backend": backend})
-
-
-Rung = TypeVar("Rung")
-Row = TypeVar("Row")
-
-
-@dataclass
-class Climb(ABC, Generic[Rung, Row]):
-    """Rungs measured one after another on a server, or on its next start where it died, each with a row.
-
-    The tables on disk are written again after each row. A subclass defines what follows the fields.
-    """
-
-    workload: Profile
-    directory: Path  # of its runs and tables
-    options: Options
-    quiet: bool = False  # no line a rung
-    rows: list[Row] = field(default_factory=list)  # of the rungs that were measured, or could not be
-    left: deque[Rung] = field(init=False)
-    seed: Seed = field(init=False)
-    servers: PointServers | GivenServer = field(init=False)
-    session: Session | None = None  # on which the last rung was measured
-
-    name: ClassVar[str]  # of its directory and files
-    forms: ClassVar[tuple[str, ...]]  # of the tables that are written
-    speed: ClassVar[str]  # the field of a row with its speed, None where it has none
-
-    def __post_init__(self) -> None:
-        self.left = deque(self.list_rungs())
-
-    @abstractmethod
-    def list_rungs(self) -> Iterable[Rung]:
-        """List all rungs, in the order in which they are measured."""
-
-    @abstractmethod
-    def list_changes(self, rung: Rung) -> dict[str, Any]:
-        """List the keys of the workload that make a rung, with their values."""
-
-    @abstractmethod
-    def make_row(self, run: Result, rung: Rung, directory: str) -> Row:
-        """Make the row of a rung from its run."""
-
-    @abstractmethod
-    def make_missed_row(self, rung: Rung, why: str) -> Row:
-        """Make a row without a speed, with the reason."""
-
-    @abstractmethod
-    def draw(self, form: str) -> str:
-        """Return all rows as a table in one of `forms`, or as text."""
-
-    @abstractmethod
-    def describe(self, row: Row) -> str:
-        """Return the line that is printed when a row's rung ends."""
-
-    @abstractmethod
-    def encode_rows(self) -> dict[str, Any]:
-        """Return all rows as the object that JSON has; nothing is written."""
-
-    def count_measured(self) -> int:
-        """Count the rows with a speed."""
-        return sum(getattr(row, self.speed) is not None for row in self.rows)
-
-    @classmethod
-    def begin(cls, workload: Profile, options: Options) -> Self:
-        """Make a climb and its directory below `run_dir`, else `runs`; raises UsageError if it cannot."""
-        base = Path(options.run_dir or "runs")
-        return cls(workload, files.create_directory(base, cls.name, read_wall_clock()), options)
-
-    def finish(self, measure: Callable[[Self], None]) -> int:
-        """Call `measure`, print the table, and return the exit code: 0 where any rung was measured.
-
-        On a signal it returns the signal's code. Without any row the directory is removed if empty.
-        """
-        try:
-            measure(self)
-        except KeyboardInterrupt as stop:
-            return decide_exit_code(signal=signals.read_number(stop))
-        finally:
-            if self.rows:
-                print_text(f"\n{self.draw('text')}\ntables and runs: {self.directory}", sys.stdout)
-            else:
-                files.remove_empty(self.directory)
-        return decide_exit_code(measured=self.count_measured() > 0)
-
-    def climb_on(self, servers: PointServers | GivenServer, seed: Seed) -> None:
-        """Measure the rungs in `left` on a server; one that cannot be measured gets a row with the reason.
-
-        A server that dies of a rung is started again for the next, unless another owns it: raises ServerDied
-        then. Raises StoreError, KeyboardInterrupt.
-        """
-        self.seed, self.servers = seed, servers
-        run_series(self, servers)
-
-    def give_up(self, why: str) -> None:
-        """Empty `left`, and add a row without a speed, with the reason `why`, for each of its rungs."""
-        while self.left:
-            self._add(self.make_missed_row(self.left.popleft(), why))
-
-    def choose(self) -> Step[Rung] | None:
-        """Remove the next rung from `left` and return it with its workload; None if there is none."""
-        if not self.left:
-            return None
-        keys = {"ladder": None, "description": "", **self.list_changes(self.left[0])}
-        return Step(self.left.popleft(), self.workload.model_copy(update=keys))
-
-    def measure(self, step: Step[Rung], session: Session) -> MeasuredPoint:
-        """Set `session` and measure a rung, or return why not if its tokens exceed the context."""
-        self.session = session
-        need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
-        if 0 < (limit := session.context_limit) < need:
-            return MeasuredPoint(reason=f"needs {need} tokens, the context limit is {limit}")
-        return measure_point(session, step.workload, self.seed, self.directory)
-
-    def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
-        """Add the row of a rung, from its run or with why it has none; raises errors but a MeasureError.
-
-        Where no server could be reached, the rung and all that are left get rows with that reason.
-        """
-        if point.unserved:
-            progress.warn(str(point.error))
-            self.left.appendleft(step.what)
-            self.give_up("the server did not start again")
-            return
-        if point.error is not None and not isinstance(point.error, MeasureError):
-            raise point.error
-        run, why = point.run, point.reason if point.run is None else ""
-        if run is not None and point.died is not None and run.records.failed and not run.facts.interrupted:
-            why = point.died.summary
-        if why:
-            self._add(self.make_missed_row(step.what, why))
-        elif run is not None and point.directory is not None:
-            self._add(self.make_row(run, step.what, point.directory.name))
-        if point.died is not None and self.servers.restartable:
-            progress.warn(clean_text(str(point.died)))
-
-    def _add(self, row: Row) -> None:
-        """Add a row, write every table file again, and print the row unless quiet.
-
-        A table that cannot be written is a warning.
-        """
-        self.rows.append(row)
-        json = dumps(self.encode_rows(), allow_nan=False)
-        texts = {form: self.draw(form) for form in self.forms} | {"json": json}
-        for form, text in texts.items():  # the next rung is worth measuring where one cannot be written
-            if error := run_directory.write_text(self.directory / f"{self.name}.{form}", text):
-                progress.warn(error)
-        if not self.quiet:
-            print_text(self.describe(row), sys.stdout)
 
 
 @dataclass

@@ -276,10 +276,10 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
     notes = list(list_remarks(run, _OF_THE_FIRST if test.depth else ()))
     if not measured.any():
         return replace(known, note="; ".join([*notes, "no request was measured"]))
-    cached = _count_cached(run, measured)
+    cached = count_cached(run, measured)
     least = int(cached[measured].min()) if cached is not None else None
     known = replace(known, requests=int(measured.sum()), cached_tokens=least)
-    if why := _explain_not_at_depth(test, None if cached is None else cached[measured]):
+    if why := explain_not_at_depth(test, None if cached is None else cached[measured]):
         return replace(known, note="; ".join([why, *notes]))
     each = PerRequest.from_records(run.records, run.ask)
     speeds = _measure_speeds(test, each, cached)[measured]
@@ -296,7 +296,7 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
     )
 
 
-def _count_cached(run: Result, measured: Bool) -> Int64 | None:
+def count_cached(run: Result, measured: Bool) -> Int64 | None:
     """Return each request's prompt tokens found cached, by usage, else timings, else the counters' mean.
 
     None if none of them has it for every measured request.
@@ -310,7 +310,7 @@ def _count_cached(run: Result, measured: Bool) -> Int64 | None:
     return np.full(len(measured), window.prefix_hits // int(measured.sum()), np.int64)
 
 
-def _explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
+def explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
     """Write why a run does not show the speed at a depth; "" if its prefix was cached, and little more.
 
     Up to a block of 256 tokens, or half of the prefix or of the new tokens, may be missing or more.

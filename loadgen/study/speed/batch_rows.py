@@ -1,0 +1,238 @@
+"""Batch rows: speed at depth of N requests at once, as llama-benchy measures it.
+
+A test is a batch, repeated: N requests begin together, each with a context of its own, which a batch before
+has put into the server's cache. Definitions are those of llama-benchy 0.4 (`results.py`), by our arrivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Float64, Int64
+from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.figures.peaks import peak_tokens
+from loadgen.figures.per_request import PerRequest
+from loadgen.report.run_directory import Result
+from loadgen.study.speed.ladder_rows import (
+    GENERATION,
+    PROMPT,
+    DepthTest,
+    count_cached,
+    explain_not_at_depth,
+    list_remarks,
+    name_backend,
+    name_model,
+)
+from loadgen.study.speed.speed_tables import TABLES
+from loadgen.study.tables import Column, Table
+
+_CHAT = "openai-chat"
+_COLUMNS = {
+    "model": "Model", "test": "Test", "total": "t/s (total)", "each": "t/s (req)", "peak": "peak t/s",
+    "ttft": "e2e_ttft (ms)", "cached": "Cached", "note": "Note",
+}  # fmt: skip
+_NOTES = (
+    "pp: prompt tokens / time until all answers began; tg: tokens after the first / time of decoding; of all",
+    "(total) or of one request (req); ctx: the context itself; mean ± deviation over batches or requests",
+)
+# Doubts about what a batch is meant to be: a single wave, its contexts cached.
+_OF_A_BATCH = ("first-wave", "prefix-cache")
+
+
+class BatchTest(msgspec.Struct, frozen=True):
+    """A test of so many requests at once, each of new tokens after a context, and answered with so many."""
+
+    prompt: int
+    answer: int
+    depth: int
+    concurrency: int
+    is_context: bool = False  # the context itself is the prompt
+
+    def name(self, kind: str) -> str:
+        """Name the test of prompts or answers as llama-benchy does: pp2048 @ d4096 (c2), ctx_pp @ d4096."""
+        tokens = self.prompt if kind == PROMPT else self.answer
+        begin = f"ctx_{kind}" if self.is_context else f"{kind}{tokens}"
+        return begin + (f" @ d{self.depth}" if self.depth else "") + f" (c{self.concurrency})"
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of a prompt that are not its context: an engine wants one after a context alone."""
+        return 1 if self.is_context else self.prompt
+
+    @property
+    def as_depth(self) -> DepthTest:
+        """The test of one prompt: a context is a prompt with nothing before it."""
+        if self.is_context:
+            return DepthTest(PROMPT, self.depth, 0)
+        return DepthTest(PROMPT, self.prompt, self.depth)
+
+
+class BatchFigures(msgspec.Struct, frozen=True):
+    """The figures of one batch: tokens per second of all its requests and of each; milliseconds of each."""
+
+    pp_tok_s: float | None = None  # prompt tokens / (last first token - first sent)
+    tg_tok_s: float | None = None  # tokens after each first message / (last token - first token)
+    peak_tok_s: float | None = None  # most tokens in a second; in a shorter batch all, over its length
+    pp_each: tuple[float, ...] = ()  # prompt tokens / TTFT
+    tg_each: tuple[float, ...] = ()  # tokens after the first message / (last - first)
+    peak_each: tuple[float, ...] = ()
+    ttft_ms: tuple[float, ...] = ()  # first token - sent
+    ttfr_ms: tuple[float, ...] = ()  # first message - sent; in chat it may have no token: not kept
+
+
+class BatchRow(msgspec.Struct, frozen=True):
+    """A test and the figures of its batches; without any the note has the reason."""
+
+    model: str
+    quantization: str
+    backend: str
+    served: str  # the model as the server names it
+    test: BatchTest
+    batches: tuple[BatchFigures, ...] = ()
+    cached_tokens: int | None = None  # the fewest of a request
+    note: str = ""
+    runs: tuple[str, ...] = ()  # the directories of its runs
+
+    def merge(self, other: BatchRow) -> BatchRow:
+        """Return the row with the batches, runs and notes of another row of this test added."""
+        notes = [note for row in (self, other) for note in row.note.split("; ") if note]
+        cached = [row.cached_tokens for row in (self, other) if row.cached_tokens is not None]
+        return replace(
+            self,
+            batches=(*self.batches, *other.batches),
+            cached_tokens=min(cached, default=None),
+            note="; ".join(dict.fromkeys(notes)),
+            runs=(*self.runs, *other.runs),
+        )
+
+    def list_samples(self, kind: str, of_each: bool) -> list[float]:
+        """List tokens/s of a kind: of each request, also where one is sent at a time, else of each batch."""
+        if of_each or self.test.concurrency == 1:
+            return [value for batch in self.batches for value in getattr(batch, f"{kind}_each")]
+        totals = (getattr(batch, f"{kind}_tok_s") for batch in self.batches)
+        return [value for value in totals if value is not None]
+
+    def list_times(self, field: str) -> list[float]:
+        """List milliseconds of all requests, by the field of `BatchFigures`."""
+        return [value for batch in self.batches for value in getattr(batch, field)]
+
+
+def make_batch_row(run: Result, test: BatchTest, directory: str) -> BatchRow:
+    """Make the row of one batch from its run; without the batch if its contexts were not cached as meant."""
+    model, quantization = name_model(run.facts)
+    ok, notes = run.records.ok, list(list_remarks(run, _OF_A_BATCH))
+    row = BatchRow(
+        model, quantization, name_backend(run.facts.server.engine), run.facts.server.model, test,
+        runs=(directory,),
+    )  # fmt: skip
+    if not ok.any():
+        return replace(row, note="; ".join([*notes, "no request was measured"]))
+    cached = count_cached(run, ok)
+    row = replace(row, cached_tokens=None if cached is None else int(cached[ok].min()))
+    if why := explain_not_at_depth(test.as_depth, None if cached is None else cached[ok]):
+        return replace(row, note="; ".join([why, *notes]))
+    figures = measure_batch(run, test)
+    if not figures.ttft_ms:
+        return replace(row, note="; ".join(["no answer was streamed", *notes]))
+    return replace(row, batches=(figures,), note="; ".join(notes))
+
+
+def measure_batch(run: Result, test: BatchTest) -> BatchFigures:
+    """Measure the one batch that a run is, over its successful requests with a first token."""
+    records, each = run.records, PerRequest.from_records(run.records, run.ask)
+    begun = np.flatnonzero(each.has_ttft)
+    if not len(begun):
+        return BatchFigures()
+    known = 0 if test.is_context else test.depth
+    prompts = each.input_tokens[begun] - known
+    sent_ns, first_ns, last_ns = records.sent_ns[begun], each.first_ns[begun], each.last_ns[begun]
+    streams = [slice(*records.start[index : index + 2]) for index in begun.tolist()]
+    arrivals = [(records.arrival_ns[stream], records.tokens[stream]) for stream in streams]
+    after = np.array([int(tokens[1:].sum()) for _, tokens in arrivals], np.int64)
+    all_ns, all_tokens = (np.concatenate(column) for column in zip(*arrivals, strict=True))
+    ttft_ms = tuple(((first_ns - sent_ns) / MS_NS).tolist())
+    spans_ns = last_ns - first_ns
+    return BatchFigures(
+        pp_tok_s=_divide(prompts.sum(), first_ns.max() - sent_ns.min()),
+        tg_tok_s=_divide(after.sum(), last_ns.max() - first_ns.min()),
+        peak_tok_s=_find_peak(all_ns, all_tokens),
+        pp_each=_divide_each(prompts, first_ns - sent_ns),
+        tg_each=_divide_each(after, spans_ns),
+        peak_each=tuple(_find_peak(*arrival) for arrival in arrivals),
+        ttft_ms=ttft_ms,
+        ttfr_ms=() if run.facts.profile.backend == _CHAT else ttft_ms,
+    )
+
+
+def _divide(tokens: np.int64, time_ns: np.int64) -> float | None:
+    """Divide tokens by nanoseconds, in tokens per second; None without tokens or time."""
+    return float(tokens / time_ns * SECOND_NS) if tokens > 0 and time_ns > 0 else None
+
+
+def _divide_each(tokens: Int64, time_ns: Int64) -> tuple[float, ...]:
+    """Divide each request's tokens by its nanoseconds, in tokens per second; without those that have none."""
+    has = (tokens > 0) & (time_ns > 0)
+    speeds: Float64 = tokens[has] / time_ns[has] * SECOND_NS
+    return tuple(speeds.tolist())
+
+
+def _find_peak(arrival_ns: Int64, tokens: Int64) -> float:
+    """Return the most tokens in any second; of less than a second, all tokens over the time they took."""
+    span_ns = int(arrival_ns.max() - arrival_ns.min())
+    if 0 < span_ns < SECOND_NS:
+        return float(tokens.sum() / span_ns * SECOND_NS)
+    return float(peak_tokens(arrival_ns, tokens, SECOND_NS))
+
+
+def draw_batches(rows: Sequence[BatchRow], form: str) -> str:
+    """Draw the rows, prompts and answers of each, in a form of `TABLES`."""
+    cells = [_make_cells(row, kind) for row in rows for kind in _list_kinds(row)]
+    keys = [key for key in _COLUMNS if any(each[key] for each in cells)]
+    body = tuple(tuple(each[key] for key in keys) for each in cells)
+    return TABLES[form](Table(tuple(Column(key, _COLUMNS[key]) for key in keys), body, 1, _NOTES))
+
+
+def _list_kinds(row: BatchRow) -> Iterable[str]:
+    """List the kinds of speed that have a line: both, or without any batch the prompt's alone."""
+    return (PROMPT, GENERATION) if row.batches else (PROMPT,)
+
+
+def _make_cells(row: BatchRow, kind: str) -> dict[str, str]:
+    """Write the cells of a row's prompts or answers by column; "" of an unknown one."""
+    is_prompt = kind == PROMPT
+    return {
+        "model": " ".join(filter(None, (row.model, row.quantization))),
+        "test": row.test.name(kind),
+        "total": _format(row.list_samples(kind, of_each=False)),
+        "each": _format(row.list_samples(kind, of_each=True)),
+        "peak": "" if is_prompt else _format([b.peak_tok_s for b in row.batches if b.peak_tok_s is not None]),
+        "ttft": _format(row.list_times("ttft_ms")) if is_prompt else "",
+        "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
+        "note": row.note,
+    }
+
+
+def _format(samples: Sequence[float]) -> str:
+    """Format a mean and, of several samples, their deviation; "" of none."""
+    if not samples:
+        return ""
+    spread = f" ± {np.std(samples):.2f}" if len(samples) > 1 else ""
+    return f"{np.mean(samples):.2f}{spread}"
+
+
+def describe_batch(row: BatchRow) -> str:
+    """Describe a test as it ends: `pp2048 @ d4096 (c2): 5012.33 t/s, tg 61.20 t/s`, and its note."""
+    speeds = (f"{_format(row.list_samples(kind, of_each=False)) or '-'} t/s" for kind in _list_kinds(row))
+    shown = f", {GENERATION} ".join(speeds) if row.batches else "-"
+    return f"{row.test.name(PROMPT)}: {shown}" + (f" ({row.note})" if row.note else "")
+
+
+def encode_batch_row(row: BatchRow) -> dict[str, Any]:
+    """Make a row as `depth.json` has it: the test by its parts, its batches, runs and note."""
+    encoded: dict[str, Any] = msgspec.to_builtins(row)
+    return {**encoded.pop("test"), **encoded}
