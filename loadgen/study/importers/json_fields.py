@@ -71,7 +71,7 @@ def read_documents(text: str) -> Iterator[JsonDocument]:
 
     What is cut off or not valid is a document with an error; those after it are still read, up to 200 errors.
     """
-    decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parse_whole), 0, 1, 0, 0
+    decoder, at, line, counted, broken = json.JSONDecoder(parse_int=parse_whole), 0, 1, 0, 0
     while (begin := _BEGIN.search(text, at)) is not None:
         at = begin.start()
         line, counted = line + text.count("\n", counted, at), at
@@ -95,7 +95,7 @@ def read_documents(text: str) -> Iterator[JsonDocument]:
                 yield JsonDocument(line, item)
 
 
-def _parse_whole(digits: str) -> int | float:
+def parse_whole(digits: str) -> int | float:
     """Parse a whole number; one of over 18 digits is a float, of hundreds infinite, which is no figure."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 

@@ -83,6 +83,7 @@ TEXTS = (  # that are neither JSON nor anyone's table: each reads its own client
     guidellm_reports.read_report,
     http_clients.read_report,
     tabular_clients.read_benchy_sheet,
+    inference_perf.read_yaml,
 )
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.marks),
@@ -291,7 +292,7 @@ class _Reading:
         # The JSON next to a sheet has the same figures with more digits, the model and the load.
         in_json = aiperf_exports.is_sheet(text[:_HEAD_BYTES]) and path.with_suffix(".json").is_file()
         is_ours = _PAGE in raw or (csv_tables.may_be_table(raw) and csv_tables.is_own_table(text))
-        repeats = tabular_clients.is_part(path) or inference_perf.is_summary_of_stages(path)
+        repeats = tabular_clients.is_part(path) or inference_perf.repeats_stages(path)
         if not (in_json or is_ours or repeats):
             self._attempt(path, lambda: self._read_file(path, raw))
         return []

@@ -59,6 +59,10 @@ SLOW = {
     "references": "&#9",
     "escapes": "\x1b]",
     "quotes": "'",
+    "reports in YAML": "request_performance:\n",
+    "items in YAML": "request_performance:\n- - - - - a: b\n",
+    "lines of k6": "http_req_duration....: avg=1s {expected_response:true}",
+    "lines of oha": "Success rate: 1% [200] 5% in 5\n",
 }
 
 

@@ -8,10 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
+from loadgen.study import labels
 from loadgen.study.importers import json_fields
+from loadgen.study.importers.clients import block_yaml
 from loadgen.study.importers.json_fields import (
     ClientFormat,
     find_first,
@@ -52,9 +57,9 @@ _LENGTHS: json_fields.Fields = {
 }
 
 
-def is_summary_of_stages(path: Path) -> bool:
-    """Whether a file is the summary of stages next to it, which are read instead: their loads differ."""
-    return path.name == _SUMMARY and any(path.parent.glob(_STAGES))
+def repeats_stages(path: Path) -> bool:
+    """Whether a file is a summary, or a report in YAML, of stages next to it, which are read instead."""
+    return (path.name == _SUMMARY or path.suffix == ".yaml") and any(path.parent.glob(_STAGES))
 
 
 def _is_inference_perf(document: Mapping[str, Any]) -> bool:
@@ -231,4 +236,28 @@ def _read_latency(suffix: str, values: object) -> dict[str, float]:
     return json_fields.read_statistics(suffix, values, times) if times else {}
 
 
-LLM_D = ClientFormat(_LLM_D, (b'"request_performance"', b'"requests_per_sec"'), _is_llm_d, _read_llm_d)
+LLM_D = ClientFormat(
+    _LLM_D,
+    (b'"request_performance"', b'"requests_per_sec"', b"request_performance:", b"requests_per_sec:"),
+    _is_llm_d,
+    _read_llm_d,
+)
+_YAML = re.compile(r"^[ -]{0,20}(?:request_performance|requests_per_sec):", re.MULTILINE)
+
+
+def read_yaml(text: str, path: Path) -> list[Reported]:
+    """Read the Benchmark Reports of a YAML file, one or a list; [] of any other text."""
+    if _YAML.search(text) is None:
+        return []
+    try:
+        parsed = block_yaml.parse_block(text)
+    except UsageError as error:
+        raise UsageError(f"{path} {error}") from None
+    reports = [read_mapping(each) for each in (parsed if isinstance(parsed, list) else [parsed])]
+    json_fields.check_results(path, len(reports))
+    return [
+        replace(run, unread=labels.read_labels(report, run.figures))
+        for report in reports
+        if _is_llm_d(report)
+        for run in _read_llm_d(report, str(path))
+    ]
