@@ -19,6 +19,7 @@ from loadgen import cli
 from loadgen.report import run_directory
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import scraper
+from loadgen.study.verify.proof import prove_run
 from loadgen.verdict import verdict
 from loadgen.verdict.verdict import DOUBTS
 
@@ -38,12 +39,14 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def bench(words: str) -> Ran:
     """Run the command; its exit code, what the result holds under our name, and the report.
 
-    Who reads the files later comes to the same verdict.
+    Who reads the files later comes to the same verdict, and to every other value.
     """
     code = cli.main(["bench", "--quiet", "--base-url", BASE_URL, *shlex.split(f"{COMMON} {words}")])
     directory = max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     stored = json.loads((directory / RESULT).read_text("utf-8"))
     assert verdict.encode_verdict(run_directory.load(directory).verdict) == stored["loadgen"]["verdict"]
+    proven = prove_run(directory, "")
+    assert [*proven.differences, *proven.unchecked] == []
     return code, stored["loadgen"], (directory / REPORT).read_text("utf-8")
 
 
