@@ -23,6 +23,7 @@ _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
 _DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.features.data",)
 _USER = "fuzzing.fuzz_targets_user"
+_BUNDLES, _BUNDLED = "fuzzing.fuzz_targets_bundles", ("loadgen.study.bundle", "loadgen.study.verify")
 _ANSWERS = (
     "loadgen.records.decode",
     "loadgen.wire.openai",
@@ -101,6 +102,12 @@ TARGETS = {
         ("loadgen.study.importers", "loadgen.study.consistency", "loadgen.study.audit"),
         (),
         3072,
+    ),
+    # bundles of strangers
+    "bundle": Target(f"{_BUNDLES}:bundle", _BUNDLED, (), 64, words=False),
+    "bundle_manifest": Target(f"{_BUNDLES}:bundle_manifest", _BUNDLED, (), 64, words=False),
+    "bundled_result": Target(
+        f"{_BUNDLES}:bundled_result", (*_BUNDLED, "loadgen.report"), (), 64, words=False
     ),
     # files of a user
     "profile": Target(

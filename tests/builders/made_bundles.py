@@ -59,6 +59,6 @@ def forged(
     manifest = {"format": 1, "with_text": False, "runs": runs or [], "parts": parts, "left_out": []}
     change(manifest)
     written = io.BytesIO()
-    raw = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
+    raw = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     archive.write_archive(written, raw, [headers for _, headers in made], packed)
     return written.getvalue()

@@ -1,0 +1,116 @@
+"""Functions of bytes: bundles that strangers made; each must return, and none of them is taken for proven."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from builders.made_bundles import forged, sealed, small_bundle
+from fuzzing.fuzz_files import place, written
+from fuzzing.fuzz_odd import replaced, shortened, spots
+from loadgen.base.errors import UsageError
+from loadgen.study.bundle import reading
+from loadgen.study.bundle.archive import LOCAL, MANIFEST
+from loadgen.study.verify.verify_command import verify_place
+
+_CHANGE = struct.Struct("<BHB")  # what is done, where, and the byte
+_SEALED = 0x80
+_PARTS = ("run/arrivals.npz", "run/report.txt", "run/result.json")
+
+
+def mutated(raw: bytes, data: bytes) -> bytes:
+    """A bundle with bytes flipped, put in, taken out, repeated or cut off; four bytes of `data` say each.
+
+    Where the first byte's highest bit is set its digest is right again.
+    """
+    changed = bytearray(raw)
+    for kind, at, byte in _CHANGE.iter_unpack(data[: len(data) // _CHANGE.size * _CHANGE.size]):
+        where = at * 37 % max(len(changed), 1)
+        if kind % 8 < 4:
+            changed[where : where + 1] = bytes([byte])
+        elif kind % 8 == 4:
+            changed[where:where] = bytes([byte])
+        elif kind % 8 == 5:
+            del changed[where : where + 1 + byte]
+        elif kind % 8 == 6:
+            changed[where:where] = changed[where : where + 1 + byte]
+        else:
+            del changed[len(changed) - 1 - byte :]
+    return sealed(bytes(changed)) if data[:1] >= bytes([_SEALED]) else bytes(changed)
+
+
+def is_taken(raw: bytes) -> bool:
+    """Whether these bytes are read as a bundle; what was unpacked of them is gone."""
+    path, room = written(raw, "x.bundle", "bundles"), place() / "room"
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir()
+    why = ""
+    try:
+        reading.unpack_bundle(path, room)
+    except UsageError as error:
+        why = str(error)
+    assert "\n" not in why
+    return not why
+
+
+def bundle(data: bytes) -> None:
+    """Any bytes, and what is made of a right bundle by them."""
+    assert not is_taken(data)
+    raw = small_bundle()
+    changed = mutated(raw, data)
+    assert is_taken(changed) is (changed == raw)
+
+
+def bundle_manifest(data: bytes) -> None:
+    """A bundle whose manifest has odd values, all digests right: what it says is not what its parts are."""
+    raw = small_bundle()
+    size = LOCAL.unpack_from(raw)[7]
+    begin = LOCAL.size + len(MANIFEST)
+    known = json.loads(raw[begin : begin + size])
+    odd = replaced(known, spots(known), data)
+    if odd != known:
+        assert not is_taken(forged(_contents(), lambda manifest: _become(manifest, odd)))
+
+
+def _become(manifest: dict[str, Any], other: dict[str, Any]) -> None:
+    manifest.clear()
+    manifest.update(other)
+
+
+@cache
+def _contents() -> dict[str, bytes]:
+    """The parts of a right bundle."""
+    room = place() / "whole"
+    room.mkdir()
+    reading.unpack_bundle(written(small_bundle(), "whole.bundle", "wholes"), room)
+    return {name: (room / name).read_bytes() for name in _PARTS}
+
+
+@cache
+def _spots() -> tuple[Any, list[tuple[Any, ...]]]:
+    """The result of a right bundle with short lists, and every spot in it."""
+    known = shortened(json.loads(_contents()["run/result.json"]))
+    return known, spots(known)
+
+
+def bundled_result(data: bytes) -> None:
+    """A bundle right in every digest whose result has odd values: it is verified, or refused in a line."""
+    known, every = _spots()
+    odd = json.dumps(replaced(known, every, data)).encode()
+    raw = forged({**_contents(), "run/result.json": odd})
+    path = written(raw, "odd.bundle", "odds")
+    room = Path(place() / "odd-room")
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir()
+    try:
+        reading.unpack_bundle(path, room)
+    except UsageError:
+        return
+    found = verify_place(room)
+    assert (
+        found.proven or found.refused or any(proof.differences or proof.unchecked for proof in found.proofs)
+    )
