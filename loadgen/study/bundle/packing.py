@@ -27,7 +27,7 @@ from loadgen.study.bundle.archive import BundlePart, Packed
 from loadgen.study.bundle.manifest import ANSWERS, ANSWERS_WHY, KINDS, Manifest
 
 _LARGEST_RESULT = 512 << 20
-_INTERRUPTED = "interrupted"  # of a series: what it would measure again
+INTERRUPTED = "interrupted"  # of a series: what it would measure again
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iter
         )
     runs = 0
     for where, inside, names in os.walk(place, onerror=_refuse):
-        inside[:] = sorted(each for each in inside if not each.startswith(".") and each != _INTERRUPTED)
+        inside[:] = sorted(each for each in inside if not each.startswith(".") and each != INTERRUPTED)
         below = os.path.relpath(where, place)
         whole = {RESULT, ARRIVALS} <= set(names)
         if RESULT in names and not whole:

@@ -68,6 +68,14 @@ def hold_result(stored: Mapping[str, Any], run: Result, held: Held) -> None:
             held.differences.append(Difference(f"{RESULT}: {name}", _show(stated), _show(found)))
 
 
+def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
+    """Hold every value of a JSON document to another's; `file` is before its name in a difference."""
+    for name, first, second in _walk(stated, found, ""):
+        held.values += 1
+        if not is_equal(first, second):
+            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second)))
+
+
 _MISSING: Any = object()
 
 

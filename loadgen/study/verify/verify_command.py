@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from loadgen.base.text import clean_line, clean_text, format_count, format_json
 from loadgen.report.run_directory import RESULT
 from loadgen.study.bundle import reading, signature
 from loadgen.study.bundle.archive import ChangedBundle
+from loadgen.study.bundle.packing import INTERRUPTED
 from loadgen.study.bundle.signature import WrongSignature
+from loadgen.study.verify.held_series import prove_series
 from loadgen.study.verify.proof import Proof, prove_run
 
 _NAMED = 3
@@ -89,34 +91,39 @@ def verify_place(path: Path, allowed: Path | None = None) -> Verified:
             raise UsageError(
                 f"{path} is a directory, which has no signature: --allowed-signers is of bundles"
             )
-        runs = [Path(where) for where in _find_runs(path)]
-        if not runs:
-            raise UsageError(f"{path} has no finished run: name a bundle, or a directory with a {RESULT}")
-        return Verified(str(path), tuple(prove_run(run, str(run)) for run in runs))
+        return Verified(str(path), prove_directory(path, str))
     try:
         opened = reading.open_bundle(path)
         signed = signature.check_signature(path, allowed)
     except (ChangedBundle, WrongSignature) as error:
         return Verified(str(path), refused=str(error))
-    places = [opened.directory / run.place for run in opened.manifest.runs]
     try:
-        return Verified(str(path), tuple(prove_run(run, opened.name_place(run)) for run in places), signed)
+        return Verified(str(path), prove_directory(opened.directory, opened.name_place), signed)
     except UsageError as error:
         return Verified(
             str(path), refused=str(error).replace(str(opened.directory), str(path)), signed=signed
         )
 
 
-def _find_runs(path: Path) -> Iterator[str]:
-    """Yield the directories below a place that have a result, hidden ones and links left out, in order."""
-    count = 0
-    for where, inside, names in os.walk(path):
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
+def prove_directory(directory: Path, name: Callable[[Path], str]) -> tuple[Proof, ...]:
+    """Prove the runs below a directory, and the records of series next to them; hidden ones are left out.
+
+    `name` makes the name that a proof has of its directory. Raises UsageError without a finished run, or of a
+    damaged one.
+    """
+    proofs, runs = list[Proof](), 0
+    for where, inside, names in os.walk(directory):
+        here = Path(where)
+        inside[:] = sorted(each for each in inside if not each.startswith(".") and each != INTERRUPTED)
+        proofs += prove_series(here, name(here))
         if RESULT in names:
-            count += 1
-            if count > _MOST_RUNS:
-                raise UsageError(f"{path} has more than {_MOST_RUNS} runs: verify the directories in it")
-            yield where
+            runs += 1
+            if runs > _MOST_RUNS:
+                raise UsageError(f"{directory} has more than {_MOST_RUNS} runs: verify the directories in it")
+            proofs.append(prove_run(here, name(here)))
+    if not runs:
+        raise UsageError(f"{directory} has no finished run: name a bundle, or a directory with a {RESULT}")
+    return tuple(proofs)
 
 
 def _describe(one: Verified) -> Iterator[str]:
@@ -127,9 +134,11 @@ def _describe(one: Verified) -> Iterator[str]:
     if one.signed:
         yield f"{one.place}: {one.signed}"
     for proof in one.proofs:
-        held = f"{proof.values} values and lines follow from {format_count(proof.requests, 'request')}"
+        rest_on = (
+            f"{format_count(proof.requests, 'request')}; {proof.verdict}" if proof.verdict else "its runs"
+        )
         if proof.proven:
-            yield f"proven   {proof.place}: {held}; {proof.verdict}"
+            yield f"proven   {proof.place}: {proof.values} values and lines follow from {rest_on}"
         elif proof.differences:
             first, *others = proof.differences
             more = f"; and {format_count(len(others), 'more value')}" if others else ""

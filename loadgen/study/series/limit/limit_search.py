@@ -23,6 +23,7 @@ from loadgen.figures.objectives import (
     Standing,
     join_standings,
     judge_objectives,
+    parse_objectives,
 )
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan.profile import Profile
@@ -138,9 +139,7 @@ class LimitSearch:
     @property
     def settings(self) -> SearchSettings:
         """The record's settings of the search; bounds and start are only set once the server was probed."""
-        names = SearchSettings.__struct_fields__
-        kept = {name: getattr(self.record, name) for name in names if name != "objectives"}
-        return SearchSettings(**kept, objectives=self.objectives)
+        return _read_settings(self.record, self.objectives)
 
     def _begin(self, point: MeasuredPoint) -> None:
         """Write the probe's latency, and first load and bounds where not given, to the record and its file.
@@ -200,6 +199,39 @@ class LimitSearch:
         """Set these fields of the record, and write it; raises StoreError."""
         self.record = self.record.model_copy(update=update)
         self.kept.write_record(self.record)
+
+
+def _read_settings(record: LimitRecord, objectives: Sequence[Objective]) -> SearchSettings:
+    """Read the settings of a search from its record."""
+    names = SearchSettings.__struct_fields__
+    kept = {name: getattr(record, name) for name in names if name != "objectives"}
+    return SearchSettings(**kept, objectives=tuple(objectives))
+
+
+def make_record_again(record: LimitRecord, directory: Path) -> LimitRecord:
+    """Make a search's record again of its runs on disk: their entries, the answer, the bottleneck.
+
+    What the search was asked, why it ended and what its runs took of the budget is as it was. Raises
+    UsageError if a run cannot be read, ValueError if the record is not one that a search leaves.
+    """
+    objectives = parse_objectives(", ".join(record.objectives))
+    entries = list[LimitRun]()
+    for stored in record.runs:
+        if not stored.directory:
+            entries.append(stored)
+            continue
+        run = run_directory.load(directory / stored.directory)
+        profile = run.facts.profile
+        load = profile.request_rate if record.axis == "rate" else float(profile.max_concurrency or 0)
+        point = MeasuredPoint(run=run, reason=stored.reason if stored.cut else "", duration_s=stored.took_s)
+        entries.append(make_entry(stored.number, load, point, objectives, stored.directory))
+    runs = tuple(entries)
+    trials = [make_trial(run, objectives) for run in runs]
+    answer = limit_answer.make_answer(_read_settings(record, objectives), runs, trials)
+    made = record.model_copy(update={"runs": runs, **answer})
+    if record.ended is None:
+        return made
+    return made.model_copy(update=_find_cause(made, record.ended, objectives, directory))
 
 
 def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:

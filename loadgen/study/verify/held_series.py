@@ -1,0 +1,125 @@
+"""Held series: the records of searches, sweeps and ladders, held to the runs that lie below them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
+from loadgen.report import run_directory
+from loadgen.report.result_file import make_strict
+from loadgen.study.importers.clients import loadgen_runs
+from loadgen.study.importers.clients.loadgen_runs import LADDER
+from loadgen.study.limit_record import LIMIT
+from loadgen.study.series.limit.limit_search import make_record_again
+from loadgen.study.speed import ladder_rows
+from loadgen.study.speed.ladder_rows import DepthTest
+from loadgen.study.speed.speed_rows import FORMULAS
+from loadgen.study.sweep_record import FINISHED, SWEEP
+from loadgen.study.verify.held_figures import Difference, Held, hold_values
+from loadgen.study.verify.proof import Proof
+
+DEPTH = "depth.json"
+_MOST_BYTES = 64 << 20
+_TEST = re.compile(r"(pp|tg)(\d{1,9})(?: @ d(\d{1,9}))?", re.ASCII)
+_NO_RUN = "it states a speed, and no run of it is there"
+# What a stranger's record can make of a computation: it costs the proof.
+_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
+
+
+def prove_series(directory: Path, place: str) -> Iterator[Proof]:
+    """Yield a proof for each record that a directory has itself; raises UsageError if one is damaged.
+
+    Of a search every figure and the answer are computed again, of a ladder every row, of a sweep the
+    verdicts. What was measured of quality is not: its proof says so.
+    """
+    holds: dict[str, Callable[[Path, Held], None]] = {
+        LIMIT: _hold_search,
+        SWEEP: _hold_sweep,
+        LADDER: partial(_hold_ladder, file=LADDER),
+        DEPTH: partial(_hold_ladder, file=DEPTH),
+        "quality.json": _hold_nothing,
+    }
+    for name, hold in holds.items():
+        if (directory / name).is_file():
+            yield _prove(f"{place}/{name}", partial(hold, directory))
+    for path in sorted((directory / "quality").glob("*.json")):
+        if path.name != "tasks.json":
+            yield _prove(f"{place}/quality/{path.name}", partial(_hold_nothing, directory))
+
+
+def _prove(place: str, hold: Callable[[Held], None]) -> Proof:
+    """Return the proof of one record."""
+    held = Held()
+    try:
+        hold(held)
+    except (UsageError, *_DAMAGE) as error:
+        raise UsageError(f"{place} is damaged: {' '.join(str(error).split())[:200]}") from None
+    return Proof(place, held.values, tuple(held.differences), tuple(held.unchecked))
+
+
+def _hold_search(directory: Path, held: Held) -> None:
+    """Hold the record of a search to its runs."""
+    stored = loadgen_runs.read_limit(directory)
+    if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
+        raise UsageError("a run of it lies outside")
+    made = make_record_again(stored.record, directory)
+    hold_values(stored.record.model_dump(mode="json"), made.model_dump(mode="json"), LIMIT, held)
+
+
+def _hold_sweep(directory: Path, held: Held) -> None:
+    """Hold the verdict of each finished point of a sweep to its run, and what was varied to its workload."""
+    stored = loadgen_runs.read_sweep(directory)
+    found = {os.path.relpath(run, directory): run for run in stored.run_directories}
+    for point in stored.record.points:
+        if point.state not in FINISHED:
+            continue
+        run = run_directory.load(found[os.path.normpath(point.directory)])
+        workload = run.facts.profile.model_dump(mode="json")
+        states = {"verdict": point.verdict, **point.model_dump(mode="json")["settings"]}
+        gives = {"verdict": run.verdict.level.value, **{key: workload.get(key) for key in point.settings}}
+        hold_values(states, gives, f"{SWEEP}: point {point.number}", held)
+
+
+def _hold_ladder(directory: Path, held: Held, file: str) -> None:
+    """Hold each row of a ladder, or of speeds at depth, to its run; one with a speed must have a run."""
+    stored = read_mapping(json.loads(read_file_bytes(directory / file, _MOST_BYTES)))
+    for number, row in enumerate(map(read_mapping, read_list(stored.get("rows")))):
+        name, where = str(row.get("run") or ""), f"{file}: row {number + 1}"
+        inside = Path(name)
+        if not name or inside.is_absolute() or ".." in inside.parts or not (directory / inside).is_dir():
+            if any(row.get(key) is not None for key in ("speed_tok_s", "tok_s")):
+                held.differences.append(Difference(where, _NO_RUN, "none"))
+            continue
+        made = _make_row(row, directory / inside, name)
+        if made is None:
+            held.unchecked.append(f"{where}: this loadgen has no such row")
+        else:
+            hold_values(row, make_strict(made), where, held)
+
+
+def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, Any] | None:
+    """Make a ladder's row again of its run; None if it is of no form that is known."""
+    if (formula := row.get("formula")) in FORMULAS:
+        return ladder_rows.encode_speed_row(
+            ladder_rows.make_speed_row(run_directory.load(directory), formula), name
+        )
+    if found := _TEST.fullmatch(str(row.get("test"))):
+        test = DepthTest(found[1], int(found[2]), int(found[3] or 0))
+        return {**asdict(ladder_rows.make_depth_row(run_directory.load(directory), test)), "run": name}
+    return None
+
+
+def _hold_nothing(directory: Path, held: Held) -> None:
+    """Note that a quality rests on scores that are not arrivals."""
+    held.unchecked.append(
+        "quality is measured from scores, not from arrivals: `loadgen quality` measures it again"
+    )

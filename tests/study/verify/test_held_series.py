@@ -1,0 +1,112 @@
+"""Series: what the record of a ladder, a sweep or a search states is held to its runs, bundled or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.study.verify.held_series import prove_series
+from study.verify.test_verify import changed, edited, leaves
+
+pytestmark = [
+    pytest.mark.usefixtures("engines"),
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+TINY = ["--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet"]
+SEARCH = ["--input-len", "8", "--output-len", "4", "--seed", "7", "--quiet", "--slo", "ttft p50 < 5s"]
+STATED = {  # by the command, of a record of that name: no arrivals have it
+    "limit.json": {
+        "format", "loadgen", "name", "command", "axis", "objectives", "within", "budget_s", "most_runs",
+        "least_run_s", "fixed", "seed", "start", "lowest", "highest", "alone_s", "attempts", "ended",
+        "next_run_s", "simulated", "number", "directory", "cut", "took_s",
+    },
+    "ladder.json": {"run", "formula"},
+    "depth.json": {"run", "test"},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def series(*words: str) -> Path:
+    """The directory of what a command measured."""
+    assert cli.main([*words]) == 0
+    (directory,) = (path for path in Path("runs").iterdir() if path.is_dir())
+    return directory
+
+
+def held(directory: Path) -> tuple[str, ...]:
+    """What differs in a record from its runs."""
+    return tuple(str(each) for proof in prove_series(directory, "it") for each in proof.differences)
+
+
+def figures(document: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The values of a record that follow from its runs."""
+    for at, value in leaves(document):
+        if not set(at) & STATED[name]:
+            yield at, value
+
+
+def hold_record(directory: Path, name: str) -> None:
+    """As it was written a record is proven, also in a bundle; with any figure of it edited it is not."""
+    record = directory / name
+    document = json.loads(record.read_bytes())
+    assert held(directory) == ()
+    assert cli.main(["bundle", str(directory), "-o", "x.bundle"]) == 0
+    assert cli.main(["verify", "x.bundle", str(directory)]) == 0
+    spots = list(figures(document, name))
+    assert len(spots) > 5
+    missed = []
+    for at, value in spots:
+        record.write_text(json.dumps(edited(document, at, changed(value))))
+        try:
+            missed += [] if held(directory) else [at]
+        except UsageError:
+            continue  # it is no record any more
+    assert missed == []
+
+
+@pytest.mark.long
+def test_every_row_of_a_ladder_is_held() -> None:
+    Path("p.toml").write_text("ladder = [1, 8]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n")
+    hold_record(
+        series("ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./p.toml"), "ladder.json"
+    )
+
+
+@pytest.mark.long
+def test_every_row_of_speeds_at_depth_is_held() -> None:
+    words = ["--depth", "0,256", "-p", "64", "-n", "4", "--num-prompts", "2"]
+    hold_record(series("ladder", "--quiet", "--preset", "bench/1024x50", *words), "depth.json")
+
+
+@pytest.mark.long
+def test_a_search_is_held_to_its_runs() -> None:
+    words = ["--preset", "bench/1024x50", "--max-runs", "2", "--min-duration", "2s"]
+    hold_record(series("limit", *SEARCH, *words), "limit.json")
+
+
+def test_the_verdicts_of_a_sweep_are_held() -> None:
+    directory = series("sweep", "--preset", "instant", "--concurrency", "1,2", *TINY)
+    record = directory / "sweep.json"
+    document = json.loads(record.read_bytes())
+    assert held(directory) == ()
+    for key, value in (("verdict", "FINE"), ("settings", {"max_concurrency": 64})):
+        record.write_text(json.dumps(edited(document, ("points", 1, key), value)))
+        assert "point 1" in held(directory)[0]
+
+
+def test_a_row_without_a_run_has_no_speed() -> None:
+    Path("it").mkdir()
+    for run in ("", "../elsewhere", "/etc", "none"):
+        Path("it/ladder.json").write_text(json.dumps({"rows": [{"run": run, "speed_tok_s": 900.0}]}))
+        assert "no run of it is there" in held(Path("it"))[0]
