@@ -30,7 +30,7 @@ from loadgen.base.printing import Screen, make_terminal_ink
 from loadgen.base.text import WIDTH
 from loadgen.report import report, run_directory
 
-_ARGUMENTS = (
+LAUNCH = (  # of the browser
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
@@ -83,7 +83,7 @@ def main() -> int:
         page = Path(scratch) / "report.html"
         if not arguments.terminal and (code := cli.main(["report", *arguments.places, "--html", str(page)])):
             return code
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(LAUNCH))
         if arguments.terminal:
             pictures = {name: terminal(browser, Path(arguments.places[0]))}
         else:
@@ -103,9 +103,14 @@ def terminal(browser: Browser, run: Path) -> bytes:
     directory = f"runs/{run.name}"
     screen = Screen(WIDTH, make_terminal_ink())
     shown = report.render_short(run_directory.load(run), directory, screen=screen)
-    console = Console(record=True, file=io.StringIO(), width=_COLUMNS)
-    console.print(Text(f"$ {shlex.join(['loadgen', *command[1:]])}"))
-    console.print(Text.from_ansi(f"{shown}\nrun directory: {directory}"))
+    text = f"$ {shlex.join(['loadgen', *command[1:]])}\n{shown}\nrun directory: {directory}"
+    return draw_terminal(browser, text, _COLUMNS)
+
+
+def draw_terminal(browser: Browser, text: str, columns: int) -> bytes:
+    """A PNG of a terminal of some columns that shows a text, in its colours."""
+    console = Console(record=True, file=io.StringIO(), width=columns)
+    console.print(Text.from_ansi(text))
     drawn = console.export_svg(title="loadgen")
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # fonts of another host
     page = browser.new_page(viewport={"width": 1000, "height": 800})

@@ -126,6 +126,7 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
         "ladder.md",
         "jetson.md",
         "spark.md",
+        "recipes.md",
         "comparing.md",
         "audit.md",
         "report.md",

@@ -119,6 +119,16 @@ def test_the_readme_fits_on_a_page_and_shows_pictures() -> None:
     assert all(picture.stat().st_size < 200_000 for picture in pictures)
 
 
+def test_each_of_ten_tasks_has_a_command_a_small_picture_and_a_page() -> None:
+    sections = (ROOT / "docs" / "recipes.md").read_text("utf-8").split("\n## ")[1:]
+    assert len(sections) == 10
+    for section in sections:
+        assert re.search(r"^```\n\.venv/bin/loadgen ", section, re.M), section
+        (picture,) = re.findall(r"!\[[^\]]+\]\((pictures/[\w.-]+)\)", section)
+        assert (ROOT / "docs" / picture).stat().st_size < 80_000
+        assert re.search(r"\]\([\w-]+\.md\)", section), section
+
+
 def test_every_table_stands_on_one_page() -> None:
     marks = [name for page in PAGES for name in doc_tables.marks((ROOT / "docs" / page).read_text("utf-8"))]
     assert sorted(marks) == sorted(doc_tables.TABLES)
