@@ -143,7 +143,7 @@ class BenchOptions(WorkloadOptions, total=False):
     metadata: list[str]
     label: str
     otel: str
-    prometheus: int | str
+    prometheus: str
     api_key: str
 
 class FeatureOptions(OptionRows, frozen=True):

@@ -61,7 +61,7 @@ class TelemetryOptions(OptionRows, frozen=True):
         read=parse_with(check_collector_url), nargs="?", const=BY_ENVIRONMENT, metavar="URL",
         cluster="its nodes send the requests: give it to commands with --shard")
     prometheus: str | None = _own("serve the figures so far at PORT of this machine, or HOST:PORT, for "
-        "Prometheus", read=parse_with(check_listen_address), metavar="[HOST:]PORT", keyword="int | str",
+        "Prometheus", read=parse_with(check_listen_address), metavar="[HOST:]PORT",
         cluster="its nodes have the records: give it to commands with --shard")
 # fmt: on
 
