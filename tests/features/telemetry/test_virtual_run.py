@@ -27,7 +27,7 @@ def test_spans_of_a_call_are_its_records(tmp_path: Path) -> None:
             output_len=3,
             otel=collector.url,
             prometheus=str(port),
-            run_dir=tmp_path,
+            run_dir=str(tmp_path),
         )
     (directory,) = tmp_path.iterdir()
     kept = run_directory.load(directory)
