@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.harness.page import markdown  # noqa: E402
-from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
+from benchmarks.simulated.populations import Made, Population, describe_recorded, real  # noqa: E402
 from loadgen.base.arrays import Float64  # noqa: E402
 from loadgen.host.environment import describe_machine  # noqa: E402
 from loadgen.study.compare.statistics import Estimate, estimate_more_runs, estimate_ratio, judge_family  # noqa: E402  # noqa: E402
@@ -316,7 +316,7 @@ def _machine(began: float) -> list[str]:
     return [
         f"- {facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
         f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {time.perf_counter() - began:.0f} s, seed {SEED}",
-        f"- real runs: {recorded()}",
+        f"- real runs: {describe_recorded()}",
     ]
 
 

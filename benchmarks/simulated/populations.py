@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,9 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 
 RUNS = Path(__file__).with_name("aa_runs.json")
+GATE_RUNS = Path(__file__).with_name("gate_runs.json")
 _FIGURES = {"output_throughput": "throughput", "mean_ttft_ms": "mean TTFT"}
+_GATED = _FIGURES | {"mean_tpot_ms": "mean TPOT"}
 
 
 class Population(Protocol):
@@ -98,9 +100,24 @@ def real() -> list[Resampled]:
     ]
 
 
-def recorded() -> str:
+def gated() -> list[Resampled]:
+    """The series recorded for gates: three figures of each, in stretches of two repeats."""
+    return [
+        Resampled(f"{workload['name']}, {label}", _series(workload["starts"], key))
+        for workload in json.loads(GATE_RUNS.read_text("utf-8"))["workloads"]
+        for key, label in _GATED.items()
+    ]
+
+
+def shrink(series: Resampled, spread: float) -> Resampled:
+    """Scale a series' logarithms so that neighbours differ as runs of `spread` do."""
+    logs = np.log(series.series)
+    return replace(series, series=np.exp(logs * spread * np.sqrt(2) / np.diff(logs).std()))
+
+
+def describe_recorded(path: Path = RUNS) -> str:
     """What the recorded runs are."""
-    return str(json.loads(RUNS.read_text("utf-8"))["about"])
+    return str(json.loads(path.read_text("utf-8"))["about"])
 
 
 def _series(starts: list[Mapping[str, list[float]]], key: str) -> Float64:

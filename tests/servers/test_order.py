@@ -30,7 +30,7 @@ ORDER = {
         "simulated/engine", "simulated/populations", "simulated/queue", "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
         "bars/sessions", "bars/scale", "bars/install", "bars/limits", "bars/limits_clock", "bars/saturation",
-        "comparing", "kills", "memory", "merging", "pictures", "planned", "random_runs", "run",
+        "comparing", "gating", "kills", "memory", "merging", "pictures", "planned", "random_runs", "run",
     ],
 }
 # fmt: on

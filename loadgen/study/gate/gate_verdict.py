@@ -33,7 +33,7 @@ from loadgen.study.gate.group_sequential import FIRST_LOOK, find_look_levels
 
 MARGIN = 0.03  # of the slowdown: what is less is not worth a failed build
 ALPHA = 0.05
-MAX_PAIRS = 30  # docs/gate-calibration.md has the choice
+MAX_PAIRS = 40  # docs/gate-calibration.md has the choice
 EARLY = f"the first look is after {FIRST_LOOK} pairs"
 
 
@@ -43,6 +43,9 @@ class GateOutcome(StrEnum):
     NOT_SLOWER = "not slower"  # by more than the margin
     SLOWER = "slower"
     UNDECIDED = "undecided"
+
+
+_GRAVEST = (GateOutcome.SLOWER, GateOutcome.UNDECIDED, GateOutcome.NOT_SLOWER)
 
 
 class GateSeries(msgspec.Struct, frozen=True):
@@ -172,22 +175,17 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
     reasons = [_explain_untested(one, plan) for one in series]
     tested = [one for one, why in zip(series, reasons, strict=True) if not why]
     try:
-        judged = iter(_judge_rows(tested, plan) if tested else ())
+        judged = iter(_judge_rows(tested, plan, len(series)) if tested else ())
     except ImportError as error:
         raise UsageError(NO_SCIPY) from error
     rows = tuple(
         _leave_undecided(one, why) if why else next(judged) for one, why in zip(series, reasons, strict=True)
     )
-    outcomes = {row.outcome for row in rows}
-    if GateOutcome.SLOWER in outcomes:
-        outcome = GateOutcome.SLOWER
-    else:
-        outcome = GateOutcome.UNDECIDED if GateOutcome.UNDECIDED in outcomes else GateOutcome.NOT_SLOWER
-    more = [row.more_pairs for row in rows if row.outcome == GateOutcome.UNDECIDED]
-    needed = max((pairs for pairs in more if pairs is not None), default=None) if None not in more else None
-    return GateVerdict(
-        outcome, rows, max(row.pairs for row in rows), needed if outcome == GateOutcome.UNDECIDED else None
-    )
+    outcome = next(one for one in _GRAVEST if any(row.outcome == one for row in rows))
+    undecided = [row for row in rows if row.outcome == outcome == GateOutcome.UNDECIDED]
+    needed = [row.more_pairs for row in undecided if row.more_pairs is not None]
+    more = max(needed) if undecided and len(needed) == len(undecided) else None
+    return GateVerdict(outcome, rows, max(row.pairs for row in rows), more)
 
 
 def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
@@ -202,9 +200,12 @@ def _leave_undecided(series: GateSeries, why: str) -> GateRow:
     return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, why)
 
 
-def _judge_rows(series: Sequence[GateSeries], plan: GatePlan) -> list[GateRow]:
-    """Judge the series that have a test: a slower one where the gate ends, the others by then."""
-    looks = _look_in_turn(series, plan) if plan.sequential else _look_once(series, plan)
+def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> list[GateRow]:
+    """Judge the series that have a test, of a family of rows: a slower one where the gate ends.
+
+    The family also has rows without a test, since one that has no figure yet may have it at a later look.
+    """
+    looks = (_look_in_turn if plan.sequential else _look_once)(series, plan, family)
     slower, not_slower = looks.decide()
     end = int(looks.find_end())
     if slower[:, end].any():
@@ -226,11 +227,11 @@ def _name_slower(p: Float64, strict: Float64) -> Bool:
     """Name the slower rows by Holm (1979): the j-th smallest p of m rows against the level of m - j + 1."""
     order = np.argsort(p)
     passed = np.empty(len(p), bool)
-    passed[order] = np.logical_and.accumulate(p[order] <= strict[::-1])
+    passed[order] = np.logical_and.accumulate(p[order] <= strict[::-1][: len(p)])
     return passed
 
 
-def _look_once(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
+def _look_once(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
     """Look at given runs, once, at a third of alpha."""
     estimates = [
         estimate_ratio(*one.sides, paired=one.paired, floor=find_least_error(one.new, one.base))
@@ -240,11 +241,11 @@ def _look_once(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
     slowdown = Estimate(*(np.array(part)[:, None] for part in parts))
     level = plan.alpha / LOOKS
     return Looks(
-        slowdown, _list_limits(series), level / np.arange(1.0, len(series) + 1)[:, None], np.array([level])
+        slowdown, _list_limits(series), level / np.arange(1.0, family + 1)[:, None], np.array([level])
     )
 
 
-def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
+def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
     """Look after each pair from the first look on; NaN after the pairs that a row has."""
     most = max(one.units for one in series)
     logs, floors = np.full((2, len(series), most), math.nan)
@@ -253,7 +254,7 @@ def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan) -> Looks:
         logs[at, : one.units] = np.log(slow / fast)
         for pairs in range(FIRST_LOOK, one.units + 1):
             floors[at, pairs - 1] = find_least_error(one.new[:pairs], one.base[:pairs])
-    strict = list_strict_levels(plan, len(series))[:, : most - FIRST_LOOK + 1]
+    strict = list_strict_levels(plan, family)[:, : most - FIRST_LOOK + 1]
     return Looks(estimate_in_turn(logs, floors), _list_limits(series), strict, strict[0])
 
 
@@ -286,7 +287,7 @@ def _make_row(
     series: GateSeries, looks: Looks, place: tuple[int, int], outcome: GateOutcome, plan: GatePlan
 ) -> GateRow:
     """Make the row of a series from what was seen at `place`, its row and look."""
-    rows, look = len(looks.limit), place[1]
+    rows, look = len(looks.strict), place[1]
     seen = looks.slowdown
     centre, error, freedom = (float(part[place]) for part in (seen.log_ratio, seen.error, seen.freedom))
     strict, plain = float(looks.strict[-1, look]), float(looks.plain[look])

@@ -184,3 +184,13 @@ def test_a_sequential_gate_needs_pairs_as_planned() -> None:
     ):
         with pytest.raises(ValueError, match="gate needs"):
             judge_gate(series, plan)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_row_without_a_test_counts_in_the_family(sequential: bool) -> None:
+    plan, slow = GatePlan(sequential=sequential), make_series(0.8)
+    without = GateSeries("b", "load", (), (), True, True)
+    alone, verdict = judge_one(slow, plan), judge_gate([slow, without], plan)
+    assert verdict.outcome == GateOutcome.SLOWER
+    assert verdict.rows[0].needed < alone.needed
+    assert verdict.rows[0].level == pytest.approx(0.925)
