@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base import files, signals
@@ -54,7 +55,7 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     plan = GatePlan(given.alpha, max_pairs, sequential=True)
     as_campaign = {"file": given.places[0], "repeats": max_pairs, "require_equal_state": False}
     given = argparse.Namespace(**{**vars(given), **as_campaign, "quiet": given.quiet or given.json})
-    wanted = _interleave(make_request(given, kept))
+    wanted = make_request(given, kept)
     base, new = choose_sides(wanted, given.baseline)
     metrics = choose_metrics(wanted.arms, asked, given.margin)
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
@@ -67,14 +68,22 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     if kept is None:
         name, now = f"{wanted.file.name}-gate", read_wall_clock()
         kept = CampaignStore(files.create_directory(Path(given.run_dir), name, now))
+    wanted = interleave(wanted, kept.directory.name)
     record = make_gate_record(metrics, plan, [base.name, *(arm.name for arm in new)])
     judge = PairJudge(kept.directory, record, given.allow_other_state)
     return _measure_pairs(wanted, kept, judge, given)
 
 
-def _interleave(wanted: CampaignRequest) -> CampaignRequest:
-    """Return the request with its starts in turn, also where each server is started once."""
-    starts = arms.plan_starts(wanted.file.name, wanted.arms, wanted.file.repeats)
+def interleave(wanted: CampaignRequest, gate: str) -> CampaignRequest:
+    """Return the request with its starts in turn, also where each server is started once.
+
+    The order of each pair after the first is drawn, the same whenever a gate of that name goes on: in a fixed
+    order, what neighbouring runs have in common would add to the error (docs/gate-calibration.md).
+    """
+    draws, count = np.random.default_rng(list(gate.encode())), len(wanted.arms)
+    planned = arms.plan_starts(wanted.file.name, wanted.arms, wanted.file.repeats)
+    pairs = (planned[at : at + count] for at in range(count, len(planned), count))
+    starts = (*planned[:count], *(pair[at] for pair in pairs for at in draws.permutation(count)))
     if wanted.file.starts == ONCE:
         starts = tuple(replace(start, name=ONCE) for start in starts)
     return replace(wanted, starts=starts)

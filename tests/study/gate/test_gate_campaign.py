@@ -14,6 +14,9 @@ from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 from loadgen.base.signals import Stopped
+from loadgen.study.gate.gate_campaign import interleave
+from loadgen.study.series.campaign import arms, campaign_file
+from loadgen.study.series.campaign.campaign_request import CampaignRequest
 from loadgen.study.series.campaign.execution import Execution
 
 pytestmark = [
@@ -58,8 +61,9 @@ def test_it_measures_in_turn_until_it_knows(
     order = repeats(place)
     pairs = len(order) // 2
     assert 3 <= pairs < 12
-    turns = [["base", "new"], ["new", "base"]]
-    assert order == [(name, pair) for pair in range(pairs) for name in turns[pair % 2]]
+    assert [sorted(order[2 * pair : 2 * pair + 2]) for pair in range(pairs)] == [
+        [("base", pair), ("new", pair)] for pair in range(pairs)
+    ]
     assert f"after {pairs} pairs: {outcome}" in lines
     assert lines[-1] == f"gate: {outcome} by more than 3 %: tok/s ({pairs} pairs)"
     assert json.loads((place / "gate.json").read_text("utf-8"))["arms"] == [
@@ -75,7 +79,9 @@ def test_servers_that_are_started_once_are_kept_next_to_each_other(tmp_path: Pat
     path = written(tmp_path, BASE, {"name": "new", "preset": SLOW}, starts="once")
     assert gate_on_engines(path, "--quiet") == ExitCode.SLOWER
     place = the_directory()
-    assert [name for name, _ in repeats(place)[:4]] == ["base", "new", "new", "base"]
+    order = repeats(place)
+    assert order[:2] == [("base", 0), ("new", 0)]
+    assert sorted(order[2:4]) == [("base", 1), ("new", 1)]
     assert {facts(place, known)["cell"]["start"] for known in cells(place)} == {"once"}
 
 
@@ -160,3 +166,16 @@ def test_a_limit_is_no_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = written(tmp_path, BASE, {"name": "new", "preset": FAST}, limit={"slo": "ttft p90 < 1s"})
     assert gate(path) == ExitCode.USAGE
     assert "a gate measures runs: leave [limit] out" in capsys.readouterr().err
+
+
+def test_the_order_of_each_pair_is_drawn_by_the_gates_name(tmp_path: Path) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": FAST}, repeats=40)
+    file = campaign_file.load_campaign(path)
+    made = arms.make_arms(file, path)
+    wanted = CampaignRequest(path, arms.Trust(), file, made, made, (), None)
+    told = [[start.arm.checkpoint for start in interleave(wanted, name).starts] for name in ("a", "a", "b")]
+    first = [names[::2] for names in told]
+    assert first[0] == first[1] != first[2]
+    assert {names[0] for names in first} == {"base"}
+    assert 10 < first[0].count("base") < 30
+    assert all({*told[0][at : at + 2]} == {"base", "new"} for at in range(0, 80, 2))
