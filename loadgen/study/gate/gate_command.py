@@ -151,7 +151,6 @@ def judge_places(
 
             return judge_again(expand_path(given.places[0]), record, given.allow_other_state)
     read = result_sources.read_sources(given.places)
-    report_unread(read.errors)
     if len(given.places) == 2:
         if given.baseline:
             raise UsageError("--baseline names the base in one place: of two, the second is the base")
@@ -160,6 +159,7 @@ def judge_places(
     else:
         named = given.baseline or model.read_campaign_settings(given.places).baseline
         sides, reasons = gate_sides.match_rows(read, named)
+    report_unread(read.errors)  # after the one that says why a place has no run
     whole = [each for each in sides if each.new and each.base]
     every = list(metrics) or ([gate_sides.choose_metric(sides)] if sides else [])
     if sides:
