@@ -1,4 +1,4 @@
-"""A gate on a real vLLM: a layer more is slower, a copy is not; two repeats and another load are no verdict."""
+"""A gate on a real vLLM: a layer more is slower, a copy is not; two repeats or other loads are no verdict."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_one_layer_more_is_slower_and_a_copy_is_not(
     until_nothing_is_left(str(base), str(new))
 
 
-def test_two_repeats_are_undecided_and_another_prompt_length_is_no_verdict(
+def test_two_repeats_are_undecided_and_another_load_is_no_verdict(
     engines_python: Path, tmp_path: Path
 ) -> None:
     base, deep = (place.tiny_model(engines_python, layers) for layers in _LAYERS)

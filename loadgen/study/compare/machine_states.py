@@ -11,7 +11,7 @@ from loadgen.study.run_summary import Reported
 
 Rows = Sequence[tuple[str, Sequence[Reported]]]  # of one table: each row's name and runs, the baseline first
 
-_MODE = "power mode"  # has a rule of its own, which refuses the pair
+MODE = "power mode"  # has a rule of its own, which refuses the pair
 
 
 def explain_state_differences(run: Reported, baseline: Reported) -> Evidence | None:
@@ -22,7 +22,7 @@ def explain_state_differences(run: Reported, baseline: Reported) -> Evidence | N
     if run.machine != baseline.machine:
         return None
     apart = list_run_differences(run, baseline)
-    return join_evidence(f"{what} {own}, baseline {other}" for what, own, other in apart if what != _MODE)
+    return join_evidence(f"{what} {own}, baseline {other}" for what, own, other in apart if what != MODE)
 
 
 def list_run_differences(run: Reported, baseline: Reported) -> list[Difference]:

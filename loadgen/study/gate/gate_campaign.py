@@ -26,7 +26,14 @@ from loadgen.study.gate.gate_metrics import GateMetric
 from loadgen.study.gate.gate_record import GateRecord, make_gate_record, write_gate_record
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import GateSides
-from loadgen.study.gate.gate_verdict import MAX_PAIRS, GateOutcome, GatePlan, GateVerdict, judge_gate
+from loadgen.study.gate.gate_verdict import (
+    MAX_PAIRS,
+    GateOutcome,
+    GatePlan,
+    GateVerdict,
+    judge_gate,
+)
+from loadgen.study.gate.group_sequential import FIRST_LOOK
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, resumption
@@ -176,10 +183,12 @@ class PairJudge:
         """Judge the sides in pairs, if they can be compared."""
         metrics = self.record.gate_metrics
         gate_sides.check_metrics(metrics, [run for each in sides for run in each.runs])
-        if reasons := gate_sides.list_reasons(sides, metrics, self.allows_state):
+        # Before the first look there is no verdict that a passing state could have made.
+        allows_state = self.allows_state or len(sides[0].new) < FIRST_LOOK
+        if reasons := gate_sides.list_reasons(sides, metrics, allows_state):
             return self._make_result(None, reasons=reasons)
         series = [one for each in sides for one in gate_sides.make_paired_series(each, metrics)]
-        remarks = gate_sides.list_remarks(sides, self.allows_state)
+        remarks = gate_sides.list_remarks(sides)
         return self._make_result(judge_gate(series, self.record.plan), remarks=remarks)
 
     def _make_result(

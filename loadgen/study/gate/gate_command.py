@@ -170,7 +170,7 @@ def judge_places(
     if reasons:
         return GateResult(plan, tuple(every), reasons=tuple(reasons)), runs
     series = [one for each in whole for one in gate_sides.make_series(each, every)]
-    remarks = gate_sides.list_remarks(whole, given.allow_other_state)
+    remarks = gate_sides.list_remarks(whole)
     return GateResult(plan, tuple(every), judge_gate(series, plan), remarks=tuple(remarks)), runs
 
 

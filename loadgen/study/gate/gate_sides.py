@@ -11,15 +11,17 @@ from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
 from loadgen.base.text import clean_line, format_count, list_first
 from loadgen.figures.figure_table import SELECTABLE, find_figure
-from loadgen.study.compare import comparability, comparison, machine_states, run_groups, statistics
+from loadgen.study.compare import comparability, comparison, run_groups, statistics
 from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_states import list_passing_states, list_unequal_states
 from loadgen.study.gate.gate_verdict import GateSeries
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.run_summary import FailedCell, Reported
+from loadgen.study.series.campaign.arms import ATTACHED
 
 NEW, BASE = "new", "base"
 _CLIENT, _STATE = "client", "state"  # rules of comparability that only mark, or are judged here
@@ -32,6 +34,7 @@ class GateSides(msgspec.Struct, frozen=True):
     load: str  # in words, with the row's name where there are several
     new: tuple[Reported, ...]
     base: tuple[Reported, ...]
+    in_turn: bool = False  # the n-th of both sides were measured next to each other
 
     @property
     def runs(self) -> tuple[Reported, ...]:
@@ -90,8 +93,19 @@ def match_rows(read: Sources, baseline: str) -> tuple[list[GateSides], list[str]
     sides: list[GateSides] = []
     for name in others:
         own = [run for run, row in zip(runs, names, strict=True) if row == name]
-        sides += group_sides(own, base, name if len(others) > 1 else "")
+        grouped = group_sides(own, base, name if len(others) > 1 else "")
+        in_turn = _is_in_turn(own, base)
+        sides += [msgspec.structs.replace(each, in_turn=in_turn) for each in grouped]
     return sides, list(map(describe_failure, read.failures))
+
+
+def _is_in_turn(new: Sequence[Reported], base: Sequence[Reported]) -> bool:
+    """Whether the runs of two arms of one campaign were measured in turn, not one start after the other."""
+    cells = [[run.cell for run in side if run.cell is not None] for side in (new, base)]
+    if len(cells[0]) < len(new) or len(cells[1]) < len(base):
+        return False
+    starts = [{cell.start for cell in side} for side in cells]
+    return all(len(names) > 1 or names == {ATTACHED} for names in starts)
 
 
 def _list_runs(read: Sources) -> list[Reported]:
@@ -138,7 +152,8 @@ def pair_repeats(runs: Iterable[Reported], base: str, new: Sequence[str]) -> lis
     sides: list[GateSides] = []
     for arm, profile in ((arm, profile) for arm in new for profile in profiles if pairs):
         own, other = ([by_cell[side, profile, repeat] for repeat in range(pairs)] for side in (arm, base))
-        sides += group_sides(own, other, arm if len(new) > 1 else "")
+        grouped = group_sides(own, other, arm if len(new) > 1 else "")
+        sides += [msgspec.structs.replace(each, in_turn=True) for each in grouped]
     return sides
 
 
@@ -160,18 +175,18 @@ def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allo
     reasons = list(_explain_lone(lone))
     for each in whole:
         own = [*_explain_runs(each), *_explain_rules(each, Severity.REFUSED)]
-        own += [] if allows_state else _explain_states(each)
+        own += [] if allows_state else list_unequal_states(each.new, each.base, each.in_turn)
         own += _explain_figures(each, metrics)
         reasons += [f"{each.load}: {reason}" if len(whole) > 1 else reason for reason in own]
     return list(dict.fromkeys(reasons))
 
 
-def list_remarks(sides: Sequence[GateSides], allows_state: bool) -> list[str]:
-    """List what a reader should know of sides that are compared: marks of the rules, doubts, simulations."""
+def list_remarks(sides: Sequence[GateSides]) -> list[str]:
+    """List what a reader should know of sides that are compared: marks of the rules, states and doubts."""
     remarks = [SIMULATION] if any(run.simulated for each in sides for run in each.runs) else []
     for each in sides:
         remarks += _explain_rules(each, Severity.MARKED)
-        remarks += _explain_states(each) if allows_state else []
+        remarks += list_passing_states(each.new, each.base)
         for side, runs in ((NEW, each.new), (BASE, each.base)):
             suspect = [run for run in runs if run.level == "SUSPECT"]
             remarks += _count_runs(side, suspect, len(runs), "SUSPECT")
@@ -221,13 +236,6 @@ def _explain_rules(sides: GateSides, severity: Severity) -> list[str]:
     else:
         chosen = [each for each in findings if each.rule.severity is severity and each.rule.code != _CLIENT]
     return list(dict.fromkeys(f"{finding.rule.code}: {finding.evidence}" for finding in chosen))
-
-
-def _explain_states(sides: GateSides) -> list[str]:
-    """List by what the machine's state of each new run differs from that of the base's run next to it."""
-    pairs = ((run, sides.base[min(at, len(sides.base) - 1)]) for at, run in enumerate(sides.new))
-    apart = (machine_states.explain_state_differences(run, base) for run, base in pairs)
-    return [f"state of the machine: {what}" for what in dict.fromkeys(filter(None, apart))]
 
 
 def _explain_figures(sides: GateSides, metrics: Iterable[GateMetric]) -> Iterator[str]:
