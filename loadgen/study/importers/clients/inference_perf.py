@@ -14,6 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
+from loadgen.report.result_file import SIMULATED
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import block_yaml
@@ -26,7 +27,7 @@ from loadgen.study.importers.json_fields import (
     read_number,
     read_word,
 )
-from loadgen.study.run_summary import Reported, shorten_name
+from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 _NAME, _LLM_D = "inference-perf", "llm-d"
 _SUMMARY, _STAGES = "summary_lifecycle_metrics.json", "stage_*_lifecycle_metrics.json"
@@ -162,15 +163,16 @@ _REPORT_LENGTHS: json_fields.Fields = {
     "input_len": (read_number, "requests.input_length.mean"),
     "output_len": (read_number, "requests.output_length.mean"),
 }
+_STANDARD = "scenario.load.standardized"
 _REPORT_LOAD: json_fields.Fields = {
     "max_concurrency": (
-        read_count, "scenario.load.standardized.concurrency", "scenario.load.args.max_concurrency",
+        read_count, f"{_STANDARD}.concurrency", "scenario.load.args.max_concurrency",
     ),
     "request_rate_per_s": (
-        json_fields.read_rate, "scenario.load.standardized.rate_qps", "scenario.load.args.request_rate",
+        json_fields.read_rate, f"{_STANDARD}.rate_qps", "scenario.load.args.request_rate",
     ),
 }  # fmt: skip
-_TOOL = ("scenario.load.standardized.tool", "scenario.load.name")
+_TOOL = (f"{_STANDARD}.tool", "scenario.load.name")
 _OWN = "scenario.load.native.config"  # of the tool
 _MODELS = (
     "scenario.model.name", f"{_OWN}.endpoint.model_names.0", f"{_OWN}.server.model_name",
@@ -218,16 +220,37 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         figures |= _count_tokens(lengths, completed)
     figures, empty = json_fields.require_measured(figures, source)
     stack = read_list(find_value(document, "scenario.stack"))
-    models = [find_first(each, read_word, "standardized.model.name") for each in stack]
+    models = [find_first(each, read_word, "standardized.model.name", "standardized.model") for each in stack]
     model = next(filter(None, models), "") or find_first(document, read_word, *_MODELS) or ""
+    load = read_fields(document, _REPORT_LOAD) | _read_asked_lengths(document)
+    if load["request_rate_per_s"] is None and load["max_concurrency"]:
+        load["request_rate_per_s"] = math.inf
+    simulated = find_unnamed_preset(model.endswith(SIMULATED))  # a run of ours, exported
     yield Reported(
-        name=shorten_name(model) or Path(source).stem,
+        name=shorten_name(model.removesuffix(SIMULATED)) or Path(source).stem,
         figures=figures,
-        load=Load(requests=requests, **read_fields(document, _REPORT_LOAD), **lengths),
+        load=Load(requests=requests, **load, **lengths),
         source=source,
         told_by=_LLM_D,
-        remarks=(*([f"{_LLM_D}: measured by {tool}"] if tool else []), *remarks, *empty),
+        simulated=simulated,
+        remarks=(
+            *filter(None, [simulated and describe_simulation(simulated)]),
+            *([f"{_LLM_D}: measured by {tool}"] if tool else []),
+            *remarks,
+            *empty,
+        ),
     )
+
+
+def _read_asked_lengths(document: Mapping[str, Any]) -> dict[str, int | None]:
+    """Read the requested tokens of prompts and answers, None of a length that is not the same for all."""
+    asked = {way: find_value(document, f"{_STANDARD}.{way}_seq_len") for way in ("input", "output")}
+    return {
+        f"asked_{way}_len": read_count(find_value(length, "value"))
+        if find_value(length, "distribution") == "fixed"
+        else None
+        for way, length in asked.items()
+    }
 
 
 def _read_latency(suffix: str, values: object) -> dict[str, float]:

@@ -378,6 +378,29 @@ def test_a_tools_own_words_decide_what_its_latencies_are(tool: str, tpot: float,
     assert (figures["mean_tpot_ms"], figures.get("mean_itl_ms")) == (tpot, itl)
 
 
+def test_a_report_of_ours_comes_back_as_it_was() -> None:
+    """As `loadgen export --format llm-d` writes it of the embedded engine."""
+    lengths = {way: {"distribution": "fixed", "value": 64} for way in ("input_seq_len", "output_seq_len")}
+    latency = {"inter_token_latency": {"units": "s/token", "mean": 0.003}}
+    document = {
+        "version": "0.2.1",
+        "scenario": {
+            "stack": [{"standardized": {"kind": "generic", "model": "Qwen/Qwen3-0.6B (simulated)"}}],
+            "load": {"standardized": {"tool": "loadgen", "concurrency": 4, **lengths}},
+        },
+        "results": {"request_performance": {"aggregate": {"requests": {"total": 16}, "latency": latency}}},
+    }
+    (run,) = LLM_D.read_runs(document, "br.json")
+    assert (run.name, run.figures) == ("Qwen3-0.6B", {"mean_itl_ms": 3.0, "completed": 16})
+    assert (run.load.max_concurrency, run.load.request_rate_per_s, run.load.asked_output_len) == (
+        4,
+        math.inf,
+        64,
+    )
+    assert run.simulated
+    assert run.remarks[0].startswith("SIMULATED")
+
+
 # As mlcommons/endpoints' metrics/report.py writes it, with the window of LoadGen.
 SUMMARY: dict[str, Any] = {
     "version": "0.1", "git_sha": None, "test_started_at": 0, "n_samples_issued": 12,
