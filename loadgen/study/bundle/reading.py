@@ -41,6 +41,11 @@ class OpenBundle(msgspec.Struct, frozen=True):
         inside = os.path.relpath(directory, self.directory)
         return str(self.path) if inside == "." else f"{self.path}:{inside}"
 
+    def has(self, name: str) -> bool:
+        """Whether a part is a file, or lies in a folder, whose name begins so."""
+        words = (word for part in self.manifest.parts for word in part.name.split("/")[1:])
+        return any(word.startswith(name) for word in words)
+
 
 _opened: dict[tuple[str, int, int], OpenBundle] = {}
 

@@ -250,6 +250,11 @@ class _Reading:
         """Add what a bundle holds, figures computed from arrivals; raises UsageError if it was changed."""
         self.bundles.append(reading.open_bundle(path))
         self._read_directory(self.bundles[-1].directory)
+        stated = [name for name in (LIMIT, "quality") if self.bundles[-1].has(name)]
+        if stated:
+            self.errors.append(
+                f"{path}: {' and '.join(stated)} are as it states them: `loadgen verify` says what holds"
+            )
 
     def _read_search(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
         """Add the record of the sweep or search in a directory, and return it; None if there is none.
@@ -273,7 +278,9 @@ class _Reading:
         def read() -> None:
             row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
             bundled = any(directory.is_relative_to(each.directory) for each in self.bundles)
-            run = loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory, again=bundled), row)
+            run = loadgen_runs.read_run(directory, again=bundled)
+            row = loadgen_runs.make_row_again(run, row) if bundled else row
+            run = loadgen_runs.add_ladder_speed(run, row)
             self.reported.append(replace(run, quality=find_run_quality(directory, run.cell)))
 
         self._attempt(directory, read)

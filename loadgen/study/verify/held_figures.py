@@ -10,13 +10,18 @@ from itertools import zip_longest
 from typing import Any
 
 import msgspec
+import numpy as np
+from msgspec.structs import asdict
 
 from loadgen import __version__
 from loadgen.figures.metrics import DEFINITIONS_VERSION
+from loadgen.plan.planned_requests import LengthFacts
 from loadgen.report import report
 from loadgen.report.result_block import LAYOUTS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import REPORT, RESULT, Result
+from loadgen.server import sample_file
+from loadgen.server.sample_file import MOST_KEPT
 
 _DATE = "date"
 _DATE_FORM = "%Y%m%d-%H%M%S"
@@ -74,6 +79,31 @@ def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
         held.values += 1
         if not is_equal(first, second):
             held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second)))
+
+
+def hold_copies(run: Result, held: Held) -> None:
+    """Hold what a result states a second time to its other place: the server's gauges, planned lengths.
+
+    Gauges are in samples.npz too. Lengths are of a plan, so they are held only where all of it was sent.
+    """
+    facts, records = run.facts, run.records
+    kept = {(each.quantity, each.where): each for each in run.samples.series}
+    for gauge in () if facts.shards else sample_file.list_gauge_series(facts.window, 0):
+        other, own = kept.get((gauge.quantity, gauge.where)), sample_file.thin_series(gauge, MOST_KEPT)
+        if other is not None:
+            pairs = ((own.values, other.values), (np.diff(own.at_ns), np.diff(other.at_ns)))
+            for stated, found in pairs:
+                hold_values(
+                    stated.tolist(), found.tolist(), f"{RESULT}: window.samples {gauge.quantity}", held
+                )
+    if run.sessions is not None or len(records) != facts.requests:
+        return
+    planned_lens = {"input": records.planned_input, "output": records.planned_output}
+    for name, planned in planned_lens.items():
+        stated_lens: LengthFacts | None = getattr(facts.data, name)
+        if stated_lens is not None and stated_lens.known == len(records) and (planned > 0).all():
+            lens = asdict(LengthFacts.measure(planned) or stated_lens)
+            hold_values(asdict(stated_lens), lens, f"{RESULT}: loadgen.data.{name}", held)
 
 
 _MISSING: Any = object()

@@ -18,7 +18,14 @@ from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.run_summary import summarise_run
-from loadgen.study.verify.held_figures import Difference, Held, hold_report, hold_result, is_of_this_version
+from loadgen.study.verify.held_figures import (
+    Difference,
+    Held,
+    hold_copies,
+    hold_report,
+    hold_result,
+    is_of_this_version,
+)
 
 _MOST_BYTES = 512 << 20  # of a result
 _MOST_REPORT = 4 << 20
@@ -59,6 +66,7 @@ def prove_run(directory: Path, place: str) -> Proof:
         return Proof(place, unchecked=(why,), requests=len(run.records))
     held = Held()
     hold_result(stored, run, held)
+    hold_copies(run, held)
     same = is_of_this_version(stored, run)
     if (printed := directory / REPORT).is_file():
         text = read_file_bytes(printed, _MOST_REPORT).decode("utf-8", "replace")

@@ -11,6 +11,7 @@ import pytest
 
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.study.importers.result_sources import read_sources
 from loadgen.study.verify.held_series import prove_series
 from study.verify.test_verify import changed, edited, leaves
 
@@ -81,6 +82,21 @@ def test_every_row_of_a_ladder_is_held() -> None:
     hold_record(
         series("ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./p.toml"), "ladder.json"
     )
+
+
+def test_a_speed_that_a_strangers_ladder_states_is_not_repeated() -> None:
+    Path("p.toml").write_text("ladder = [1]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n")
+    ladder = series("ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./p.toml")
+    speeds = []
+    for times in (1, 3):
+        record = json.loads((ladder / "ladder.json").read_bytes())
+        record["rows"][0]["speed_tok_s"] *= times
+        (ladder / "ladder.json").write_text(json.dumps(record))
+        assert cli.main(["bundle", str(ladder), "-o", f"{times}.bundle"]) == 0
+        (run,) = read_sources([f"{times}.bundle"]).reported
+        speeds.append(run.figure("speed_tok_s"))
+    assert speeds[0] == speeds[1]
+    assert speeds[0] is not None
 
 
 @pytest.mark.long

@@ -28,6 +28,8 @@ from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.limit_record import LIMIT, LimitRecord
 from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import FailedCell, Reported, summarise_result, summarise_run
+from loadgen.study.speed.ladder_rows import make_speed_row
+from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import SWEEP, SweepRecord
 
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
@@ -109,6 +111,14 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
         return {}
     rows = [read_mapping(row) for row in read_list(json_fields.find_value(ladder, "rows"))]
     return {json_fields.read_word(row.get("run")): row for row in rows if row.get("run")}
+
+
+def make_row_again(reported: Reported, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stranger's row of a ladder with the speed that its run's arrivals give; {} if it has none."""
+    if reported.run is None or row.get("formula") not in FORMULAS:
+        return {}
+    speed = make_speed_row(reported.run, row["formula"]).speed_tok_s
+    return {**row, "speed_tok_s": None if speed is None else float(speed)}
 
 
 def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
