@@ -145,6 +145,18 @@ def test_a_collector_that_takes_nothing_is_one_note(
     assert lines[0].partition("otel")[2] in " ".join(run.facts.telemetry)
 
 
+def test_a_key_that_the_server_echoes_is_in_no_span(tmp_path: Path) -> None:
+    key = "sk-telemetry-4711-secret"
+    echo = Answer([whole(b'{"error":{"message":"no key %b"}}' % key.encode(), "400 Bad Request")])
+    with ScriptedServer(api(lambda asked: echo)) as server, OtlpReceiver() as collector:
+        more = ["--header", f"X-Key={key}", "--num-warmups", "0", "--max-consecutive-failures", "0"]
+        bench(server, tmp_path, "--otel", collector.url, *more)
+    assert collector.spans
+    assert {span.status.code for span in collector.spans} == {2}
+    assert all("no key" in span.status.message for span in collector.spans)
+    assert key not in repr(collector.spans)
+
+
 def test_a_collector_that_hangs_is_left_alone(tmp_path: Path) -> None:
     with ScriptedServer(api(lambda _: stream(TOKENS, 0.004))) as server, OtlpReceiver() as collector:
         collector.held.clear()
