@@ -65,6 +65,8 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     wanted = make_request(given, kept)
     base, new = choose_sides(wanted, given.baseline)
     metrics = choose_metrics(wanted.arms, asked, given.margin)
+    if given.history is not None and (loads := len(new) * len(base.profiles)) > 1:
+        raise UsageError(f"--history: a history is of one load, and this gate has {loads}")
     if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
         raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
     if reason := _explain_other_load(base, new):

@@ -148,10 +148,15 @@ def test_a_cell_that_failed_is_no_verdict(tmp_path: Path, capsys: pytest.Capture
             "have p99: add it to metric_perc",
         ),
         ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "2"], "--max-pairs 2: give at least 3"),
+        (
+            [BASE, *({"name": name, "preset": FAST} for name in "ab")],
+            ["--history", "h"],
+            "and this gate has 2",
+        ),
         ([BASE, {"name": "new", "launch_command": "x"}], [], "allow it with --allow-launch"),
         ([BASE, {"name": "new", "model": "${M}"}], [], "M not set in the environment"),
     ],
-    ids=["one arm", "baseline", "percentile", "pairs", "launch", "variable"],
+    ids=["one arm", "baseline", "percentile", "pairs", "history", "launch", "variable"],
 )
 def test_what_cannot_be_measured_is_refused_before_it_is(
     tables: list[dict[str, Any]], words: list[str], message: str, tmp_path: Path,
