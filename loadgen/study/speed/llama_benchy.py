@@ -21,14 +21,14 @@ _TIMES = {"ttfr": "ttfr_ms", "est_ppt": "ttfr_ms", "e2e_ttft": "ttft_ms"}
 
 
 def make_benchy_report(rows: Sequence[BatchRow], began: datetime, version: str) -> dict[str, Any]:
-    """Make the report of rows, at least one; tests and figures without a sample are left out."""
+    """Make the report of rows, of which one has a batch; tests and figures without a sample are left out."""
     measured = [row for row in rows if row.batches]
     return {
         "version": version,
         "timestamp": began.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
         "latency_mode": "none",
         "latency_ms": 0.0,
-        "model": rows[0].served,
+        "model": measured[0].served,
         "prefix_caching_enabled": any(row.test.depth for row in rows),
         "max_concurrency": max(row.test.concurrency for row in rows),
         "benchmarks": [_make_benchmark(row) for row in measured],

@@ -67,6 +67,7 @@ def test_llama_benchys_report_is_one_by_its_published_schema() -> None:
         row["pp_tok_s"] for row in rows[0]["batches"]
     ]
     assert report["prefix_caching_enabled"] is True
+    assert report["model"].endswith(" (simulated)")
 
 
 def test_contexts_that_are_not_cached_give_no_batch() -> None:
