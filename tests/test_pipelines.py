@@ -51,6 +51,11 @@ def test_the_workflow_is_one_of_github_and_uses_the_action_as_it_is() -> None:
     assert required <= set(step["with"])
 
 
+def test_the_workflow_of_a_release_is_one_of_github() -> None:
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8")
+    check(yaml.load(text, yaml.BaseLoader), "github_workflow.json")
+
+
 def test_the_action_is_one_of_github() -> None:
     check(ACTION, "github_action.json")
 
