@@ -272,7 +272,6 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     A shard without requests counts as measured.
     """
     from loadgen.report import report
-    from loadgen.report.fail_conditions import find_failing
     from loadgen.report.result_file import write_result
 
     options = session.options
@@ -301,6 +300,15 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         signal=signal,
         measured=measured,
         whole=not (run.facts.partial or run.facts.lost),
-        failed_on=find_failing(run, options.failing),
+        failed_on=_find_failing(run, options),
         written=not errors,
     )
+
+
+def _find_failing(run: Result, options: Options) -> set[str]:
+    """Find which conditions of --fail-on and --strict hold for a run."""
+    if not options.failing:
+        return set()
+    from loadgen.report.fail_conditions import find_failing  # few runs need it
+
+    return find_failing(run, options.failing)
