@@ -25,14 +25,12 @@ from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, SWEEP
 from loadgen.study.verify.held_figures import Difference, Held, hold_values
-from loadgen.study.verify.proof import Proof
+from loadgen.study.verify.proof import DAMAGE, Proof
 
 DEPTH = "depth.json"
 _MOST_BYTES = 64 << 20
 _TEST = re.compile(r"(pp|tg)(\d{1,9})(?: @ d(\d{1,9}))?", re.ASCII)
 _NO_RUN = "it states a speed, and no run of it is there"
-# What a stranger's record can make of a computation: it costs the proof.
-_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 
 
 def prove_series(directory: Path, place: str) -> Iterator[Proof]:
@@ -61,7 +59,7 @@ def _prove(place: str, hold: Callable[[Held], None]) -> Proof:
     held = Held()
     try:
         hold(held)
-    except (UsageError, *_DAMAGE) as error:
+    except (UsageError, *DAMAGE) as error:
         raise UsageError(f"{place} is damaged: {' '.join(str(error).split())[:200]}") from None
     return Proof(place, held.values, tuple(held.differences), tuple(held.unchecked))
 

@@ -29,6 +29,8 @@ from loadgen.study.verify.held_figures import (
 
 _MOST_BYTES = 512 << 20  # of a result
 _MOST_REPORT = 4 << 20
+# What a stranger's file can make of a computation: it costs the proof.
+DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -54,6 +56,14 @@ def prove_run(directory: Path, place: str) -> Proof:
 
     Raises UsageError if there is no finished run, or it is damaged.
     """
+    try:
+        return _prove_run(directory, place)
+    except DAMAGE as error:
+        raise UsageError(f"{directory} is damaged: {' '.join(str(error).split())[:200]}") from None
+
+
+def _prove_run(directory: Path, place: str) -> Proof:
+    """Do what `prove_run` does; may raise any of DAMAGE."""
     if not (directory / ARRIVALS).is_file():
         return Proof(place, unchecked=(f"it has no {ARRIVALS}: nothing proves its figures",))
     stored = read_stored(directory / RESULT)
@@ -67,6 +77,8 @@ def prove_run(directory: Path, place: str) -> Proof:
     held = Held()
     hold_result(stored, run, held)
     hold_copies(run, held)
+    if run.samples.error:
+        held.unchecked.append(run.samples.error)
     same = is_of_this_version(stored, run)
     if (printed := directory / REPORT).is_file():
         text = read_file_bytes(printed, _MOST_REPORT).decode("utf-8", "replace")

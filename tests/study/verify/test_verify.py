@@ -164,6 +164,12 @@ def test_other_definitions_are_never_taken_for_proof(
     assert "UNPROVEN" in capsys.readouterr().out
 
 
+def test_samples_that_cannot_be_read_are_no_proof(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    (run / "samples.npz").write_bytes(b"none")
+    assert "samples.npz" in proof.prove_run(run, "run").unchecked[0]
+
+
 def test_without_arrivals_nothing_is_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = stored(tmp_path / "run", **SMALL)
     (run / run_directory.ARRIVALS).unlink()
