@@ -25,12 +25,14 @@ ORDER = {
     ],
     BENCHMARKS: [
         "harness/process", "harness/page", "harness/truth", "harness/made_files",
-        "harness/faulty_server", "harness/self_signed",
+        "harness/faulty_server", "harness/self_signed", "harness/collector",
         "clients/adapters",
         "simulated/engine", "simulated/populations", "simulated/queue", "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
         "bars/sessions", "bars/scale", "bars/install", "bars/limits", "bars/limits_clock", "bars/saturation",
-        "comparing", "gating", "kills", "memory", "merging", "pictures", "planned", "random_runs", "run",
+        "bars/telemetry",
+        "changing", "comparing", "gating", "kills", "memory", "merging", "pictures", "planned", "random_runs",
+        "recipe_pictures", "run",
     ],
 }
 # fmt: on
