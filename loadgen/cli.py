@@ -77,15 +77,26 @@ def list_profiles(argv: Sequence[str]) -> int:
     with importing():
         from loadgen.plan import profile
 
-    if {"-h", "--help"} & set(argv) or len(argv) > 1:
-        print_text("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
-        return ExitCode.FIGURES if len(argv) <= 1 else ExitCode.USAGE
-    if argv:
-        profile.load(argv[0], {})
-        print_text(profile.locate(argv[0]).read_text("utf-8"), sys.stdout, end="")
+    names, is_json = [word for word in argv if word != "--json"], "--json" in argv
+    if {"-h", "--help"} & set(argv) or len(names) > 1:
+        print_text("loadgen profiles [NAME] [--json]: list the shipped workloads, or show one", sys.stdout)
+        return ExitCode.FIGURES if len(names) <= 1 else ExitCode.USAGE
+    text = ""
+    if names:
+        profile.load(names[0], {})
+        text = profile.locate(names[0]).read_text("utf-8")
+    shipped = {} if names else {name: profile.load(name, {}).description for name in profile.list_shipped()}
+    if is_json:
+        from tomllib import loads  # with the module that prints JSON, for this alone
+
+        from loadgen.base.json_output import print_json
+
+        listed = [{"name": name, "description": about} for name, about in shipped.items()]
+        print_json({"name": names[0], **loads(text)} if names else {"profiles": listed})
         return 0
-    for name in profile.list_shipped():
-        print_text(f"{name:<20} {profile.load(name, {}).description}", sys.stdout)
+    print_text(
+        text or "".join(f"{name:<20} {about}\n" for name, about in shipped.items()), sys.stdout, end=""
+    )
     return 0
 
 

@@ -180,6 +180,8 @@ class OutputOptions(OptionRows, frozen=True):
     fail_on: tuple[str, ...] = _output((), "what makes an exit code of its own: slo, suspect, invalid, "
         "failures (docs/ci.md)", read=parse_with(_split_conditions), metavar="WHAT[,…]", keyword=NO_KEYWORD,
         resumes=True, campaign=_NOT_THERE)
+    json: bool = _switch("print the result as one JSON object, everything else on standard error",
+        resumes=True)
     save_result: bool = _switch("also write vLLM's result JSON", common=True)
     save_detailed: bool = _switch("include every request's times and text", shard=True)
     append_result: bool = _switch("append to the file instead")

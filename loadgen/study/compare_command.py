@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.base.errors import UsageError
+from loadgen.base.json_output import add_json_flag
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
@@ -160,7 +161,7 @@ def compare_parser() -> argparse.ArgumentParser:
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")
-    form.add_argument("--json", action="store_true", help="everything, p-values too")
+    add_json_flag(form, "everything, p-values too")
     instead = parser.add_argument_group("other tables, instead")
     instead.add_argument("--rankings", action="store_true", help="rows by speed")
     instead.add_argument("--effects", action="store_true", help="models × quantizations, × that of BF16")

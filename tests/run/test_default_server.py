@@ -60,7 +60,7 @@ SILENT = [
     "layout", "formula", "depth", "batch_sizes",
     "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
     "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
-    "fail_on", "result_dir", "result_filename", "run_dir", "metadata", "label", "otel",
+    "fail_on", "json", "result_dir", "result_filename", "run_dir", "metadata", "label", "otel",
     "prometheus",
 ]
 # fmt: on

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import decide_exit_code
+from loadgen.base.json_output import add_json_flag, print_one_object
 from loadgen.base.parsing import MOST_STREAMS, Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count
@@ -46,6 +48,12 @@ def main(argv: Sequence[str]) -> int:
     It is 1 if the client does not see what is sent. Raises MeasureError.
     """
     options = parse_arguments(selftest_parser(), argv)
+    with print_one_object(options.json) as results:
+        return _run_selftest(options, results)
+
+
+def _run_selftest(options: argparse.Namespace, results: list[Mapping[str, Any]]) -> int:
+    """Measure and print as `main` does, and add the object of modes and self-tests to `results`."""
     refusals = {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
     transports = tuple(name for name in TRANSPORTS if name not in refusals)
     if options.transport in transports:
@@ -58,7 +66,8 @@ def main(argv: Sequence[str]) -> int:
     seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
     deadline_ns = clock.now_ns() + int(seconds * 1e9)
     with display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
-        lines, well = examine_modes(transports)
+        modes = examine_modes(transports)
+    lines = draw_modes(modes, transports)
     print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
     if options.workers > 1:
         if options.transport is None:
@@ -68,6 +77,8 @@ def main(argv: Sequence[str]) -> int:
         measured = _measure_transports(load, transports, deadline_ns)
     if options.save and kept_selftests.remember(measured):
         print_text(f"kept for later reports in {kept_selftests.cache_path()}", sys.stdout)
+    results.append({"modes": modes, "selftests": [each.model_dump(mode="json") for each in measured]})
+    well = all(outcome == "ok" for by_transport in modes.values() for outcome in by_transport.values())
     return decide_exit_code(measured=well)
 
 
@@ -154,6 +165,7 @@ def selftest_parser() -> argparse.ArgumentParser:
         help="for all of it (default 14; with --workers 8, and 8 for each number of them)",
     )
     add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
+    add_json_flag(parser)
     return parser
 
 
@@ -214,12 +226,19 @@ def find_fault(seen: Seen, tokens: int) -> str:
     return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"
 
 
-def examine_modes(transports: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the table of modes as lines, faults after it, and whether all are ok; raises MeasureError."""
+def examine_modes(transports: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Examine each mode, and return by its words "ok" or what is wrong of each transport.
+
+    Raises MeasureError.
+    """
+    return {mode.words: dict(examine(mode, transports)) for mode in MODES}
+
+
+def draw_modes(outcomes: Mapping[str, Mapping[str, str]], transports: Sequence[str]) -> list[str]:
+    """Draw the table of modes as lines, faults after it."""
     lines, faults = [f"{'what the server sends':<28}" + "".join(f"{name:>10}" for name in transports)], []
-    for mode in MODES:
-        outcomes = examine(mode, transports)
-        cells = (f"{'ok' if outcome == 'ok' else 'wrong':>10}" for outcome in outcomes.values())
-        lines.append(f"  {mode.words:<26}" + "".join(cells))
-        faults += [f"{mode.words}, {name}: {wrong}" for name, wrong in outcomes.items() if wrong != "ok"]
-    return lines + faults, not faults
+    for words, by_transport in outcomes.items():
+        cells = (f"{'ok' if outcome == 'ok' else 'wrong':>10}" for outcome in by_transport.values())
+        lines.append(f"  {words:<26}" + "".join(cells))
+        faults += [f"{words}, {name}: {wrong}" for name, wrong in by_transport.items() if wrong != "ok"]
+    return lines + faults

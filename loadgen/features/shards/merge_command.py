@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from loadgen.base import files
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import Broken, ExitCode, UsageError, decide_exit_code, make_guarded
 from loadgen.base.files import expand_path
+from loadgen.base.json_output import add_json_flag, print_one_object
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.features.shards import merge
@@ -37,6 +39,7 @@ def merge_parser() -> argparse.ArgumentParser:
     add("--layout", metavar="NAME", help="of the block (default vllm-0.32)")
     add("--explain", action="store_true", help="print the whole report, with every doubt")
     add("--strict", action="store_true", help="exit with 3 if the verdict is INVALID")
+    add_json_flag(parser)
     return parser
 
 
@@ -53,11 +56,20 @@ def main(argv: Sequence[str]) -> int:
     result_block.find_layout(asked.layout)
     shards = merge.read_shards([expand_path(name) for name in asked.places])
     merge.check_shards(shards)
+    with print_one_object(asked.json) as results:
+        return _merge(shards, asked, results)
+
+
+def _merge(
+    shards: Sequence[tuple[str, Result]], asked: argparse.Namespace, results: list[Mapping[str, Any]]
+) -> int:
+    """Merge the shards, write and print the run, add its object to `results`, and return the exit code."""
     directory = _create_directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
     errors = _write_run(run, directory, asked.explain, asked.layout)
     print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
     print_text(f"run directory: {directory}", sys.stdout)
+    results.append(run.json())
     for error in errors:
         print_text(f"loadgen: {error}", sys.stderr)
     measured = bool(run.records.ok.any())

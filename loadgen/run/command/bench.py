@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +76,13 @@ def run(
     for extension in find_extensions(options):
         extension.check_runs(options, len(profiles) * options.repeat)
     asked = collect_settings(options, profiles)
+    if options.json:
+        from loadgen.base.json_output import refuse_without_result  # few runs need it
+
+        flags = {"--dry-run": options.launching.dry_run, "--print-request": bool(options.print_request)}
+        refuse_without_result(True, flags)
+        if any(each.ladder for each in profiles):
+            raise UsageError("a ladder's object is printed by `loadgen ladder --json`")
     if options.launching.dry_run:
         (feature,) = import_rows("launch")
         print_text(feature.dry_run(options, asked), sys.stdout)
@@ -87,7 +94,12 @@ def run(
     if options.print_request:
         print_text(session.show_first(profiles[0], seed), sys.stdout)
         return 0
-    return _run_all(session, profiles, seed, find_tables)
+    if not options.json:
+        return _run_all(session, profiles, seed, find_tables, [])
+    from loadgen.base.json_output import print_one_object  # few runs need it
+
+    with print_one_object(True) as results:
+        return _run_all(session, profiles, seed, find_tables, results)
 
 
 def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
@@ -114,11 +126,15 @@ def make_seed(options: Options) -> Seed:
 
 
 def _run_all(
-    session: Session, profiles: list[Profile], seed: Seed, find_tables: Callable[[], RunTables]
+    session: Session,
+    profiles: list[Profile],
+    seed: Seed,
+    find_tables: Callable[[], RunTables],
+    results: list[Mapping[str, Any]],
 ) -> int:
     """Run each profile until a signal ends one; print their common tables, and return the worst exit code.
 
-    A profile that is named again gets new prompts.
+    A profile that is named again gets new prompts. With --json each run's object is added to `results`.
     """
     worst = 0
     tabled: list[Result] = []
@@ -131,7 +147,7 @@ def _run_all(
             code = find_tables().climb(session, workload, first)
             runs: list[Result] = []
         else:
-            code, runs = _run_repeats(session, workload, first, find_tables)
+            code, runs = _run_repeats(session, workload, first, find_tables, results)
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
@@ -147,12 +163,16 @@ def _run_all(
 
 
 def _run_repeats(
-    session: Session, workload: Profile, first: Seed, find_tables: Callable[[], RunTables]
+    session: Session,
+    workload: Profile,
+    first: Seed,
+    find_tables: Callable[[], RunTables],
+    results: list[Mapping[str, Any]],
 ) -> tuple[int, list[Result]]:
     """Run a profile --repeat times, or until a signal, with new prompts each; return the worst code and runs.
 
-    Prints each report, and of several runs the spreads, which it also writes next to the run directories.
-    Raises ServerDied between two runs.
+    Prints each report, and of several runs the spreads, which it also writes next to the run directories;
+    with --json adds each run's object to `results`. Raises ServerDied between two runs.
     """
     worst = 0
     runs: list[Result] = []
@@ -161,6 +181,8 @@ def _run_repeats(
             gc.collect()  # it is off while anything is measured: see cli.run
         run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
         worst = max(worst, finish(session, run, directory))
+        if session.options.json:
+            results.append(run.json(session.options.save_detailed))
         if worst in SIGNALLED:
             break
         session.check_alive(failed=bool(run.records.failed))

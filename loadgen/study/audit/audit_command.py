@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.printing import print_text
 from loadgen.base.rule import Severity
@@ -25,7 +26,6 @@ from loadgen.base.text import (
     clean_text,
     cut_end,
     format_count,
-    format_json,
     list_first,
     wrap_text,
 )
@@ -78,7 +78,7 @@ def audit_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
-    add("--json", action="store_true", help="print the audit as JSON")
+    add_json_flag(parser)
     add("--strict", action="store_true", help=f"exit {STRICT} where a run is INVALID")
     return parser
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     _check_model(given.model, hardware.config)
     result = audit_sources(result_sources.read_sources(given.places), hardware, given.model)
     if given.json:
-        print_text(format_json(result.json(), indent=1), sys.stdout)
+        print_json(result.json())
     else:
         print_text(clean_text(render_text(result.findings, explain=given.explain)), sys.stdout, end="")
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):

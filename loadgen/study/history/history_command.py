@@ -95,14 +95,14 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
     loads or machines.
     """
     files = [place for place in places if _is_history(expand_path(place))]
-    entries = [entry for place in files for entry in read_history(place)]
+    entries, notes = [entry for place in files for entry in read_history(place)], list[str]()
     if others := [place for place in places if place not in files]:
         read = result_sources.read_sources(others)
         report_unread(read.errors)
         own, notes = list_run_entries(read.reported, name)
-        report_unread(notes)
         entries += own
     check_one_subject(entries, Path(places[0]), "name the runs of one")
+    report_unread(notes)
     return sorted(entries, key=lambda entry: entry.time)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -19,7 +20,7 @@ from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
+from loadgen.base.text import clean_line, clean_text, format_json, make_file_name, wrap_text
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
 from loadgen.study.answer import answer_report
@@ -180,6 +181,19 @@ def _make_text(given: _Given) -> str:
     return "\n".join(texts)
 
 
+def _make_json(given: _Given) -> str:
+    """Return as one JSON object every figure of each run, and the comparisons; infinities are None."""
+    rows = [
+        {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
+        for row in map(_make_csv_row, given.reported)
+    ]
+    compared = compare_command.encode_comparison(given.alone, given.compared_limits, given.answer)
+    return format_json({"runs": rows, **compared}, indent=1) + "\n"
+
+
 def _write_html(given: _Given) -> str:
     """Write the HTML page, or return it for standard output; raises UsageError without the extra."""
     return write_text_output(given.asked.html, render_html(given.document))
@@ -278,6 +292,7 @@ FORMS: dict[str, Callable[[_Given], str]] = {
     "png": _write_png,
     "svg": _write_svg,
     _PLOT: _make_plot,
+    "json": _make_json,
 }
 
 

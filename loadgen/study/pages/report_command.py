@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
 from loadgen.features.roofline.roofline_settings import Flags, MachineOptions
@@ -19,7 +20,7 @@ from loadgen.settings.table import add_groups
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings
 from loadgen.study.bundle import reading
 
-_TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
+_TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot", "json")
 _PAGE = "report.html"
 _PAGES = (".html", ".htm")
 
@@ -46,6 +47,7 @@ def report_parser() -> argparse.ArgumentParser:
     add("--png", metavar="DIR", help="every plot as a picture")
     add("--svg", metavar="DIR", help="every plot as SVG")
     add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
+    add_json_flag(parser, "print the run, or of several every figure and the comparisons, as one JSON object")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     add_groups(parser, [ANSWER], AnswerSettings.rows)
@@ -64,12 +66,15 @@ def main(argv: Sequence[str]) -> int:
     asked = _parse_arguments(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = expand_path(asked.places[0])
-    alone = len(asked.places) == 1 and not forms and asked.baseline is None
+    alone = len(asked.places) == 1 and forms in ([], ["json"]) and asked.baseline is None
     first = reading.find_only_run(first) if alone else first
     if alone and (not first.exists() or run_directory.is_run(first)):
         run, flags = run_directory.load(first), Flags.read(asked)
         if flags != Flags():
             run = replace(run, facts=add_ceiling(run.facts, flags))
+        if asked.json:
+            print_json(run.json())
+            return 0
         print_text(
             report.render_report(run, asked.explain, asked.layout, Screen.from_stream(sys.stdout)), sys.stdout
         )
@@ -93,6 +98,9 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         asked.places, asked.html = [asked.html, *asked.places], _PAGE
     if not asked.places:
         raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
+    shown = {"--plot": asked.plot, "--markdown -": asked.markdown == "-", "--csv -": asked.csv == "-"}
+    if both := [flag for flag, is_given in shown.items() if asked.json and is_given]:
+        raise UsageError(f"--json and {both[0]} both write to standard output: leave out one of them")
     result_block.find_layout(asked.layout)
     Flags.read(asked).check()
     return asked

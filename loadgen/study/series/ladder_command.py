@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
+from loadgen.base.json_output import print_one_object, refuse_without_result
 from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
@@ -51,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
     asked = collect_settings(options, [workload])
     if options.launching.engine == "sglang" and asked.skip_tokenizer is None:
         asked = asked.model_copy(update={"skip_tokenizer": True})
+    refuse_without_result(options.json, {"--dry-run": options.launching.dry_run})
     if options.launching.dry_run:
         from loadgen.features.launch.launched_server import dry_run
 
@@ -59,7 +61,11 @@ def main(argv: Sequence[str]) -> int:
     kind: type[Climb[Any, Any]] = LadderClimb if options.depth is None else DepthClimb
     if options.batch_sizes is not None:
         kind = BatchClimb
-    return kind.begin(workload, options).finish(lambda ladder: _climb(ladder, options, asked))
+    with print_one_object(options.json) as results:
+        climb = kind.begin(workload, options)
+        code = climb.finish(lambda ladder: _climb(ladder, options, asked))
+        results += [climb.encode_rows()] if climb.rows else []
+        return code
 
 
 def ladder_parser() -> argparse.ArgumentParser:

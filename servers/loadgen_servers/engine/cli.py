@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import math
 import os
 import signal
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     if options.list_presets:
         rows = presets().items()
+        if options.json:
+            listed = [{"name": name, "model": row.model, "source": row.source} for name, row in rows]
+            return 0 if _printed(json.dumps({"presets": listed}, indent=1) + "\n") else _UNWRITTEN
         texts = (f"{name}\n    {row.model}: {row.source}{_note(row)}\n" for name, row in rows)
         return 0 if _printed("".join(texts)) else _UNWRITTEN
     try:
@@ -113,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
     add("--preset", default=DEFAULT, help=f"machine and model to simulate (default: {DEFAULT})")
     add("--preset-json", metavar="JSON", help="a custom preset: name and a row of presets.toml")
     add("--list-presets", action="store_true", help="show the presets and their sources, then exit")
+    add("--json", action="store_true", help="show them as one JSON object")
     add("--served-model-name", help="the model's id (default: the preset's)")
     add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
     add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")

@@ -15,6 +15,7 @@ import msgspec
 from loadgen.base import files, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
+from loadgen.base.json_output import add_json_flag, print_json, print_one_object, refuse_without_result
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
@@ -53,7 +54,10 @@ from loadgen.study.series.series_store import FAILED, StoreError
 from loadgen.study.series.time_estimate import Pace, format_duration
 
 if TYPE_CHECKING:
+    from loadgen.study.answer.answer import CheckpointAnswer
+    from loadgen.study.compare.limits import ComparedLimits
     from loadgen.study.compare.machine_states import Rows
+    from loadgen.study.compare.model import ComparedLoad
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,13 +66,18 @@ def main(argv: Sequence[str]) -> int:
     Without a file or a directory to resume it prints the shipped campaigns, with --dry-run a preview.
     """
     given = parse_arguments(campaign_parser(), argv)
+    refuse_without_result(given.json, {"--example": given.example, "--dry-run": given.dry_run})
     if given.example:
         print_text(list_shipped()[EXAMPLE].read_text("utf-8"), sys.stdout, end="")
         return 0
     read_answer_flags(given, {})
     if given.file is None and given.resume in (None, resumption.LATEST):
-        for name, path in list_shipped().items():
-            print_text(f"{name:<20} {load_campaign(path).description}", sys.stdout)
+        shipped = {name: load_campaign(path).description for name, path in list_shipped().items()}
+        if given.json:
+            print_json({"campaigns": [{"name": name, "description": shipped[name]} for name in shipped]})
+            return 0
+        for name, about in shipped.items():
+            print_text(f"{name:<20} {about}", sys.stdout)
         own = "loadgen campaign FILE.toml"
         print_text(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
         return 0
@@ -93,7 +102,13 @@ def main(argv: Sequence[str]) -> int:
     if kept is None:
         name, now = wanted.file.name, read_wall_clock()
         kept = CampaignStore(files.create_directory(Path(given.run_dir), name, now))
-    return _run_campaign(wanted, kept, given)
+    with print_one_object(given.json) as results:
+        code = _run_campaign(wanted, kept, given)
+        if given.json and kept.list_finished():
+            from loadgen.study import compare_command
+
+            results.append(compare_command.encode_comparison(*_compare_cells(kept, given)))
+        return code
 
 
 def campaign_parser() -> argparse.ArgumentParser:
@@ -122,6 +137,7 @@ def campaign_parser() -> argparse.ArgumentParser:
         help="refuse cells before which the machine is in another state than before the first")  # fmt: skip
     add("--quiet", action="store_true", help="no progress; only failures and the comparison")
     add("--example", action="store_true", help="print a commented campaign file, then exit")
+    add_json_flag(parser)
     table.add_groups(parser, [ANSWER], AnswerSettings.rows)
     return parser
 
@@ -220,24 +236,33 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
     A LoadgenError is printed, not raised, and nothing is returned.
     """
     from loadgen.study import compare_command
-    from loadgen.study.answer.answer import make_answer
-    from loadgen.study.compare import limits, model
-    from loadgen.study.compare.model import ComparisonOptions
-    from loadgen.study.importers import result_sources
 
-    places = [str(kept.directory)]
     try:
-        read = result_sources.read_sources(places)
-        compare_command.report_unread(read.errors)
-        ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
-        tables, searches = compare_command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
-        found = make_answer(tables, searches, ask, read_answer_flags(given, ask.campaign.answer))
+        tables, searches, found = _compare_cells(kept, given)
         shown = compare_command.render_comparison(tables, searches, found=found)
         print_text(clean_text(shown), sys.stdout, end="")
         return list(compare_command.list_table_rows(tables, searches))
     except LoadgenError as error:  # the runs are there all the same
         print_text(f"loadgen: {error}", sys.stderr)
         return []
+
+
+def _compare_cells(
+    kept: CampaignStore, given: argparse.Namespace
+) -> tuple[list[ComparedLoad], list[ComparedLimits], CheckpointAnswer | None]:
+    """Compare the finished runs and searches, and find what to take; raises UsageError."""
+    from loadgen.study import compare_command
+    from loadgen.study.answer.answer import make_answer
+    from loadgen.study.compare import limits, model
+    from loadgen.study.compare.model import ComparisonOptions
+    from loadgen.study.importers import result_sources
+
+    places = [str(kept.directory)]
+    read = result_sources.read_sources(places)
+    compare_command.report_unread(read.errors)
+    ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
+    tables, searches = compare_command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
+    return tables, searches, make_answer(tables, searches, ask, read_answer_flags(given, ask.campaign.answer))
 
 
 class Preview(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from loadgen.base import files, parsing, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import UsageError, decide_exit_code
+from loadgen.base.json_output import print_one_object
 from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
@@ -115,11 +116,21 @@ def main(argv: Sequence[str]) -> int:
     options, own = split_own_flags(parse(argv, limit_parser()), LimitRequest.__struct_fields__)
     request = LimitRequest(**own)
 
-    def say(text: str) -> None:
-        if not options.quiet:
-            print_text(clean_text(text), sys.stdout)
+    with print_one_object(options.json) as results:
+        command = hide_argument_secrets(["loadgen", "limit", *argv])
+        found = find_limit(options, request, command, partial(_say, options.quiet))
+        results.append(found.record.model_dump(mode="json"))
+        return _report_found(found, options)
 
-    found = find_limit(options, request, hide_argument_secrets(["loadgen", "limit", *argv]), say)
+
+def _say(quiet: bool, text: str) -> None:
+    """Print a line on the search's progress, unless `quiet`."""
+    if not quiet:
+        print_text(clean_text(text), sys.stdout)
+
+
+def _report_found(found: LimitSearch, options: Options) -> int:
+    """Print the answer and where the search is, and return the exit code of `main`."""
     print_text("\n" + limit_record.render_search(found.record), sys.stdout, end="")
     print_text(f"search: {found.kept.directory}", sys.stdout)
     if found.signal:

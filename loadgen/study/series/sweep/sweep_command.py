@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import ExitCode, MeasureError, UsageError, decide_exit_code
+from loadgen.base.json_output import print_one_object, refuse_without_result
 from loadgen.base.parsing import integer_between
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
@@ -62,10 +63,15 @@ def main(argv: Sequence[str]) -> int:
     store = None
     if flags.resume is not None:
         store = sweep_run.resume_sweep(request, None if flags.resume == _LATEST else Path(flags.resume))
+    refuse_without_result(options.json, {"--dry-run": flags.preview})
     if flags.preview:
         print_text("\n".join(_preview_sweep(request, store)), sys.stdout)
         return ExitCode.FIGURES
-    return _run_sweep(request, store or sweep_run.begin_sweep(request))
+    with print_one_object(options.json) as results:
+        store = store or sweep_run.begin_sweep(request)
+        code = _run_sweep(request, store)
+        results.append(store.read_record().model_dump(mode="json"))
+        return code
 
 
 def sweep_parser() -> argparse.ArgumentParser:
