@@ -155,6 +155,7 @@ NOT_OURS = {
     # vLLM's server
     *("--enable-auto-tool-choice", "--tool-call-parser", "--enable-per-request-metrics"),
     "--per-request-spec-decode-metrics",
+    *("--summary-export", "--output-format"),  # k6's, oha's
     *("--cap-add", "--num-prompt", "--no-NAME", "--terminal"),
 }
 

@@ -45,6 +45,9 @@ VERBS_OF = {
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
     "loadgen/study/bundle/": ("bundle", "verify", "export"),
     "loadgen/study/verify/": ("verify", "bundle"),
+    "loadgen/study/gate/": ("gate", "history", "compare", "bench"),
+    "loadgen/study/history/": ("history", "gate", "bench"),
+    "loadgen/base/json_output": ("compare",),
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/features/export/": ("export", "bench"),
