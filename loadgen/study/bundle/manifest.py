@@ -90,37 +90,39 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (json.dumps(msgspec.to_builtins(self), indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def make_manifest(
-    parts: Iterable[BundlePart], directory: Path, left: Iterable[str], with_text: bool
-) -> Manifest:
+def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[str]) -> Manifest:
     """Make the manifest of parts whose files lie in a directory; `left` are names of KINDS, and ANSWERS.
 
     Raises UsageError where a result is damaged.
     """
     known = tuple(sorted(parts, key=lambda part: part.name))
-    runs = (part.name for part in known if PurePosixPath(part.name).name == RESULT)
+    names = (part.name for part in known if PurePosixPath(part.name).name == RESULT)
+    runs = [_describe_run(directory / name, name) for name in names]
+    has_text = any(KINDS[find_kind(part.name)].has_text for part in known)
     return Manifest(
         FORMAT,
-        with_text,
-        tuple(_describe_run(directory / name, name) for name in runs),
+        has_text or any(answered for _, answered in runs),
+        tuple(run for run, _ in runs),
         known,
         tuple(LeftOut(name, _REASONS[name]) for name in sorted(set(left))),
     )
 
 
-def _describe_run(path: Path, name: str) -> BundledRun:
-    """Read what a manifest says of a run; raises UsageError where its result is damaged."""
+def _describe_run(path: Path, name: str) -> tuple[BundledRun, bool]:
+    """Read what a manifest says of a run, and whether it has answers' texts; raises UsageError."""
     try:
         ours = read_mapping(json.loads(read_file_bytes(path, _LARGEST_RESULT))[OURS])
         version = read_count(ours["definitions_version"])
         server = read_mapping(ours["server"])
         engine = f"{read_text(server.get('engine'))} {read_text(server.get('version'))}".strip()
         digest = read_text(ours["plan_digest"])
+        answered = bool(read_mapping(ours.get("fingerprint")).get("answers"))
         written_by = read_text(read_mapping(ours["environment"]).get("loadgen"))
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(f"{name} is damaged: {type(error).__name__}: {str(error)[:100]}") from None
     place = str(PurePosixPath(name).parent)
-    return BundledRun(place, digest, written_by, version or 0, engine, read_count(ours.get("seed")))
+    run = BundledRun(place, digest, written_by, version or 0, engine, read_count(ours.get("seed")))
+    return run, answered
 
 
 def find_kind(path: str) -> str:

@@ -54,14 +54,14 @@ def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manif
             with tempfile.TemporaryFile(dir=scratch) as packed:
                 packed_parts = list(_pack(found, results, packed, with_text, left))
                 parts, headers = [part for part, _ in packed_parts], [each for _, each in packed_parts]
-                made = manifest.make_manifest(parts, results, left, with_text)
+                made = manifest.make_manifest(parts, results, left)
                 raw = made.encode()
                 size = (
                     packed.tell()
                     + len(raw)
                     + archive.measure_overhead([archive.MANIFEST.encode(), *(each.name for each in headers)])
                 )
-                manifest.check_parts(parts, size, with_text)
+                manifest.check_parts(parts, size, made.with_text)
                 if size > archive.LARGEST_BYTES or len(raw) > manifest.LARGEST_MANIFEST:
                     raise UsageError("a bundle has at most 4 GiB: bundle fewer runs")
                 files.write_output(

@@ -129,7 +129,7 @@ def _unpack_parts(file: IO[bytes], size: int, directory: Path) -> Manifest:
         raise ChangedBundle("the zip's directory, behind all parts, was changed")
     left = [each.name for each in manifest.left_out]
     try:
-        again = make_manifest(parts, directory, left, manifest.with_text)
+        again = make_manifest(parts, directory, left)
     except (UsageError, KeyError) as error:
         raise ChangedBundle(f"manifest.json was changed: {error}") from None
     if again != manifest:
