@@ -72,7 +72,6 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--rate-type sweep", "--rate-type of `guidellm run` is --max-concurrency N"),
         ("--profile sweep", "a sweep is `loadgen sweep --rate 1,2,4`"),
         ("--profile kind=concurrent,streams=4", "concurrent --max-concurrency N"),
-        ("--concurrency 4", "--concurrency of `aiperf profile` is --max-concurrency N here"),
         ("-u http://h", "-u of `aiperf profile` is --base-url URL here"),
         ("--search-sla x", "--search-sla of `aiperf profile` is `loadgen limit --slo 'ttft p90 < 500ms'` h"),
         ("--multi-turn-num-turns 3", "--multi-turn-num-turns of `vllm bench serve` is --turns N here"),
@@ -126,6 +125,11 @@ def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: s
         parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
     assert message in str(raised.value)
     assert "did you mean" not in str(raised.value) or "did you mean" in message
+
+
+def test_a_flag_of_another_client_that_a_ladder_has_names_ours_of_bench() -> None:
+    with pytest.raises(UsageError, match="--concurrency of `aiperf profile` is --max-concurrency N here"):
+        parse(["--concurrency", "4"])
 
 
 @loop_over(
