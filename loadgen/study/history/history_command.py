@@ -18,6 +18,7 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
 from loadgen.base.untrusted import open_unblocked
+from loadgen.study.bundle.reading import is_bundle_file
 from loadgen.study.compare_command import report_unread
 from loadgen.study.history.history_file import HistoryEntry, check_one_subject, read_history
 from loadgen.study.history.history_report import (
@@ -97,13 +98,21 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
     files = [place for place in places if _is_history(expand_path(place))]
     entries, notes = [entry for place in files for entry in read_history(place)], list[str]()
     if others := [place for place in places if place not in files]:
-        read = result_sources.read_sources(others)
+        read = result_sources.read_sources([path for place in others for path in _list_bundles(place)])
         report_unread(read.errors)
         own, notes = list_run_entries(read.reported, name)
         entries += own
     check_one_subject(entries, Path(places[0]), "name the runs of one")
     report_unread(notes)
     return sorted(entries, key=lambda entry: entry.time)
+
+
+def _list_bundles(place: str) -> list[str]:
+    """List the bundles that lie in a directory, after it if it has anything else; other places alone."""
+    path = expand_path(place)
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    bundles = [str(each) for each in inside if is_bundle_file(each)]
+    return bundles if bundles and len(bundles) == len(inside) else [place, *bundles]
 
 
 def _is_history(path: Path) -> bool:

@@ -13,6 +13,7 @@ from builders import made_runs
 from builders.made_runs import WHEN
 from loadgen import cli
 from loadgen.facts.run_facts import Cell
+from loadgen.study.bundle import packing
 from loadgen.study.history.run_entries import describe_history_load, list_run_entries, make_entry
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
@@ -83,6 +84,16 @@ def test_runs_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str]
     assert "2 measurements, too few to find a change: 8 or more are needed" in " ".join(
         shown(capsys, str(tmp_path)).split()
     )
+
+
+def test_bundles_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for seed in range(2):
+        run = keep(tmp_path / "runs", seed, metadata=(f"commit=c{seed}",))
+        packing.write_bundle([Path(run)], tmp_path / "kept" / f"{seed}.bundle", False)
+    told = json.loads(shown(capsys, str(tmp_path / "kept"), "--json"))
+    assert [each["commit"] for each in told["entries"]] == ["c0", "c1"]
+    assert shown(capsys, str(tmp_path / "kept")) == shown(capsys, str(tmp_path / "runs"))
 
 
 def test_a_campaign_is_one_measurement_and_has_one_checkpoint() -> None:
