@@ -95,7 +95,7 @@ def test_the_campaign_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("command", "code"), [("profiles", 0), ("gate no 'such place'", 2)])
+@pytest.mark.parametrize(("command", "code"), [("profiles", 0), ('gate "$(touch ran)" "such place"', 2)])
 def test_the_action_runs_a_command_and_gives_its_code(command: str, code: int, tmp_path: Path) -> None:
     (run,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "run")
     program = tmp_path / "loadgen" / "bin" / "loadgen"
@@ -104,11 +104,17 @@ def test_the_action_runs_a_command_and_gives_its_code(command: str, code: int, t
     program.chmod(0o755)
     environment = {
         **os.environ, "RUNNER_TEMP": str(tmp_path), "COMMAND": command, "PYTHONPATH": str(ROOT),
-        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "PYTHON": sys.executable, "GITHUB_OUTPUT": str(tmp_path / "output"),
     }  # fmt: skip
     ended = subprocess.run(
-        ["bash", "-e", "-c", run["run"]], env=environment, capture_output=True, text=True, check=False
+        ["bash", "-e", "-c", run["run"]],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == code
     assert (tmp_path / "output").read_text("utf-8") == f"exit-code={code}\n"
     assert ("such place" in ended.stderr) == (code == 2)
+    assert not (tmp_path / "ran").exists()

@@ -13,6 +13,7 @@ from loadgen.study.history.history_file import read_history
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
 CLOSE = 2  # runs
+_SERIES = 100  # simulated of each length; benchmarks/changing.py has more
 ALPHA = 0.05 / 4  # of each of four metrics, as the command has it
 
 
@@ -93,12 +94,12 @@ def test_of_a_long_series_the_newest_are_examined() -> None:
 @pytest.mark.parametrize("runs", [10, 20, 40])
 def test_changes_are_false_at_alpha_and_intervals_cover(runs: int) -> None:
     false = covered = found = 0
-    for seed in range(400):
+    for seed in range(_SERIES):
         noise = np.random.default_rng(seed).normal(size=runs)
         false += bool(find_changes(np.exp(0.01 * noise).tolist()).points)
         step = np.arange(runs) >= runs // 2
         points = find_changes(np.exp(0.01 * noise + 0.03 * step).tolist()).points
         found += len(points) == 1
         covered += len(points) == 1 and points[0].low <= runs // 2 <= points[0].high
-    assert false <= 400 * 0.05 + 3 * (400 * 0.05 * 0.95) ** 0.5
+    assert false <= _SERIES * 0.05 + 3 * (_SERIES * 0.05 * 0.95) ** 0.5
     assert covered >= 0.92 * found
