@@ -1,4 +1,4 @@
-"""A gate on a real vLLM: twice the layers is slower, a copy is not; two repeats or other loads are no verdict."""
+"""A gate on a real vLLM: twice the layers are slower, a copy is not; two repeats decide nothing."""
 
 from __future__ import annotations
 
