@@ -1,4 +1,8 @@
-"""Feed: gives a sink the records of a run while it goes on, in a thread that nothing waits for."""
+"""Feed: gives a sink the records of a run while it goes on, in a thread that nothing waits for.
+
+The records left at the end have a thread of their own, which no longer gives way: a busy machine would starve
+it, and a thread may not take back the priority that it gave up.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -49,7 +54,7 @@ def _give_way() -> None:
 
 
 class Feed:
-    """A thread that follows the journal of a run for one sink; what it fails at is kept in `error`.
+    """Follows the journal of a run for one sink; what it fails at is kept in `error`.
 
     It takes frames whose tokens are all counted: others wait for the end, when texts have been counted.
     """
@@ -59,20 +64,24 @@ class Feed:
         self._tail = Tail(journal)
         self._taken: list[Int64] = []  # plan indices
         self._over = threading.Event()
-        self._records: Records | None = None
-        self._thread = threading.Thread(target=self._run, name=f"telemetry-{sink.name}", daemon=True)
+        self._follower = self._make_thread(self._run)
+        self._thread = self._follower  # the one under way
+
+    def _make_thread(self, target: Callable[[], object]) -> threading.Thread:
+        return threading.Thread(target=target, name=f"telemetry-{self.sink.name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; call it after the last fork."""
-        self._thread.start()
+        """Start to follow; call it after the last fork."""
+        self._follower.start()
 
     def finish(self, records: Records, patience_s: float, most_s: float = math.inf) -> None:
         """Give the sink what it did not get of all records, and wait until it ended.
 
         No longer than `most_s` seconds, nor than `patience_s` without progress.
         """
-        self._records = records
         self._over.set()
+        self._thread = self._make_thread(lambda: self._give_rest(records))
+        self._thread.start()
         begin_s = moved_s = time.monotonic()
         progress = self.sink.progress
         while self._thread.is_alive() and time.monotonic() < min(moved_s + patience_s, begin_s + most_s):
@@ -82,7 +91,7 @@ class Feed:
         self.end()
 
     def end(self) -> None:
-        """End the thread; one that waits for its sink is left to itself."""
+        """End what is under way; a thread that waits for its sink is left to itself."""
         self._over.set()
         if self._thread.is_alive():
             self.sink.abandon()
@@ -90,14 +99,21 @@ class Feed:
 
     def _run(self) -> None:
         _give_way()
-        broken: list[Broken] = []
-        while not broken and not self._over.wait(_EVERY_S):
-            make_guarded(self.sink.name, self._follow, None, broken)
-        records = self._records
-        if records is not None and not broken:
+        while not self.error and not self._over.wait(_EVERY_S):
+            self._guard(self._follow)
+
+    def _give_rest(self, records: Records) -> None:
+        if self._follower.is_alive():
+            self._follower.join()
+        if not self.error:
             taken = np.concatenate([np.zeros(0, np.int64), *self._taken])
             rest = np.flatnonzero(~np.isin(records.index, taken))
-            make_guarded(self.sink.name, lambda: self.sink.finish(records, rest), None, broken)
+            self._guard(lambda: self.sink.finish(records, rest))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """Call the sink; what it raises is kept in `error`."""
+        broken: list[Broken] = []
+        make_guarded(self.sink.name, call, None, broken)
         if broken:
             self.error = broken[0].why
 

@@ -40,6 +40,7 @@ class Tally:
         self.ask = ask
         self.outcomes: Counter[str] = Counter()  # by `ok` or the kind of failure
         self.input_tokens = self.output_tokens = 0
+        self.knows_inputs = True  # of every success
         self.buckets = {figure.key: np.zeros(len(_EDGES_NS) + 1, np.int64) for figure in _SHOWN}
         self.sums_ns = {figure.key: 0.0 for figure in _SHOWN}
 
@@ -47,7 +48,9 @@ class Tally:
         """Add records by the definitions of the report's figures."""
         each = PerRequest.from_records(records, self.ask)
         self.outcomes.update("ok" if failure is None else failure.kind.value for failure in records.failures)
-        self.input_tokens += int(each.input_tokens[each.ok].clip(0).sum())
+        prompts = each.input_tokens[each.ok]
+        self.knows_inputs &= bool((prompts >= 0).all())
+        self.input_tokens += int(prompts.sum())
         self.output_tokens += int(each.output_tokens[each.ok].sum())
         for figure in _SHOWN:
             if figure.of == "requests":
@@ -173,7 +176,10 @@ class PrometheusPage(Collector):
         for outcome, count in sorted({"ok": 0, **tally.outcomes}.items()):
             ended.add_metric((outcome,), count)
         yield ended
-        yield CounterMetricFamily("loadgen_input_tokens", "prompt tokens of successes", tally.input_tokens)
+        if tally.knows_inputs:
+            yield CounterMetricFamily(
+                "loadgen_input_tokens", "prompt tokens of successes", tally.input_tokens
+            )
         yield CounterMetricFamily("loadgen_output_tokens", "output tokens of successes", tally.output_tokens)
         for figure in _SHOWN:
             counts = tally.buckets[figure.key].cumsum().tolist()

@@ -106,7 +106,7 @@ class _Reasons(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.thread, self.first = threading.current_thread(), ""
+        self.thread, self.first = threading.current_thread(), ""  # the thread that exports now
 
     def filter(self, record: logging.LogRecord) -> bool:
         if threading.current_thread() is not self.thread:
@@ -147,7 +147,7 @@ class SpanSink:
         self.reason = ""  # why some were lost
         self.failing = False  # the last export failed
         self._labels = Labels(known)
-        self._next, self._ended = _NextIds(), _Ended()
+        self._next, self._ended, self._reasons = _NextIds(), _Ended(), _Reasons()
         self._calls = 0
         self._exporter: OTLPSpanExporter | None = None
 
@@ -179,11 +179,14 @@ class SpanSink:
 
     def abandon(self) -> None:
         """End the export under way, which then fails."""
+        if not self.reason:
+            self.reason = self._reasons.describe() or "it took too long"
         if self._exporter is not None:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _open(self) -> None:
-        """Make the SDK's parts, at the first call: in the thread that uses them."""
+        """Make the SDK's parts, at the first call; from each on, keep what this thread logs."""
+        self._reasons.thread = threading.current_thread()
         if self._exporter is not None:
             return
         resource = Resource.create({"service.name": "loadgen", "service.version": __version__})
@@ -210,7 +213,6 @@ class SpanSink:
             each.name: meter.create_histogram(each.name, each.unit, each.description)
             for each in (_DURATION, _FIRST, _USAGE)
         }
-        self._reasons = _Reasons()
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._reasons)
 

@@ -74,6 +74,18 @@ def test_a_scrape_has_the_figures_of_the_report(page: PrometheusPage) -> None:
     assert found["loadgen_e2el_seconds_sum"] == pytest.approx(each.e2el_ns.sum() / 1e9)
 
 
+def test_prompts_of_unknown_length_are_not_counted_as_0(page: PrometheusPage) -> None:
+    rows = made_runs.answers(2, 16, 8, 1.0, 3)
+    rows[0].planned_input = rows[0].input_tokens = -1
+    page.begin(RUN.facts, LiveTotals())
+    page.serve()
+    assert scrape(page)["loadgen_input_tokens_total"] == 0
+    page.finish(Records.from_records(rows), np.arange(0))
+    found = scrape(page)
+    assert "loadgen_input_tokens_total" not in found
+    assert found["loadgen_output_tokens_total"] > 0
+
+
 def test_a_port_in_use_is_refused(page: PrometheusPage) -> None:
     with pytest.raises(UsageError, match=r"cannot listen there \(Address already in use\): choose another"):
         PrometheusPage(page.address)
