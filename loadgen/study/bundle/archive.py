@@ -29,6 +29,7 @@ _MODE = 0o100644 << 16
 LOCAL = struct.Struct("<4s5H3I2H")
 _ENTRY = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
+END_BYTES = _END.size + DIGEST_BYTES
 _BEGINS = b"PK\3\4"
 
 
@@ -94,7 +95,7 @@ def make_directory(parts: Iterable[Packed]) -> bytes:
 def measure_overhead(names: Iterable[bytes]) -> int:
     """Compute the bytes of a bundle that are not packed ones: headers, directory, end and digest."""
     headers = sum(LOCAL.size + _ENTRY.size + 2 * len(name) for name in names)
-    return headers + _END.size + DIGEST_BYTES
+    return headers + END_BYTES
 
 
 def pack(source: Iterable[bytes], name: str, into: IO[bytes]) -> tuple[BundlePart, Packed]:
@@ -150,7 +151,7 @@ def is_bundle(head: bytes) -> bool:
 
 def is_ended(tail: bytes) -> bool:
     """Whether a file's last bytes are the end of a zip whose comment has the length of a digest."""
-    end = tail[-_END.size - DIGEST_BYTES : -DIGEST_BYTES]
+    end = tail[-END_BYTES:-DIGEST_BYTES]
     return end[:4] == b"PK\5\6" and end[-2:] == DIGEST_BYTES.to_bytes(2, "little")
 
 

@@ -19,7 +19,7 @@ from loadgen.study.bundle.archive import LARGEST_BYTES, BundlePart, ChangedBundl
 
 FORMAT = 1
 LARGEST_MANIFEST = 16 << 20
-_LARGEST_RESULT = 512 << 20
+LARGEST_RESULT = 512 << 20
 _MOST_PARTS = 20_000
 # Of the parts, for each byte of the file: arrivals take a tenth of their size, a bomb a thousandth.
 _MOST_RATIO, _FREE_BYTES = 100, 16 << 20
@@ -111,7 +111,7 @@ def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[s
 def _describe_run(path: Path, name: str) -> tuple[BundledRun, bool]:
     """Read what a manifest says of a run, and whether it has answers' texts; raises UsageError."""
     try:
-        ours = read_mapping(json.loads(read_file_bytes(path, _LARGEST_RESULT))[OURS])
+        ours = read_mapping(json.loads(read_file_bytes(path, LARGEST_RESULT))[OURS])
         version = read_count(ours["definitions_version"])
         server = read_mapping(ours["server"])
         engine = f"{read_text(server.get('engine'))} {read_text(server.get('version'))}".strip()

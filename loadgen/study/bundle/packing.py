@@ -24,9 +24,8 @@ from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.report.section import ReportOptions, make_section
 from loadgen.study.bundle import archive, manifest
 from loadgen.study.bundle.archive import BundlePart, Packed
-from loadgen.study.bundle.manifest import ANSWERS, ANSWERS_WHY, KINDS, Manifest
+from loadgen.study.bundle.manifest import ANSWERS, ANSWERS_WHY, KINDS, LARGEST_RESULT, Manifest
 
-_LARGEST_RESULT = 512 << 20
 INTERRUPTED = "interrupted"  # of a series: what it would measure again
 
 
@@ -140,7 +139,7 @@ def _pack(
             with os.fdopen(open_unblocked(path), "rb") as file:
                 yield archive.pack(archive.read_blocks(file, archive.LARGEST_BYTES), each.name, packed)
             continue
-        raw: bytes | None = read_file_bytes(path, _LARGEST_RESULT)
+        raw: bytes | None = read_file_bytes(path, LARGEST_RESULT)
         if not with_text and raw is not None:
             raw = _drop_answers(raw, path, left) if is_result else _drop_answer_lines(raw, path)
         if raw is None:

@@ -16,7 +16,15 @@ from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import open_unblocked, read_file_head
 from loadgen.study.bundle import archive
-from loadgen.study.bundle.archive import DIGEST_BYTES, LOCAL, MANIFEST, BundlePart, ChangedBundle, Packed
+from loadgen.study.bundle.archive import (
+    DIGEST_BYTES,
+    END_BYTES,
+    LOCAL,
+    MANIFEST,
+    BundlePart,
+    ChangedBundle,
+    Packed,
+)
 from loadgen.study.bundle.manifest import (
     LARGEST_MANIFEST,
     Manifest,
@@ -26,7 +34,6 @@ from loadgen.study.bundle.manifest import (
 )
 
 _HEAD_BYTES = 128
-_END_BYTES = 22
 
 
 class OpenBundle(msgspec.Struct, frozen=True):
@@ -86,7 +93,7 @@ def unpack_bundle(path: Path, directory: Path) -> Manifest:
         head = file.read(_HEAD_BYTES)
         if not archive.is_bundle(head):
             raise UsageError(f"{path} is no bundle: `loadgen bundle RUN -o FILE` writes one")
-        file.seek(max(size - DIGEST_BYTES - _END_BYTES, 0))
+        file.seek(max(size - END_BYTES, 0))
         if not archive.is_ended(file.read()) or size > archive.LARGEST_BYTES:
             raise UsageError(f"{path} is a bundle that is cut off, or whose end is damaged: get it again")
         digest = _hash(file, size - DIGEST_BYTES)

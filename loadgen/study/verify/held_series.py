@@ -23,12 +23,11 @@ from loadgen.study.series.limit.limit_search import make_record_again
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
-from loadgen.study.sweep_record import FINISHED, SWEEP
+from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP
 from loadgen.study.verify.held_figures import Difference, Held, hold_values
 from loadgen.study.verify.proof import DAMAGE, Proof
 
 DEPTH = "depth.json"
-_MOST_BYTES = 64 << 20
 _TEST = re.compile(r"(pp|tg)(\d{1,9})(?: @ d(\d{1,9}))?", re.ASCII)
 _NO_RUN = "it states a speed, and no run of it is there"
 
@@ -89,7 +88,7 @@ def _hold_sweep(directory: Path, held: Held) -> None:
 
 def _hold_ladder(directory: Path, held: Held, file: str) -> None:
     """Hold each row of a ladder, or of speeds at depth, to its run; one with a speed must have a run."""
-    stored = read_mapping(json.loads(read_file_bytes(directory / file, _MOST_BYTES)))
+    stored = read_mapping(json.loads(read_file_bytes(directory / file, LARGEST_BYTES)))
     for number, row in enumerate(map(read_mapping, read_list(stored.get("rows")))):
         name, where = str(row.get("run") or ""), f"{file}: row {number + 1}"
         inside = Path(name)

@@ -17,6 +17,7 @@ from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.study.audit.findings import audit_runs
+from loadgen.study.bundle.manifest import LARGEST_RESULT
 from loadgen.study.run_summary import summarise_run
 from loadgen.study.verify.held_figures import (
     Difference,
@@ -27,7 +28,6 @@ from loadgen.study.verify.held_figures import (
     is_of_this_version,
 )
 
-_MOST_BYTES = 512 << 20  # of a result
 _MOST_REPORT = 4 << 20
 # What a stranger's file can make of a computation: it costs the proof.
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
@@ -96,7 +96,7 @@ def _prove_run(directory: Path, place: str) -> Proof:
 def read_stored(path: Path) -> dict[str, Any]:
     """Read a stored result; raises UsageError if there is none, or it is damaged."""
     try:
-        stored: dict[str, Any] = json.loads(read_file_bytes(path, _MOST_BYTES))
+        stored: dict[str, Any] = json.loads(read_file_bytes(path, LARGEST_RESULT))
         dict(stored[OURS])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
