@@ -395,6 +395,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if replicated else self.launched.settings.tensor_parallel or 0
 
     @property
+    def tensor_parallel(self) -> int | None:
+        """The GPUs that share the model, as the engine reports or was started; None where neither says."""
+        reported = self.as_run.tensor_parallel if self.as_run is not None else None
+        return reported or (self.launched.settings.tensor_parallel if self.launched is not None else None)
+
+    @property
     def speculates(self) -> bool:
         """Whether the server is known to decode speculatively, by its settings or its counters of drafts."""
         window = self.window

@@ -75,7 +75,7 @@ def make_result(
         "endpoint_type": facts.profile.backend,
         "backend": facts.profile.backend,
         "label": facts.label,
-        "model_id": facts.server.model + SIMULATED * len(mark),
+        "model_id": name_marked_model(facts),
         "tokenizer_id": facts.tokenizer,
         "num_prompts": facts.own_requests,
         **parse_metadata(facts.metadata),
@@ -90,6 +90,11 @@ def make_result(
         **list_latencies(metrics, block),
         OURS: _make_ours(metrics, records, facts, derived, detailed),
     }
+
+
+def name_marked_model(facts: Facts) -> str:
+    """Return the model's name, marked where the embedded engine answered."""
+    return facts.server.model + (SIMULATED if facts.server.simulated else "")
 
 
 def _describe_ramp(profile: Profile) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from loadgen.features.export.ranked_latencies import rank_latencies
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import list_known_throughputs
 from loadgen.report.load_identity import find_asked_input, find_asked_output
-from loadgen.report.result_file import SIMULATED
+from loadgen.report.result_file import name_marked_model
 from loadgen.report.run_directory import Result
 
 _RANKS = (90.0, 99.0, 99.9)
@@ -59,9 +59,7 @@ def _find_drafts(facts: Facts) -> str | None:
 
 def _find_parallel(facts: Facts) -> int | None:
     """Return the tensor parallelism that the engine reports or was started with, 1 of one GPU; else None."""
-    reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
-    given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
-    return reported or given or (1 if is_alone(facts) and facts.gpu_count == 1 else None)
+    return facts.tensor_parallel or (1 if is_alone(facts) and facts.gpu_count == 1 else None)
 
 
 def is_alone(facts: Facts) -> bool:
@@ -136,10 +134,9 @@ def make_inferencex_row(run: Result, given: Mapping[str, str]) -> dict[str, Any]
             "--format inferencex: the run has no token throughput, or the tokens of some prompts are unknown"
         )
     gpus = setup["tp"] * setup["pp"] * setup["pcp_size"]
-    model = run.facts.server.model + (SIMULATED if run.facts.server.simulated else "")
     row = {
         **setup,
-        "model": model,
+        "model": name_marked_model(run.facts),
         "tput_per_gpu": total / gpus,
         "output_tput_per_gpu": output / gpus,
         "input_tput_per_gpu": (total - output) / gpus,

@@ -24,7 +24,7 @@ from loadgen.figures.metrics import list_known_throughputs
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan.request_sources import RANDOM
 from loadgen.report.load_identity import find_asked_input, find_asked_output, has_range
-from loadgen.report.result_file import SIMULATED, make_strict
+from loadgen.report.result_file import make_strict, name_marked_model
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import list_gauge_series
 
@@ -81,15 +81,11 @@ def make_llmd_report(run: Result) -> dict[str, Any]:
                 "end": facts.finished.isoformat(),
                 "duration": f"PT{run.metrics.duration_s:.9f}S",
             },
-            "description": facts.label or f"{_name_model(facts)} [{facts.profile.name}]",
+            "description": facts.label or f"{name_marked_model(facts)} [{facts.profile.name}]",
         },
         "scenario": {name: part for name, part in scenario.items() if part},
         "results": results,
     }
-
-
-def _name_model(facts: Facts) -> str:
-    return facts.server.model + (SIMULATED if facts.server.simulated else "")
 
 
 def _describe_engine(facts: Facts) -> dict[str, Any]:
@@ -99,9 +95,7 @@ def _describe_engine(facts: Facts) -> dict[str, Any]:
     each kind of parallelism that is left out for 1.
     """
     server, as_run, launched = facts.server, facts.as_run, facts.launched
-    reported = as_run.tensor_parallel if as_run is not None else None
-    given = launched.settings.tensor_parallel if launched is not None else None
-    parallel, gpus = reported or given, facts.gpu_count
+    parallel, gpus = facts.tensor_parallel, facts.gpu_count
     gpu = facts.environment.get("gpu", "") if is_this_machine(server.url) else ""
     engine = {"tool": server.engine, "tool_version": server.version}
     flags = {"command": launched.command} if launched is not None else {}
@@ -113,13 +107,13 @@ def _describe_engine(facts: Facts) -> dict[str, Any]:
             **engine,
             "role": "replica",
             "replicas": 1,
-            "model": {"name": _name_model(facts)},
+            "model": {"name": name_marked_model(facts)},
             "accelerator": {"model": gpu, "count": gpus, "parallelism": {"tp": parallel}},
         }
     else:
         known = {"accelerator": gpu, "accelerators": gpus, "tensor_parallel": parallel}
         extra = {key: value for key, value in known.items() if value}
-        standardized = {"kind": "generic", **engine, "model": _name_model(facts), **extra}
+        standardized = {"kind": "generic", **engine, "model": name_marked_model(facts), **extra}
     return {
         "metadata": {"label": _ENGINE, "cfg_id": _hash_config(native)},
         "standardized": standardized,

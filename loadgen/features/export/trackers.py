@@ -14,7 +14,7 @@ from loadgen.base.text import clean_line, make_file_name
 from loadgen.facts.run_facts import Facts
 from loadgen.features.export.llmd_report import list_workload
 from loadgen.report import run_directory
-from loadgen.report.result_file import OURS, SIMULATED
+from loadgen.report.result_file import OURS, name_marked_model
 from loadgen.report.run_directory import Result
 
 _FILES = (run_directory.RESULT, run_directory.ARRIVALS, run_directory.REPORT)
@@ -22,9 +22,8 @@ _LONGEST = 500  # characters of a parameter that every store of MLflow takes
 
 
 class Tracker(msgspec.Struct, frozen=True):
-    """A tracker: its flag and what that takes, its package, and the function that sends a run to it."""
+    """A tracker: what its flag takes, its help, and the function that sends a run to it."""
 
-    flag: str
     takes: str
     about: str
     send: Callable[[Result, Path, str], str]
@@ -34,7 +33,7 @@ def list_parameters(facts: Facts) -> dict[str, Any]:
     """List what was run: model, engine, the workload, machine; unknown ones are left out."""
     as_run = facts.as_run.model_dump() if facts.as_run is not None else {}
     parameters = {
-        "model": facts.server.model + (SIMULATED if facts.server.simulated else ""),
+        "model": name_marked_model(facts),
         "engine": facts.server.engine,
         "engine_version": facts.server.version,
         "seed": facts.seed,
@@ -136,11 +135,8 @@ def _explain_missing(extra: str) -> UsageError:
     return UsageError(f"--{extra} needs the {extra} extra: in the clone, .venv/bin/pip install '.[{extra}]'")
 
 
+# By name: its flag, its extra.
 TRACKERS = {
-    "mlflow": Tracker(
-        "--mlflow", "URI", "log the run to MLflow, there or by MLFLOW_TRACKING_URI", send_to_mlflow
-    ),
-    "wandb": Tracker(
-        "--wandb", "PROJECT", "log the run to Weights & Biases (default: loadgen)", send_to_wandb
-    ),
+    "mlflow": Tracker("URI", "log the run to MLflow, there or by MLFLOW_TRACKING_URI", send_to_mlflow),
+    "wandb": Tracker("PROJECT", "log the run to Weights & Biases (default: loadgen)", send_to_wandb),
 }

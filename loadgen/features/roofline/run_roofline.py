@@ -76,11 +76,9 @@ def identify_model(facts: Facts) -> ModelIdentity:
 
 def count_devices(facts: Facts) -> int | None:
     """Count the GPUs that share the model, by the engine's report, its start, or memory; None: unknown."""
-    reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
-    given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
     sensed = facts.sensed
     holding = len(sensed.gpus) if sensed is not None and sensed.holds_server else None
-    return reported or given or holding or None
+    return facts.tensor_parallel or holding or None
 
 
 def describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:

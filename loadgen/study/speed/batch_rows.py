@@ -17,7 +17,7 @@ from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.figures.peaks import peak_tokens
 from loadgen.figures.per_request import PerRequest
-from loadgen.report.result_file import SIMULATED
+from loadgen.report.result_file import name_marked_model
 from loadgen.report.run_directory import Result
 from loadgen.study.speed.ladder_rows import (
     GENERATION,
@@ -127,9 +127,8 @@ def make_batch_row(run: Result, test: BatchTest, directory: str) -> BatchRow:
     """Make the row of one batch from its run; without the batch if its contexts were not cached as meant."""
     model, quantization = name_model(run.facts)
     ok, notes = run.records.ok, list(list_remarks(run, _OF_A_BATCH))
-    server = run.facts.server
-    served = server.model + (SIMULATED if server.simulated else "")
-    row = BatchRow(model, quantization, name_backend(server.engine), served, test, runs=(directory,))
+    backend, served = name_backend(run.facts.server.engine), name_marked_model(run.facts)
+    row = BatchRow(model, quantization, backend, served, test, runs=(directory,))
     if not ok.any():
         return replace(row, note="; ".join([*notes, "no request was measured"]))
     cached = count_cached(run, ok)
