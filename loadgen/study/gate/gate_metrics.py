@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.parsing import parse_share, suggest_name
-from loadgen.base.text import quote_value
-from loadgen.figures.figure_table import FIGURES, LATENCY, RESULT, SPEED, Figure
+from loadgen.base.parsing import parse_share
+from loadgen.figures.figure_names import find_named_figure
 from loadgen.study.gate.gate_verdict import MARGIN
 
-_STATISTIC = re.compile(r"(?:(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)_)?(?P<figure>.+)")
-_LAST = re.compile(r"(?P<figure>.+)_(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)")
-_SAME = {"avg": "mean", "average": "mean", "p50": "median"}
-# What people write for a rate; every other name is made of the table's rows.
-_WORDS = {
-    "tok/s": "output_throughput",
-    "tokens/s": "output_throughput",
-    "throughput": "output_throughput",
-    "req/s": "request_throughput",
-    "requests/s": "request_throughput",
-    "rps": "request_throughput",
-}
-_EXAMPLES = "tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, e2el, goodput"
 _LEAST_MARGIN, _MOST_MARGIN = 1e-4, 0.99
 
 
@@ -79,49 +63,8 @@ def lay_margins(metrics: Sequence[GateMetric], texts: Sequence[str]) -> list[Gat
 
 def _find_metric(name: str, flag: str = "--metric") -> GateMetric:
     """Find the figure that a name means; raises UsageError, with the nearest name."""
-    plain = _normalize(name)
-    figures = _list_figures()
-    for pattern in (_STATISTIC, _LAST):
-        match = pattern.fullmatch(plain)
-        figure = figures.get(match["figure"]) if match else None
-        if match is None or figure is None:
-            continue
-        word = match["word"] or ""
-        if figure.kind not in (LATENCY, SPEED):
-            if word:
-                raise UsageError(f"{flag} {name}: {figure.label} is one number a run: leave {word} out")
-            return GateMetric(name, figure.key, bool(figure.higher_is_better))
-        key = figure.statistic(_SAME.get(word, word) or "mean")
-        return GateMetric(name, key, bool(figure.higher_is_better))
-    near = suggest_name(plain, _list_forms())
-    raise UsageError(f"{flag} {quote_value(name)}: no such figure{near}; there are {_EXAMPLES}, …")
-
-
-def _normalize(name: str) -> str:
-    """Write a name as keys have it: lower case, words joined by _, without a unit of time at the end."""
-    return re.sub(r"[\s_-]+", "_", name.strip().lower()).removesuffix("_ms")
-
-
-@cache
-def _list_figures() -> dict[str, Figure]:
-    """List the figures that rank speed by each name that people use for them, the first of a name."""
-    figures: dict[str, Figure] = {}
-    for figure in FIGURES:
-        if figure.kind == RESULT or figure.higher_is_better is None:
-            continue
-        for name in (figure.key, figure.label, figure.suffix, *figure.titles):
-            figures.setdefault(_normalize(name), figure)
-    keys = {figure.key: figure for figure in figures.values()}
-    return {**figures, **{word: keys[key] for word, key in _WORDS.items()}}
-
-
-def _list_forms() -> list[str]:
-    """List the names, those of latencies and speeds with usual statistics too, for a suggestion."""
-
-    def list_own() -> Iterator[str]:
-        for name, figure in _list_figures().items():
-            yield name
-            if figure.kind in (LATENCY, SPEED):
-                yield from (f"{name}_{word}" for word in ("p50", "p90", "p95", "p99", "mean", "median"))
-
-    return list(list_own())
+    try:
+        figure, key = find_named_figure(name)
+    except ValueError as error:
+        raise UsageError(f"{flag} {error}") from None
+    return GateMetric(name, key, bool(figure.higher_is_better))

@@ -55,7 +55,7 @@ def history_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("places", nargs="+", metavar="PLACE")
-    add("--metric", metavar="KEY,…", default="", help="of result files, as p99_ttft_ms, or a title, as tok/s")
+    add("--metric", metavar="KEY,…", default="", help="as tok/s,ttft_p99, or a key of result files")
     add("--name", metavar="NAME", default="", help="only runs of this checkpoint")
     alpha = "share of histories without a change in which one is found (default 0.05)"
     add("--alpha", type=float, metavar="P", default=0.05, help=alpha)

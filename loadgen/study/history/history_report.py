@@ -11,6 +11,7 @@ import numpy as np
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import format_count, wrap_text
+from loadgen.figures.figure_names import find_named_figure
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure
 from loadgen.study.history.change_points import LEAST_RUNS, MOST_RUNS, ChangePoint, Changes, find_changes
@@ -82,19 +83,31 @@ def _identify(entry: HistoryEntry) -> dict[str, str]:
 
 
 def select_metrics(entries: Sequence[HistoryEntry], wanted: Sequence[str] = ()) -> list[ComparedFigure]:
-    """Select the figures that `wanted` names by key or title, else those usually shown that are there.
+    """Select the figures that `wanted` names, else those usually shown that are there.
 
-    Raises UsageError for a name that no measurement has.
+    A name is a key, a title, or one that `loadgen gate` takes. Raises UsageError for one that no measurement
+    has.
     """
     keys = list(dict.fromkeys(key for entry in entries for key in entry.figures))
     named = {find_column(key).label.lower(): key for key in keys} | {key: key for key in keys}
     if not wanted:
         usual = [key for key in DEFAULT_METRICS if key in keys] or keys[: len(DEFAULT_METRICS)]
         return [find_column(key) for key in usual]
+    chosen = []
     for name in wanted:
-        if name.lower() not in named:
+        key = named.get(name.lower()) or _find_key(name)
+        if key not in keys:
             raise UsageError(f"no metric {name!r}{suggest_name(name, named)}; there are {', '.join(keys)}")
-    return [find_column(named[name.lower()]) for name in dict.fromkeys(wanted)]
+        chosen.append(key)
+    return [find_column(key) for key in dict.fromkeys(chosen)]
+
+
+def _find_key(name: str) -> str:
+    """Find the key of a figure by a name that people use; "" if it means none."""
+    try:
+        return find_named_figure(name)[1]
+    except ValueError:
+        return ""
 
 
 def find_metric_changes(

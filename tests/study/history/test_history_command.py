@@ -52,6 +52,7 @@ def test_the_run_that_changed_is_named(capsys: pytest.CaptureFixture[str]) -> No
     text = shown(capsys, SLOWER, "--metric", "p99_itl_ms,tok/s")
     assert text.splitlines()[3].split() == ["time", "what", "verdict", "p99_itl_ms", "tok/s"]
     assert "A change is found in 5 % of histories" in text
+    assert shown(capsys, SLOWER, "--metric", "itl_p99,throughput") == text  # as a gate names them
 
 
 def test_json_is_one_object_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
