@@ -40,7 +40,7 @@ else:
     _Request = make_option_struct("_Request", QualityOptions)
 
 _NAMES = frozenset(row.name for row in QualityOptions.rows)
-_OTHERS = {RUN: ("quiet",), OUTPUT: ("run_dir",)}  # the only flags of these groups that apply
+_OTHERS = {RUN: ("quiet",), OUTPUT: ("run_dir", "json")}  # the only flags of these groups that apply
 _OF_A_LOAD = ("backend", "endpoint", "preset")  # of the server's, those that do not
 
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
                 return code
             sides = sides._replace(reference=None, kept=kept)
         shown = progress.display(options.quiet)
-        return _measure(QualityRun(*sides, show=shown.draw), shown, request)
+        return _measure(QualityRun(*sides, show=shown.draw), shown, request.margin, options.json)
 
 
 def parse_quality(argv: Sequence[str]) -> tuple[Options, QualityRequest]:
@@ -217,7 +217,7 @@ def _has_begun(path: Path) -> bool:
     return bool(kept.answers or kept.segments)
 
 
-def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:
+def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> int:
     """Measure a candidate, print its quality, and return the exit code."""
     signal, failed = 0, None
     try:
@@ -235,10 +235,10 @@ def _measure(run: QualityRun, shown: Display, request: QualityRequest) -> int:
     finally:
         shown.close()
     quality = run.judge()
-    if request.json:
+    if is_json:
         print_text(quality.model_dump_json(indent=2), sys.stdout)
     else:
-        lines = quality_lines.list_quality_lines(quality, request.margin)
+        lines = quality_lines.list_quality_lines(quality, margin)
         print_text(clean_text("\n".join(lines)), sys.stdout)
     if signal:
         progress.warn(f"interrupted: the figures are of {format_count(len(run.answers.lines), 'answer')}")

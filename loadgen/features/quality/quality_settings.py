@@ -37,5 +37,4 @@ class QualityOptions(OptionRows, frozen=True):
     margin: float = _quality(MARGIN, f"KL up to NATS a token counts as the same (default {MARGIN})",
         read=number_between(1e-6, _MOST_NATS), metavar="NATS")
     chat: bool = _quality(False, "sample answers to chats with one message", action="store_true")
-    json: bool = _quality(False, "print one object of JSON", action="store_true")
 # fmt: on
