@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
@@ -30,7 +31,7 @@ def bundle_parser() -> argparse.ArgumentParser:
     add("-o", "--output", metavar="FILE", help="the bundle, as results.bundle")
     add("--with-text", action="store_true", help="with what holds prompts or answers, but no log")
     add("--sign", metavar="KEY", help="sign with this SSH key (ssh-keygen -Y sign): FILE.sig")
-    add("--json", action="store_true", help="print the manifest as JSON")
+    add_json_flag(parser, "print the manifest as one JSON object")
     return parser
 
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     made = packing.write_bundle([expand_path(run) for run in given.runs], output, given.with_text)
     signed = signature.sign(output, key) if key else None
     if given.json:
-        print_text(made.encode().decode(), sys.stdout, end="")
+        print_json(made.json())
         return ExitCode.FIGURES
     print_text(clean_text(_describe(made, str(output))), sys.stdout)
     if signed:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 
@@ -85,9 +86,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[BundlePart, ...]
     left_out: tuple[LeftOut, ...] = ()
 
+    def json(self) -> dict[str, Any]:
+        """Encode the manifest as a JSON object."""
+        return dict(msgspec.to_builtins(self))
+
     def encode(self) -> bytes:
         """Encode the manifest in the one way in which it is written."""
-        return (json.dumps(msgspec.to_builtins(self), indent=1, ensure_ascii=False) + "\n").encode()
+        return (json.dumps(self.json(), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[str]) -> Manifest:

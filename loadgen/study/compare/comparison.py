@@ -53,7 +53,7 @@ _RATED = ("mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms", "output_throughput", _
 _UNQUANTIZED = ("", "BF16", "FP16", "FP32")
 FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
-INVALID, _SUSPECT = "INVALID", "SUSPECT"
+INVALID, SUSPECT = "INVALID", "SUSPECT"
 _MOST_NAMED = 3  # figures in a mark, and sources in a remark
 Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
@@ -516,8 +516,8 @@ def _list_marks(
         (comparability.explain_short_answers(run, reference.asked_output) for run in valid), len(valid)
     )
     yield from _question_roofline(valid)
-    if suspect := [run for run in valid if run.level == _SUSPECT]:
-        yield f"{_format_share(len(suspect), len(runs))}{_SUSPECT}: {_name_doubts(suspect)}"
+    if suspect := [run for run in valid if run.level == SUSPECT]:
+        yield f"{_format_share(len(suspect), len(runs))}{SUSPECT}: {_name_doubts(suspect)}"
     yield from _count_sentences(map(_describe_failures, valid), len(valid))
     yield from _count_sentences(map(_describe_impossible, valid), len(valid))
     whole = {describe_simulation(run.simulated) for run in valid}  # a remark of the whole table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_output import add_json_flag
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_text
+from loadgen.base.text import clean_text, format_json
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.compare import model
@@ -71,7 +71,7 @@ def _add_decision(group: argparse._ActionsContainer) -> None:
 def _add_outputs(group: argparse._ActionsContainer) -> None:
     """Add the flags of what is written."""
     add = group.add_argument
-    add("--json", action="store_true", help="print one line of JSON instead of the table")
+    add_json_flag(group, "print one line of JSON instead of the table")
     add("--junit", metavar="FILE", help="write JUnit's XML")
     add("--history", metavar="FILE", help="append the new side's means to a history (`loadgen history`)")
     add("--label", metavar="TEXT", help="of the new side, in the history (default: its checkpoint)")
@@ -202,8 +202,7 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
                 print_text(f"loadgen: cannot write {path}: {error.strerror or error}", sys.stderr)
                 code = code or ExitCode.UNWRITTEN
     if given.json:
-        line = json.dumps(gate_report.encode_result(result), ensure_ascii=True, allow_nan=False)
-        print_text(line, sys.stdout)
+        print_text(format_json(gate_report.encode_result(result)), sys.stdout)
     else:
         print_text(clean_text(gate_report.render_text(result)), sys.stdout, end="")
     return code

@@ -12,7 +12,7 @@ from loadgen.base.rule import Severity
 from loadgen.base.text import clean_line, format_count, list_first
 from loadgen.figures.figure_table import SELECTABLE, find_figure
 from loadgen.study.compare import comparability, comparison, run_groups, statistics
-from loadgen.study.compare.comparison import INVALID
+from loadgen.study.compare.comparison import INVALID, SUSPECT
 from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.gate.gate_metrics import GateMetric
@@ -188,8 +188,8 @@ def list_remarks(sides: Sequence[GateSides]) -> list[str]:
         remarks += _explain_rules(each, Severity.MARKED)
         remarks += list_passing_states(each.new, each.base)
         for side, runs in ((NEW, each.new), (BASE, each.base)):
-            suspect = [run for run in runs if run.level == "SUSPECT"]
-            remarks += _count_runs(side, suspect, len(runs), "SUSPECT")
+            suspect = [run for run in runs if run.level == SUSPECT]
+            remarks += _count_runs(side, suspect, len(runs), SUSPECT)
     return list(dict.fromkeys(remarks))
 
 

@@ -17,9 +17,10 @@ from loadgen.study.compare.comparability import format_value
 from loadgen.study.compare.comparison import INVALID
 from loadgen.study.history.history_file import HistoryEntry
 from loadgen.study.run_summary import Reported
+from loadgen.verdict.verdict import Level
 
 _COMMIT_KEYS = ("commit", "git_commit", "git_sha", "sha", "revision")  # of --metadata
-_LEVELS = ("INVALID", "SUSPECT", "VALID")  # the gravest first
+_LEVELS = (Level.INVALID, Level.SUSPECT, Level.VALID)  # the gravest first
 _NAMED = 3
 
 
@@ -90,7 +91,7 @@ def list_run_entries(reported: Iterable[Reported], name: str = "") -> tuple[list
     """
     runs = [run for run in reported if not name or run.name == name]
     apart: list[tuple[str, Callable[[Reported], bool]]] = [
-        ("INVALID", lambda run: run.level == INVALID),
+        (INVALID, lambda run: run.level == INVALID),
         ("without a time", lambda run: run.started is None),
         ("ended early", lambda run: run.saturated),
     ]

@@ -13,9 +13,10 @@ import msgspec
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_line, clean_text, format_count, format_json
+from loadgen.base.text import clean_line, clean_text, format_count
 from loadgen.report.run_directory import RESULT
 from loadgen.study.bundle import reading, signature
 from loadgen.study.bundle.archive import ChangedBundle
@@ -45,7 +46,7 @@ def verify_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="bundles must be signed by someone in this file (man ssh-keygen, ALLOWED SIGNERS)",
     )
-    add("--json", action="store_true", help="print what was held and what differs as JSON")
+    add_json_flag(parser)
     return parser
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{missing[0]}: No such file or directory")
     verified = [verify_place(path, allowed) for path in paths]
     if given.json:
-        print_text(format_json(encode_verified(verified), indent=1), sys.stdout)
+        print_json(encode_verified(verified))
     else:
         for line in (line for one in verified for line in _describe(one)):
             print_text(clean_text(line), sys.stdout)
