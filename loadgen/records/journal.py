@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -172,7 +171,7 @@ class Journal:
         """Yield the stored records, a frame at a time: of the file, of memory, then of the parts."""
         if self._file >= 0:  # not by its name: that may be gone
             with os.fdopen(os.dup(self._file), "rb") as file:
-                yield from _read_requests(file)
+                yield from _read_requests(file.fileno())
         for kind, payload in self._unwritten:
             if kind == REQUESTS:
                 yield Records.unpack(payload)
@@ -247,13 +246,8 @@ class Tail:
         """Yield the frames of records that were written whole since the last call; raises OSError."""
         files = [each._file for each in (self._journal, *self._journal._files)]
         for file in (number for number in files if number >= 0):
-            end = self._ends.get(file, len(MAGIC))
-            while len(head := os.pread(file, _FRAME.size, end)) == _FRAME.size:
-                kind, checksum, length = _FRAME.unpack(head)
-                payload = os.pread(file, length, end + _FRAME.size) if length <= _LONGEST_FRAME else b""
-                if len(payload) < length or zlib.crc32(payload) != checksum:
-                    break  # it is being written
-                self._ends[file] = end = end + _FRAME.size + length
+            for kind, payload, end in _read_frames(file, self._ends.get(file, 0)):
+                self._ends[file] = end
                 if kind == REQUESTS:
                     yield Records.unpack(payload)
 
@@ -278,7 +272,7 @@ def read_journal(path: Path) -> JournalContents:
     for part in list_files(path):
         with part.open("rb") as file:
             last = 0
-            for kind, payload, end in _read_frames(file):
+            for kind, payload, end in _read_frames(file.fileno()):
                 facts, last = payload if kind == FACTS else facts, end
             whole, size = whole + last, size + os.fstat(file.fileno()).st_size
     return JournalContents(facts, whole, size)
@@ -290,31 +284,34 @@ def open_parts(path: Path) -> Parts:
     def begin() -> Iterator[Records]:
         for part in list_files(path):
             with part.open("rb") as file:
-                yield from _read_requests(file)
+                yield from _read_requests(file.fileno())
 
     return Parts(begin)
 
 
-def _read_requests(file: BinaryIO) -> Iterator[Records]:
+def _read_requests(file: int) -> Iterator[Records]:
     for kind, payload, _ in _read_frames(file):
         if kind == REQUESTS:
             yield Records.unpack(payload)
 
 
-def _read_frames(file: BinaryIO) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield kind, payload, end (bytes) of each frame up to one cut or damaged; raises ValueError."""
-    file.seek(0)
-    size = os.fstat(file.fileno()).st_size
-    magic = file.read(len(MAGIC))
-    if magic != MAGIC[: len(magic)]:
-        raise ValueError("it is not a journal of this version")
-    end = len(magic)
-    while len(head := file.read(_FRAME.size)) == _FRAME.size:
+def _read_frames(file: int, end: int = 0) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield kind, payload, end (bytes) of each frame from byte `end` on, up to one cut or damaged.
+
+    `file` is an open file's descriptor, whose position is not used: another may write. Raises ValueError.
+    """
+    size = os.fstat(file).st_size
+    if not end:
+        magic = os.pread(file, len(MAGIC), 0)
+        if magic != MAGIC[: len(magic)]:
+            raise ValueError("it is not a journal of this version")
+        end = len(magic)
+    while len(head := os.pread(file, _FRAME.size, end)) == _FRAME.size:
         kind, checksum, length = _FRAME.unpack(head)
         if length > min(size - end - _FRAME.size, _LONGEST_FRAME):
             return
-        payload = file.read(length)
-        if zlib.crc32(payload) != checksum:
+        payload = os.pread(file, length, end + _FRAME.size)
+        if len(payload) < length or zlib.crc32(payload) != checksum:
             return
         end += _FRAME.size + length
         yield kind, payload, end
