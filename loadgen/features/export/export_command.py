@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,9 @@ from loadgen.features.export.request_rows import FORMS, REQUESTS, write_named
 from loadgen.features.export.trackers import TRACKERS
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
+from loadgen.verdict.verdict import Level
+
+_LOG = logging.getLogger("loadgen")
 
 
 def export_parser() -> argparse.ArgumentParser:
@@ -66,17 +70,37 @@ def main(argv: Sequence[str]) -> int:
     if form is None and asked.output is not None:
         raise UsageError("--output: a tracker gets the run's own files")
     run = run_directory.load(asked.run_dir)
+    if form is not None and form.of_whole:
+        _check_whole(run, asked.format)
     if form is None:
         name = next(name for name in TRACKERS if getattr(asked, name) is not None)
         place = TRACKERS[name].send(run, asked.run_dir.resolve(), getattr(asked, name))
         print_text(f"{name}: {place}", sys.stdout)
         return ExitCode.FIGURES
     if asked.output == "-":
-        return _write_to_standard_output(run, form, given)
-    path = asked.run_dir / form.file_name if asked.output is None else Path(asked.output)
-    write_named(path, lambda file: form.write(run, given, file))
-    print_text(f"{form.what}: {path}", sys.stdout)
+        _write_to_standard_output(run, form, given)
+    else:
+        path = asked.run_dir / form.file_name if asked.output is None else Path(asked.output)
+        write_named(path, lambda file: form.write(run, given, file))
+        print_text(f"{form.what}: {path}", sys.stdout)
+    if form.of_whole:
+        _warn_of_verdict(run, asked.format)
     return ExitCode.FIGURES
+
+
+def _check_whole(run: Result, name: str) -> None:
+    """Raise UsageError for a shard's run, which another project's report would show as a whole one."""
+    if (shard := run.facts.shard) is not None:
+        raise UsageError(
+            f"--format {name}: the run is shard {shard.name}, a part of the load: join all by `loadgen merge`"
+        )
+
+
+def _warn_of_verdict(run: Result, name: str) -> None:
+    """Warn of a verdict that another project's report does not show."""
+    if (level := run.verdict.level) is not Level.VALID:
+        reasons = ", ".join(run.verdict.reasons)
+        _LOG.warning("the run is %s (%s), which --format %s has no place for", level.value, reasons, name)
 
 
 def _read_given(pairs: Sequence[str], form: ExportFormat | None) -> Given:
@@ -91,8 +115,8 @@ def _read_given(pairs: Sequence[str], form: ExportFormat | None) -> Given:
     return {key.strip(): value.strip() for key, _, value in parted.values()}
 
 
-def _write_to_standard_output(run: Result, form: ExportFormat, given: Given) -> int:
-    """Write a run to standard output; return exit code 0, also if the reader is gone.
+def _write_to_standard_output(run: Result, form: ExportFormat, given: Given) -> None:
+    """Write a run to standard output; a reader that is gone is no failure.
 
     Raises UsageError if it is closed or cannot be written.
     """
@@ -102,7 +126,6 @@ def _write_to_standard_output(run: Result, form: ExportFormat, given: Given) -> 
         form.write(run, given, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb
+        return  # who reads it has read what was wanted, as of any other verb
     except OSError as error:
         raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
-    return ExitCode.FIGURES

@@ -23,6 +23,7 @@ class ExportFormat(msgspec.Struct, frozen=True):
     write: Callable[[Result, Given, IO[bytes]], object]
     takes: bool = False  # whether --set completes it
     what: str = "run"  # of the line that says where it went
+    of_whole: bool = False  # whether it reports a whole run's load, without our verdict of it
 
 
 def _make_row_format(form: str) -> ExportFormat:
@@ -43,11 +44,13 @@ FORMATS = {
         "llm-d's Benchmark Report v0.2.1",
         "benchmark_report_v0.2.yaml",
         lambda run, given, file: file.write(encode_llmd_report(run).encode()),
+        of_whole=True,
     ),
     "inferencex": ExportFormat(
         "InferenceX's row of one node, completed by --set",
         "inferencex.json",
         lambda run, given, file: file.write(encode_inferencex_row(run, given).encode()),
         takes=True,
+        of_whole=True,
     ),
 }

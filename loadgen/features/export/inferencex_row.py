@@ -24,6 +24,7 @@ from loadgen.report.load_identity import find_asked_input, find_asked_output
 from loadgen.report.result_file import name_marked_model
 from loadgen.report.run_directory import Result
 
+_COUNT = re.compile("[1-9][0-9]{0,8}")
 _RANKS = (90.0, 99.0, 99.9)
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 _PRECISIONS = {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "bf16": "bf16", "int4": "int4"}
@@ -35,14 +36,21 @@ _SPREAD = re.compile(
 
 def _read_count(text: str) -> int:
     """Parse a number of at least 1; raises ValueError."""
-    if (number := int(text)) < 1:
-        raise ValueError
-    return number
+    if not _COUNT.fullmatch(text):
+        raise ValueError("give a whole number from 1 on")
+    return int(text)
 
 
 def _read_flag(text: str) -> bool:
     """Parse true or false; raises ValueError."""
-    return {"true": True, "false": False}[text.lower()]
+    return _read_flag_word(text) == "true"
+
+
+def _read_flag_word(text: str) -> str:
+    """Parse true or false, as the word; raises ValueError."""
+    if (word := text.lower()) not in ("true", "false"):
+        raise ValueError("give true or false")
+    return word
 
 
 def _find_precision(facts: Facts) -> str | None:
@@ -105,7 +113,7 @@ _FIELDS = (
     RowField("dcp_size", "decode context parallelism", _if_unspread, _read_count),
     RowField("pcp_size", "prefill context parallelism", _if_unspread, _read_count),
     RowField("ep", "expert parallelism", _if_alone(1), _read_count),
-    RowField("dp_attention", "whether attention is data parallel", _if_alone("false")),
+    RowField("dp_attention", "whether attention is data parallel", _if_alone("false"), _read_flag_word),
 )
 _OPTIONAL = ("image",)  # the dashboard has rows without one
 FIELDS = {field.key: field for field in _FIELDS}
@@ -163,8 +171,8 @@ def _describe_setup(facts: Facts, given: Mapping[str, str]) -> dict[str, Any]:
             continue
         try:
             setup[key] = field.read(given[key])
-        except (ValueError, KeyError):
-            raise UsageError(f"--set {key}={quote_value(given[key])}: not {field.what}") from None
+        except ValueError as error:
+            raise UsageError(f"--set {key}={quote_value(given[key])}: not {field.what}: {error}") from None
     missing = [key for key, value in setup.items() if value in (None, "") and key not in _OPTIONAL]
     if missing:
         first, names = missing[0], ", ".join(missing)

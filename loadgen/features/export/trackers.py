@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from loadgen.report.result_file import OURS, name_marked_model
 from loadgen.report.run_directory import Result
 
 _FILES = (run_directory.RESULT, run_directory.ARRIVALS, run_directory.REPORT)
+_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+_FEW = "3"  # about 12 s; MLflow's own 7 are four minutes of silence where nothing listens
 _LONGEST = 500  # characters of a parameter that every store of MLflow takes
 
 
@@ -73,13 +77,15 @@ def _list_files(directory: Path) -> list[Path]:
 def send_to_mlflow(run: Result, directory: Path, uri: str) -> str:
     """Log a run to the MLflow store at `uri`, "" for its own default, and return where it is.
 
-    The run has the times of ours. Raises UsageError without MLflow, MeasureError if the store refuses.
+    The run has the times of ours; one that could not be logged whole is FAILED. Raises UsageError without
+    MLflow, MeasureError if the store refuses.
     """
     try:
         import mlflow
     except ImportError:
         raise _explain_missing("mlflow") from None
-    facts = run.facts
+    os.environ.setdefault(_RETRIES, _FEW)
+    facts, logged = run.facts, None
     try:
         client = mlflow.MlflowClient(tracking_uri=uri or None)
         name = f"loadgen/{facts.profile.name}"
@@ -98,6 +104,9 @@ def send_to_mlflow(run: Result, directory: Path, uri: str) -> str:
             client.log_artifact(logged.info.run_id, str(path))
         client.set_terminated(logged.info.run_id, end_time=ended_ms)
     except (mlflow.exceptions.MlflowException, OSError) as error:
+        if logged is not None:  # what is half there is not under way
+            with suppress(mlflow.exceptions.MlflowException, OSError):
+                client.set_terminated(logged.info.run_id, "FAILED")
         raise MeasureError(f"--mlflow {uri}: {clean_line(str(error))}") from None
     return f"{name}, run {logged.info.run_id}"
 

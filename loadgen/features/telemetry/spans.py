@@ -280,7 +280,7 @@ _COUNTS = {
     "thought_tokens": "gen_ai.usage.reasoning.output_tokens",
     "http_status": "http.response.status_code",
 }
-_TIMES = ("index", "slot", "intended_ns", "sent_ns", "end_ns", "resends")
+_READ = ("index", "slot", "intended_ns", "sent_ns", "end_ns", "resends", "usage", "exact_tokens")
 
 
 class Labels:
@@ -335,12 +335,14 @@ class SpanRow(msgspec.Struct, frozen=True):
 
 def list_spans(records: Records, rows: Int64, labels: Labels) -> Iterator[SpanRow]:
     """Yield the spans of some rows of records: from being sent (else due) to the last byte of the answer."""
-    columns = {name: getattr(records, name)[rows].tolist() for name in (*_TIMES, *_COUNTS)}
+    columns = {name: getattr(records, name)[rows].tolist() for name in (*_READ, *_COUNTS)}
     for place, row in enumerate(rows.tolist()):
         one = {name: column[place] for name, column in columns.items()}
         first, last = int(records.start[row]), int(records.start[row + 1])
         start_ns = one["sent_ns"] if one["sent_ns"] > 0 else one["intended_ns"]
         attributes = labels.find(one["index"], one["slot"])
+        if not (one["usage"] or one["exact_tokens"]):
+            one["output_tokens"] = -1  # its messages were counted
         attributes.update({key: one[name] for name, key in _COUNTS.items() if one[name] >= 0})
         attributes["loadgen.send_delay"] = (start_ns - one["intended_ns"]) / SECOND_NS
         if one["resends"]:

@@ -13,6 +13,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_runs import run
+from builders.shard_runs import shard
 from features.export.test_request_rows import mixed, stored
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -177,7 +178,10 @@ _MISSING = "does not know"
         (RUNS["an open loop"], _SET_UP, f"{_MISSING} conc: "),
         (on_gpus(words="vllm serve --enable-expert-parallel"), {"hw": "h100"}, "ep, dp_attention: "),
         (run(), {**_SET_UP, "gpu": "h100"}, "--set gpu: no such field"),
-        (run(), {**_SET_UP, "tp": "0"}, "--set tp='0': not tensor parallelism"),
+        (run(), {**_SET_UP, "tp": "0"}, "tp='0': not tensor parallelism: give a whole number from 1 on"),
+        (run(), {**_SET_UP, "tp": "9" * 40}, "not tensor parallelism: give a whole number"),
+        (run(), {**_SET_UP, "isl": "1e3"}, "not tokens of a prompt: give a whole number"),
+        (run(), {**_SET_UP, "dp_attention": "2"}, "data parallel: give true or false"),
         (run(), {**_SET_UP, "disagg": "maybe"}, "--set disagg='maybe': not whether"),
         (run(), {**_SET_UP, "disagg": "true"}, "rows of one node"),
         (RUNS["all failed"], _SET_UP, "no token throughput"),
@@ -224,6 +228,35 @@ def test_a_format_that_cannot_be_written_leaves_nothing(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n"), said in shown.err) == ("", 1, True)
     assert sorted(tmp_path.iterdir()) == before
+
+
+FOREIGN = [name for name, row in FORMATS.items() if row.of_whole]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@loop_over(
+    ("of", "code", "said"),
+    [
+        (RUNS["not scraped"], 0, ""),
+        (run(shard=shard(0, 2)), 2, "the run is shard 0/2, a part of the load"),
+        (mixed(), 0, "the run is INVALID (many-failures, "),
+    ],
+)
+def test_a_part_is_not_reported_as_a_whole_nor_a_bad_run_in_silence(
+    name: str, of: Result, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path, of)
+    given = [
+        f"--set={key}={value}" for key, value in {**_SET_UP, "conc": "4", "spec_decoding": "none"}.items()
+    ]
+    path = tmp_path / "written"
+    words = ["--format", name, "--output", str(path), *(given if FORMATS[name].takes else [])]
+    found = cli.main(["export", str(tmp_path), *words])
+    shown = capsys.readouterr().err
+    if name not in FOREIGN:
+        code, said = 0, ""
+    assert (found, path.exists(), said in shown) == (code, code == 0, True)
+    assert shown.count("\n") == bool(said)
 
 
 def test_a_simulation_is_named_as_one_everywhere() -> None:

@@ -11,6 +11,7 @@ from builders.loops import loop_over
 from builders.made_runs import run
 from features.export.test_request_rows import stored
 from loadgen import cli
+from loadgen.features.export import trackers
 from loadgen.features.export.trackers import list_numbers, list_parameters, list_tags
 
 
@@ -62,6 +63,21 @@ def test_mlflow_holds_parameters_figures_and_files(
     assert logged.info.start_time == int(of.facts.started.timestamp() * 1e3)
     files = {each.path for each in client.list_artifacts(name)}
     assert files == {"result.json", "arrivals.npz", "report.txt"}
+
+
+@pytest.mark.whole
+def test_what_is_half_logged_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    store = (tmp_path / "store").as_uri()
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(trackers, "_list_files", lambda directory: [directory / "gone"])
+    assert cli.main(["export", str(stored(_make(tmp_path / "made"), run())), "--mlflow", store]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    client = mlflow.MlflowClient(tracking_uri=store)
+    (experiment,) = (each for each in client.search_experiments() if each.name != "Default")
+    assert [each.info.status for each in client.search_runs([experiment.experiment_id])] == ["FAILED"]
 
 
 @pytest.mark.whole

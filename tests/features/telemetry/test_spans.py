@@ -89,6 +89,14 @@ def test_events_are_bounded_and_have_first_and_last(messages: int) -> None:
     assert span.events[-1] == (SENT + (9 + messages) * MS, 2 * messages)
 
 
+@pytest.mark.parametrize(
+    ("usage", "exact", "has"), [(True, False, True), (False, True, True), (False, False, False)]
+)
+def test_messages_that_were_counted_are_no_tokens(usage: bool, exact: bool, has: bool) -> None:
+    (span,) = spans_of(record(usage=usage, exact_tokens=exact))
+    assert ("gen_ai.usage.output_tokens" in span.attributes) == has
+
+
 def test_sessions_and_servers_are_named() -> None:
     known = replace(
         KNOWN, session_turns=(2, 1), request_id_prefix="p-", targets=("http://a:1/v1", "https://b/v1")

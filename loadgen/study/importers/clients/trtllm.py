@@ -79,16 +79,19 @@ def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     yield begun, facts
 
 
+def _parse_length(text: object) -> float | None:
+    """Parse a mean number of tokens; None without one, and of what is none, as NaN."""
+    length = json_fields.read_number(json_fields.parse_number(str(text)))
+    return length if length is not None and length > 0 else None
+
+
 def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
     """Make the run of what is printed; its name has the quantization, its labels are the settings.
 
     The requested answer is the mean length if that is whole.
     """
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
-    lengths = [
-        json_fields.parse_number(str(facts.get(f"average {which} length", "")))
-        for which in ("input", "output")
-    ]
+    lengths = [_parse_length(facts.get(f"average {which} length")) for which in ("input", "output")]
     left = [label for label in _LEFT if label in facts]
     model = shorten_name(str(facts.get("model", "")))
     stored = str(facts.get("quantization", ""))

@@ -94,6 +94,13 @@ def test_an_overview_alone_is_named_by_its_file(tmp_path: Path) -> None:
     assert (run.name, run.figures["mean_ttft_ms"]) == ("bench", 162.6706)
 
 
+@pytest.mark.parametrize("length", ["nan", "inf", "-1.5", "0", "none"])
+def test_a_length_that_is_none_is_not_one_of_the_load(length: str, tmp_path: Path) -> None:
+    (run,) = read(tmp_path, PRINTED.replace("128.0000", length))
+    assert (run.input_len, run.output_len, run.load.asked_output_len) == (None, None, None)
+    assert run.figures["mean_ttft_ms"] == 162.6706
+
+
 DATA = Path(__file__).parents[3] / "data" / "results"
 REAL = {
     "0.21": {
