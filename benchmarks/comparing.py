@@ -7,13 +7,10 @@ every `faster` or `slower` is false; where one does, it should be found. Nothing
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.harness.page import markdown  # noqa: E402
-from benchmarks.simulated.populations import Made, Population, describe_recorded, real  # noqa: E402
+from benchmarks.simulated.calibration import Calibration, find_interval  # noqa: E402
+from benchmarks.simulated.populations import Made, Population, real  # noqa: E402
 from loadgen.base.arrays import Float64  # noqa: E402
-from loadgen.host.environment import describe_machine  # noqa: E402
 from loadgen.study.compare.statistics import Estimate, estimate_more_runs, estimate_ratio, judge_family  # noqa: E402  # noqa: E402
 
 ALPHA = 0.05
@@ -150,7 +147,7 @@ def no_difference(campaigns: int) -> list[str]:
             outcomes = simulate(Question(population, rows, margin, paired=paired), campaigns)
             wrong = _wrong(outcomes, 2)
             cells.append(f"{100 * _wrong(outcomes, 1).mean():.1f} → {_share(wrong)}")
-            if _bounds(wrong)[1] > ALPHA:
+            if find_interval(wrong)[1] > ALPHA:
                 above.append(f"{population.name}, {rows} and the baseline: {_share(wrong)} %")
         lines.append((population.name, f"± {margin:.0%}", _share(outcomes["covered"]), *cells))
     met = "met in every cell"
@@ -269,55 +266,14 @@ def _wrong(outcomes: Outcomes, look: int) -> NDArray[Any]:
 
 
 def _share(hits: NDArray[Any]) -> str:
-    low, high = _bounds(hits)
+    low, high = find_interval(hits)
     return f"{100 * hits.mean():.1f} ({100 * low:.1f}–{100 * high:.1f})"
-
-
-def _bounds(hits: NDArray[Any]) -> tuple[float, float]:
-    """The 95 % interval of a share by Clopper and Pearson."""
-    from scipy import stats
-
-    interval = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(0.95, method="exact")
-    return float(interval.low), float(interval.high)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Simulate, print the page, write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="2,000 campaigns a figure instead of 10,000; no page"
-    )
-    parser.add_argument("--output", type=Path, help="where the page goes (default, unless --quick: docs/)")
-    options = parser.parse_args(argv)
-    campaigns, began = 2_000 if options.quick else 10_000, time.perf_counter()
-    parts = [section(campaigns) for section in (no_difference, as_long_as_it_asks, a_difference, without)]
-    lines = [
-        *_HEAD,
-        *(line for part in parts for line in ("", *part)),
-        "",
-        "## Machine",
-        "",
-        *_machine(began),
-    ]
-    page = "\n".join(lines) + "\n"
-    print(page, end="")
-    output = options.output or (None if options.quick else _PAGE)
-    if output is not None:
-        output.write_text(page, "utf-8")
-    return 0
-
-
-def _machine(began: float) -> list[str]:
-    from scipy import __version__ as scipy_version
-
-    facts = describe_machine()
-    return [
-        f"- {facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
-        f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {time.perf_counter() - began:.0f} s, seed {SEED}",
-        f"- real runs: {describe_recorded()}",
-    ]
+    sections = (no_difference, as_long_as_it_asks, a_difference, without)
+    return Calibration(_PAGE, _HEAD, sections, "campaigns", 2_000, SEED).run(argv, str(__doc__))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ pairs that a gate makes by default. Nothing here asserts.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -23,18 +20,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.harness.page import markdown  # noqa: E402
+from benchmarks.simulated.calibration import Calibration, find_interval  # noqa: E402
 from benchmarks.simulated.populations import (  # noqa: E402
     GATE_RUNS,
     RUNS,
     Made,
     Population,
-    describe_recorded,
     gated,
     real,
     shrink,
 )
 from loadgen.base.arrays import Bool, Float64, Int64  # noqa: E402
-from loadgen.host.environment import describe_machine  # noqa: E402
 from loadgen.study.gate.gate_verdict import (  # noqa: E402
     ALPHA,
     MARGIN,
@@ -379,20 +375,12 @@ def _judge(above: Sequence[str]) -> str:
 
 
 def _share(hits: Bool) -> str:
-    low, high = _bounds(hits)
+    low, high = find_interval(hits)
     return f"{_percent(hits)} ({100 * low:.1f}–{100 * high:.1f})"
 
 
 def _percent(hits: Bool) -> str:
     return f"{100 * hits.mean():.1f}"
-
-
-def _bounds(hits: Bool) -> tuple[float, float]:
-    """The 95 % interval of a share by Clopper and Pearson."""
-    from scipy import stats
-
-    interval = stats.binomtest(int(hits.sum()), hits.size).proportion_ci(0.95, method="exact")
-    return float(interval.low), float(interval.high)
 
 
 SECTIONS: tuple[Callable[[int], list[str]], ...] = (
@@ -407,36 +395,8 @@ SECTIONS: tuple[Callable[[int], list[str]], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Simulate, print the page, write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="1,000 gates a figure instead of 10,000; no page"
-    )
-    parser.add_argument("--output", type=Path, help="where the page goes (default, unless --quick: docs/)")
-    options = parser.parse_args(argv)
-    gates, began = 1_000 if options.quick else 10_000, time.perf_counter()
-    parts = [section(gates) for section in SECTIONS]
-    page = "\n".join([*_HEAD, *(line for part in parts for line in ("", *part)), *_describe(began)]) + "\n"
-    print(page, end="")
-    output = options.output or (None if options.quick else _PAGE)
-    if output is not None:
-        output.write_text(page, "utf-8")
-    return 0
-
-
-def _describe(began: float) -> list[str]:
-    from scipy import __version__ as scipy_version
-
-    facts = describe_machine()
-    return [
-        "",
-        "## Machine",
-        "",
-        f"- {facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
-        f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {time.perf_counter() - began:.0f} s, seed {SEED}",
-        *(f"- real runs: {describe_recorded(path)}" for path in (GATE_RUNS, RUNS)),
-    ]
+    made = Calibration(_PAGE, _HEAD, SECTIONS, "gates", 1_000, SEED, (GATE_RUNS, RUNS))
+    return made.run(argv, str(__doc__))
 
 
 if __name__ == "__main__":
