@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from builders.comparison_samples import cells
+from builders.markov_chain import disturb, make_chain
 from loadgen.features.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
+from loadgen.features.quality.reference_file import (
+    AnswerLine,
+    ReferenceFile,
+    ReferenceHeader,
+    ReferenceLine,
+    SegmentLine,
+)
 from loadgen.study.arm_qualities import ITSELF, read_arm_quality
 from loadgen.study.run_summary import Reported
+from loadgen.study.series.campaign.arm_scores import judge_arm
 
 
 def interval(mean: float, half: float) -> MeanInterval:
@@ -39,6 +50,41 @@ def reference() -> Quality:
 def rows(name: str, speeds: Sequence[float], found: Quality | None) -> list[Reported]:
     """A row's runs in a campaign, whose server has this quality."""
     return [replace(run, quality=found) for run in cells(name, speeds)]
+
+
+def keep_scores(directory: Path, tokens: int = 640) -> list[str]:
+    """A campaign's quality folder with the scores of four arms, as their servers gave them; their ids.
+
+    b scored what the reference a sampled, c could not and was scored by a, d has other tokens.
+    """
+    a, b, rng = make_chain(), disturb(make_chain(), 0.05), np.random.default_rng(1)
+    path, text = (model.walk(rng.integers(0, 64, 10), tokens // 10, rng) for model in (a, a))
+    mine = b.walk(path[:, 0], tokens // 10, rng)
+    ids = tuple(tuple(map(int, row)) for row in text)
+    plan = {"answer_tokens": 64, "chat": False}
+    head = ReferenceHeader(model="a", engine="vLLM", settings=plan, text_digest="0f", text_ids=ids)
+    own, answers, back = map(a.score, path), a.answer(path), b.answer(mine)
+
+    def keep(name: str, header: ReferenceHeader, lines: Iterable[ReferenceLine]) -> None:
+        with closing(ReferenceFile(directory / f"{name}.jsonl.gz", header)) as file:
+            file.append(lines)
+
+    directory.mkdir(parents=True)
+    segments = [SegmentLine(a.score_segment(row)) for row in text]
+    keep("reference", head, [*segments, *map(AnswerLine, answers, own)])
+    scored = map(AnswerLine, answers, map(b.score, path))
+    keep("b-x", replace(head, model="b"), [*(SegmentLine(b.score_segment(row)) for row in text), *scored])
+    keep("c-x", replace(head, model="c", engine="llama.cpp"), map(AnswerLine, back))
+    keep("c-x-back", replace(head, text_ids=()), map(AnswerLine, back, map(a.score, mine)))
+    keep("d-x", replace(head, model="d", text_ids=ids[::-1]), segments[::-1])
+    tasks = [("a", "sample"), ("b", "score"), ("c", "score"), ("c", "score back"), ("d", "score")]
+    rows = [{"kind": kind, "arm": f"{arm} on x", "tokens": tokens, "seconds": 1.0} for arm, kind in tasks]
+    (directory / "tasks.json").write_text(json.dumps(rows))
+    for arm in (arms := ["a-x", "b-x", "c-x", "d-x"]):
+        made = judge_arm(directory, arm).model_dump(mode="json")
+        made["settings"]["tokens"] = tokens
+        (directory / f"{arm}.json").write_text(json.dumps(made))
+    return arms
 
 
 def read_qualities(campaign: Path) -> dict[str, Quality]:

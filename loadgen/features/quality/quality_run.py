@@ -39,6 +39,7 @@ VOCABULARIES_DIFFER = dict.fromkeys(
     ("kl", "noise_floor"),
     "the vocabularies differ: the same text has other tokens; bits per byte compare them",
 )  # why these are None
+UNSCORED_REFERENCE = "the reference's file has no scores of the text"
 
 
 def explain_no_text(engine: str, model: str) -> str:
@@ -86,16 +87,19 @@ def record_reference(
 
 
 def describe_origin(
-    plan: QualityPlan, engines: Mapping[str, str], reference: ReferenceContents | None
+    settings: Mapping[str, Any],
+    text_digest: str,
+    engines: Mapping[str, str],
+    reference: ReferenceContents | None,
 ) -> dict[str, Any]:
     """Describe what figures are of: `settings` with each side's engine, and `digests` of text and reference.
 
     `engines` are by "reference" and "candidate"; that of a file is the file's.
     """
     known = dict(engines) if reference is None else {**engines, REFERENCE: reference.header.engine}
-    digests = {"text": plan.text_digest, **({} if reference is None else {"reference": reference.digest})}
+    digests = {"text": text_digest, **({} if reference is None else {"reference": reference.digest})}
     named = {f"{side}_engine": engine for side, engine in known.items()}
-    return {"settings": {**plan.list_settings(), **named}, "digests": digests}
+    return {"settings": {**settings, **named}, "digests": digests}
 
 
 @dataclass
@@ -178,7 +182,7 @@ class QualityRun:
     def _score_texts(self, theirs: TokenizedText, own: TokenizedText, file: ReferenceFile | None) -> None:
         """Score the text by both, unless one of them scores none."""
         if self.reference is None and not self._kept.segments:
-            self.why["text"] = "the reference's file has no scores of the text"
+            self.why["text"] = UNSCORED_REFERENCE
         for server in (self.reference, self.candidate):
             if server is not None and not server.scores:
                 self.why["text"] = explain_no_text(server.engine, server.model)
@@ -217,6 +221,6 @@ class QualityRun:
                 reference_text=self.texts.get(REFERENCE, ()),
                 candidate_text=self.texts.get(CANDIDATE, ()),
                 why=self.why,
-                **describe_origin(self.plan, engines, self.kept),
+                **describe_origin(self.plan.list_settings(), self.plan.text_digest, engines, self.kept),
             )
         )

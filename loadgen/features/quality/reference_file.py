@@ -166,27 +166,31 @@ class ReferenceFile:
         return MeasureError(f"cannot write {self.path}: {error.strerror or error}: name another file")
 
 
-def read_reference(path: Path) -> ReferenceContents:
+def read_reference(path: Path, most_bytes: int | None = None) -> ReferenceContents:
     """Read the whole lines of a reference file, up to the first that is cut off or damaged.
 
-    Raises UsageError where the file cannot be read, is no reference file, or is of another version.
+    Raises UsageError where the file cannot be read, is no reference file, is of another version, or has more
+    than `most_bytes` uncompressed.
     """
     try:
         with path.open("rb") as file:
-            return _read_members(file, path)
+            return _read_members(file, path, most_bytes)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}: name a reference file") from None
 
 
-def _read_members(file: BinaryIO, path: Path) -> ReferenceContents:
+def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> ReferenceContents:
     """Read the members of an open reference file; raises UsageError as `read_reference`."""
     header: ReferenceHeader | None = None
     answers: list[AnswerLine] = []
     segments: list[TextSegment] = []
-    digest, whole, damage = hashlib.sha256(), 0, ""
+    digest, whole, plain, damage = hashlib.sha256(), 0, 0, ""
     line = msgspec.json.Decoder(ReferenceLine)
     try:
         for data, end in _inflate_members(file):
+            plain += len(data)
+            if most_bytes is not None and plain > most_bytes:
+                raise UsageError(f"{path} has more than {most_bytes >> 20} MiB uncompressed")
             rows = data.splitlines()
             if header is None:
                 header = _read_header(rows.pop(0) if rows else b"", path)

@@ -23,6 +23,7 @@ from loadgen.report.run_directory import REPORT, RESULT, Result
 from loadgen.server import sample_file
 from loadgen.server.sample_file import MOST_KEPT
 
+OF_ARRIVALS, OF_SCORES = "arrivals", "scores"  # from which figures follow
 _DATE = "date"
 _DATE_FORM = "%Y%m%d-%H%M%S"
 # A sum of floats in another order, as another machine's numpy makes it, differs by less.
@@ -38,9 +39,10 @@ class Difference(msgspec.Struct, frozen=True):
     name: str
     stated: str
     found: str
+    source: str = OF_ARRIVALS  # of what was found
 
     def __str__(self) -> str:
-        return f"{self.name} is {self.stated}, the arrivals give {self.found}"
+        return f"{self.name} is {self.stated}, the {self.source} give {self.found}"
 
 
 class Held(msgspec.Struct):
@@ -49,6 +51,7 @@ class Held(msgspec.Struct):
     values: int = 0
     differences: list[Difference] = []
     unchecked: list[str] = []
+    source: str = OF_ARRIVALS  # to which values are held
 
 
 def is_of_this_version(stored: Mapping[str, Any], run: Result) -> bool:
@@ -78,7 +81,7 @@ def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
     for name, first, second in _walk(stated, found, ""):
         held.values += 1
         if not is_equal(first, second):
-            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second)))
+            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
 
 
 def hold_copies(run: Result, held: Held) -> None:

@@ -19,12 +19,14 @@ from loadgen.report.result_file import make_strict
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.importers.clients.loadgen_runs import LADDER
 from loadgen.study.limit_record import LIMIT
+from loadgen.study.series.campaign.quality_store import TASKS
 from loadgen.study.series.limit.limit_search import make_record_again
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP
 from loadgen.study.verify.held_figures import Difference, Held, hold_values
+from loadgen.study.verify.held_qualities import hold_arm_quality
 from loadgen.study.verify.proof import DAMAGE, Proof
 
 DEPTH = "depth.json"
@@ -36,7 +38,7 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
     """Yield a proof for each record that a directory has itself; raises UsageError if one is damaged.
 
     Of a search every figure and the answer are computed again, of a ladder every row, of a sweep the
-    verdicts. What was measured of quality is not: its proof says so.
+    verdicts, of a campaign the arms' qualities. A run's own quality is not: its proof says so.
     """
     holds: dict[str, Callable[[Path, Held], None]] = {
         LIMIT: _hold_search,
@@ -49,8 +51,8 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
         if (directory / name).is_file():
             yield _prove(f"{place}/{name}", partial(hold, directory))
     for path in sorted((directory / "quality").glob("*.json")):
-        if path.name != "tasks.json":
-            yield _prove(f"{place}/quality/{path.name}", partial(_hold_nothing, directory))
+        if path.name != TASKS:
+            yield _prove(f"{place}/quality/{path.name}", partial(hold_arm_quality, path))
 
 
 def _prove(place: str, hold: Callable[[Held], None]) -> Proof:
@@ -60,7 +62,7 @@ def _prove(place: str, hold: Callable[[Held], None]) -> Proof:
         hold(held)
     except (UsageError, *DAMAGE) as error:
         raise UsageError(f"{place} is damaged: {' '.join(str(error).split())[:200]}") from None
-    return Proof(place, held.values, tuple(held.differences), tuple(held.unchecked))
+    return Proof(place, held.values, tuple(held.differences), tuple(held.unchecked), source=held.source)
 
 
 def _hold_search(directory: Path, held: Held) -> None:
@@ -116,7 +118,5 @@ def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, A
 
 
 def _hold_nothing(directory: Path, held: Held) -> None:
-    """Note that a quality rests on scores that are not arrivals."""
-    held.unchecked.append(
-        "quality is measured from scores, not from arrivals: `loadgen quality` measures it again"
-    )
+    """Note that nothing is kept from which a quality follows that a campaign has not measured."""
+    held.unchecked.append("`loadgen quality --json` keeps no scores: measure it again, or in a campaign")

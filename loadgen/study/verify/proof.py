@@ -20,6 +20,7 @@ from loadgen.study.audit.findings import audit_runs
 from loadgen.study.bundle.manifest import LARGEST_RESULT
 from loadgen.study.run_summary import summarise_run
 from loadgen.study.verify.held_figures import (
+    OF_ARRIVALS,
     Difference,
     Held,
     hold_copies,
@@ -44,6 +45,7 @@ class Proof(msgspec.Struct, frozen=True):
     verdict: str = ""
     requests: int = 0
     audit: tuple[str, ...] = ()
+    source: str = OF_ARRIVALS  # of what was found
 
     @property
     def proven(self) -> bool:

@@ -22,6 +22,7 @@ from loadgen.study.bundle import reading, signature
 from loadgen.study.bundle.archive import ChangedBundle
 from loadgen.study.bundle.packing import INTERRUPTED
 from loadgen.study.bundle.signature import WrongSignature
+from loadgen.study.verify.held_figures import OF_SCORES
 from loadgen.study.verify.held_series import prove_series
 from loadgen.study.verify.proof import Proof, prove_run
 
@@ -135,9 +136,9 @@ def _describe(one: Verified) -> Iterator[str]:
     if one.signed:
         yield f"{one.place}: {one.signed}"
     for proof in one.proofs:
-        rest_on = (
-            f"{format_count(proof.requests, 'request')}; {proof.verdict}" if proof.verdict else "its runs"
-        )
+        rest_on = "its scores" if proof.source == OF_SCORES else "its runs"
+        if proof.verdict:
+            rest_on = f"{format_count(proof.requests, 'request')}; {proof.verdict}"
         if proof.proven:
             yield f"proven   {proof.place}: {proof.values} values and lines follow from {rest_on}"
         elif proof.differences:

@@ -13,23 +13,21 @@ from loadgen.base import signals
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
-from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
 from loadgen.features.quality.quality_measure import AnswerMeasure, score_answers
-from loadgen.features.quality.quality_record import CANDIDATE, Quality
-from loadgen.features.quality.quality_run import (
-    VOCABULARIES_DIFFER,
-    QualityRun,
-    describe_origin,
-    explain_no_text,
-    record_reference,
-)
+from loadgen.features.quality.quality_record import Quality
+from loadgen.features.quality.quality_run import QualityRun, record_reference
 from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import ReferenceFile, read_reference
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.server.exchange import ControlLoop
-from loadgen.study.arm_qualities import ITSELF
+from loadgen.study.series.campaign.arm_scores import (
+    explain_vocabularies,
+    judge_reference,
+    judge_scored,
+    judge_scored_back,
+)
 from loadgen.study.series.campaign.campaign_file import QualityTable
 
 
@@ -49,20 +47,7 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
         with self._probe(session) as server:
             record_reference(server, self.plan, reference, self.display.draw)
             kept = read_reference(reference)
-        found = judge_evidence(
-            QualityEvidence(
-                reference=server.model,
-                candidate=server.model,
-                answers=[line.answer for line in kept.answers],
-                own=[line.own for line in kept.answers],
-                reference_text=kept.segments,
-                candidate_text=kept.segments,
-                why={"kl": ITSELF},
-                **describe_origin(self.plan, {CANDIDATE: server.engine}, kept),
-            )
-        )
-        why = {**found.why, "agreement": ITSELF, "perplexity_ratio": ITSELF}
-        return found.model_copy(update={"agreement": None, "perplexity_ratio": None, "why": why})
+        return judge_reference(kept)
 
     def score_reference(self, session: Session, reference: Path, scores: Path) -> Quality | None:
         """Have a candidate score the reference's file, and return its quality.
@@ -73,15 +58,14 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
             if not server.scores:
                 record_reference(server, self.plan, scores, self.display.draw)
                 return None
-            run = QualityRun(
+            QualityRun(
                 server,
                 replace(self.plan, tokens=MOST_TOKENS),  # the file's answers are what is wanted
-                kept=read_reference(reference),
+                kept=(kept := read_reference(reference)),
                 show=self.display.draw,
                 scores_path=scores,
-            )
-            run.measure()
-        return run.judge()
+            ).measure()
+        return judge_scored(kept, read_reference(scores))
 
     def score_back(self, session: Session, reference: Path, answers: Path, scores: Path) -> Quality:
         """Have the reference score a candidate's answers, and return the candidate's quality.
@@ -90,7 +74,7 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
         """
         kept, sampled = read_reference(reference), read_reference(answers)
         other = sampled.header
-        differ = {} if kept.text.take_ids(sampled.text) else VOCABULARIES_DIFFER
+        differ = explain_vocabularies(kept, sampled)
         measure = AnswerMeasure(
             replace(self.plan, tokens=sampled.tokens), f"answers of {other.model}", self.display.draw
         )
@@ -99,19 +83,7 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
                 raise MeasureError(f"neither {kept.header.engine} nor {other.engine} can score a prompt")
             with closing(ReferenceFile(scores, replace(other, model=server.model, text_ids=()))) as file:
                 score_answers(server, () if differ else sampled.answers, measure, file)
-        return judge_evidence(
-            QualityEvidence(
-                reference=kept.header.model,
-                candidate=other.model,
-                answers=[line.answer for line in measure.lines],
-                own=[line.own for line in measure.lines],
-                other=measure.scores,
-                candidate_sampled=True,
-                reference_text=kept.segments,
-                why={**differ, "text": explain_no_text(other.engine, other.model)},
-                **describe_origin(self.plan, {CANDIDATE: other.engine}, kept),
-            )
-        )
+        return judge_scored_back(kept, sampled, read_reference(scores))
 
     @contextmanager
     def _probe(self, session: Session) -> Iterator[ProbabilityServer]:

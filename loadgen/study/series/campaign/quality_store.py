@@ -12,13 +12,14 @@ import msgspec
 from loadgen.base.untrusted import read_count, read_file_bytes
 from loadgen.features.quality.quality_record import Quality
 from loadgen.study.arm_qualities import FAILED, QUALITY, make_arm_id, read_quality
+from loadgen.study.series.campaign.arm_scores import BACK, REFERENCE_FILE, SCORES
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.campaign.quality_order import QualityKind, QualityState
 from loadgen.study.series.series_store import create_directory, list_names
 
-_TASKS = "tasks.json"
+TASKS = "tasks.json"
 _MOST_BYTES = 16 << 20
 
 
@@ -45,7 +46,7 @@ class QualityStore:
 
     def __init__(self, store: CampaignStore) -> None:
         self.store, self.directory = store, store.directory / QUALITY
-        self.reference = self.directory / "reference.jsonl.gz"
+        self.reference = self.directory / REFERENCE_FILE
 
     def create(self) -> None:
         """Create the folder if it is missing."""
@@ -54,11 +55,11 @@ class QualityStore:
 
     def find_scores(self, arm: Arm) -> Path:
         """Return the path of the file with an arm's scores, or its own answers."""
-        return self.directory / f"{name_arm(arm)}.jsonl.gz"
+        return self.directory / f"{name_arm(arm)}{SCORES}"
 
     def find_back(self, arm: Arm) -> Path:
         """Return the path of the file with the reference's scores of an arm's answers."""
-        return self.directory / f"{name_arm(arm)}-back.jsonl.gz"
+        return self.directory / f"{name_arm(arm)}{BACK}"
 
     def read_state(
         self, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
@@ -107,14 +108,19 @@ class QualityStore:
     def note(self, task: FinishedTask) -> None:
         """Append a task that is done to `tasks.json`."""
         rows = [*self.read_tasks(), task]
-        self.store.replace(self.directory / _TASKS, msgspec.to_builtins(rows))
+        self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
 
     def read_tasks(self) -> list[FinishedTask]:
         """Read the tasks of `tasks.json`; [] where it is missing or damaged."""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            raw = read_file_bytes(self.directory / _TASKS, _MOST_BYTES)
-            return msgspec.json.decode(raw, type=list[FinishedTask])
-        return []
+        return read_tasks(self.directory)
+
+
+def read_tasks(directory: Path) -> list[FinishedTask]:
+    """Read the tasks that a quality folder's `tasks.json` has; [] where it is missing or damaged."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        raw = read_file_bytes(directory / TASKS, _MOST_BYTES)
+        return msgspec.json.decode(raw, type=list[FinishedTask])
+    return []
 
 
 def name_arm(arm: Arm) -> str:

@@ -91,6 +91,7 @@ def test_the_divergence_of_a_known_candidate_is_in_its_interval(
         before = contents(place / "quality")
         assert cli.main(["campaign", str(file), "--resume"]) == 0
         assert contents(place / "quality") == before
+        assert cli.main(["verify", str(place)]) == 0
 
 
 def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
@@ -106,6 +107,7 @@ def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
     assert found.kl.low < KL * 1.5
     assert found.why["agreement"] == "vLLM (b) scores no text"
     assert found.bits_per_byte is None
+    assert cli.main(["verify", str(the_directory())]) == 0
 
 
 def test_other_vocabularies_have_bits_per_byte_and_no_kl(
@@ -122,6 +124,7 @@ def test_other_vocabularies_have_bits_per_byte_and_no_kl(
     out = capsys.readouterr().out
     assert "quality, b on attached: no KL: the vocabularies differ" in out
     assert "bits/byte" in out
+    assert cli.main(["verify", str(the_directory())]) == 0
 
 
 def end_at(directory: Path, file: Path, reached: threading.Event, number: signal.Signals) -> int:
@@ -177,6 +180,7 @@ def test_an_end_costs_the_requests_in_flight_alone(
     found = read_qualities(place)["b on attached"]
     assert found.kl is not None
     assert found.kl.tokens == sum(len(answer.token_ids) for answer in answers)
+    assert cli.main(["verify", str(place)]) == 0
     assert len(json.loads((place / "quality" / "tasks.json").read_text("utf-8"))) == 2
     if side == "b":
         assert a.sampled == before  # the reference had sampled
