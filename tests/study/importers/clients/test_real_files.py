@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -288,7 +290,8 @@ def test_stages_are_read_instead_of_their_summary(tmp_path: Path) -> None:
     assert len(alone.reported) == 1
 
 
-JSONS = [*sorted(path.name for path in RESULTS.glob("*.json")), "sglang_rust_bench.jsonl"]
+_LIST = "llama_bench_0c1e570.json"  # a list, of which whole tests are read
+JSONS = [*sorted({path.name for path in RESULTS.glob("*.json")} - {_LIST}), "sglang_rust_bench.jsonl"]
 
 
 @loop_over("name", JSONS)
@@ -464,3 +467,35 @@ def test_k6_before_its_version_1_is_read_of_what_it_prints(tmp_path: Path) -> No
 )  # fmt: skip
 def test_a_printed_time_is_milliseconds(text: str, time_ms: float | None) -> None:
     assert http_clients._parse_ms(text) == (None if time_ms is None else pytest.approx(time_ms))
+
+
+def list_llama_speeds(name: str) -> list[float]:
+    """The tokens a second of each test of a file of llama-bench, in its order."""
+    text = (RESULTS / name).read_text("utf-8")
+    match name.rpartition(".")[2]:
+        case "md":
+            return [float(found) for found in re.findall(r"\| +([\d.]+) ±", text)]
+        case "csv":
+            return [float(row["avg_ts"]) for row in csv.DictReader(text.splitlines())]
+        case "sql":
+            return [float(found) for found in re.findall(r"'([\d.]+)', '[\d.]+'\);$", text, re.M)]
+        case "json":
+            return [test["avg_ts"] for test in json.loads(text)]
+        case _:
+            return [json.loads(line)["avg_ts"] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("form", ["md", "json", "jsonl", "csv", "sql"])
+def test_each_form_of_llama_bench_has_the_speeds_that_it_prints(form: str) -> None:
+    name = f"llama_bench_0c1e570.{form}"
+    prefill, decode, both, *deep = list_llama_speeds(name)
+    runs = {run.load.name: run for run in read(name)}
+    share = 16 / 80  # of generated tokens
+    speeds = {
+        "pp64": ("prefill_throughput", prefill), "pp64 @ d128": ("prefill_throughput", deep[0]),
+        "tg16": ("decode_throughput", decode), "tg16 @ d128": ("decode_throughput", deep[1]),
+        "pp64+tg16": ("output_throughput", both * share),
+        "pp64+tg16 @ d128": ("output_throughput", deep[2] * share),
+    }  # fmt: skip
+    found = {test: run.figures[speeds[test][0]] for test, run in runs.items()}
+    assert found == pytest.approx({test: speed for test, (_, speed) in speeds.items()})
