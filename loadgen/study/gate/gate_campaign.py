@@ -27,6 +27,7 @@ from loadgen.study.gate.gate_record import GateRecord, make_gate_record, write_g
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import GateSides
 from loadgen.study.gate.gate_verdict import (
+    ALPHA,
     MAX_PAIRS,
     GateOutcome,
     GatePlan,
@@ -48,6 +49,7 @@ from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, r
 from loadgen.study.series.campaign.execution import Execution
 from loadgen.study.series.series_store import StoreError, list_names
 
+MOST_PAIRS = 1000  # as many repeats as a campaign has
 Measured = tuple[GateResult, tuple[Reported, ...], int]
 
 
@@ -58,7 +60,11 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     LoadgenError.
     """
     kept = None if given.resume is None else resumption.find_store(given.resume, None, Path(given.run_dir))
-    max_pairs = given.max_pairs or (MAX_PAIRS if kept is None else kept.record.repeats)
+    max_pairs = given.max_pairs
+    if max_pairs is None:
+        max_pairs = MAX_PAIRS if kept is None else kept.record.repeats
+    if max_pairs > MOST_PAIRS:
+        raise UsageError(f"--max-pairs {max_pairs}: give at most {MOST_PAIRS}")
     plan = GatePlan(given.alpha, max_pairs, sequential=True)
     as_campaign = {"file": given.places[0], "repeats": max_pairs, "require_equal_state": False}
     given = argparse.Namespace(**{**vars(given), **as_campaign, "quiet": given.quiet or given.json})
@@ -246,7 +252,9 @@ def _measure_pairs(
         try:
             execution.run()
         except KeyboardInterrupt as stop:
-            say(f"\ninterrupted; resume with: {resume}")
+            print_text(
+                clean_text(f"\ninterrupted; resume with: {resume}"), sys.stderr if given.json else sys.stdout
+            )
             stopped = GateResult(judge.record.plan, tuple(judge.record.gate_metrics))
             return stopped, (), decide_exit_code(signal=signals.read_number(stop))
         except StoreError as error:
@@ -286,7 +294,9 @@ def _list_resume_words(wanted: CampaignRequest, kept: CampaignStore, given: argp
     words = ["loadgen", "gate", str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     words += [word for name in given.metric for word in ("--metric", name)]
     words += [word for margin in given.margin for word in ("--margin", margin)]
-    words += ["--baseline", given.baseline] if given.baseline else []
-    words += ["--only", given.only] if given.only else []
+    words += ["--alpha", f"{given.alpha!r}"] if given.alpha != ALPHA else []
+    texts = {name: getattr(given, name) for name in ("baseline", "only", "junit", "history", "label")}
+    words += [word for name, text in texts.items() if text for word in (f"--{name}", text)]
+    words += ["--json"] if given.json else []
     words += ["--allow-other-state"] if given.allow_other_state else []
     return words

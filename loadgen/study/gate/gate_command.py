@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
@@ -13,7 +14,7 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_output import add_json_flag
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_text, format_json
+from loadgen.base.text import clean_text, format_json, quote_value
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.compare import model
@@ -176,12 +177,21 @@ def judge_places(
 
 def check_outputs(given: argparse.Namespace) -> None:
     """Raise UsageError, before anything is measured, for an output that cannot be written."""
-    if given.junit is not None:
-        directory = expand_path(given.junit).parent
-        if not directory.is_dir():
-            raise UsageError(f"--junit {given.junit}: {directory} is no directory: make it first")
-    if given.history is not None and expand_path(given.history).exists():
+    for flag, path in (("--junit", given.junit), ("--history", given.history)):
+        if path is None:
+            continue
+        place = expand_path(path)
+        if not path or place.is_dir():
+            raise UsageError(f"{flag} {quote_value(path)}: name a file")
+        if not place.parent.is_dir():
+            raise UsageError(f"{flag} {path}: {place.parent} is no directory: make it first")
+    if given.history is not None and _has_bytes(expand_path(given.history)):
         read_history(given.history)
+
+
+def _has_bytes(path: Path) -> bool:
+    """Whether there is something at a path, an empty file aside, to which a first line is appended."""
+    return path.exists() and not (path.is_file() and path.stat().st_size == 0)
 
 
 def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse.Namespace) -> int:

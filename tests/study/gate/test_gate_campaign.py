@@ -115,8 +115,9 @@ def test_an_interrupted_gate_goes_on_where_it_was(
         kept(self, step, point)
 
     monkeypatch.setattr(Execution, "keep", stop_at_the_third)
-    assert gate(path) == ExitCode.INTERRUPTED
-    resume = re.findall(r"resume with: loadgen gate (.+)", capsys.readouterr().out)[0].split()
+    asked = ["--alpha", "0.04", "--junit", "gate.xml", "--json"]
+    assert gate(path, *asked) == ExitCode.INTERRUPTED
+    resume = re.findall(r"resume with: loadgen gate (.+)", capsys.readouterr().err)[0].split()
     monkeypatch.setattr(Execution, "keep", kept)
     place = the_directory()
     before = cells(place)
@@ -125,6 +126,8 @@ def test_an_interrupted_gate_goes_on_where_it_was(
         assert gate(resume[0], *resume[1:], *words) == ExitCode.USAGE
         assert "was begun as another gate: " in capsys.readouterr().err
     assert gate(resume[0], *resume[1:]) == ExitCode.SLOWER
+    assert json.loads(capsys.readouterr().out)["alpha"] == 0.04
+    assert Path("gate.xml").exists()
     assert set(before) < set(cells(the_directory()))
 
 
@@ -148,6 +151,8 @@ def test_a_cell_that_failed_is_no_verdict(tmp_path: Path, capsys: pytest.Capture
             "have p99: add it to metric_perc",
         ),
         ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "2"], "--max-pairs 2: give at least 3"),
+        ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "0"], "--max-pairs 0: give at least 3"),
+        ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "1001"], "1001: give at most 1000"),
         (
             [BASE, *({"name": name, "preset": FAST} for name in "ab")],
             ["--history", "h"],
@@ -156,7 +161,17 @@ def test_a_cell_that_failed_is_no_verdict(tmp_path: Path, capsys: pytest.Capture
         ([BASE, {"name": "new", "launch_command": "x"}], [], "allow it with --allow-launch"),
         ([BASE, {"name": "new", "model": "${M}"}], [], "M not set in the environment"),
     ],
-    ids=["one arm", "baseline", "percentile", "pairs", "history", "launch", "variable"],
+    ids=[
+        "one arm",
+        "baseline",
+        "percentile",
+        "pairs",
+        "no pairs",
+        "many pairs",
+        "history",
+        "launch",
+        "variable",
+    ],
 )
 def test_what_cannot_be_measured_is_refused_before_it_is(
     tables: list[dict[str, Any]], words: list[str], message: str, tmp_path: Path,

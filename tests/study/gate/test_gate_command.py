@@ -91,10 +91,13 @@ def test_it_writes_where_pipelines_read(
     assert (entry.label, entry.commit, entry.verdict, entry.runs) == ("v2", "c0ffee", "slower", 4)
 
 
-def test_an_output_that_cannot_be_written_makes_4_of_0(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("gate.xml").mkdir()
-    assert gate(kept("new", 1.001), kept("base"), "--junit", "gate.xml") == ExitCode.UNWRITTEN
-    assert "loadgen: cannot write gate.xml: " in capsys.readouterr().err
+def test_an_output_that_cannot_be_written_makes_4_of_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("summary").mkdir()
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary")
+    assert gate(kept("new", 1.001), kept("base")) == ExitCode.UNWRITTEN
+    assert "loadgen: cannot write summary: " in capsys.readouterr().err
 
 
 @loop_over(
@@ -113,6 +116,10 @@ def test_an_output_that_cannot_be_written_makes_4_of_0(capsys: pytest.CaptureFix
         (["new", "base", "--margin", "3"], "'3' is not a share"),
         (["new", "base", "--alpha", "1"], "--alpha 1: give a probability below 0.5"),
         (["new", "base", "--junit", "no/where.xml"], "--junit no/where.xml: no is no directory"),
+        (["new", "base", "--junit", "bare"], "--junit 'bare': name a file"),
+        (["new", "base", "--junit", ""], "--junit '': name a file"),
+        (["new", "base", "--history", "bare"], "--history 'bare': name a file"),
+        (["new", "base", "--history", "no/h.jsonl"], "--history no/h.jsonl: no is no directory"),
         (["new", "base", "--history", "torn.jsonl"], "torn.jsonl:1 is no entry of a history"),
         (["new", "base", "--max-pairs", "5"], "--max-pairs is for a campaign's file"),
         (["c.toml", "base"], "c.toml is a campaign's file, which is measured: give it alone"),
@@ -140,6 +147,7 @@ def test_bad_input_is_one_line_and_2_and_nothing_is_written(
 
 def test_a_history_of_another_load_is_refused_before_anything_is_written() -> None:
     kept("base")
+    Path("h.jsonl").touch()
     assert gate(kept("new", 1.001), "base", "--history", "h.jsonl") == 0
     one = Path("h.jsonl").read_bytes()
     others = kept("other", tokens=9), kept("others", 1.001, tokens=9)
