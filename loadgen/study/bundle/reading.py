@@ -60,7 +60,7 @@ _opened: dict[tuple[str, int, int], OpenBundle] = {}
 def is_bundle_file(path: Path) -> bool:
     """Whether a path is a regular file that begins as a bundle does."""
     try:
-        return path.is_file() and archive.is_bundle(read_file_head(path, _HEAD_BYTES))
+        return archive.is_bundle(read_file_head(path, _HEAD_BYTES))
     except OSError:
         return False
 

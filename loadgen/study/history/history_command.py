@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
-from loadgen.base.untrusted import open_unblocked
+from loadgen.base.untrusted import read_file_head
 from loadgen.study.bundle.reading import is_bundle_file
 from loadgen.study.compare_command import report_unread
 from loadgen.study.history.history_file import HistoryEntry, check_one_subject, read_history
@@ -117,11 +115,8 @@ def _list_bundles(place: str) -> list[str]:
 
 def _is_history(path: Path) -> bool:
     """Whether a file is empty or has a line that begins as an entry does; False if it cannot be read."""
-    if not path.is_file():
-        return False
     try:
-        with os.fdopen(open_unblocked(path), "rb") as file:
-            head = file.read(_HEAD_BYTES)
+        head = read_file_head(path, _HEAD_BYTES)
     except OSError:
         return False
     return not head.strip() or any(line.lstrip().startswith(_ENTRY) for line in head.splitlines())
@@ -164,7 +159,6 @@ def _render_plots(metrics: Sequence[MetricHistory]) -> str:
     """Render a picture of each metric in characters; raises UsageError without the extra `report`."""
     with outputs.require_extra():
         from loadgen.study.pages import terminal_plots
-    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns
+    width, plain = outputs.measure_screen()
     parts = [terminal_plots.render_panel(panel, width, plain) for panel in plot_history(metrics)]
     return "".join(f"\n{part}" for part in parts)

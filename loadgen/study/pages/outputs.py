@@ -222,13 +222,18 @@ def _write_svg(given: _Given) -> str:
 
 
 def _make_plot(given: _Given) -> str:
-    """Return the plots for the terminal, as wide as it is; ASCII without a terminal or with NO_COLOR."""
+    """Return the plots of loads and runs for the terminal."""
     with require_extra():
         from loadgen.study.pages import terminal_plots
-    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
     tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
     loads = [panel for section in tabled for panel in section.panels]
-    return terminal_plots.render_plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
+    return terminal_plots.render_plots(given.reported, *measure_screen(), loads)
+
+
+def measure_screen() -> tuple[int, bool]:
+    """Return how wide plots for the terminal are, and whether plain: with NO_COLOR or without a terminal."""
+    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+    return shutil.get_terminal_size().columns, plain
 
 
 def render_csv(reported: Sequence[Reported]) -> str:

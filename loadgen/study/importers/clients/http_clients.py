@@ -176,7 +176,7 @@ _LABELLED = re.compile(r"\s{0,9}([A-Z][A-Za-z/ ]{2,20}):\s{1,20}(\S[^\n]{0,60})"
 _RANKED = re.compile(r"\s{0,9}(\d{1,2}(?:\.\d{1,3})?)% in (\S[^\n]{0,40})")
 _STATUS = re.compile(r"\s{0,9}\[(\d{3})\] (\d{1,18}) responses?")
 _ERROR = re.compile(r"\s{0,9}\[(\d{1,18})\] (\S[^\n]{0,300})")
-_OHA_LABELS = {"total": "total", "slowest": "slowest", "fastest": "fastest", "average": "average"}
+_OHA_LABELS = ("total", "slowest", "fastest", "average")
 
 
 def _list_oha(lines: list[str]) -> dict[str, Any]:
