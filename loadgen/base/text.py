@@ -67,6 +67,11 @@ def list_first(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def describe_install(extra: str) -> str:
+    """Describe how an extra is installed, as a message ends that says what needs it."""
+    return f"in the clone, .venv/bin/pip install '.[{extra}]'"
+
+
 def format_count(number: int, noun: str) -> str:
     """Format a number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

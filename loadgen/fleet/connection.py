@@ -15,6 +15,7 @@ from typing import Any
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import describe_install
 from loadgen.features.shards.shard_settings import ADDRESS, AUTO, LOCAL
 
 _VARIABLE = "RAY_ADDRESS"
@@ -57,7 +58,7 @@ def _import_ray() -> Any:
             import ray
     except ImportError:
         raise UsageError(
-            "--cluster needs the ray extra: in the clone, .venv/bin/pip install '.[ray]' (on each node too)"
+            f"--cluster needs the ray extra: {describe_install('ray')} (on each node too)"
         ) from None
     return ray
 
@@ -124,7 +125,7 @@ def _check_answers(where: str) -> None:
         import grpc  # of the extra; needed for ray:// alone
     except ImportError:
         if match[1]:
-            raise UsageError("ray:// needs grpcio: in the clone, .venv/bin/pip install '.[ray]'") from None
+            raise UsageError(f"ray:// needs grpcio: {describe_install('ray')}") from None
         return
     channel = grpc.insecure_channel(f"{match[2]}:{port}")
     try:

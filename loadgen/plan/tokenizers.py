@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import describe_install
 from loadgen.plan.model_files import find_tokenizer
 from loadgen.plan.request_sources import ModelTarget
 
@@ -60,7 +61,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
         transformers = importlib.import_module("transformers")
     except ImportError:
         raise UsageError(
-            f"texts ({prompt_format}) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
+            f"texts ({prompt_format}) need transformers: {describe_install('tokenizer')}"
         ) from None
     finally:
         logging.disable(before)

@@ -18,7 +18,7 @@ import msgspec
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.parsing import MOST_TOKENS
-from loadgen.base.text import quote_value
+from loadgen.base.text import describe_install, quote_value
 from loadgen.features.data import row_kinds
 
 _PARQUET = b"PAR1"  # the first bytes of the file
@@ -26,7 +26,7 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _BATCH_ROWS = 1024
 _PROMPT, _LENGTH = "prompt", "output_tokens"
 _HEADER_ROW = 1
-_NO_PARQUET = "is Parquet, which needs pyarrow: in the clone, .venv/bin/pip install '.[parquet]'"
+_NO_PARQUET = f"is Parquet, which needs pyarrow: {describe_install('parquet')}"
 
 
 class SpooledFile(OpenedFile):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from loadgen.base.errors import UsageError
 from loadgen.base.files import write_output
 from loadgen.base.printing import escape_unencodable
-from loadgen.base.text import format_csv
+from loadgen.base.text import describe_install, format_csv
 from loadgen.features import combine_rows
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
@@ -172,9 +172,7 @@ def _make_array(values: Sequence[Any], kind: str) -> NDArray[Any]:
 def make_frame(run: Result) -> pandas.DataFrame:
     """Make a DataFrame of the export columns, missing values as NA; raises UsageError without pandas."""
     if find_spec("pandas") is None:
-        raise UsageError(
-            "to_pandas() needs the pandas extra: in the clone, .venv/bin/pip install '.[pandas]'"
-        )
+        raise UsageError(f"to_pandas() needs the pandas extra: {describe_install('pandas')}")
     import pandas
 
     frame = pandas.DataFrame(list_arrays(run))
@@ -205,9 +203,7 @@ def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet
     except ImportError:
-        raise UsageError(
-            "--parquet needs the parquet extra: in the clone, .venv/bin/pip install '.[parquet]'"
-        ) from None
+        raise UsageError(f"--parquet needs the parquet extra: {describe_install('parquet')}") from None
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in wanted.items()])
     with parquet.ParquetWriter(file, schema) as writer:
         for batch in batches:

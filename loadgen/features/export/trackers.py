@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.text import clean_line, make_file_name
+from loadgen.base.text import clean_line, describe_install, make_file_name
 from loadgen.facts.run_facts import Facts
 from loadgen.features.export.llmd_report import list_workload
 from loadgen.report import run_directory
@@ -141,7 +141,7 @@ def send_to_wandb(run: Result, directory: Path, project: str) -> str:
 
 
 def _explain_missing(extra: str) -> UsageError:
-    return UsageError(f"--{extra} needs the {extra} extra: in the clone, .venv/bin/pip install '.[{extra}]'")
+    return UsageError(f"--{extra} needs the {extra} extra: {describe_install(extra)}")
 
 
 # By name: its flag, its extra.

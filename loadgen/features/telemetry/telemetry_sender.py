@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from loadgen.base.clock import measure_realtime_offset_ns
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
-from loadgen.base.text import format_count
+from loadgen.base.text import describe_install, format_count
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.feed import Feed
 from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
@@ -44,9 +44,7 @@ class TelemetryExtension(Extension):
         try:
             import loadgen.features.telemetry.spans  # noqa: F401 - now: a process is forked later
         except ImportError:
-            raise UsageError(
-                "--otel needs the otel extra: in the clone, .venv/bin/pip install '.[otel]'"
-            ) from None
+            raise UsageError(f"--otel needs the otel extra: {describe_install('otel')}") from None
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             raise UsageError("--otel: OTEL_SDK_DISABLED switches the SDK off: unset it, or leave out --otel")
         if TRACEPARENT in {name.lower() for name in options.headers}:

@@ -20,6 +20,7 @@ from loadgen.base import files
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
 from loadgen.base.parsing import parse_metadata
 from loadgen.base.printing import print_text
+from loadgen.base.text import describe_install
 from loadgen.base.urls import parse_base_url
 from loadgen.features import import_rows
 from loadgen.figures import objectives
@@ -273,7 +274,7 @@ def check(options: Options) -> None:
     if instead := transport_choice.check_transport(options.transport):
         _LOG.warning("%s", instead)
     if options.http2 and find_spec("h2") is None:
-        raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
+        raise UsageError(f"--http2 needs the http2 extra: {describe_install('http2')}")
     progress.open_live_totals(options.live_totals)
     if options.saves and not options.print_request:
         files.create_place(Path(options.result_dir or "."), "--result-dir")

@@ -16,10 +16,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.text import describe_install
 from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.run_summary import Reported, group_by
 
-NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
+NO_SCIPY = f"a verdict needs scipy: {describe_install('compare')}"
 _NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
 _ALIKE = "the runs agree to within the precision of digits and clocks, which is used as their spread"
 

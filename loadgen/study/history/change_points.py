@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import describe_install
 
 LEAST_RUNS = 8  # below, no permutation of a series is rare enough
 MOST_RUNS = 500  # the newest are examined
@@ -35,7 +36,6 @@ _REACH = 3 * 1.4826  # median absolute deviations, three standard deviations of 
 _RESEMBLE = 1.645  # standard errors of their correlation, of which 5 % of independent series have more
 _SEED = 42  # the same series has the same changes each time
 _LEAST_ERROR = 1e-12
-_INSTALL = "in the clone, .venv/bin/pip install '.[history]'"
 Values = NDArray[np.float64]
 
 
@@ -112,7 +112,7 @@ def _split_best(values: Values, changes: int) -> list[int]:
     try:
         import ruptures
     except ModuleNotFoundError:
-        raise UsageError(f"change points need ruptures: {_INSTALL}") from None
+        raise UsageError(f"change points need ruptures: {describe_install('history')}") from None
     search = ruptures.KernelCPD(kernel="linear", min_size=_LEAST_LEVEL)
     ends: list[int] = search.fit(values[:, None]).predict(n_bkps=changes)
     return ends

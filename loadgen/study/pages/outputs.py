@@ -20,7 +20,7 @@ from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_line, clean_text, format_json, make_file_name, wrap_text
+from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name, wrap_text
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
 from loadgen.study.answer import answer_report
@@ -52,7 +52,6 @@ _FIRST_COLUMNS = (
     "started", "told_by", "source", "level", "doubts", "memory_bytes", "weight_bytes",
     "joules_per_token", "plan_digest", "duration_s", "shape", "simulated",
 )  # fmt: skip
-_INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 
 def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
@@ -310,4 +309,4 @@ def require_extra() -> Iterator[None]:
         missing = (error.name or "").partition(".")[0]
         if missing == "loadgen":
             raise
-        raise UsageError(f"this form needs {missing}: {_INSTALL}") from None
+        raise UsageError(f"this form needs {missing}: {describe_install('report')}") from None

@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen.base import signals
 from loadgen.base.errors import UsageError
-from loadgen.base.text import WIDTH
+from loadgen.base.text import WIDTH, describe_install
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.features.quality.greedy import answer_check
@@ -143,10 +143,7 @@ class _PromptRun:
         if place is None:
             raise UsageError("token ids instead of text need --tokenizer")
         if find_spec("transformers") is None:
-            raise UsageError(
-                "token ids instead of text need transformers: "
-                "in the clone, .venv/bin/pip install '.[tokenizer]'"
-            )
+            raise UsageError(f"token ids instead of text need transformers: {describe_install('tokenizer')}")
         return load_tokenizer(place, "ids")
 
     def _make_body(self, text: str) -> bytes:
