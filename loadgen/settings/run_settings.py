@@ -63,13 +63,13 @@ class Tolerance(msgspec.Struct, frozen=True):
         return str(self.count) if self.share is None else f"{100 * self.share:g}%"
 
 
-def _split_addresses(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _split_conditions(text: str) -> tuple[str, ...]:
     """Split `--fail-on slo,suspect` into names of FAIL_CODES; raises ValueError for another."""
-    names = _split_addresses(text)
+    names = _split_names(text)
     if not names or (unknown := [name for name in names if name not in FAIL_CODES]):
         wrong = quote_value(unknown[0]) if names else "nothing is named"
         raise ValueError(f"{wrong}: choose from {', '.join(FAIL_CODES)}")
@@ -105,7 +105,7 @@ class SendOptions(OptionRows, frozen=True):
     # That connections come from; (): the kernel's choice, or loopback's.
     source_address: tuple[str, ...] = _run((), "addresses of this machine that connections come from, in "
         "turn, where one has too few ports (28,232 for each server; on loopback they are chosen)",
-        read=_split_addresses, metavar="A[,B…]", cluster="each node has its own addresses",
+        read=_split_names, metavar="A[,B…]", cluster="each node has its own addresses",
         keyword="list[str]")
     # AUTO: as many as the load needs.
     workers: int = _run(1, "processes that share the load, each with a capturing process (default 1; auto: "

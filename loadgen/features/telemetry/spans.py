@@ -35,6 +35,7 @@ from loadgen import __version__
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import Broken, make_guarded
+from loadgen.base.urls import read_host, read_port
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.trace_ids import TraceIds
 from loadgen.records.record import Records
@@ -296,13 +297,9 @@ class Labels:
             "gen_ai.request.model": server.model,
             "gen_ai.request.stream": profile.stream,
         }
-        places = [urlsplit(url) for url in known.targets or (server.url,)]
         self._servers = [
-            {
-                "server.address": at.hostname or "",
-                "server.port": at.port or (443 if at.scheme == "https" else 80),
-            }
-            for at in places
+            {"server.address": read_host(url), "server.port": read_port(url)}
+            for url in known.targets or (server.url,)
         ]
         self._prefix = known.request_id_prefix
         self._ends = np.cumsum(known.session_turns) if known.session_turns else None

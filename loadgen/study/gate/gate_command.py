@@ -41,8 +41,9 @@ def gate_parser() -> argparse.ArgumentParser:
         prog="loadgen gate",
         usage="%(prog)s NEW BASE | DIR [--baseline NAME] | FILE.toml [FLAG ...]",
         allow_abbrev=False,
-        description="Is a new build slower than its base? Exit 0: not by more than the margin; 5: slower; 6: "
-        "undecided; 7: they cannot be compared.",
+        description=f"Is a new build slower than its base? Exit {ExitCode.FIGURES}: not by more than the "
+        f"margin; {ExitCode.SLOWER}: slower; {ExitCode.UNDECIDED}: undecided; {ExitCode.INCOMPARABLE}: they "
+        "cannot be compared.",
         epilog="docs/ci.md has pipelines, and how it decides.",
     )
     parser.add_argument("places", nargs="+", metavar="PLACE",

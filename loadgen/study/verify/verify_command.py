@@ -37,8 +37,9 @@ def verify_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Compute every figure, doubt and printed line of runs again from their arrivals, and "
         "name the first that differs. A PLACE is a bundle, a run directory, or a directory of runs.",
-        epilog="Exit 11 where a file was changed, a figure is not what its arrivals give, or could not be "
-        "checked. That the arrivals were measured only a signature by someone you trust can say.",
+        epilog=f"Exit {ExitCode.UNPROVEN} where a file was changed, a figure is not what its arrivals give, "
+        "or could not be checked. That the arrivals were measured only a signature by someone you trust can "
+        "say.",
     )
     add = parser.add_argument
     add("places", nargs="*", metavar="PLACE")
