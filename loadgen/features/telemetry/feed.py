@@ -43,7 +43,7 @@ class Sink(Protocol):
         """Take the rows that `take` did not get of all records, int64[rows], and end."""
 
     def abandon(self) -> None:
-        """End what `take` or `finish` waits for, called by another thread."""
+        """End what `take` or `finish` waits for, called once by another thread."""
 
 
 def _give_way() -> None:
@@ -63,7 +63,7 @@ class Feed:
         self.sink, self.error = sink, ""
         self._tail = Tail(journal)
         self._taken: list[Int64] = []  # plan indices
-        self._over = threading.Event()
+        self._over, self._abandoned = threading.Event(), False
         self._follower = self._make_thread(self._run)
         self._thread = self._follower  # the one under way
 
@@ -93,7 +93,8 @@ class Feed:
     def end(self) -> None:
         """End what is under way; a thread that waits for its sink is left to itself."""
         self._over.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._abandoned:
+            self._abandoned = True
             self.sink.abandon()
             self._thread.join(_LAST_S)
 

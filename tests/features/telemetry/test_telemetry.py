@@ -157,12 +157,13 @@ def test_a_key_that_the_server_echoes_is_in_no_span(tmp_path: Path) -> None:
     assert key not in repr(collector.spans)
 
 
-def test_a_collector_that_hangs_is_left_alone(tmp_path: Path) -> None:
+def test_a_collector_that_hangs_is_left_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(api(lambda _: stream(TOKENS, 0.004))) as server, OtlpReceiver() as collector:
         collector.held.clear()
         begin_s = time.monotonic()
-        assert bench(server, tmp_path, "--otel", collector.url) == 0
+        assert bench(server, tmp_path, "--otel", collector.url, "--quiet") == 0
         assert time.monotonic() - begin_s < 12
+    assert capfd.readouterr().err.count("\n") == 1
     said = loaded(tmp_path).facts.telemetry
     assert any("not taken by the collector: it took too long" in line for line in said)
 
