@@ -107,7 +107,7 @@ def send_to_mlflow(run: Result, directory: Path, uri: str) -> str:
         if logged is not None:  # what is half there is not under way
             with suppress(mlflow.exceptions.MlflowException, OSError):
                 client.set_terminated(logged.info.run_id, "FAILED")
-        raise MeasureError(f"--mlflow {uri}: {clean_line(str(error))}") from None
+        raise _explain_refused("mlflow", uri, error) from None
     return f"{name}, run {logged.info.run_id}"
 
 
@@ -135,9 +135,16 @@ def send_to_wandb(run: Result, directory: Path, project: str) -> str:
         logged.log_artifact(files)
         logged.finish()
         wandb.teardown()  # its service writes the file's end as it ends
-    except (wandb.Error, OSError) as error:
-        raise MeasureError(f"--wandb {project}: {clean_line(str(error))}") from None
+    except (wandb.Error, OSError, ValueError) as error:  # a wrong setting, as of WANDB_MODE, is a ValueError
+        raise _explain_refused("wandb", project, error) from None
+    if logged.disabled:
+        raise MeasureError("--wandb: it is switched off, nothing was logged: unset WANDB_MODE")
     return str(logged.dir if logged.offline else logged.url)
+
+
+def _explain_refused(name: str, place: str, error: Exception) -> MeasureError:
+    flag = f"--{name} {place}".rstrip()
+    return MeasureError(f"{flag}: {clean_line(str(error))}")
 
 
 def _explain_missing(extra: str) -> UsageError:

@@ -109,3 +109,30 @@ def test_wandb_writes_an_offline_run(
     content = file.read_bytes()
     for word in (b"output_throughput", b"profile.input_len", b"made-run", b"result.json"):
         assert word in content
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("mode", "project", "said"),
+    [
+        ("disabled", "", "loadgen: --wandb: it is switched off, nothing was logged: "),
+        ("nowhere", "", "loadgen: --wandb: 1 validation error"),
+        ("offline", "a/b", "loadgen: --wandb a/b: Invalid project name"),
+    ],
+)
+def test_what_wandb_does_not_log_is_one_line(
+    mode: str,
+    project: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", mode)
+    words = ["--wandb", project] if project else ["--wandb"]
+    assert cli.main(["export", str(stored(_make(tmp_path / "made"), run())), *words]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert shown.err.startswith(said)
