@@ -63,22 +63,9 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         return self.workload.num_prompts or BATCHES
 
     def list_changes(self, rung: BatchRung) -> dict[str, Any]:
-        """Return the lengths of a batch, its requests at once, and its name; the first of a test warms up.
-
-        A context's name is that of its test: contexts are drawn by it, and by the number of the batch.
-        """
-        test = rung.test
-        return {
-            "input_len": test.new_tokens,
-            "output_len": test.answer,
-            "prefix_len": test.depth,
-            "prefix_groups": test.concurrency,
-            "num_prompts": test.concurrency,
-            "max_concurrency": test.concurrency,
-            "request_rate": float("inf"),
-            "num_warmups": "wave" if rung.warms_up and self.workload.num_warmups else 0,
-            "name": f"pp{test.prompt}-tg{test.answer}-d{test.depth}-c{test.concurrency}",
-        }
+        """Return the workload of a batch's test, all sent at once; the first batch of a test warms up."""
+        warmups = "wave" if rung.warms_up and self.workload.num_warmups else 0
+        return {**rung.test.workload, "request_rate": float("inf"), "num_warmups": warmups}
 
     def measure(self, step: Step[BatchRung], session: Session) -> MeasuredPoint:
         """Measure a batch as any rung, with prompts by its number."""

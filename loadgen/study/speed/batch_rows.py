@@ -61,6 +61,19 @@ class BatchTest(msgspec.Struct, frozen=True):
         return begin + (f" @ d{self.depth}" if self.depth else "") + f" (c{self.concurrency})"
 
     @property
+    def workload(self) -> dict[str, Any]:
+        """The keys of a batch's workload; a context's name is that of its test: contexts are drawn by it."""
+        return {
+            "name": f"pp{self.prompt}-tg{self.answer}-d{self.depth}-c{self.concurrency}",
+            "input_len": self.new_tokens,
+            "output_len": self.answer,
+            "prefix_len": self.depth,
+            "prefix_groups": self.concurrency,
+            "num_prompts": self.concurrency,
+            "max_concurrency": self.concurrency,
+        }
+
+    @property
     def new_tokens(self) -> int:
         """Tokens of a prompt that are not its context: an engine wants one after a context alone."""
         return 1 if self.is_context else self.prompt
@@ -100,11 +113,14 @@ class BatchRow(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ()  # the directories of its runs
 
     def merge(self, other: BatchRow) -> BatchRow:
-        """Return the row with the batches, runs and notes of another row of this test added."""
+        """Return the row with the batches, runs and notes of another row of this test added.
+
+        The names are those of a row with a run, if one has any.
+        """
         notes = [note for row in (self, other) for note in row.note.split("; ") if note]
         cached = [row.cached_tokens for row in (self, other) if row.cached_tokens is not None]
         return replace(
-            self,
+            self if self.runs else other,
             batches=(*self.batches, *other.batches),
             cached_tokens=min(cached, default=None),
             note="; ".join(dict.fromkeys(notes)),

@@ -22,6 +22,7 @@ from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.quality_store import TASKS
 from loadgen.study.series.limit.limit_search import make_record_again
 from loadgen.study.speed import ladder_rows
+from loadgen.study.speed.batch_rows import BatchRow, BatchTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP
@@ -32,6 +33,7 @@ from loadgen.study.verify.proof import DAMAGE, Proof
 DEPTH = "depth.json"
 _TEST = re.compile(r"(pp|tg)(\d{1,9})(?: @ d(\d{1,9}))?", re.ASCII)
 _NO_RUN = "it states a speed, and no run of it is there"
+_SPEEDS = ("speed_tok_s", "tok_s", "batches")  # keys of rows
 
 
 def prove_series(directory: Path, place: str) -> Iterator[Proof]:
@@ -89,20 +91,45 @@ def _hold_sweep(directory: Path, held: Held) -> None:
 
 
 def _hold_ladder(directory: Path, held: Held, file: str) -> None:
-    """Hold each row of a ladder, or of speeds at depth, to its run; one with a speed must have a run."""
+    """Hold each row of a ladder, or of speeds at depth, to its runs; one with a speed must have a run."""
     stored = read_mapping(json.loads(read_file_bytes(directory / file, LARGEST_BYTES)))
-    for number, row in enumerate(map(read_mapping, read_list(stored.get("rows")))):
-        name, where = str(row.get("run") or ""), f"{file}: row {number + 1}"
-        inside = Path(name)
-        if not name or inside.is_absolute() or ".." in inside.parts or not (directory / inside).is_dir():
-            if any(row.get(key) is not None for key in ("speed_tok_s", "tok_s")):
+    rows = [read_mapping(row) for row in read_list(stored.get("rows"))]
+    most = max((len(read_list(row.get("runs"))) for row in rows), default=0)
+    for number, row in enumerate(rows, 1):
+        where = f"{file}: row {number}"
+        names = [str(name) for name in (row.get("run"), *read_list(row.get("runs"))) if name]
+        if not names or not all(_has_run(directory, name) for name in names):
+            if names[1:] or any(row.get(key) not in (None, []) for key in _SPEEDS):
                 held.differences.append(Difference(where, _NO_RUN, "none"))
-            continue
-        made = _make_row(row, directory / inside, name)
-        if made is None:
+        elif "batches" in row:
+            _hold_batches(directory, row, len(names) < most, where, held)
+        elif (made := _make_row(row, directory / names[0], names[0])) is None:
             held.unchecked.append(f"{where}: this loadgen has no such row")
         else:
             hold_values(row, make_strict(made), where, held)
+
+
+def _has_run(directory: Path, name: str) -> bool:
+    """Whether a name is that of a directory below another."""
+    inside = Path(name)
+    return not inside.is_absolute() and ".." not in inside.parts and (directory / inside).is_dir()
+
+
+def _hold_batches(directory: Path, row: Mapping[str, Any], lacks: bool, where: str, held: Held) -> None:
+    """Hold a test of several requests at once to its runs: what it is of, its batches, and its note.
+
+    With `lacks` a batch has no run, and what the note says of it is not held.
+    """
+    test = BatchTest(**{name: row[name] for name in BatchTest.__struct_fields__})
+    made: BatchRow | None = None
+    for name in row["runs"]:
+        run = run_directory.load(directory / name)
+        workload = run.facts.profile.model_dump(mode="json", include=set(test.workload))
+        hold_values(test.workload, workload, f"{where}: {name}", held)
+        batch = make_batch_row(run, test, name)
+        made = batch if made is None else made.merge(batch)
+    gives = {} if made is None else encode_batch_row(made)
+    hold_values(row, make_strict({**gives, "note": row["note"]} if lacks else gives), where, held)
 
 
 def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, Any] | None:

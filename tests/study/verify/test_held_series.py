@@ -106,6 +106,23 @@ def test_every_row_of_speeds_at_depth_is_held() -> None:
 
 
 @pytest.mark.long
+def test_every_batch_at_depth_is_held() -> None:
+    words = ["--depth", "0,256", "--concurrency", "2", "-p", "64", "-n", "4", "--num-prompts", "2"]
+    hold_record(series("ladder", "--quiet", "--preset", "bench/1024x50", *words), "depth.json")
+
+
+def test_a_batch_without_its_run_is_none() -> None:
+    words = ["--depth", "0", "--concurrency", "2", "-p", "8", "-n", "2", "--num-prompts", "1"]
+    directory = series("ladder", "--quiet", "--preset", "bench/1024x50", *words)
+    record = directory / "depth.json"
+    document = json.loads(record.read_bytes())
+    assert held(directory) == ()
+    for key, value in (("runs", []), ("runs", ["../x"]), ("batches", []), ("depth", 9), ("note", "cached")):
+        record.write_text(json.dumps(edited(document, ("rows", 0, key), value)))
+        assert held(directory) != ()
+
+
+@pytest.mark.long
 def test_a_search_is_held_to_its_runs() -> None:
     words = ["--preset", "bench/1024x50", "--max-runs", "2", "--min-duration", "2s"]
     hold_record(series("limit", *SEARCH, *words), "limit.json")
