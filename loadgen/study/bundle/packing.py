@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,9 +63,7 @@ def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manif
                 manifest.check_parts(parts, size, made.with_text)
                 if size > archive.LARGEST_BYTES or len(raw) > manifest.LARGEST_MANIFEST:
                     raise UsageError("a bundle has at most 4 GiB: bundle fewer runs")
-                files.write_output(
-                    output, lambda file: archive.write_archive(file, raw, headers, packed), mode=files.ANYONES
-                )
+                _write_file(output, lambda file: archive.write_archive(file, raw, headers, packed))
         except OSError as error:
             raise UsageError(f"cannot write {error.filename or output}: {error.strerror or error}") from None
     return made
@@ -150,6 +148,14 @@ def _pack(
             copy.parent.mkdir(parents=True, exist_ok=True)
             files.write_whole(copy, partial(_write, raw))
         yield archive.pack([raw], each.name, packed)
+
+
+def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write the bundle's file whole; raises UsageError that names it."""
+    try:
+        files.write_output(output, write, mode=files.ANYONES)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror or error}") from None
 
 
 def _write(raw: bytes, file: BinaryIO) -> None:

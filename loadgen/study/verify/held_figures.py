@@ -16,6 +16,8 @@ from msgspec.structs import asdict
 from loadgen import __version__
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
+from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
+from loadgen.plan.request_sources import RANDOM
 from loadgen.report import report
 from loadgen.report.result_block import LAYOUTS
 from loadgen.report.result_file import OURS
@@ -30,6 +32,7 @@ _DATE_FORM = "%Y%m%d-%H%M%S"
 _RELATIVE = 1e-9
 _QUARTER, _DAY = timedelta(minutes=15), timedelta(hours=26)
 _LONGEST = 120
+_ADDED_TOKENS = 8  # that a tokenizer adds to each prompt, at most
 _NUMBER = re.compile(r"\d[\d,.]*")
 
 
@@ -107,6 +110,36 @@ def hold_copies(run: Result, held: Held) -> None:
         if stated_lens is not None and stated_lens.known == len(records) and (planned > 0).all():
             lens = asdict(LengthFacts.measure(planned) or stated_lens)
             hold_values(asdict(stated_lens), lens, f"{RESULT}: loadgen.data.{name}", held)
+
+
+def hold_lengths(run: Result, held: Held) -> None:
+    """Hold the lengths that a workload asks of random prompts to those that were planned, request by request.
+
+    Texts may be re-encoded to a few tokens more or less: theirs are held to a tenth. Lengths of a
+    distribution, of classes, of conversations and of a file are not held.
+    """
+    facts, profile = run.facts, run.facts.profile
+    if facts.data.kind != RANDOM or run.sessions is not None or profile.classes:
+        return
+    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
+    rows = (
+        ("input_len", profile.input_dist, ratios[0], profile.prefix_len, run.records.planned_input),
+        ("output_len", profile.output_dist, ratios[1], 0, run.records.planned_output),
+    )
+    for name, drawn, ratio, prefix, planned in rows:
+        if drawn or not len(planned) or not (planned > 0).all():
+            continue
+        low, high = (
+            prefix + length for length in find_length_bounds(getattr(profile, name), ratio, profile.compat)
+        )
+        exact = name == "output_len" or facts.prompt_format == IDS
+        slack = 0.0 if exact else 0.1 * high + _ADDED_TOKENS
+        least, most = int(planned.min()), int(planned.max())
+        held.values += 1
+        if least < low - slack or most > high + slack:
+            stated = f"{getattr(profile, name)}, which asks for {low} to {high} tokens"
+            where = f"{RESULT}: loadgen.profile.{name}"
+            held.differences.append(Difference(where, stated, f"{least} to {most}"))
 
 
 _MISSING: Any = object()

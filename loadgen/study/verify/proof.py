@@ -24,6 +24,7 @@ from loadgen.study.verify.held_figures import (
     Difference,
     Held,
     hold_copies,
+    hold_lengths,
     hold_report,
     hold_result,
     is_of_this_version,
@@ -60,6 +61,10 @@ def prove_run(directory: Path, place: str) -> Proof:
     """
     try:
         return _prove_run(directory, place)
+    except UsageError as error:
+        if str(error).startswith(tuple(f"{directory}{end}" for end in "/: ")):
+            raise
+        raise UsageError(f"{directory} is damaged: {error}") from None  # a setting of it, as of a flag
     except DAMAGE as error:
         raise UsageError(f"{directory} is damaged: {' '.join(str(error).split())[:200]}") from None
 
@@ -79,6 +84,7 @@ def _prove_run(directory: Path, place: str) -> Proof:
     held = Held()
     hold_result(stored, run, held)
     hold_copies(run, held)
+    hold_lengths(run, held)
     if run.samples.error:
         held.unchecked.append(run.samples.error)
     same = is_of_this_version(stored, run)

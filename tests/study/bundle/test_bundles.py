@@ -132,6 +132,12 @@ def test_the_part_that_was_changed_is_named(tmp_path: Path) -> None:
         assert isinstance(refusal(changed, tmp_path), ChangedBundle)
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, place = stored(tmp_path / "run"), tmp_path / "none/x.bundle"
+    assert cli.main(["bundle", str(run), "-o", str(place)]) == 2
+    assert capsys.readouterr().err.startswith(f"loadgen: cannot write {place}: ")
+
+
 def test_half_a_bundle_and_no_bundle_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw = small_bundle()
     zipped = BytesIO()

@@ -16,10 +16,11 @@ import pytest
 from builders.loops import loop_over
 from builders.made_bundles import ENVIRONMENT, bundled, stored
 from loadgen import cli
+from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import find_fact_types
 from loadgen.report import report, run_directory
 from loadgen.study.verify import proof
-from loadgen.study.verify.held_figures import is_equal
+from loadgen.study.verify.held_figures import Held, hold_lengths, is_equal
 
 OLD = Path(__file__).parents[2] / "data" / "run_directories" / "format-1"
 SMALL: dict[str, Any] = {"requests": 8, "tokens": 4, "concurrency": 2, "failed": 1}
@@ -162,6 +163,36 @@ def test_other_definitions_are_never_taken_for_proof(
     assert "not checked" in capsys.readouterr().out
     assert cli.main(["verify", str(OLD)]) == 11
     assert "UNPROVEN" in capsys.readouterr().out
+
+
+@loop_over(
+    ("edit", "named"),
+    [
+        pytest.param({"input_len": 2048}, "input_len", id="longer prompts"),
+        pytest.param({"prefix_len": 9}, "input_len", id="a shared prefix"),
+        pytest.param({"output_len": 5}, "output_len", id="longer answers"),
+        pytest.param({"range_ratio": "0.5", "output_len": 20}, "output_len", id="a range"),
+        pytest.param({"compat": "sglang", "range_ratio": "0.9", "input_len": 72}, "", id="in range"),
+    ],
+)
+def test_lengths_that_were_not_planned_are_named(edit: dict[str, Any], named: str, tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    document = json.loads((run / "result.json").read_text())
+    document["loadgen"]["profile"].update(edit)
+    (run / "result.json").write_text(json.dumps(document))
+    held = Held()
+    hold_lengths(run_directory.load(run), held)
+    name = f"result.json: loadgen.profile.{named}"
+    assert [each.name for each in held.differences] == [name] * bool(named)
+
+
+def test_a_damaged_setting_is_named_with_its_run(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", **SMALL)
+    document = json.loads((run / "result.json").read_text())
+    document["loadgen"]["profile"]["slo"] = "x"
+    (run / "result.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=f"^{run} is damaged: --slo 'x'"):
+        proof.prove_run(run, "run")
 
 
 def test_samples_that_cannot_be_read_are_no_proof(tmp_path: Path) -> None:
