@@ -54,7 +54,7 @@ def history_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("places", nargs="+", metavar="PLACE")
     add("--metric", metavar="KEY,…", default="", help="as tok/s,ttft_p99, or a key of result files")
-    add("--name", metavar="NAME", default="", help="only runs of this checkpoint")
+    add("--name", metavar="NAME", default="", help="only this checkpoint or label")
     alpha = "share of histories without a change in which one is found (default 0.05)"
     add("--alpha", type=float, metavar="P", default=0.05, help=alpha)
     form = parser.add_argument_group("output")
@@ -95,11 +95,15 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
     """
     files = [place for place in places if _is_history(expand_path(place))]
     entries, notes = [entry for place in files for entry in read_history(place)], list[str]()
+    if name:
+        entries = [entry for entry in entries if entry.label == name]
     if others := [place for place in places if place not in files]:
         read = result_sources.read_sources([path for place in others for path in _list_bundles(place)])
         report_unread(read.errors)
         own, notes = list_run_entries(read.reported, name)
         entries += own
+    if not entries:
+        raise UsageError(f"no measurement of {name} is left: name another label, --name")
     check_one_subject(entries, Path(places[0]), "name the runs of one")
     report_unread(notes)
     return sorted(entries, key=lambda entry: entry.time)

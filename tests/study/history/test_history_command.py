@@ -152,6 +152,7 @@ def test_what_cannot_be_a_history_is_refused_in_one_line(
         (SLOWER, "--alpha", "5"): "--alpha 5: give a probability, as 0.05",
         (SLOWER, "--html", "page"): "--html page: name a file that ends in .html",
         ("two/run-0", "--name", "x"): "no run of x is left: name others",
+        (SLOWER, "--name", "x"): "no measurement of x is left: name another label",
     }.items():  # fmt: skip
         assert refused(capsys, *words, "--json").startswith(f"loadgen: {why}")
         assert refused(capsys, *words).startswith(f"loadgen: {why}")
