@@ -177,8 +177,8 @@ class OutputOptions(OptionRows, frozen=True):
         "sglang-2025", rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)
     explain: bool = _switch("print the whole report, with every doubt", resumes=True, common=True)
     strict: bool = _switch("as --fail-on invalid: exit with 3 if the verdict is INVALID", resumes=True)
-    fail_on: tuple[str, ...] = _output((), "what makes an exit code of its own: slo, suspect, invalid, "
-        "failures (docs/ci.md)", read=parse_with(_split_conditions), metavar="WHAT[,…]", keyword=NO_KEYWORD,
+    fail_on: tuple[str, ...] = _output((), f"what makes an exit code of its own: {', '.join(FAIL_CODES)} "
+        "(docs/ci.md)", read=parse_with(_split_conditions), metavar="WHAT[,…]", keyword=NO_KEYWORD,
         resumes=True, campaign=_NOT_THERE)
     json: bool = _switch("print the result as one JSON object, everything else on standard error",
         resumes=True)

@@ -19,7 +19,7 @@ from loadgen.study.history.history_file import HistoryEntry
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel, format_number
 from loadgen.study.tables import Table, cut_middle, make_table
 
-DEFAULT_METRICS = ("output_throughput", "speed_tok_s", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms")
+_USUAL = ("output_throughput", "speed_tok_s", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms")
 _NAME = 28  # characters of a measurement's name in a table
 _TALL = 0.12  # of the spread of the values, above and below them in a picture
 _MANY_LABELS = 6
@@ -91,7 +91,7 @@ def select_metrics(entries: Sequence[HistoryEntry], wanted: Sequence[str] = ()) 
     keys = list(dict.fromkeys(key for entry in entries for key in entry.figures))
     named = {find_column(key).label.lower(): key for key in keys} | {key: key for key in keys}
     if not wanted:
-        usual = [key for key in DEFAULT_METRICS if key in keys] or keys[: len(DEFAULT_METRICS)]
+        usual = [key for key in _USUAL if key in keys] or keys[: len(_USUAL)]
         return [find_column(key) for key in usual]
     chosen = []
     for name in wanted:

@@ -44,6 +44,11 @@ _PERF = {"mean": "mean", "median": "median", "p90": "p90", "p99": "p99", "p99.9"
 _K6 = {"mean": "avg", "median": "med", "p90": "p(90)", "p99": "p(99)", "max": "max", "min": "min"}
 _OF_PERF = "successes/latency"
 _AIPERF = {"mean": "avg", "median": "p50", "p99": "p99", "std": "std"}
+_AIPERF_PLACES = (
+    places("time_to_first_token", "ttft_ms", _AIPERF, 1.0)
+    | places("inter_token_latency", "tpot_ms", _AIPERF, 1.0)
+    | places("request_latency", "e2el_ms", _AIPERF, 1.0)
+)
 # By file: its run's load (requests, concurrency, rate), and where the file has each figure, with a factor.
 FILES: dict[str, tuple[tuple[Any, ...], dict[str, tuple[str, float]]]] = {
     "inference_perf_0.7.json": (
@@ -123,10 +128,8 @@ FILES: dict[str, tuple[tuple[Any, ...], dict[str, tuple[str, float]]]] = {
     ),
     "aiperf_0.13.json": (
         (20, 4, math.inf),
-        places("time_to_first_token", "ttft_ms", _AIPERF, 1.0)
-        | places("inter_token_latency", "tpot_ms", _AIPERF, 1.0)
+        _AIPERF_PLACES
         | places("inter_chunk_latency", "itl_ms", _AIPERF, 1.0)
-        | places("request_latency", "e2el_ms", _AIPERF, 1.0)
         | {
             "completed": ("request_count/avg", 1), "output_throughput": ("output_token_throughput/avg", 1),
             "total_output_tokens": ("total_osl/avg", 1),
@@ -144,9 +147,7 @@ FILES: dict[str, tuple[tuple[Any, ...], dict[str, tuple[str, float]]]] = {
     ),
     "genai_perf_0.0.16.json": (
         (20, 2, math.inf),
-        places("time_to_first_token", "ttft_ms", _AIPERF, 1.0)
-        | places("inter_token_latency", "tpot_ms", _AIPERF, 1.0)
-        | places("request_latency", "e2el_ms", _AIPERF, 1.0)
+        _AIPERF_PLACES
         | {
             "completed": ("request_count/avg", 1), "request_throughput": ("request_throughput/avg", 1),
             "output_throughput": ("output_token_throughput/avg", 1),
