@@ -81,11 +81,17 @@ def make_llmd_report(run: Result) -> dict[str, Any]:
                 "end": facts.finished.isoformat(),
                 "duration": f"PT{run.metrics.duration_s:.9f}S",
             },
-            "description": facts.label or f"{name_marked_model(facts)} [{facts.profile.name}]",
+            "description": facts.label or _describe_run(facts),
         },
         "scenario": {name: part for name, part in scenario.items() if part},
         "results": results,
     }
+
+
+def _describe_run(facts: Facts) -> str:
+    """Describe a run without a label by its model, and its profile where that has a name."""
+    model, profile = name_marked_model(facts), facts.profile.name
+    return f"{model} [{profile}]" if profile else model
 
 
 def _describe_engine(facts: Facts) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def send_to_mlflow(run: Result, directory: Path, uri: str) -> str:
     facts, logged = run.facts, None
     try:
         client = mlflow.MlflowClient(tracking_uri=uri or None)
-        name = f"loadgen/{facts.profile.name}"
+        name = f"loadgen/{facts.profile.name}".rstrip("/")
         found = client.get_experiment_by_name(name)
         experiment = found.experiment_id if found is not None else client.create_experiment(name)
         began_ms = int(facts.started.timestamp() * 1e3)

@@ -259,6 +259,15 @@ def test_a_part_is_not_reported_as_a_whole_nor_a_bad_run_in_silence(
     assert shown.count("\n") == bool(said)
 
 
+@loop_over(
+    ("label", "name", "described"),
+    [("a label", "high-load", "a label"), (None, "high-load", "org/m [high-load]"), (None, "", "org/m")],
+)
+def test_a_report_is_described_by_what_the_run_has(label: str | None, name: str, described: str) -> None:
+    of = run(label=label, profile=run().facts.profile.model_copy(update={"name": name}))
+    assert make_llmd_report(of)["run"]["description"] == described
+
+
 def test_a_simulation_is_named_as_one_everywhere() -> None:
     server = replace(run().facts.server, simulated="a preset")
     of = run(server=server)
