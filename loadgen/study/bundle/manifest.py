@@ -37,7 +37,9 @@ class FileKind(msgspec.Struct, frozen=True):
 
 
 _RUN = (RESULT, ARRIVALS, SAMPLES, REPORT, "quality.json")
-_SERIES = ("campaign.json", "attempts.json", "sweep.json", "limit.json", "ladder.json", "depth.json")
+_SERIES = (
+    "campaign.json", "attempts.json", "gate.json", "sweep.json", "limit.json", "ladder.json", "depth.json",
+)  # fmt: skip
 _ONES = "|".join(map(re.escape, (*_RUN, *_SERIES)))
 # The first that fits decides.
 KINDS = {

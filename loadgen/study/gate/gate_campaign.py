@@ -165,16 +165,23 @@ def _explain_other_load(base: Arm, new: Sequence[Arm]) -> str:
 
 
 class PairJudge:
-    """Judges the pairs that a gate's directory has so far; a pair is one repeat of each arm and profile."""
+    """Judges the pairs that a gate's directory has so far; a pair is one repeat of each arm and profile.
 
-    def __init__(self, directory: Path, record: GateRecord, allows_state: bool = False) -> None:
+    `place` is where the directory is for its reader; of one from a bundle, figures are computed again.
+    """
+
+    def __init__(
+        self, directory: Path, record: GateRecord, allows_state: bool = False, place: str = ""
+    ) -> None:
         self.directory, self.record, self.allows_state = directory, record, allows_state
+        self.place = place or str(directory)
         self._read: dict[str, Reported] = {}  # finished runs by their cells' ids
 
     def judge(self) -> GateResult | None:
         """Judge the whole pairs; None before the first. A failed cell makes the arms incomparable."""
         for cell_id in sorted(list_names(self.directory / CELLS) - set(self._read)):
-            self._read[cell_id] = loadgen_runs.read_run(self.directory / CELLS / cell_id)
+            run = self.directory / CELLS / cell_id
+            self._read[cell_id] = loadgen_runs.read_run(run, again=self.place != str(self.directory))
         base, *new = self.record.arms
         failed = [each for each in loadgen_runs.read_failures(self.directory) if isinstance(each, FailedCell)]
         if reasons := [gate_sides.describe_failure(each) for each in failed if each.cell.arm in (base, *new)]:
@@ -204,17 +211,17 @@ class PairJudge:
     ) -> GateResult:
         return GateResult(
             self.record.plan, tuple(self.record.gate_metrics), verdict, tuple(reasons), tuple(remarks),
-            str(self.directory),
+            self.place,
         )  # fmt: skip
 
 
 def judge_again(
-    directory: Path, record: GateRecord, allows_state: bool
+    directory: Path, record: GateRecord, allows_state: bool, place: str
 ) -> tuple[GateResult, tuple[Reported, ...]]:
     """Judge what a gate has measured, as it did; raises UsageError where no pair is whole."""
-    judge = PairJudge(directory, record, allows_state)
+    judge = PairJudge(directory, record, allows_state, place)
     if (result := judge.judge()) is None:
-        raise UsageError(f"{directory} has no whole pair: resume it with --resume")
+        raise UsageError(f"{place} has no whole pair: resume it with --resume")
     return result, judge.list_new_runs()
 
 

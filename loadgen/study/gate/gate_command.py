@@ -21,7 +21,7 @@ from loadgen.study.compare import model
 from loadgen.study.compare_command import report_unread
 from loadgen.study.gate import gate_metrics, gate_report, gate_sides
 from loadgen.study.gate.gate_metrics import GateMetric
-from loadgen.study.gate.gate_record import read_gate_record
+from loadgen.study.gate.gate_record import find_gate, read_gate_record
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
 from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
@@ -143,15 +143,17 @@ def judge_places(
 ) -> tuple[GateResult, tuple[Reported, ...]]:
     """Judge given runs; return the result and the new side's runs. Raises UsageError.
 
-    A measured gate's directory is judged as it was when it was measured, unless flags decide otherwise.
+    A measured gate's directory, bundled or not, is judged as it was when it was measured, unless flags decide
+    otherwise.
     """
     plan = GatePlan(alpha=given.alpha)
     if len(given.places) == 1 and not (metrics or given.margin or given.baseline or given.alpha != ALPHA):
-        record = read_gate_record(expand_path(given.places[0]))
-        if record is not None:
+        place = expand_path(given.places[0])
+        directory = find_gate(place)
+        if (record := read_gate_record(directory)) is not None:
             from loadgen.study.gate.gate_campaign import judge_again  # what it imports measures
 
-            return judge_again(expand_path(given.places[0]), record, given.allow_other_state)
+            return judge_again(directory, record, given.allow_other_state, str(place))
     read = result_sources.read_sources(given.places)
     if len(given.places) == 2:
         if given.baseline:

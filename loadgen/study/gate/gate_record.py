@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import write_text
+from loadgen.study.bundle import reading
 from loadgen.study.gate.gate_metrics import GateMetric
 from loadgen.study.gate.gate_verdict import GatePlan
 from loadgen.study.sweep_record import read_record
@@ -52,6 +53,14 @@ def make_gate_record(metrics: Sequence[GateMetric], plan: GatePlan, names: Seque
     """Make the record of a gate of the arms `names`, the base first."""
     rows = tuple(MetricRecord(**msgspec.structs.asdict(metric)) for metric in metrics)
     return GateRecord(metrics=rows, alpha=plan.alpha, max_pairs=plan.max_pairs, arms=tuple(names))
+
+
+def find_gate(place: Path) -> Path:
+    """Find a measured gate's directory: that of the only gate in a bundle, else the place itself."""
+    if not reading.is_bundle_file(place):
+        return place
+    inside = list(reading.find_directory(place).glob(f"*/{RECORD}"))
+    return inside[0].parent if len(inside) == 1 else place
 
 
 def read_gate_record(directory: Path) -> GateRecord | None:

@@ -70,8 +70,24 @@ def test_it_measures_in_turn_until_it_knows(
         "base on embedded",
         "new on embedded",
     ]
+    assert cli.main(["bundle", str(place), "-o", "gate.bundle"]) == 0
     assert gate(str(place)) == code  # who judges it again decides alike
     assert capsys.readouterr().out.splitlines()[-1] == lines[-1]
+    assert gate("gate.bundle") == code
+    assert capsys.readouterr().out.splitlines()[-1] == lines[-1]
+
+
+def test_a_bundled_gate_is_judged_by_its_own_figures_and_margins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, BASE, {"name": "new", "preset": FAST})
+    gate(path, "--metric", "ttft", "--margin", "30%", "--max-pairs", "4")
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert "by more than 30 %: ttft (" in line
+    assert cli.main(["bundle", str(the_directory()), "-o", "gate.bundle"]) == 0
+    gate("gate.bundle", "--json")
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (f"gate: {told['sentence']}", told["sequential"], told["directory"]) == (line, True, "gate.bundle")
 
 
 @pytest.mark.whole
