@@ -23,7 +23,7 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
 from loadgen.study.gate import gate_metrics, gate_sides
 from loadgen.study.gate.gate_metrics import GateMetric
-from loadgen.study.gate.gate_record import GateRecord, make_gate_record, write_gate_record
+from loadgen.study.gate.gate_record import MOST_PAIRS, GateRecord, make_gate_record, write_gate_record
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import GateSides
 from loadgen.study.gate.gate_verdict import (
@@ -49,7 +49,6 @@ from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, r
 from loadgen.study.series.campaign.execution import Execution
 from loadgen.study.series.series_store import StoreError, list_names
 
-MOST_PAIRS = 1000  # as many repeats as a campaign has
 Measured = tuple[GateResult, tuple[Reported, ...], int]
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import write_text
+from loadgen.base.text import quote_value
+from loadgen.figures.figure_table import find_figure
 from loadgen.study.bundle import reading
 from loadgen.study.gate.gate_metrics import GateMetric
 from loadgen.study.gate.gate_verdict import GatePlan
+from loadgen.study.gate.group_sequential import FIRST_LOOK
 from loadgen.study.sweep_record import read_record
 
 RECORD = "gate.json"
 # 1: the first.
 FORMAT = 1
+MOST_PAIRS = 1000  # as many repeats as a campaign has
+MOST_METRICS = 1000
 
 
 class MetricRecord(BaseModel, extra="forbid", frozen=True):
@@ -26,17 +32,33 @@ class MetricRecord(BaseModel, extra="forbid", frozen=True):
     name: str
     key: str
     higher_is_faster: bool
-    margin: float
+    margin: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _is_of_a_figure(self) -> Self:
+        """Refuse what is no figure, and a direction that is not its own: the record may be a stranger's."""
+        figure = find_figure(self.key)
+        if figure is None or figure.higher_is_better is not self.higher_is_faster:
+            raise ValueError(f"{quote_value(self.key)} is no figure of which this is faster")
+        return self
 
 
 class GateRecord(BaseModel, extra="forbid", frozen=True):
     """`gate.json`: the figures with their margins, alpha and the pairs it is spent over."""
 
     format: int = FORMAT
-    metrics: tuple[MetricRecord, ...]
-    alpha: float
-    max_pairs: int
-    arms: tuple[str, ...]  # that are compared, the base first
+    metrics: tuple[MetricRecord, ...] = Field(min_length=1, max_length=MOST_METRICS)
+    alpha: float = Field(gt=0, lt=0.5)
+    max_pairs: int = Field(ge=FIRST_LOOK, le=MOST_PAIRS)
+    arms: tuple[str, ...] = Field(min_length=2)  # that are compared, the base first
+
+    @model_validator(mode="after")
+    def _has_each_once(self) -> Self:
+        """Refuse an arm that is held against itself, and a figure that is judged twice."""
+        for names in (self.arms, [metric.key for metric in self.metrics]):
+            if len(set(names)) < len(names):
+                raise ValueError(f"{quote_value(max(names, key=list(names).count))} is there twice")
+        return self
 
     @property
     def plan(self) -> GatePlan:
