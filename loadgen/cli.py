@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.base import signals
+from loadgen.base import files, signals
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError, decide_exit_code
 from loadgen.base.parsing import suggest_name
 from loadgen.base.printing import flush_standard_streams, print_text, print_warnings
@@ -123,6 +123,7 @@ def run() -> NoReturn:
             code = main()
         except SystemExit as ended:  # argparse has printed its help, not all of which may be written
             code = int(ended.code or 0)
+        files.remove_temporary_directories()
         if not flush_standard_streams():  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)

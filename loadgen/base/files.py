@@ -204,3 +204,23 @@ def remove_empty(directory: Path) -> None:
     """Remove a directory if it is empty; any error is ignored."""
     with contextlib.suppress(OSError):
         directory.rmdir()
+
+
+_temporary: list[Path] = []
+
+
+def make_temporary_directory(prefix: str) -> Path:
+    """Make a private directory that `remove_temporary_directories` removes; raises OSError."""
+    import tempfile  # what measures makes none
+
+    _temporary.append(Path(tempfile.mkdtemp(prefix=prefix)))
+    return _temporary[-1]
+
+
+def remove_temporary_directories() -> None:
+    """Remove the directories that this process made; never raises. A command calls it as it ends."""
+    if _temporary:
+        import shutil
+
+        while _temporary:
+            shutil.rmtree(_temporary.pop(), ignore_errors=True)

@@ -6,7 +6,6 @@ import atexit
 import hashlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -74,8 +73,8 @@ def open_bundle(path: Path) -> OpenBundle:
     status = path.stat()
     key = (os.path.realpath(path), status.st_mtime_ns, status.st_size)
     if key not in _opened:
-        directory = Path(tempfile.mkdtemp(prefix="loadgen-bundle-"))
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        directory = files.make_temporary_directory("loadgen-bundle-")
+        atexit.register(files.remove_temporary_directories)  # of a program that imports this
         try:
             _opened[key] = OpenBundle(path, unpack_bundle(path, directory), directory)
         except OSError as error:

@@ -8,6 +8,8 @@ import random
 import resource
 import shutil
 import stat
+import sys
+import tempfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -287,6 +289,23 @@ def test_bundles_are_read_wherever_a_run_is(tmp_path: Path, capsys: pytest.Captu
     one = bundled(tmp_path / "one")
     assert cli.main(["report", str(one)]) == 0
     assert capsys.readouterr().out == (tmp_path / "one/run/report.txt").read_text("utf-8")
+
+
+def test_what_was_unpacked_is_removed_as_a_command_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, place = bundled(tmp_path / "bundle"), tmp_path / "place"
+    place.mkdir()
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(sys, "argv", ["loadgen", "verify", str(bundle)])
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit, match="0"):
+        cli.run()
+    assert list(place.iterdir()) == []
 
 
 def test_a_lie_in_a_bundle_is_not_repeated(tmp_path: Path) -> None:
