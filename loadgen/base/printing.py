@@ -28,9 +28,14 @@ def print_text(text: str, stream: TextIO | None, end: str = "\n") -> bool:
     try:
         stream.write(escape_unencodable(text + end, getattr(stream, "encoding", None)))
         stream.flush()
-    except (OSError, ValueError):  # ValueError: the stream is closed
+    except (OSError, ValueError) as error:  # ValueError: the stream is closed
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            _lost.append(stream)  # one without a buffer (PYTHONUNBUFFERED) holds nothing to flush later
         return False
     return True
+
+
+_lost: list[TextIO] = []  # streams that did not take a text
 
 
 def flush_stream(stream: TextIO | None) -> bool:
@@ -49,9 +54,9 @@ def flush_stream(stream: TextIO | None) -> bool:
 
 
 def flush_standard_streams() -> bool:
-    """Flush stdout and stderr as `flush_stream` does; returns whether both took what they still held."""
+    """Flush stdout and stderr as `flush_stream` does; returns whether both took all that was printed."""
     out, error = flush_stream(sys.stdout), flush_stream(sys.stderr)
-    return out and error
+    return out and error and not any(stream in (sys.stdout, sys.stderr) for stream in _lost)
 
 
 # Without a handler, logging itself would print what a program that uses the package has not asked for.

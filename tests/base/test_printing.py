@@ -26,6 +26,7 @@ from loadgen.base.printing import (
     Mark,
     Screen,
     escape_unencodable,
+    flush_standard_streams,
     flush_stream,
     leave_plain,
     print_text,
@@ -113,6 +114,19 @@ def test_a_stream_without_an_encoding_and_one_that_is_absent() -> None:
     assert text.getvalue() == "é"
     assert flush_stream(None) is True
     assert flush_stream(closed()) is False
+
+
+@pytest.mark.parametrize(("error", "whole"), [(OSError(28, "full"), False), (BrokenPipeError(), True)])
+def test_a_text_that_an_unbuffered_stream_lost_is_known(
+    error: OSError, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unbuffered(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(sys, "stdout", Unbuffered())
+    assert print_text("lost", sys.stdout) is False
+    assert flush_standard_streams() is whole
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
