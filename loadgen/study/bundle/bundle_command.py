@@ -64,5 +64,7 @@ def _describe(made: Manifest, output: str) -> str:
     runs, parts = format_count(len(made.runs), "run"), format_count(len(made.parts), "part")
     packed = sum(part.packed_bytes for part in made.parts)
     lines = [f"{output}: {runs} in {parts}, {max(packed >> 10, 1)} KiB"]
-    lines += [f"left out: {each.name}: {each.why}" for each in made.left_out]
+    lines += [
+        f"left out: {'other files' if each.name == '*' else each.name}: {each.why}" for each in made.left_out
+    ]
     return "\n".join(lines)
