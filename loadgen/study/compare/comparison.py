@@ -320,9 +320,7 @@ def _list_remarks(
     elif reference.missing:
         yield f"no verdicts: {reference.missing} ({baseline}); --baseline NAME chooses another"
     yield from speculation_split.list_remarks(every, reference.ask.acceptance_length)
-    several = [line for line in rows if len(line.runs) > 1]
-    for why in dict.fromkeys(filter(None, (statistics.explain_units(line.runs) for line in several))):
-        yield f"{why}: variation between starts is not in the intervals"
+    yield from statistics.list_unit_remarks(line.runs for line in rows)
     tested = [line for line in rows if any(effect.units > 1 for effect in line.effects.values())]
     if any(not effect.paired for line in tested for effect in line.effects.values() if effect.units > 1):
         yield "not all runs are paired: with other prompts, or outside a campaign, they vary by prompts too"

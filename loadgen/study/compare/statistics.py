@@ -434,6 +434,12 @@ def explain_units(runs: Sequence[Reported]) -> str:
     return STARTS_UNREPORTED if None in starts else ONE_START
 
 
+def list_unit_remarks(sides: Iterable[Sequence[Reported]]) -> list[str]:
+    """List remarks on sides whose units are runs, and not starts of the server; [] if there are none."""
+    reasons = dict.fromkeys(filter(None, map(explain_units, sides)))
+    return [f"{why}: variation between starts is not in the intervals" for why in reasons]
+
+
 def _read_values(runs: Iterable[Reported], figure: ReadFigure) -> list[float]:
     """List a figure of the runs that have it."""
     return [value for run in runs if (value := figure(run)) is not None]

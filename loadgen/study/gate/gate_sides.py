@@ -182,9 +182,10 @@ def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allo
 
 
 def list_remarks(sides: Sequence[GateSides]) -> list[str]:
-    """List what a reader should know of sides that are compared: marks of the rules, states and doubts."""
+    """List what a reader should know of compared sides: marks of the rules, starts, states and doubts."""
     remarks = [SIMULATION] if any(run.simulated for each in sides for run in each.runs) else []
     for each in sides:
+        remarks += statistics.list_unit_remarks((each.new, each.base))
         remarks += _explain_rules(each, Severity.MARKED)
         remarks += list_passing_states(each.new, each.base)
         for side, runs in ((NEW, each.new), (BASE, each.base)):

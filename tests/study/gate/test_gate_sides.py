@@ -16,6 +16,7 @@ from loadgen.study.gate.gate_sides import (
     check_metrics,
     choose_metric,
     list_reasons,
+    list_remarks,
     make_series,
     match_places,
     match_rows,
@@ -49,6 +50,16 @@ def test_two_places_are_the_new_side_and_the_base() -> None:
     assert series.new == pytest.approx(FIVE[:4])
     assert series.base == pytest.approx(FIVE[:4])
     assert choose_metric([sides]) == SPEED
+
+
+def test_runs_of_one_start_are_remarked_as_such() -> None:
+    started = [*cells("A", FIVE, **VLLM), *cells("B", FIVE, **VLLM)]
+    once = [
+        replace(each, cell=each.cell.model_copy(update={"start": "once"})) for each in started if each.cell
+    ]
+    remark = "all runs were on one start of the server: variation between starts is not in the intervals"
+    assert list_remarks(match_rows(read(*started), "A")[0]) == []
+    assert list_remarks(match_rows(read(*once), "A")[0]) == [remark]
 
 
 def test_several_rows_of_a_place_are_matched_by_name() -> None:
