@@ -48,8 +48,9 @@ class HistoryEntry(BaseModel, extra="ignore", frozen=True, defer_build=True):
 def append_entry(path: str | Path, entry: HistoryEntry) -> None:
     """Append a measurement to a history file as one whole line, which is on the disk when this returns.
 
-    A missing file is made. Raises UsageError, and leaves the file as it was, where it cannot be written, is
-    no history, or is of another machine or load.
+    A missing file is made; a measurement that the file has already is not appended again, as where a gate is
+    judged again. Raises UsageError, and leaves the file as it was, where it cannot be written, is no history,
+    or is of another machine or load.
     """
     place = expand_path(path)
     try:
@@ -63,7 +64,8 @@ def append_entry(path: str | Path, entry: HistoryEntry) -> None:
             raise OSError(errno.EINVAL, "it is no regular file")
         before = read_history(place) if os.fstat(handle).st_size else []
         check_one_subject([*before, entry], place, _OTHER_FILE)
-        _append_line(handle, entry)
+        if entry not in before:
+            _append_line(handle, entry)
     except OSError as error:
         raise _refuse(place, error) from None
     finally:

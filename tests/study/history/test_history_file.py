@@ -30,6 +30,13 @@ def test_appended_entries_are_read_in_the_order_of_time(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 3
 
 
+def test_a_measurement_is_appended_once(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    for number in (0, 1, 0, 1):
+        append_entry(path, entry(number))
+    assert read_history(path) == [entry(0), entry(1)]
+
+
 def test_a_missing_last_newline_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(entry(0).model_dump_json())
