@@ -39,7 +39,8 @@ class Meddling(Display):
     def show(self, progress: Progress) -> None:
         if progress.ended >= self.ended and not self.seen:
             own = psutil.Process()
-            self.seen = sorted(own.children(), key=lambda child: child.pid)
+            # In the order in which they were started: pids begin again after the largest.
+            self.seen = sorted(own.children(), key=lambda child: (child.create_time(), child.pid))
             self.meddle(self.seen)
 
 
