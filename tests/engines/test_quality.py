@@ -23,6 +23,7 @@ pytestmark = pytest.mark.engine
 
 _HERE = Path(__file__).resolve().parent
 _TIMES = 10  # that the interval is held to the exact value; it leaves it out once in twenty times or less
+_COVERED = 8  # of these: intervals of 95 % cover fewer in one test of 87, and fewer than nine in one of 12
 _TOKENS = "3000"
 
 
@@ -94,7 +95,7 @@ def test_vllm_is_held_to_a_kept_reference(
 ) -> None:
     exact = partial(_compute_exact, engines_python, models / SHARP, models / NOISY, tmp_path)
     with running.vllm(engines_python, models / NOISY, tmp_path / "log") as noisy:
-        assert _count_covered(noisy, kept, exact, tmp_path) >= _TIMES - 1
+        assert _count_covered(noisy, kept, exact, tmp_path) >= _COVERED
         quality = _hold(noisy, kept[0], tmp_path)
         chat = ["--chat", "--base-url", noisy.base_url, "--reference-url", noisy.base_url, "--json"]
         same = Quality.model_validate_json(_quality([*chat, "--tokens", "500"], tmp_path))
