@@ -106,7 +106,7 @@ def _spread_levels(values: Values, ends: Sequence[int], middle: Callable[[Values
 
 
 def _split_best(values: Values, changes: int) -> list[int]:
-    """Return the ends of the levels of the least-squares split of a series with so many changes."""
+    """Return the ends of the levels of the least-squares split of a series with that number of changes."""
     if not changes:
         return [len(values)]
     try:
@@ -161,7 +161,7 @@ def _test_one_more(values: Values, ends: Sequence[int], resemble: bool, draw: np
 
 
 def _permute(count: int, block: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Draw an order of so many runs in which blocks of successive ones stay together."""
+    """Draw an order of that number of runs, in which blocks of successive ones stay together."""
     starts = np.arange(-int(draw.integers(block)), count, block)
     order = (draw.permutation(starts)[:, None] + np.arange(block)).ravel()
     return order[(order >= 0) & (order < count)]

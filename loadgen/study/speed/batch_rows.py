@@ -46,7 +46,7 @@ _OF_A_BATCH = ("first-wave", "prefix-cache")
 
 
 class BatchTest(msgspec.Struct, frozen=True):
-    """A test of so many requests at once, each of new tokens after a context, and answered with so many."""
+    """A test of one or several requests at once: each of new tokens after a context, and its answer."""
 
     prompt: int
     answer: int
