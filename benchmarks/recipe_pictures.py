@@ -55,6 +55,7 @@ def main() -> int:
         print("no chromium on this machine", file=sys.stderr)
         return 1
     recipes = list(read_recipes((_ROOT / "docs" / "recipes.md").read_text("utf-8")))
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         (Path(scratch) / "docs").symlink_to(_ROOT / "docs")
         engine = subprocess.Popen([*_loadgen(), *_ENGINE], cwd=scratch, stdout=subprocess.DEVNULL)
