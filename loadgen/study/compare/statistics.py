@@ -146,7 +146,7 @@ def explain_untested(row: Sequence[float], baseline: Sequence[float]) -> str:
             return f"a figure of {value:g} has no ratio"
     if min(len(row), len(baseline)) == 1:
         side = "a side" if len(row) == len(baseline) else "on one side"
-        return f"one run {side} has no spread: a verdict needs at least two runs"
+        return f"one run {side} has no spread: a verdict needs repeats"
     return ""
 
 

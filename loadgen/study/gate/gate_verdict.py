@@ -35,6 +35,7 @@ MARGIN = 0.03  # of the slowdown: what is less is not worth a failed build
 ALPHA = 0.05
 MAX_PAIRS = 40  # docs/gate-calibration.md has the choice
 EARLY = f"the first look is after {FIRST_LOOK} pairs"
+FEW = f"fewer than {FIRST_LOOK} runs a side decide nothing"
 
 
 class GateOutcome(StrEnum):
@@ -107,7 +108,7 @@ class GateRow(msgspec.Struct, frozen=True):
     needed: float  # the p at which this look calls it slower
     pairs: int  # or units of the smaller side, that were looked at
     more_pairs: int | None = None  # that would probably decide; None: decided, not testable, or over 1000
-    why: str = ""  # there is no test
+    why: str = ""  # there is no test, or it decides nothing
 
 
 class GateVerdict(msgspec.Struct, frozen=True):
@@ -161,9 +162,9 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
     A row is slower where its p passes at alpha divided by the rows (Bonferroni; Holm for those after the
     first): the chance that any row within its margin is called slower is alpha. It is not slower where the
     other one-sided test passes at alpha; the gate needs that of every row (intersection-union, Berger 1982).
-    Given runs are judged at a third of alpha, as by `compare`, since one adds runs and asks again; sequential
-    ones after each pair from the third on, at the levels of `find_look_levels`, and what pairs come after a
-    decision changes nothing. A row that cannot be tested is undecided, with the reason.
+    Given runs, three a side or more, are judged at a third of alpha, as by `compare`, since one adds runs and
+    asks again; sequential ones after each pair from the third on, at the levels of `find_look_levels`. What
+    pairs come after a decision changes nothing. A row that cannot be tested is undecided, with the reason.
 
     Raises ValueError without series, or of a sequential gate where a series is not paired or longer than the
     plan; UsageError without scipy.
@@ -207,6 +208,8 @@ def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> li
     """
     looks = (_look_in_turn if plan.sequential else _look_once)(series, plan, family)
     slower, not_slower = looks.decide()
+    few = [one.units < FIRST_LOOK for one in series]  # of given runs: the others are not tested so early
+    slower[few] = not_slower[few] = False
     end = int(looks.find_end())
     if slower[:, end].any():
         slower[:, end] = _name_slower(looks.p[:, end], looks.strict[:, end]) & ~not_slower[:, end]
@@ -308,6 +311,7 @@ def _make_row(
         strict,
         pairs,
         more,
+        FEW if pairs < FIRST_LOOK else "",
     )
 
 

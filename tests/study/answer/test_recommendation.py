@@ -126,7 +126,7 @@ def test_speeds_that_are_not_told_apart_are_undecided(tmp_path: Path) -> None:
     (single,) = answered(tmp_path, [*cells("bf16", [100]), *cells("fp8", [150])]).recommendations
     assert single.words == (
         "undecided: fp8 leads bf16 by 1.50 ×, which is not significant: one run a side has no spread: "
-        "a verdict needs at least two runs"
+        "a verdict needs repeats"
     )
 
 

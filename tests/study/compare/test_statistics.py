@@ -120,8 +120,8 @@ def test_exchanging_row_and_baseline_turns_the_verdict_round() -> None:
 @loop_over(
     ("row", "baseline", "ratio", "why"),
     [
-        ([103.0], [100.0], 1.03, "one run a side has no spread: a verdict needs at least two runs"),
-        ([103.0], BASELINE, 0.1025, "one run on one side has no spread: a verdict needs at least two runs"),
+        ([103.0], [100.0], 1.03, "one run a side has no spread: a verdict needs repeats"),
+        ([103.0], BASELINE, 0.1025, "one run on one side has no spread: a verdict needs repeats"),
         ([0.0, 1.0], [1.0, 1.0], None, "a figure of 0 has no ratio"),
         ([1.0, 1.0], [1.0, -2.0], None, "a figure of -2 has no ratio"),
         ([math.nan, 1.0], [1.0, 1.0], None, "a figure of nan has no ratio"),

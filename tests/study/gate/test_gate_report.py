@@ -59,7 +59,7 @@ REFUSED = GateResult(
         (
             FEW,
             ExitCode.UNDECIDED,
-            "undecided: one run a side has no spread: a verdict needs at least two runs",
+            "undecided: one run a side has no spread: a verdict needs repeats",
         ),
         (REFUSED, ExitCode.INCOMPARABLE, "incomparable: machine: on H20, baseline Thor"),
     ],

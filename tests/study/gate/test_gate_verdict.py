@@ -87,9 +87,22 @@ def test_what_cannot_be_tested_is_undecided_and_says_why() -> None:
     one = GateSeries("a", "load", (1.0,), (1.0,), True, True, 0.03)
     verdict = judge_gate([make_series(1.0), one], GatePlan())
     assert verdict.outcome == GateOutcome.UNDECIDED
-    assert "at least two runs" in verdict.rows[1].why
+    assert "a verdict needs repeats" in verdict.rows[1].why
     two = GateSeries("a", "load", (1.0, 1.1), (1.0, 1.1), True, True, 0.03)
     assert judge_one(two, GatePlan(sequential=True)).why == "the first look is after 3 pairs"
+
+
+@loop_over("paired", [True, False])
+def test_two_given_runs_decide_nothing_and_a_third_does(paired: bool) -> None:
+    new, base = (500.0, 501.0, 500.5), (1000.0, 1001.0, 1000.5)  # twice as slow, run after run
+    rows = [
+        judge_one(GateSeries("a", "load", new[:runs], base[:runs], paired, True, 0.03), GatePlan())
+        for runs in (2, 3)
+    ]
+    assert [row.outcome for row in rows] == [GateOutcome.UNDECIDED, GateOutcome.SLOWER]
+    assert [row.why for row in rows] == ["fewer than 3 runs a side decide nothing", ""]
+    assert rows[0].low > 1.9
+    assert (rows[0].more_pairs, rows[1].more_pairs) == (1, None)
 
 
 @loop_over(("alpha", "most"), [(0.0, 9), (0.5, 9), (0.05, 2)])
