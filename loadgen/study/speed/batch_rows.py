@@ -233,7 +233,7 @@ def _make_cells(row: BatchRow, kind: str) -> dict[str, str]:
 
 
 def _format(samples: Sequence[float]) -> str:
-    """Format a mean and, of several samples, their deviation; "" of none."""
+    """Format a mean and, of several samples, their deviation; "" if there are none."""
     if not samples:
         return ""
     spread = f" ± {np.std(samples):.2f}" if len(samples) > 1 else ""
