@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+
+from loadgen_servers.process.running import free_port
 
 _START_S = 300.0
 _STOP_S = 20.0
@@ -155,14 +156,6 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     own.pop("PYTHONPATH", None)
     return {**own, **OFFLINE, **ONE_THREAD, **more}
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def vllm(python: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engine:

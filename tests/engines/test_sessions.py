@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines import running, uvicorn_app
+from engines import uvicorn_app
 from engines.clients import loadgen, read_json, scrape
 from engines.running import Engine
 from loadgen.records.record import Records
+from loadgen_servers.process.running import free_port
 
 pytestmark = pytest.mark.engine
 _EXCERPT = Path(__file__).resolve().parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
@@ -107,7 +108,7 @@ def test_recorded_turns_reach_two_servers_as_the_same_bytes(caching_vllm: Engine
 @pytest.fixture
 def default_uvicorn(engines_python: Path, tmp_path: Path) -> Iterator[Engine]:
     """uvicorn with nothing set but its address."""
-    port, place = running.free_port(), Path(__file__).parent
+    port, place = free_port(), Path(__file__).parent
     argv = [str(engines_python), "-m", "uvicorn", "uvicorn_app:app", "--app-dir", str(place)]
     with Engine([*argv, "--host", "127.0.0.1", "--port", str(port)], port, tmp_path / "log") as engine:
         yield engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import re
 import select
 import signal
@@ -30,6 +31,8 @@ GRACE_S = 30.0  # vLLM and SGLang finish their running requests before they end
 _START_S = 30.0  # for the supervisor, a small Python process, on a busy machine
 _MARGIN_S = 60.0  # beyond the grace, for the supervisor to clear everything away
 _PORT_S = 5.0
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORTS_BELOW, _PORT_TRIES = 12000, 20  # below the first of them, usually 32768
 _COMMAND_S = 10.0
 _POLL_S = 0.05
 _TAIL_BYTES = 1 << 18
@@ -38,11 +41,19 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A free port of `host`."""
+    """Find a free port of `host`, where possible one that the kernel does not give to connections.
+
+    Until the server listens, only another server can take such a port.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        lowest_given = int(_GIVEN_PORTS.read_text("ascii").split()[0])
+        for port in random.sample(range(max(lowest_given - _PORTS_BELOW, 1024), lowest_given), _PORT_TRIES):
+            with contextlib.suppress(OSError), socket.socket() as listener:
+                listener.bind((host, port))
+                return port
     with socket.socket() as listener:
         listener.bind((host, 0))
-        port: int = listener.getsockname()[1]
-        return port
+        return int(listener.getsockname()[1])
 
 
 def start(

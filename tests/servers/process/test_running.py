@@ -47,6 +47,28 @@ def port() -> int:
     return free_port()
 
 
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ("32768\t60999\n", 20768, 32767),
+        ("1034\t65535\n", 1024, 65535),
+        ("1024\t65535\n", 1024, 65535),
+        ("", 1024, 65535),
+    ],
+    ids=["usual", "ten below", "all are given", "unreadable"],
+)
+def test_a_free_port_is_none_that_connections_get_if_there_are_others(
+    given: str, low: int, high: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ip_local_port_range"
+    if given:
+        path.write_text(given, "ascii")
+    monkeypatch.setattr("loadgen_servers.process.running._GIVEN_PORTS", path)
+    found = {free_port() for _ in range(20)}
+    assert all(low <= port <= high for port in found)
+    assert len(found) > 10
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "server.log"
