@@ -30,6 +30,7 @@ from fakes.scripted_server import (
     stream,
     token,
 )
+from fakes.supervised import until
 from loadgen.features.ring import ring_transport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits, Target
@@ -165,7 +166,7 @@ def test_a_stop_keeps_all_that_had_come(serve: Serve, channel: str, unread: int)
 
     def stopping(index: int) -> bytes:
         if index == unread:
-            time.sleep(0.2)
+            until(lambda: len(noted) == 2 and min(len(each.written_ns) for each in noted) > 20, "both write")
             stopped_ns.append(time.monotonic_ns())
             drivers[0].inbox.stop()
         return b"{}"
