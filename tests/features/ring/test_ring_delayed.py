@@ -137,15 +137,20 @@ class NotedPieces(list[bytes | float]):
         return sum(ns < before_ns - 5 * MS for ns in self.written_ns) - 1
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_a_timeout_keeps_all_that_had_come(serve: Serve, channel: str) -> None:
-    noted: list[NotedPieces] = []
+def note_writes(noted: list[NotedPieces]) -> Callable[[Asked], Answer]:
+    """A script of long streams that adds the pieces of each to `noted`."""
 
-    def note_writes(_: Asked) -> Answer:
+    def script(_: Asked) -> Answer:
         noted.append(NotedPieces(stream(1000, GAP_S)))
         return Answer(noted[-1])
 
-    server, target = serve(note_writes, channel)
+    return script
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_timeout_keeps_all_that_had_come(serve: Serve, channel: str) -> None:
+    noted: list[NotedPieces] = []
+    server, target = serve(note_writes(noted), channel)
     with server:
         driven = drive(job_of(target(), 2, 2, limits=Limits(request_timeout_ns=400 * MS)), "ring")
     assert kinds(driven) == [FailureKind.TIMEOUT] * 2
@@ -171,11 +176,7 @@ def test_a_stop_keeps_all_that_had_come(serve: Serve, channel: str, unread: int)
             drivers[0].inbox.stop()
         return b"{}"
 
-    def note_writes(_: Asked) -> Answer:
-        noted.append(NotedPieces(stream(1000, GAP_S)))
-        return Answer(noted[-1])
-
-    server, target = serve(note_writes, channel)
+    server, target = serve(note_writes(noted), channel)
     with server:
         drivers.append(Driver(job_of(target(), 4, 2, body=stopping), "ring"))
         driven = drivers[0].run()
