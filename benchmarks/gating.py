@@ -85,10 +85,10 @@ _HEAD = (
     " the one-sided t test of the mean logarithm against log(1 + margin) passes at alpha ÷ figures"
     " (Holm); it is not slower where the other one-sided test passes at alpha, and the gate needs that"
     f" of every figure (Berger 1982). Looks spend alpha · share^{SPENDING_POWER:g} of the planned pairs"
-    " (Lan, DeMets 1983), at levels by the exact law of t (Jennison, Turnbull 1991). Given runs are"
-    " judged at a third of alpha, in pairs or by Welch, as by `compare`. The number of further pairs is"
-    " the least with which 80 % of gates are decided, where the truth lies about what was seen"
-    " (Spiegelhalter, Freedman, Blackburn 1986).",
+    " (Lan, DeMets 1983), at levels by the exact law of t (Jennison, Turnbull 1991). Given runs,"
+    f" {FIRST_LOOK} a side or more, are judged at a third of alpha, in pairs or by Welch, as by"
+    " `compare`. The number of further pairs is the least with which 80 % of gates are decided, where"
+    " the truth lies about what was seen (Spiegelhalter, Freedman, Blackburn 1986).",
 )
 
 
