@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_type_hints
 
 import msgspec
+import numpy as np
 from msgspec.structs import asdict
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
@@ -26,7 +27,7 @@ from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
-from loadgen.plan.planned_requests import DataFacts
+from loadgen.plan.planned_requests import DataFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
 from loadgen.settings.validation import ServerSettings, explain_unknown
@@ -293,6 +294,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     requests: Annotated[int, Join.DECIDED, msgspec.Meta(ge=1)]  # how many were planned
     # Requests of each session, in the plan's order; empty: no sessions.
     session_turns: Annotated[tuple[_Turns, ...], Join.FIRST] = ()
+    # What the requests of sessions wait for; None: each for the one before it.
+    session_waits: Annotated[WaitFacts | None, Join.FIRST] = None
     # Digest of all bodies that were sent, in any order, without the model's name.
     bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
     # By plan index, the data file's place of the first turns that ended their session early.
@@ -433,6 +436,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def own_sessions(self) -> int:
         """The number of the plan's sessions that this run was to send; 0 without sessions."""
         return self.share.count_slots(len(self.session_turns))
+
+    def make_waits(self) -> Waits | None:
+        """Make what the requests of sessions wait for; None: each for the one before it.
+
+        Raises ValueError where it is not of these sessions.
+        """
+        if self.session_waits is None:
+            return None
+        waits = self.session_waits.make_waits()
+        waits.check(np.concatenate(([0], np.cumsum(self.session_turns))).astype(np.int64))
+        return waits
 
     @property
     def queues(self) -> int:

@@ -169,6 +169,10 @@ class Plan(msgspec.Struct, frozen=True):
         if self.turns is not None:
             hashed.update(self.turns.begins.astype("<i8").tobytes())
             hashed.update(self.turns.delays_ns.astype("<i8").tobytes())
+            if self.turns.waits is not None and self.turns.has_branches:
+                waits = self.turns.waits
+                for column in (waits.starts, waits.before, waits.lanes):
+                    hashed.update(column.astype("<i8").tobytes())
         if self.concurrency is not None:
             hashed.update(self.concurrency.from_ns.astype("<i8").tobytes())
             hashed.update(self.concurrency.limits.astype("<i8").tobytes())

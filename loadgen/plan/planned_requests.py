@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -87,16 +87,121 @@ def fingerprint(form: str, columns: Iterable[Int64], contents: Iterable[bytes]) 
     return hashed.hexdigest()
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """Which requests of its session each request waits for, and over which connection it goes.
+
+    Request i waits for the requests `before[starts[i]:starts[i + 1]]`: plan indices of its own session, each
+    below i, ascending; it is a root if there are none. `starts` is int64[requests + 1], the others
+    int64[requests]. `lanes` are numbered within a session, 0 the main line: requests of one lane wait for one
+    another, directly or not, so they never overlap and share a connection; the first of a session is of lane
+    0. `depths` counts from the main line: 0, its sub-agents 1, theirs 2. `roles` are indices into
+    `role_names`. `tool_ns` is the part of each delay in which tools worked, None where that is not recorded.
+    """
+
+    starts: Int64
+    before: Int64
+    lanes: Int64
+    depths: Int64
+    roles: Int64
+    role_names: tuple[str, ...] = ("main",)
+    tool_ns: Int64 | None = None
+
+    def list_before(self, index: int) -> list[int]:
+        """List the plan indices of the requests that a request waits for, ascending; [] of a root."""
+        found: list[int] = self.before[self.starts[index] : self.starts[index + 1]].tolist()
+        return found
+
+    def check(self, begins: Int64) -> None:
+        """Raise ValueError, which names a request, where sessions that begin at `begins` cannot wait so."""
+        count = int(begins[-1])
+        columns = (self.lanes, self.depths, self.roles, *(() if self.tool_ns is None else (self.tool_ns,)))
+        if len(self.starts) != count + 1 or any(len(column) != count for column in columns):
+            raise ValueError(f"waits are of {len(self.starts) - 1} requests, and there are {count}")
+        if self.starts[0] != 0 or self.starts[-1] != len(self.before) or (np.diff(self.starts) < 0).any():
+            raise ValueError("the requests waited for are not divided among all requests")
+        own = np.repeat(np.arange(count), np.diff(self.starts))
+        begin = np.repeat(begins[:-1], np.diff(begins))
+        wrong = own[(self.before >= own) | (self.before < begin[own])]
+        if len(wrong):
+            raise ValueError(f"request {wrong[0]} waits for one that is not before it in its session")
+        lowest = np.minimum.reduce(columns)
+        wrong = np.flatnonzero((lowest < 0) | (self.roles >= len(self.role_names)))
+        if len(wrong):
+            raise ValueError(f"request {wrong[0]} has a lane, depth, role or tool time that there is not")
+        wrong = begins[:-1][(self.lanes[begins[:-1]] != 0) | (np.diff(self.starts)[begins[:-1]] > 0)]
+        if len(wrong):
+            raise ValueError(f"request {wrong[0]} begins a session and is no root of its main line")
+
+    def mark_dependents(self, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mark the requests that wait, directly or through others, for one of the marked ones."""
+        reached, found = marked.tolist(), np.zeros(len(marked), np.bool_)
+        starts, before = self.starts.tolist(), self.before.tolist()
+        for index in range(len(reached)):
+            if any(reached[earlier] for earlier in before[starts[index] : starts[index + 1]]):
+                reached[index] = found[index] = True
+        return found
+
+    def choose(self, requests: Int64, moved_by: Int64) -> Waits:
+        """Return the waits of these requests, whole sessions or their beginnings, in another plan.
+
+        `moved_by` is int64[requests chosen], what is added to each one's plan index.
+        """
+        counts = np.diff(self.starts)[requests]
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        at = np.arange(starts[-1]) + np.repeat(self.starts[requests] - starts[:-1], counts)
+        tool_ns = None if self.tool_ns is None else self.tool_ns[requests]
+        lanes, depths, roles = self.lanes[requests], self.depths[requests], self.roles[requests]
+        before = self.before[at] + np.repeat(moved_by, counts)
+        return Waits(starts, before, lanes, depths, roles, self.role_names, tool_ns)
+
+
+def make_waits(
+    before: Sequence[Sequence[int]],
+    lanes: Sequence[int],
+    depths: Sequence[int],
+    roles: Sequence[int],
+    role_names: tuple[str, ...],
+    tool_ns: Sequence[int] | None = None,
+) -> Waits:
+    """Make the waits of requests from what each waits for, as plan indices, and from its other columns."""
+    distinct = [sorted(set(earlier)) for earlier in before]
+    starts = np.concatenate(([0], np.cumsum([len(earlier) for earlier in distinct]))).astype(np.int64)
+    flat = np.array([index for earlier in distinct for index in earlier], np.int64)
+    tools = None if tool_ns is None else np.array(tool_ns, np.int64)
+    lane, depth, role = (np.array(column, np.int64) for column in (lanes, depths, roles))
+    return Waits(starts, flat, lane, depth, role, role_names, tools)
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
+
+
+class WaitFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run keeps of the order of its sessions' requests, one entry for each request of the plan."""
+
+    before: tuple[tuple[_Number, ...], ...]  # the plan indices that each waits for
+    lanes: tuple[_Number, ...]  # numbered within the session, 0 the main line
+    depths: tuple[_Number, ...]  # 0 the main line, 1 its sub-agents, 2 theirs
+    roles: tuple[_Number, ...]  # indices of `role_names`
+    role_names: tuple[str, ...]
+    tool_ns: tuple[_Number, ...] | None = None  # of the delay before each, in tools; None: not recorded
+
+    def make_waits(self) -> Waits:
+        """Make the waits that these facts are of."""
+        return make_waits(self.before, self.lanes, self.depths, self.roles, self.role_names, self.tool_ns)
+
+
 class Turns(msgspec.Struct, frozen=True):
-    """Which requests are the turns of which session, and the delay before each turn (ns).
+    """Which requests are the turns of which session, what each waits for, and the delay before it (ns).
 
     `begins` is int64[sessions + 1]: the plan index of each session's first turn, and then the number of
     requests: the turns of a session follow one another. `delays_ns` is int64[requests]: the pause before each
-    turn, counted from the end of the answer before it; 0 of a first turn.
+    turn, counted from the end of the last answer that it waits for, or of a later root from its session's
+    begin; 0 of a first turn. `waits` None: each turn waits for the one before it, all on the main line.
     """
 
     begins: Int64
     delays_ns: Int64
+    waits: Waits | None = None
 
     def __len__(self) -> int:
         """How many sessions there are."""
@@ -106,6 +211,17 @@ class Turns(msgspec.Struct, frozen=True):
     def counts(self) -> Int64:
         """The number of turns of each session, int64[sessions]."""
         return np.diff(self.begins)
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether a turn waits for others than the one before it, or is not on the main line."""
+        if self.waits is None:
+            return False
+        chain = np.ones(int(self.begins[-1]), np.int64)
+        chain[self.begins[:-1]] = 0
+        if self.waits.lanes.any() or not np.array_equal(np.diff(self.waits.starts), chain):
+            return True
+        return not np.array_equal(self.waits.before, np.flatnonzero(chain) - 1)
 
     def list_sessions(self) -> Int64:
         """Return the session's number of each request, int64[requests]."""
@@ -117,12 +233,64 @@ class Turns(msgspec.Struct, frozen=True):
 
     def take_first(self, sessions: int) -> Turns:
         """Return the turns of the first `sessions` sessions."""
-        begins = self.begins[: sessions + 1]
-        return Turns(begins, self.delays_ns[: begins[-1]])
+        return self.cut(int(self.begins[: sessions + 1][-1]))
+
+    def cut(self, requests: int) -> Turns:
+        """Return the first `requests` turns; the last session may be cut short."""
+        sessions = int(np.searchsorted(self.begins, requests))
+        begins = np.append(self.begins[:sessions], requests)
+        waits = self.waits
+        if waits is not None:
+            waits = waits.choose(np.arange(requests), np.zeros(requests, np.int64))
+        return Turns(begins, self.delays_ns[:requests], waits)
+
+    def choose(self, sessions: Int64) -> Turns:
+        """Return the turns of these sessions in this order, one or more times each, as a plan of their own.
+
+        Its requests are those of `list_chosen`.
+        """
+        requests, counts = self.list_chosen(sessions), self.counts[sessions]
+        begins = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        moved_by = np.repeat(begins[:-1] - self.begins[sessions], counts)
+        waits = None if self.waits is None else self.waits.choose(requests, moved_by)
+        return Turns(begins, self.delays_ns[requests], waits)
+
+    def list_chosen(self, sessions: Int64) -> Int64:
+        """Return the plan indices of the turns of these sessions, session after session."""
+        counts = self.counts[sessions]
+        ends = np.cumsum(counts)
+        begins = np.repeat(self.begins[sessions] - (ends - counts), counts)
+        chosen: Int64 = np.arange(counts.sum()) + begins
+        return chosen
 
     def scale_delays(self, factor: float) -> Turns:
-        """Return the turns with delays multiplied by a factor, rounded to nanoseconds."""
-        return Turns(self.begins, np.rint(self.delays_ns * factor).astype(np.int64))
+        """Return the turns with delays, and tools' times, multiplied by a factor, rounded to nanoseconds."""
+        waits = self.waits
+        if waits is not None and waits.tool_ns is not None:
+            waits = msgspec.structs.replace(waits, tool_ns=_scale(waits.tool_ns, factor))
+        return Turns(self.begins, _scale(self.delays_ns, factor), waits)
+
+    def describe_waits(self) -> WaitFacts | None:
+        """Return the order of the turns as a run keeps it; None where each waits for the one before it.
+
+        A chain is described too where tools' times or more roles than one are known of it.
+        """
+        waits = self.waits
+        if waits is None or not (self.has_branches or waits.tool_ns is not None or waits.roles.any()):
+            return None
+        return WaitFacts(
+            before=tuple(tuple(waits.list_before(index)) for index in range(int(self.begins[-1]))),
+            lanes=tuple(waits.lanes.tolist()),
+            depths=tuple(waits.depths.tolist()),
+            roles=tuple(waits.roles.tolist()),
+            role_names=waits.role_names,
+            tool_ns=None if waits.tool_ns is None else tuple(waits.tool_ns.tolist()),
+        )
+
+
+def _scale(times_ns: Int64, factor: float) -> Int64:
+    scaled: Int64 = np.rint(times_ns * factor).astype(np.int64)
+    return scaled
 
 
 def make_turns(counts: Int64, delays_ns: Int64) -> Turns:

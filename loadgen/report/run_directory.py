@@ -257,6 +257,7 @@ def load(directory: Path) -> Result:
         facts, records = _read_facts(directory, ours), Records.load(directory / ARRIVALS)
         if facts.session_turns:
             find_sessions(records, facts.session_turns)  # of which each request must be one
+            facts.make_waits()  # of these sessions
         return Result(facts, records, sample_file.load(directory / SAMPLES))
     except OSError as error:
         raise UsageError(

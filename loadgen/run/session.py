@@ -392,6 +392,7 @@ class Session(msgspec.Struct, frozen=True):
             notes=made.notes,
             requests=made.total or 1,
             session_turns=() if made.turns is None else tuple(made.turns.counts.tolist()),
+            session_waits=None if made.turns is None else made.turns.describe_waits(),
             repeated_prompts=count_repeated_prompts(made),
             runs=self.options.repeat,
             tokenizer=self.options.tokenizer or made.tokenizer or None,

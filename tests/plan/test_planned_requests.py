@@ -1,7 +1,10 @@
-"""Cancellations: which requests of a plan are cancelled, and how people write it."""
+"""Planned requests: which are cancelled and how people write it, and which wait for which."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.plan import draw_cancellations
+from loadgen.plan.planned_requests import Turns, WaitFacts, make_waits
 from loadgen.plan.request_sources import RandomStream
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_point, parse_cancel_rate
 
@@ -105,3 +109,82 @@ def test_keys_that_cannot_be_are_refused_by_name(keys: dict[str, object], words:
     with pytest.raises(UsageError) as refused:
         profile.build(keys)
     assert words in str(refused.value)
+
+
+# Two sessions: a main line 0, 1, 4 with a sub-agent 2, 3 beside 1 that 4 joins; and a chain of two.
+TREE = Turns(
+    np.array([0, 5, 7]),
+    np.array([0, 10, 20, 30, 40, 0, 50]),
+    make_waits(
+        [(), (0,), (0,), (2,), (1, 3), (), (5,)],
+        [0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0, 0],
+        ("main", "explore"),
+        [0, 1, 2, 3, 4, 0, 5],
+    ),
+)
+
+
+def describe(turns: Turns) -> tuple[list[int], list[int], WaitFacts | None]:
+    return turns.begins.tolist(), turns.delays_ns.tolist(), turns.describe_waits()
+
+
+def test_waits_are_of_the_sessions_that_are_chosen() -> None:
+    assert TREE.waits is not None
+    TREE.waits.check(TREE.begins)
+    chosen = TREE.choose(np.array([1, 0, 0]))
+    assert describe(chosen) == (
+        [0, 2, 7, 12],
+        [0, 50, 0, 10, 20, 30, 40, 0, 10, 20, 30, 40],
+        WaitFacts(
+            before=((), (0,), (), (2,), (2,), (4,), (3, 5), (), (7,), (7,), (9,), (8, 10)),
+            lanes=(0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0),
+            depths=(0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0),
+            roles=(0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0),
+            role_names=("main", "explore"),
+            tool_ns=(0, 5, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4),
+        ),
+    )
+    assert describe(TREE.choose(np.array([0]))) == describe(TREE.take_first(1))
+    assert TREE.list_chosen(np.array([1, 0])).tolist() == [5, 6, 0, 1, 2, 3, 4]
+    cut = TREE.cut(4).scale_delays(0.5)
+    assert (cut.begins.tolist(), cut.delays_ns.tolist()) == ([0, 4], [0, 5, 10, 15])
+    assert cut.waits is not None
+    assert cut.waits.list_before(3) == [2]
+
+
+def test_a_chain_has_no_branches_and_is_kept_if_more_is_known_of_it() -> None:
+    assert TREE.has_branches
+    chain = TREE.choose(np.array([1]))
+    assert not chain.has_branches
+    assert chain.describe_waits() is not None
+    assert chain.waits is not None
+    plain = msgspec.structs.replace(chain, waits=msgspec.structs.replace(chain.waits, tool_ns=None))
+    assert plain.describe_waits() is None
+
+
+def test_a_failed_request_has_those_that_wait_for_it_directly_or_not() -> None:
+    assert TREE.waits is not None
+    for failed, dependents in ((0, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (3, [4]), (4, []), (5, [6])):
+        marked = np.arange(7) == failed
+        assert np.flatnonzero(TREE.waits.mark_dependents(marked)).tolist() == dependents
+
+
+@loop_over(
+    ("changes", "message"),
+    [
+        ({"before": ((), (0,), (0,), (3,), (1, 3), (), (5,))}, "request 3 waits for one"),
+        ({"before": ((), (0,), (0,), (2,), (1, 3), (), (4,))}, "request 6 waits for one"),
+        ({"before": ((), (0,), (0,), (2,), (1, 3), (4,), (5,))}, "request 5 waits for one"),
+        ({"before": ((), (0,))}, "waits are of 2 requests, and there are 7"),
+        ({"lanes": (1, 0, 1, 1, 0, 0, 0)}, "request 0 begins a session"),
+        ({"roles": (0, 0, 1, 2, 0, 0, 0)}, "request 3 has a lane, depth, role"),
+        ({"depths": (0, 0)}, "waits are of 7 requests, and there are 7"),
+    ],
+)
+def test_waits_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    facts = TREE.describe_waits()
+    assert facts is not None
+    with pytest.raises(ValueError, match=message):
+        msgspec.structs.replace(facts, **changes).make_waits().check(TREE.begins)
