@@ -40,6 +40,9 @@ VERBS = {
     ),
 }
 
+# What `loadgen data` does by a word of its own, in place of a file.
+DATA_VERBS: dict[str, Verb] = {}
+
 # By feature: the tables of the core that it adds to, and its module with the rows.
 FEATURES: dict[str, dict[str, str]] = {
     "traces": {"settings": "trace_settings"},

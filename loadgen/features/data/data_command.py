@@ -16,6 +16,7 @@ from loadgen.base.parsing import Parser, integer_between, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_json
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features import DATA_VERBS
 from loadgen.features.data import export_plan, row_kinds
 from loadgen.features.data.data_preview import PlanPreview
 from loadgen.plan import plan, profile, request_sources
@@ -51,12 +52,13 @@ def data_parser() -> argparse.ArgumentParser:
     """Make the parser of `loadgen data`; flags that are not given are absent from its result."""
     parser = Parser(
         prog="loadgen data",
-        usage="%(prog)s [FILE] [FLAG ...]",
+        usage="%(prog)s [FILE] [FLAG ...]" + "".join(f"\n       %(prog)s {name} …" for name in DATA_VERBS),
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         description="Show what a file holds as a run would send it: kind, rows, lengths, shared prefixes, "
         "arrivals, what is left out, and one request. Nothing is sent. Without FILE: random prompts.",
-        epilog="The flags are those of `loadgen bench`.",
+        epilog="The flags are those of `loadgen bench`. "
+        + " ".join(f"`loadgen data {name}`: {verb.summary}." for name, verb in DATA_VERBS.items()),
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="as --dataset-path FILE or --trace FILE, by what it holds")
@@ -88,8 +90,11 @@ def data_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run `loadgen data`: print the preview of the plan, and write --export-requests; return the exit code 0.
 
-    Raises UsageError. Nothing is sent.
+    A word of DATA_VERBS runs that instead (a file of this name is `./NAME`). Raises UsageError. Nothing is
+    sent.
     """
+    if argv and argv[0] in DATA_VERBS:
+        return DATA_VERBS[argv[0]].run(argv[1:])
     values = parse_words(data_parser(), argv, intermixed=True)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
     if (file := options.get("file")) is not None:
