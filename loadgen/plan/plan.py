@@ -46,6 +46,7 @@ from loadgen.plan.request_sources import (
 )
 from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
 from loadgen.settings.table import SOURCE_KEYS, join_rows
+from loadgen.settings.validation import find_flag
 from loadgen.wire.openai import Chat, Completions, Dialect
 
 _USUAL_S = 5  # of a request
@@ -140,9 +141,9 @@ class Plan(msgspec.Struct, frozen=True):
         return replace(self, dialect=dialect, fields=fields, adaptation=adaptation)
 
     def refuses_ignore_eos(self, engine: Engine) -> bool:
-        """Whether ignore_eos is set but not sent, since the engine or this server refuses it."""
+        """Whether ignore_eos is set but not sent: the API lacks it, or the engine or server refuses it."""
         refused = not engine.takes_ignore_eos or "ignore_eos" in self.adaptation.left_out
-        return self.profile.ignore_eos and refused
+        return self.profile.ignore_eos and (refused or "ignore_eos" in self.dialect.lacks)
 
     def payload(self, index: int) -> dict[str, Any]:
         """Return the JSON object of request `index`."""
@@ -370,7 +371,14 @@ def make_shared_fields(
 ) -> tuple[dict[str, Any], list[str]]:
     """Make the fields that all requests share, and notes on fields that cannot be sent; raises UsageError."""
     sampling, more, notes = profile.sampling, dict[str, Any](), []
-    if profile.ignore_eos and engine.takes_ignore_eos:
+    if lacking := [find_flag(name) for name in sampling if name in dialect.lacks]:
+        raise UsageError(
+            f"{dialect.path} has no field for {', '.join(lacking)}: leave it out, or use --extra-body if the "
+            "server takes such a field, or --backend openai-chat"
+        )
+    if profile.ignore_eos and "ignore_eos" in dialect.lacks:
+        notes.append(f"ignore_eos is not sent: {dialect.path} has no such field, so answers may be shorter")
+    elif profile.ignore_eos and engine.takes_ignore_eos:
         sampling["ignore_eos"] = True
     elif profile.ignore_eos and engine.forces_length:
         more["generation_config"] = engine.forces_length
@@ -380,7 +388,7 @@ def make_shared_fields(
         )
     elif profile.ignore_eos:
         notes.append(f"ignore_eos is not sent: {engine.name} refuses it, so answers may be shorter")
-    if profile.chat_template_kwargs and isinstance(dialect, Chat):
+    if profile.chat_template_kwargs and dialect.chat:
         more["chat_template_kwargs"] = profile.chat_template_kwargs
     elif profile.chat_template_kwargs and (profile.dataset_name != "custom" or profile.skip_chat_template):
         # The prompts of `custom` are rendered here.

@@ -25,7 +25,7 @@ from loadgen.features import import_rows
 from loadgen.plan.planned_requests import DataFacts, Requests, Turns
 from loadgen.plan.profile import Profile, list_shipped, read_toml
 from loadgen.settings.setting import RequestSource
-from loadgen.wire.openai import Chat, Dialect
+from loadgen.wire.openai import Dialect
 
 if TYPE_CHECKING:
     from loadgen.base.json_lines import OpenedFile
@@ -155,11 +155,11 @@ class ModelTarget(msgspec.Struct, frozen=True):
 
     def takes_ids(self, dialect: Dialect) -> bool:
         """Whether prompts may be sent as token ids in this API of the engine."""
-        return self.engine.takes_ids and not isinstance(dialect, Chat)
+        return self.engine.takes_ids and not dialect.chat
 
     def name_text_api(self, dialect: Dialect) -> str:
         """Name the API, or the engine, that takes text and not token ids, for a message."""
-        return "the chat API" if isinstance(dialect, Chat) else self.engine.name
+        return "the chat API" if dialect.chat else self.engine.name
 
     @property
     def no_tokenizer(self) -> str:

@@ -32,6 +32,7 @@ Answer = Any
 _EMPTY = (b"", b"null", b"false", b"[]")
 _ROLE = b'"role"'  # a message of another API, and no error
 _NO_MESSAGE = "an error without a message"
+_NO_IDS = "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
 
 Written = str | list[Any] | dict[str, Any] | None  # text, or parts of it (Mistral, Databricks, Anthropic)
@@ -502,6 +503,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
     path: str
     cumulative: ClassVar[bool] = False  # a message repeats those before it
+    chat: ClassVar[bool] = False  # takes messages by role, around which the server puts its chat template
+    lacks: ClassVar[frozenset[str]] = frozenset()  # of vLLM's sampling names: it has no such field
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """Make a request's own fields; raises UsageError if the API cannot take such a prompt."""
@@ -510,6 +513,10 @@ class Dialect(msgspec.Struct, frozen=True):
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         """Make the fields that all requests share; sampling is spelled as in vLLM."""
         raise NotImplementedError
+
+    def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Convert a body of OpenAI's chat API to one of this API, if that takes messages by role."""
+        return body
 
     def rename_limit(self, field: str) -> Dialect:
         """Return this API with another field name for the length of an answer, if it has a choice."""
@@ -553,12 +560,8 @@ class _OpenAI(Dialect, frozen=True):
         return replace(self, limit_field=field)
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
-        fields: dict[str, Any] = {**sampling, "stream": stream}
-        if stream:
-            fields["stream_options"] = {"include_usage": True}
-            if running_usage:
-                fields["stream_options"]["continuous_usage_stats"] = True
-        return fields
+        options = {"include_usage": True, **({"continuous_usage_stats": True} if running_usage else {})}
+        return {**sampling, "stream": stream, **({"stream_options": options} if stream else {})}
 
     def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         return self._messages.decode_lines(lines)
@@ -579,14 +582,13 @@ class Chat(_OpenAI, frozen=True):
     """`/v1/chat/completions`: text in, content, reasoning and tool calls out."""
 
     path: str = "/v1/chat/completions"
+    chat: ClassVar[bool] = True
     limit_field: str = "max_completion_tokens"  # `transformers serve` knows only `max_tokens`
     _messages: ClassVar = msgspec.json.Decoder(ChatMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         if not isinstance(prompt, str):
-            raise UsageError(
-                "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"
-            )
+            raise UsageError(_NO_IDS)
         messages = [{"role": "user", "content": prompt}]
         return {"model": model, "messages": messages, self.limit_field: output_tokens}
 

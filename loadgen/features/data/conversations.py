@@ -24,7 +24,7 @@ from loadgen.features.data import bodies, recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, Turns, fingerprint, make_turns
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.wire.openai import Chat, Dialect
+from loadgen.wire.openai import Dialect
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 # The schema's table: which role may follow which; "" is the begin.
@@ -376,7 +376,7 @@ class RecordedTurns:
         body = {"model": model, "messages": recorded.make_history(), **recorded.make_settings()}
         if self.output_lens[i] > 0:
             body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
-        return body
+        return dialect.convert_chat(body)
 
     def name_row(self, i: int) -> str:
         """Name request i by the row of the turn that it answers, and its conversation."""
@@ -406,7 +406,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     --output-len replaces the recorded limits. Raises UsageError for other rows, and another API than chat.
     """
     conversations = Conversations(lines)
-    if not isinstance(inputs.dialect, Chat):
+    if not inputs.dialect.chat:
         raise bodies.refuse_api(lines, kind, inputs.dialect, "openai-chat")
     answers, turns = _order_answers(conversations, inputs)
     output_lens = conversations.output_lens[answers]

@@ -26,7 +26,6 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN, DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.plan.tokenizers import find_optional_tokenizer, load_tokenizer
-from loadgen.wire.openai import Chat
 
 KIND = "custom"
 FLAG = "--dataset-path"
@@ -72,7 +71,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     )
     lens = input_lens[which], np.array(output_lens, np.int64)[which]
     listed = FileTexts(sent, which, lens, lines.path, [lines.number(i) for i in order])
-    twice = isinstance(inputs.dialect, Chat) and not profile.skip_chat_template
+    twice = inputs.dialect.chat and not profile.skip_chat_template
     return SourcedRequests(listed, facts, tokenizer=tokenizer, notes=(_ONCE,) if twice else ())
 
 
@@ -99,7 +98,7 @@ def _apply_templates(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], I
 
     Over the chat API the server does that, and texts stay as they are. Raises UsageError where one is needed.
     """
-    profile, by_server = inputs.profile, isinstance(inputs.dialect, Chat)
+    profile, by_server = inputs.profile, inputs.dialect.chat
     tokenizer = find_optional_tokenizer(inputs.subject)
     if tokenizer is None and (by_server or profile.skip_chat_template):
         return texts, np.full(len(texts), UNKNOWN_LEN, np.int64), ""

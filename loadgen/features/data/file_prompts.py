@@ -14,7 +14,6 @@ from loadgen.base.parsing import MOST_TOKENS
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.wire.openai import Chat
 
 _NO_LENGTH = (
     "has no `output_tokens`: give each row its own, or pass --output-len N for all (custom_output_len in a "
@@ -75,7 +74,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     rows = recognised_rows.order_rows(len(lines), inputs)
     counting = PromptTokens(inputs, input_lens)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
-    chat = isinstance(inputs.dialect, Chat)
+    chat = inputs.dialect.chat
     for i, fields in enumerate(row_kinds.read_objects(lines, kind)):
         prompt = row_kinds.decode_value(lines, i, fields, "prompt", _TEXT_OR_IDS)
         if not prompt:
@@ -151,7 +150,7 @@ class PromptTokens:
         if importlib.util.find_spec("transformers") is None:
             self.why_not = _NO_TRANSFORMERS
             return None
-        chat = isinstance(inputs.dialect, Chat)
+        chat = inputs.dialect.chat
         if chat and profile.skip_chat_template:
             self.why_not = "--skip-chat-template, and the server applies its own"
             return None

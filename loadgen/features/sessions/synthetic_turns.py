@@ -33,7 +33,7 @@ from loadgen.plan.request_sources import (
     SourcedRequests,
     WordCounts,
 )
-from loadgen.wire.openai import Chat, Dialect
+from loadgen.wire.openai import Dialect
 
 CORPUS = "corpus"
 _MOST_TEXTS = 4096  # of messages, in memory
@@ -78,9 +78,9 @@ class SyntheticTurns:
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """Make the chat body of request i, with the server's `answers` in place of generated ones."""
-        body = dialect.make_request(model, self.message(i), int(self.output_lens[i]))
-        body["messages"] = [*self._history(i, answers), *body["messages"]]
-        return body
+        messages = [*self._history(i, answers), {"role": "user", "content": self.message(i)}]
+        limit = getattr(dialect, "limit_field", "max_tokens")
+        return dialect.convert_chat({"model": model, "messages": messages, limit: int(self.output_lens[i])})
 
     def digest(self) -> str:
         """Return a hash of all lengths and of the messages of the first 64 requests."""
@@ -128,7 +128,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     """
     profile, stream = inputs.profile, inputs.stream
     turns = profile.turns or 1
-    if not isinstance(inputs.dialect, Chat):
+    if not inputs.dialect.chat:
         raise UsageError(
             f"--turns makes conversations of the chat API, and requests go to {inputs.dialect.path}: use "
             "--backend openai-chat"

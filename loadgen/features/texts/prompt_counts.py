@@ -25,7 +25,6 @@ from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import display
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient, ServerAddress
-from loadgen.wire.openai import Chat
 
 _GROUP = 64  # words that are counted together
 _EIGHTH, _FEWEST_EIGHTHS = 8, 3  # words of a group that are counted apart; how many such make prompts
@@ -97,9 +96,9 @@ class PromptCounter:
     async def _ask_tokenize(self, client: ControlClient, text: str) -> ControlAnswer:
         """Ask /tokenize, in vLLM's form, to count a text."""
         body: dict[str, Any] = {"model": self._plan.model, "prompt": text}
-        if isinstance(self._plan.dialect, Chat):
-            message = self._plan.dialect.make_request(self._plan.model, text, 1)["messages"]
-            body = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
+        if self._plan.dialect.chat:
+            message = {"role": "user", "content": text}
+            body = {"model": self._plan.model, "messages": [message], "add_generation_prompt": True}
             if template := self._plan.fields.get("chat_template_kwargs"):
                 body["chat_template_kwargs"] = template
         return await self._ask_server(client, _TOKENIZE, body, _PATH_S)

@@ -120,7 +120,7 @@ class _PromptRun:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
                 answer, kind = await self._ask_prompt(control.full, prompt.text, share_s)
-                takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
+                takes_ids = self.subject.engine.takes_ids and not self.plan.dialect.chat
                 if kind in _REFUSED and not answers and takes_ids:
                     try:
                         self.tokenizer = self._load_tokenizer()
@@ -130,7 +130,7 @@ class _PromptRun:
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
                     return make_empty_fingerprint(f"the server is gone: {answer.failure}")
-        form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
+        form = answer_check.CHAT if self.plan.dialect.chat else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
     def _load_tokenizer(self) -> Tokenizer:
