@@ -43,7 +43,8 @@ VERBS = {
 # What `loadgen data` does by a word of its own, in place of a file.
 DATA_VERBS: dict[str, Verb] = {}
 
-# By feature: the tables of the core that it adds to, and its module with the rows.
+# By feature: the tables of the core that it adds to, and its module with the rows. An API is a table of its
+# own, by the end of its path, since a run imports one of them.
 FEATURES: dict[str, dict[str, str]] = {
     "traces": {"settings": "trace_settings"},
     "shapes": {
@@ -75,7 +76,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "sections": "speculation_lines",
     },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
-    "sglang": {"apis": "generate_api"},
+    "sglang": {"/generate": "generate_api"},
     "export": {"rows": "request_rows"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},
     "saturation": {"saturation": "saturation_rule"},

@@ -45,6 +45,7 @@ from loadgen.plan.request_sources import (
     make_arrival_rng,
 )
 from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
+from loadgen.settings.request_settings import API_PATHS
 from loadgen.settings.table import SOURCE_KEYS, join_rows
 from loadgen.settings.validation import find_flag
 from loadgen.wire.openai import Chat, Completions, Dialect
@@ -56,12 +57,9 @@ _ENDS = "requests are sent for {:g} s; those still running then are finished"
 _PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS = 2048
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
-# Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
-_APIS: dict[str, Callable[[], Dialect]] = {"/chat/completions": Chat, "/completions": Completions}
-_BACKENDS = {"openai-chat": "/chat/completions"}
-for module in import_rows("apis"):
-    _APIS |= module.APIS
-    _BACKENDS |= module.BACKENDS
+# How the paths of APIs end, by which an endpoint of one's own is known too: the longer of two comes first.
+_OPENAI: dict[str, Callable[[], Dialect]] = {"/chat/completions": Chat, "/completions": Completions}
+_ENDINGS = tuple(dict.fromkeys([*_OPENAI, *API_PATHS.values()]))
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -156,9 +154,15 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.json.encode(merge_fields(request, self.fields))
 
     def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
-        """Return the body of request `index` with the server's own answers in its history."""
-        requests = cast(TurnRequests, self.requests)
-        request = requests.request_after(index, answers, self.dialect, self.model)
+        """Return the body of request `index` with the server's own answers in its history.
+
+        Where the server keeps that, the body has what is new in the turn, and each answer is a state.
+        """
+        requests, dialect = cast(TurnRequests, self.requests), self.dialect
+        if dialect.keeps_history:
+            request = dialect.continue_request(requests.request(index, dialect, self.model), answers[-1])
+        else:
+            request = requests.request_after(index, answers, dialect, self.model)
         return msgspec.json.encode(merge_fields(request, self.fields))
 
     def digest(self) -> str:
@@ -347,23 +351,36 @@ def _find_offsets(profile: Profile, stream: RandomStream, most: int) -> tuple[In
 def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str]:
     """Choose the API by --endpoint and --backend, with the engine's length field; return it and its path.
 
-    Raises UsageError if the endpoint is of no known API, or of another one than --backend.
+    Raises UsageError if the endpoint is of no known API, or of another one than --backend, or if the API
+    keeps no history where `assistant` is the server.
     """
-    wanted = _BACKENDS.get(profile.backend)
-    own = _APIS[wanted or "/completions"]().path
+    wanted = API_PATHS.get(profile.backend)
+    own = make_dialect(wanted or "/completions").path
     path = subject.endpoint or (subject.prefix + own.removeprefix("/v1") if own.startswith("/v1") else own)
     path = path if path.startswith("/") else f"/{path}"
-    api = next((ending for ending in _APIS if path.partition("?")[0].endswith(ending)), None)
+    api = next((ending for ending in _ENDINGS if path.partition("?")[0].endswith(ending)), None)
     if api is None:
-        raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_APIS)}")
+        raise UsageError(f"--endpoint {path}: must end in one of {', '.join(_ENDINGS)}")
     if wanted not in (None, api):
         raise UsageError(
             f"--backend {profile.backend} needs an endpoint ending in {wanted}, not {path}: leave out "
             "--endpoint, or pass --backend openai for the API of the endpoint"
         )
     if api == "/chat/completions" and subject.engine.max_tokens_field:
-        return Chat(limit_field=subject.engine.max_tokens_field), path + subject.query
-    return _APIS[api](), path + subject.query
+        dialect: Dialect = Chat(limit_field=subject.engine.max_tokens_field)
+    else:
+        dialect = make_dialect(api)
+    dialect = dialect.keep_history() if profile.assistant == "server" else dialect
+    return dialect, path + subject.query
+
+
+def make_dialect(ending: str) -> Dialect:
+    """Make the API whose path ends so; a feature's is imported with its first use."""
+    if ending in _OPENAI:
+        return _OPENAI[ending]()
+    (module,) = import_rows(ending)
+    dialect: Dialect = module.API()
+    return dialect
 
 
 def make_shared_fields(
@@ -394,6 +411,7 @@ def make_shared_fields(
         # The prompts of `custom` are rendered here.
         raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
     fields = dialect.make_fields(sampling, profile.stream, profile.continuous_usage)
+    notes += dialect.list_notes(engine.name, sampling)
     return merge_fields({**fields, **more}, profile.extra_body), notes
 
 

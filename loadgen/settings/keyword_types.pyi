@@ -33,7 +33,7 @@ class WorkloadOptions(TypedDict, total=False):
     turns: int | None
     think_time: str | float
     turn_delays: str | float
-    assistant: Literal["recorded", "live"]
+    assistant: Literal["recorded", "live", "server"]
     session_header: str
     turn_timeout: float | None
     users: int | None

@@ -17,6 +17,7 @@ from loadgen.base.text import quote_value
 from loadgen.settings.setting import NO_KEYWORD, OUTPUT, REQUESTS, RUN, SERVER, KeyRows, Makes, setting
 
 APIS = ("openai", "openai-chat", "vllm", "sglang")
+API_PATHS = {"openai-chat": "/chat/completions", "sglang": "/generate"}  # how they end
 _FOLLOWING = ("openai", "vllm")  # of completions, unless the endpoint is another API's
 # Ours, and what vLLM, its benchmark_serving.py, SGLang, aiperf and guidellm call the same API.
 _NAMES = {

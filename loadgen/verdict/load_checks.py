@@ -218,7 +218,7 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server counts other prompt lengths than were planned."""
     records = run.records
     comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
-    if run.facts.profile.assistant == "live":  # whose prompts hold the server's own answers
+    if run.facts.profile.assistant != "recorded":  # whose prompts hold the server's own answers
         comparable &= run.begins
     if not comparable.any():
         return None

@@ -1,9 +1,9 @@
-"""OpenAI: requests and messages of its two APIs, text in any form of them, and the Dialect of every API."""
+"""OpenAI: requests and messages of its two APIs, and the Dialect of every API."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import NOT_JSON, read_error_text
+from loadgen.wire.written import Written, WrittenText, has_written, read_written
 
 # What a message carries, as far as it shows by itself; `records.decoded_stream` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
@@ -35,83 +36,9 @@ _NO_MESSAGE = "an error without a message"
 _NO_IDS = "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
 
-Written = str | list[Any] | dict[str, Any] | None  # text, or parts of it (Mistral, Databricks, Anthropic)
-
-# The keys of a part under which text lies; True: what is there is reasoning. Others are not text of a model:
-# ids, signatures, encrypted reasoning, data of pictures and sounds.
-_KEYS: Final = {
-    "text": False,
-    "content": False,
-    "refusal": False,
-    "transcript": False,  # of audio
-    "name": False,
-    "function": False,
-    "custom": False,
-    "thinking": True,
-    "reasoning": True,
-    "reasoning_content": True,
-    "summary": True,  # of reasoning
-}
-# Of a tool call: text, or the object that it is.
-_OBJECTS: Final = frozenset(("arguments", "input", "partial_json"))
-_OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  # types begin so
-
 
 def _join_phrase(parts: Iterable[str]) -> str:
     return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
-
-
-class WrittenText(msgspec.Struct, frozen=True, gc=False):
-    """The text that a model wrote in a part of a message: the answer, and apart from it the reasoning."""
-
-    answer: str = ""
-    reasoning: str = ""
-
-
-def read_written(value: Any, thought: bool = False) -> WrittenText:
-    """Collect the text in a value of any JSON form; all of it is reasoning if `thought`.
-
-    Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
-    """
-    answer: list[str] = []
-    reasoning: list[str] = []
-    _append_text(value, thought, answer, reasoning)
-    return WrittenText("".join(answer), "".join(reasoning))
-
-
-def has_written(value: Any) -> bool:
-    """Whether `read_written` finds any text; ends at the first: each message of a tool call is checked."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):
-                return True
-    elif isinstance(value, list):
-        for part in value:
-            if has_written(part):
-                return True
-    return isinstance(value, str) and value != ""
-
-
-def _is_thought(part: dict[str, Any]) -> bool:
-    kind = part.get("type")
-    return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
-
-
-def _append_text(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
-    """Append the texts in a value to `answer`, or to `reasoning` if `thought` or where it is marked so."""
-    if isinstance(value, str):
-        (reasoning if thought else answer).append(value)
-    elif isinstance(value, list):
-        for part in value:
-            _append_text(part, thought, answer, reasoning)
-    elif isinstance(value, dict):
-        thought = thought or _is_thought(value)
-        for key, part in value.items():
-            if key in _KEYS:
-                _append_text(part, thought or _KEYS[key], answer, reasoning)
-            elif key in _OBJECTS and part:
-                text = part if isinstance(part, str) else msgspec.json.encode(part).decode()
-                _append_text(text, thought, answer, reasoning)
 
 
 class PromptDetails(msgspec.Struct, gc=False):
@@ -505,6 +432,7 @@ class Dialect(msgspec.Struct, frozen=True):
     cumulative: ClassVar[bool] = False  # a message repeats those before it
     chat: ClassVar[bool] = False  # takes messages by role, around which the server puts its chat template
     lacks: ClassVar[frozenset[str]] = frozenset()  # of vLLM's sampling names: it has no such field
+    keeps_history: ClassVar[bool] = False  # the server keeps a session's: a turn sends what is new in it
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """Make a request's own fields; raises UsageError if the API cannot take such a prompt."""
@@ -517,6 +445,25 @@ class Dialect(msgspec.Struct, frozen=True):
     def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Convert a body of OpenAI's chat API to one of this API, if that takes messages by role."""
         return body
+
+    def keep_history(self) -> Dialect:
+        """Return this API with the history of sessions on the server; raises UsageError if it has none."""
+        raise UsageError(
+            f"--assistant server has the server keep the history, and {self.path} sends it with each turn: "
+            "use --backend openai-responses, or --assistant live"
+        )
+
+    def read_state(self, lines: bytes | bytearray) -> dict[str, Any] | None:
+        """Return what the next turn needs of an answer whose history the server keeps; None without it."""
+        raise NotImplementedError
+
+    def continue_request(self, request: dict[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request with what is new in its turn alone, after the answer of this state."""
+        raise NotImplementedError
+
+    def list_notes(self, engine: str, asked: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what an engine, by its name, does not do in this API as the fields that are asked say."""
+        yield from ()
 
     def rename_limit(self, field: str) -> Dialect:
         """Return this API with another field name for the length of an answer, if it has a choice."""

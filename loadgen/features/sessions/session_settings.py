@@ -112,9 +112,11 @@ class SessionKeys(KeyRows, frozen=True):
             "delays of a file are as recorded, or by --turn-delays X"),))
     turn_delays: str = _session(RECORDED_DELAYS, "recorded (default), none, or a factor on the recorded ones",
         metavar="X", convert=_check_delays, keyword="str | float")
-    # `live` sends the server's own answers back as the history.
-    assistant: Literal["recorded", "live"] = _session("recorded", "whose answers are sent back: the recorded "
-        "ones (the same prompts for every server), or its own", choices=("recorded", "live"))
+    # `live` sends the server's own answers back as the history, `server` leaves the history to the server.
+    assistant: Literal["recorded", "live", "server"] = _session("recorded", "whose answers are sent back: "
+        "the recorded ones (the same prompts for every server), its own, or none: it keeps them "
+        "(/v1/responses)",
+        choices=("recorded", "live", "server"))
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
         metavar="NAME", check=_check_header_name, **_own)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",

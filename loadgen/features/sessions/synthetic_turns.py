@@ -246,6 +246,6 @@ def _count_reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int
     follows[turns.begins[:-1]] = False
     before = np.flatnonzero(follows) - 1
     known = int(made.input_lens[before].sum())
-    if profile.assistant == "live":
+    if profile.assistant != "recorded":
         known += int(made.output_lens[before].sum())
     return known + made.shared_tokens

@@ -13,7 +13,8 @@ from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
-from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message, read_written
+from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
+from loadgen.wire.written import read_written
 
 _REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 
@@ -30,14 +31,14 @@ def make_turns(
         raise UsageError(
             f"--session-header {profile.session_header} and --header give it two values: leave one out"
         )
-    live = profile.assistant == "live"
+    answered = profile.assistant != "recorded"
     # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     decoder = Decoder(plan.dialect, profile.stream, planned=planned)
     job = SessionJob(
         turns,
-        answer_of=_make_live_judge(decoder, plan.dialect) if live else _make_judge(decoder),
-        body_after=plan.body_after if live else None,
+        answer_of=_make_live_judge(decoder, plan.dialect) if answered else _make_judge(decoder),
+        body_after=plan.body_after if answered else None,
         header=profile.session_header,
         users=profile.users or 0,
         user_rate_per_s=profile.user_rate or 0.0,
@@ -51,14 +52,21 @@ def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:
 
 
 def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:
-    """Make the judge of turns whose answers are sent back: it returns the message, None for a failure."""
+    """Make the judge of turns whose answers the next one needs: it returns the message, or the state.
+
+    It returns None for a failure.
+    """
     judged = _make_judge(decoder)
 
     def answer_of(capture: Capture) -> Answer | None:
         if judged(capture) is None:
             return None
         lines = _read_lines(capture, decoder.streamed)
-        return _make_message(dialect.read_messages(lines))
+        return (
+            dialect.read_state(lines)
+            if dialect.keeps_history
+            else _make_message(dialect.read_messages(lines))
+        )
 
     return answer_of
 

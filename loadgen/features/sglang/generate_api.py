@@ -173,6 +173,4 @@ def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
     return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=abort, meta=meta)
 
 
-# By the ends of their paths, and by the values of --backend that mean them.
-APIS = {"/generate": Generate}
-BACKENDS = {"sglang": "/generate"}
+API = Generate

@@ -139,7 +139,8 @@ class PromptCounter:
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
         if sampling := untrusted.read_mapping(fields.get("sampling_params")):
             fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
-        return merge_fields(plan.dialect.make_request(plan.model, text, self._output_tokens), fields)
+        request = plan.dialect.make_request(plan.model, text, self._output_tokens)
+        return merge_fields(request, fields)
 
     async def _ask_server(
         self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
