@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from loadgen.base import parsing
 from loadgen.base.arrays import Int64
+from loadgen.base.block_hashes import chain_hashes
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
-from loadgen.features.traces.trace_blocks import BlockContent, chain_hashes
+from loadgen.features.traces.trace_blocks import BlockContent
 from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, replay
 from loadgen.features.traces.trace_rows import (
     Hashes,

@@ -13,15 +13,13 @@ import hashlib
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Int64
+from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes, mix_words
 from loadgen.features.traces.trace_rows import Hashes
 
-_UInt64 = NDArray[np.uint64]
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
 _WORD = 2**64
-SERVER_BLOCK = 16  # vLLM's on GPUs; SGLang's pages are of one token
 
 
 def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
@@ -36,9 +34,9 @@ def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
 def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
     """Make the tokens of blocks as indices below `count`, int64[len(ids) × block]."""
     start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
-    states = _mix(ids.astype(np.int64).view(np.uint64) + _mix(start))
+    states = mix_words(ids.astype(np.int64).view(np.uint64) + mix_words(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    places = _mix((states[:, None] + steps).ravel())
+    places = mix_words((states[:, None] + steps).ravel())
     places >>= np.uint64(32)
     places *= np.uint64(count)
     places >>= np.uint64(32)
@@ -47,13 +45,8 @@ def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
 
 def scope_hashes(ids: Int64, scope: int) -> Int64:
     """Return hashes mixed with a scope's number: equal ones stay equal only within a scope."""
-    begin = _mix(np.array([(scope + _GOLDEN) % _WORD], np.uint64))
-    return _mix(ids.astype(np.int64).view(np.uint64) + begin).view(np.int64)
-
-
-def chain_hashes(before: Int64, ids: Int64) -> Int64:
-    """Return the hashes of lists of ids from those of the lists without their last id, and these ids."""
-    return _mix(before.view(np.uint64) + _mix(ids.astype(np.int64).view(np.uint64))).view(np.int64)
+    begin = mix_words(np.array([(scope + _GOLDEN) % _WORD], np.uint64))
+    return mix_words(ids.astype(np.int64).view(np.uint64) + begin).view(np.int64)
 
 
 class BlockContent(msgspec.Struct, frozen=True):
@@ -105,16 +98,6 @@ class IdTexts:
     def prompt(self, places: Int64) -> msgspec.Raw:
         """Return the JSON of the ids at these indices."""
         return msgspec.Raw(b"[" + self._texts.take(places).tobytes()[:-1] + b"]")
-
-
-def _mix(words: _UInt64) -> _UInt64:
-    """Apply SplitMix64's finaliser to each word, in place."""
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58_476D_1CE4_E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D0_49BB_1331_11EB)
-    words ^= words >> np.uint64(31)
-    return words
 
 
 class PrefixReuse(msgspec.Struct, frozen=True):

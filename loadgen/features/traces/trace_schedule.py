@@ -11,12 +11,10 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_rows import TraceRows
+from loadgen.plan.arrival import find_grid_ns
 from loadgen.plan.planned_requests import CAPS, ScheduleFacts
 from loadgen.plan.profile import Profile
 
-_FINEST_GRID_NS = 1_000_000  # a millisecond is the unit of many traces
-_OFF = 0.01  # of the step
-_ENOUGH_INSTANTS = 16  # fewer may have a step in common by chance
 _WINDOW = "--trace-window {}: give START:END in seconds, as 600:1200; either may be left out"
 
 
@@ -180,24 +178,6 @@ class TraceSchedule(msgspec.Struct, frozen=True):
             idle_cut_s=cut_ns / SECOND_NS,
         )
         return cls(offsets_ns, facts, tuple(notes))
-
-
-def find_grid_ns(at_ns: Int64) -> int:
-    """Find the step, over a millisecond, of which all times are multiples; 0: none, or too few times.
-
-    Each may be off by a hundredth of the step: Mooncake's steps of 3 s are off by up to 3 ms.
-    """
-    instants = np.unique(at_ns)
-    gaps = np.diff(instants)
-    if len(instants) < _ENOUGH_INSTANTS:
-        return 0
-    after = instants - instants[0]
-    step = float(after[-1]) / float(np.rint(gaps / gaps.min()).sum())
-    off = np.abs(after - np.rint(after / step) * step)
-    if off.max() > step * _OFF:
-        return 0
-    rounded = round(step / _FINEST_GRID_NS) * _FINEST_GRID_NS
-    return rounded if rounded > _FINEST_GRID_NS else 0
 
 
 def spread_times(at_ns: Int64, grid_ns: int, rng: np.random.Generator) -> Int64:

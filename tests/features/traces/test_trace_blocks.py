@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from loadgen.base.block_hashes import SERVER_BLOCK
 from loadgen.features.traces.trace_blocks import (
-    SERVER_BLOCK,
     BlockContent,
     IdTexts,
     find_prefix_reuse,

@@ -1,0 +1,1 @@
+"""Workloads: how requests arrive, how long they are, what they share, measured before any is sent."""

@@ -1,0 +1,261 @@
+"""Fidelity: how far a workload is from the one that it was made of: arrivals, lengths, reuse, sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.text import wrap_text
+from loadgen.figures.workloads.arrival_scales import ArrivalFigures, measure_arrivals
+from loadgen.figures.workloads.joint_lengths import JointLengths, measure_lengths
+from loadgen.figures.workloads.load_columns import LoadColumns
+from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reuse
+from loadgen.figures.workloads.session_shape import (
+    SessionShape,
+    count_requests,
+    find_delays_ns,
+    measure_sessions,
+)
+
+_LABEL, _CELL = 34, 14  # columns of a line
+_SAME_RATE = 0.02  # two rates that differ by less are one
+
+
+class WorkloadFigures(msgspec.Struct, frozen=True):
+    """All that is measured of one workload; None: it has no times, no blocks, no sessions."""
+
+    name: str
+    requests: int
+    arrivals: ArrivalFigures | None
+    lengths: JointLengths
+    reuse: ReuseFigures | None
+    sessions: SessionShape | None
+    notes: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        """Encode the figures as JSON: times in seconds, lengths in tokens, null if unknown."""
+        encoded: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda column: column.tolist())
+        return encoded
+
+
+def measure_workload(load: LoadColumns) -> WorkloadFigures:
+    """Measure a workload."""
+    return WorkloadFigures(
+        load.name,
+        len(load),
+        None if load.times_ns is None else measure_arrivals(load.times_ns),
+        measure_lengths(load.input_lens, load.output_lens),
+        measure_reuse(load),
+        measure_sessions(load),
+        load.notes,
+    )
+
+
+class Measure(StrEnum):
+    """How two workloads are compared in one figure."""
+
+    RATIO = "ratio"  # the second over the first
+    POINTS = "points"  # the second less the first, of shares in percent
+    DIFFERENCE = "difference"
+    DISTANCE = "KS"  # the greatest difference of two distributions, 0 to 1 (Kolmogorov and Smirnov)
+
+
+class FidelityFigure(msgspec.Struct, frozen=True):
+    """One figure of two workloads, and how far they are apart; None where a value is not known."""
+
+    label: str
+    first: float | None
+    second: float | None
+    measure: Measure
+    apart: float | None
+
+
+class Fidelity(msgspec.Struct, frozen=True):
+    """How far the second of two workloads is from the first."""
+
+    first: str
+    second: str
+    figures: tuple[FidelityFigure, ...]
+    remarks: tuple[str, ...] = ()
+
+    def find(self, label: str) -> FidelityFigure | None:
+        """Return the figure with a label; None if both have none."""
+        return next((figure for figure in self.figures if figure.label == label), None)
+
+    def json(self) -> dict[str, Any]:
+        """Encode the comparison as JSON."""
+        encoded: dict[str, Any] = msgspec.to_builtins(self)
+        return encoded
+
+    def lines(self, first: str, second: str) -> Iterator[str]:
+        """Yield the comparison in lines of 80 columns, the two workloads under these short names."""
+        yield f"{'':<{_LABEL}}{first:>{_CELL}}{second:>{_CELL}}{'apart':>{_CELL}}"
+        for figure in self.figures:
+            cells = (format_value(figure.first), format_value(figure.second), format_apart(figure))
+            yield f"{figure.label:<{_LABEL}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
+        for remark in self.remarks:
+            yield from wrap_text(remark)
+
+
+def format_value(value: float | None) -> str:
+    """Format a figure in four digits, without decimals from 1,000 on; "" if it is None."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def format_apart(figure: FidelityFigure) -> str:
+    """Format how far two workloads are apart in a figure: × 1.02, +0.3 points, KS 0.004."""
+    if figure.apart is None:
+        return ""
+    if figure.measure is Measure.RATIO:
+        return f"× {figure.apart:.3f}"
+    if figure.measure is Measure.DISTANCE:
+        return f"KS {figure.apart:.4f}"
+    return f"{figure.apart:+.2f}" + (" points" if figure.measure is Measure.POINTS else "")
+
+
+def find_ks_distance(own: NDArray[Any], other: NDArray[Any]) -> float | None:
+    """Return the greatest difference of two samples' distributions, 0 to 1; None if one is empty."""
+    if not len(own) or not len(other):
+        return None
+    own, other = np.sort(own), np.sort(other)
+    distance = 0.0
+    for values in (own, other):
+        places = [np.searchsorted(column, values, "right") / len(column) for column in (own, other)]
+        distance = max(distance, float(np.abs(places[0] - places[1]).max()))
+    return distance
+
+
+def compare_workloads(first: LoadColumns, second: LoadColumns) -> Fidelity:
+    """Compare a workload, the second, with the one that it was made of."""
+    return compare_measured((first, measure_workload(first)), (second, measure_workload(second)))
+
+
+def compare_measured(
+    first: tuple[LoadColumns, WorkloadFigures], second: tuple[LoadColumns, WorkloadFigures]
+) -> Fidelity:
+    """Compare two workloads whose figures are measured already; figures that neither has are left out."""
+    (own, one), (other, two) = first, second
+    figures = [
+        _compare_ratio("requests", one.requests, two.requests),
+        *_compare_arrivals(own, one.arrivals, other, two.arrivals),
+        *_compare_lengths(own, one.lengths, other, two.lengths),
+        *_compare_reuse(one.reuse, two.reuse),
+        *_compare_sessions(own, one.sessions, other, two.sessions),
+    ]
+    kept = tuple(
+        figure for figure in figures if (figure.first, figure.second, figure.apart) != (None, None, None)
+    )
+    return Fidelity(one.name, two.name, kept, tuple(_list_remarks(one, two)))
+
+
+def _compare_ratio(label: str, first: float | None, second: float | None) -> FidelityFigure:
+    ratio = second / first if first and second is not None else None
+    return FidelityFigure(label, first, second, Measure.RATIO, ratio)
+
+
+def _compare_difference(
+    label: str, values: Sequence[float | None], measure: Measure = Measure.DIFFERENCE
+) -> FidelityFigure:
+    first, second = values
+    apart = second - first if first is not None and second is not None else None
+    return FidelityFigure(label, first, second, measure, apart)
+
+
+def _compare_samples(label: str, first: NDArray[Any], second: NDArray[Any]) -> FidelityFigure:
+    return FidelityFigure(label, None, None, Measure.DISTANCE, find_ks_distance(first, second))
+
+
+def _compare_arrivals(
+    own: LoadColumns, first: ArrivalFigures | None, other: LoadColumns, second: ArrivalFigures | None
+) -> Iterator[FidelityFigure]:
+    """Yield rate, gaps as they are and over their mean, and the dispersion at each scale of either."""
+    pairs = ((first, own), (second, other))
+    rates = [None if each is None else each.rate_per_s for each, _ in pairs]
+    yield _compare_ratio("requests/s", *rates)
+    yield _compare_ratio("gaps, CV", *(None if each is None else each.gap_cv for each, _ in pairs))
+    gaps = [load.find_gaps_ns() for _, load in pairs]
+    yield _compare_samples("gaps", *gaps)
+    if all(column.any() for column in gaps):
+        yield _compare_samples("gaps / their mean", *(column / column.mean() for column in gaps))
+    scales = (scale.window for each, _ in pairs if each is not None for scale in each.scales)
+    for window in dict.fromkeys(scales):
+        indices = [None if each is None else each.find_index(window) for each, _ in pairs]
+        yield _compare_ratio(f"dispersion over {window}", *indices)
+
+
+def _compare_lengths(
+    own: LoadColumns, first: JointLengths, other: LoadColumns, second: JointLengths
+) -> Iterator[FidelityFigure]:
+    """Yield the mean and the distribution of prompts and answers, and how their ranks go along."""
+    for name, facts, columns in (
+        ("prompt", (first.input, second.input), (own.input_lens, other.input_lens)),
+        ("answer", (first.output, second.output), (own.output_lens, other.output_lens)),
+    ):
+        yield _compare_ratio(f"{name} tokens, mean", *(None if each is None else each.mean for each in facts))
+        yield _compare_samples(f"{name} tokens", *(lens[lens > 0] for lens in columns))
+    correlations = (first.rank_correlation, second.rank_correlation)
+    yield _compare_difference("rank correlation of the two", correlations)
+
+
+def _compare_reuse(first: ReuseFigures | None, second: ReuseFigures | None) -> Iterator[FidelityFigure]:
+    """Yield the reuse of caches without a limit and of the size at which the shares differ most."""
+    shares = [None if each is None else 100 * each.share for each in (first, second)]
+    yield _compare_difference("prefix reuse (%)", shares, Measure.POINTS)
+    if first is not None and second is not None:
+        sizes = max(first.sizes, second.sizes, key=len)
+        own, other = (
+            np.array([100 * each.find_share(size) for size in sizes.tolist()]) for each in (first, second)
+        )
+        at = int(np.abs(other - own).argmax())
+        label = f"in a cache of {sizes[at]:,.0f} tokens"
+        yield _compare_difference(label, (float(own[at]), float(other[at])), Measure.POINTS)
+    distances = [
+        None if each is None or not each.distances else each.distances[1] for each in (first, second)
+    ]
+    yield _compare_ratio("tokens between two uses, P50", *distances)
+    gaps_s = [None if each is None or not each.gaps_s else each.gaps_s[1] for each in (first, second)]
+    yield _compare_ratio("seconds between two uses, P50", *gaps_s)
+
+
+def _compare_sessions(
+    own: LoadColumns, first: SessionShape | None, other: LoadColumns, second: SessionShape | None
+) -> Iterator[FidelityFigure]:
+    """Yield how many sessions there are, their requests, pauses, and the requests of sub-agents."""
+    shapes = (first, second)
+    yield _compare_ratio("sessions", *(None if each is None else each.sessions for each in shapes))
+    means = (None if each is None else each.requests.mean for each in shapes)
+    yield _compare_ratio("requests of a session, mean", *means)
+    if own.sessions is not None and other.sessions is not None:
+        counts = (count_requests(own.sessions), count_requests(other.sessions))
+        yield _compare_samples("requests of a session", *counts)
+    yield _compare_samples("pauses before requests", find_delays_ns(own), find_delays_ns(other))
+    deep = [
+        100 * (1 - each.by_depth[0] / sum(each.by_depth)) if each is not None and each.by_depth else None
+        for each in shapes
+    ]
+    yield _compare_difference("requests of sub-agents (%)", deep, Measure.POINTS)
+
+
+def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[str]:
+    """Yield what another rate does to the figures: it is a sample's, or a scaled workload's."""
+    rates = [None if each.arrivals is None else each.arrivals.rate_per_s for each in (first, second)]
+    if not rates[0] or not rates[1] or abs(rates[1] / rates[0] - 1) < _SAME_RATE:
+        return
+    ratio = rates[1] / rates[0]
+    yield f"The second workload has {ratio:.3g} times the rate: compare its gaps over their mean."
+    if ratio < 1:
+        thinned = (
+            f"{scale.window} {1 + ratio * (scale.index - 1):.3g}"
+            for scale in (first.arrivals.scales if first.arrivals is not None else ())
+        )
+        yield (
+            f"Of each request kept or left out by chance the dispersion would be {', '.join(thinned)}: "
+            "1 + ratio × (index − 1)."
+        )
