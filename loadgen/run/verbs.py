@@ -30,7 +30,7 @@ def importing() -> Iterator[None]:
 
 
 class Verb(NamedTuple):
-    """A verb of the command; each folder's table VERBS maps names to these."""
+    """A verb of the command; each folder's table VERBS maps names to these, DATA_VERBS words of `data`."""
 
     group: str  # of --help
     summary: str
@@ -45,12 +45,12 @@ class Verb(NamedTuple):
         return int(command(argv))
 
 
-def find_verbs() -> dict[str, Verb]:
+def find_verbs(table: str = "VERBS") -> dict[str, Verb]:
     """Import each folder; return the verbs of all by name, those of `run` first, then by folder."""
     here = os.path.dirname(os.path.dirname(__file__))  # pkgutil would import `inspect`, 5 ms of --help
     packages = (each.name for each in os.scandir(here) if os.path.exists(f"{each.path}/__init__.py"))
     folders = sorted(packages, key=lambda name: (name != "run", name))
     tables: list[Mapping[str, Verb]] = [
-        getattr(import_module(f"loadgen.{folder}"), "VERBS", {}) for folder in folders
+        getattr(import_module(f"loadgen.{folder}"), table, {}) for folder in folders
     ]
-    return {name: verb for table in tables for name, verb in table.items()}
+    return {name: verb for rows in tables for name, verb in rows.items()}

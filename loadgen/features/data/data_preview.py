@@ -75,8 +75,8 @@ class PlanPreview(msgspec.Struct, frozen=True):
             yield "clipped", _count_nouns(facts.clipped, "request")
         how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
         unknown = "known only to the server; --tokenizer DIR counts them here"
-        yield "prompts", _describe_lengths(self.input, len(made), unknown) + how
-        yield "answers", _describe_lengths(facts.output, len(made), "as long as the model makes them")
+        yield "prompts", describe_lengths(self.input, len(made), unknown) + how
+        yield "answers", describe_lengths(facts.output, len(made), "as long as the model makes them")
         if facts.reuse is not None:
             yield (
                 "prefix reuse",
@@ -152,7 +152,7 @@ def _count_nouns(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
+def describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
     """Return lengths in words, with how many of the requests have none; `unknown` if all have none."""
     if lengths is None:
         return unknown
