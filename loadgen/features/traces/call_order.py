@@ -1,0 +1,239 @@
+"""Call order: which calls of a recorded session each call waited for, and which connection each took.
+
+A call waited for every call of its own agent, of that agent's ancestors and of its descendants that had ended
+when it began; agents that are not above one another work side by side. Of those, the calls that another one
+of them waited for are left out: it follows from the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.plan.planned_requests import Waits, make_waits
+
+UNKNOWN_NS = -1  # an end, or a pause, that is not recorded
+MAIN = "main"
+_NONE = -1
+
+
+class RecordedCalls:
+    """The calls of one session in the order of their begins, filled one by one.
+
+    `agents` are indices into `parents`, which has each agent's parent and -1 of the main line, and `roles`.
+    """
+
+    def __init__(self) -> None:
+        self.begins_ns: list[int] = []
+        self.ends_ns: list[int] = []  # none before its begin
+        self.agents: list[int] = []
+        self.pauses_ns: list[int] = []  # recorded after the call before it; UNKNOWN_NS: by its times
+        self.tools_ns: list[int] = []  # of the pause, in which tools worked
+        self.parents, self.roles = [_NONE], [MAIN]
+
+    def __len__(self) -> int:
+        return len(self.begins_ns)
+
+    def add_agent(self, parent: int, role: str) -> int:
+        """Add an agent below another, and return its index."""
+        self.parents.append(parent)
+        self.roles.append(role)
+        return len(self.parents) - 1
+
+    def add(
+        self, begin_ns: int, end_ns: int, agent: int = 0, pause_ns: int = UNKNOWN_NS, tool_ns: int = 0
+    ) -> None:
+        """Add a call of an agent."""
+        self.begins_ns.append(begin_ns)
+        self.ends_ns.append(max(begin_ns, end_ns))
+        self.agents.append(agent)
+        self.pauses_ns.append(pause_ns)
+        self.tools_ns.append(tool_ns)
+
+    @property
+    def depths(self) -> list[int]:
+        """How many agents are above each agent."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent == _NONE else depths[parent] + 1)
+        return depths
+
+
+class _EndedCalls:
+    """The calls that have ended, by agent: what a call that begins now waits for.
+
+    A call is redundant where the new one also waits for a later call of a related agent that began after its
+    end. So of each agent and its subtree the latest call is kept, and its own calls by their ends.
+    """
+
+    def __init__(self, begins_ns: Sequence[int], ends_ns: Sequence[int], parents: Sequence[int]) -> None:
+        self._begins_ns, self._ends_ns, self._parents = begins_ns, ends_ns, parents
+        agents = len(parents)
+        self._own: list[list[int]] = [[] for _ in range(agents)]  # by their ends
+        self._latest_own, self._latest = [_NONE] * agents, [_NONE] * agents  # of itself; of its subtree
+        self._last_end_ns = [_NONE] * agents  # of its subtree
+        self._live: list[dict[int, None]] = [{} for _ in range(agents)]  # children that may be waited for
+
+    def add(self, call: int, agent: int) -> None:
+        """Add a call of an agent that ended, not before any that was added."""
+        self._own[agent].append(call)
+        self._latest_own[agent] = max(self._latest_own[agent], call)
+        child = _NONE
+        while agent != _NONE:
+            self._latest[agent] = max(self._latest[agent], call)
+            self._last_end_ns[agent] = self._ends_ns[call]
+            if child != _NONE:
+                self._live[agent][child] = None
+            child, agent = agent, self._parents[agent]
+
+    def list_before(self, agent: int) -> list[int]:
+        """List the calls that a call of this agent waits for, if it begins now, ascending."""
+        ancestors, above = [], self._parents[agent]
+        while above != _NONE:
+            ancestors.append(above)
+            above = self._parents[above]
+        bound = max((self._latest_own[each] for each in ancestors), default=_NONE)
+        latest = max(bound, self._latest[agent])
+        found = [call for each in ancestors for call in self._list_needed(each, latest)]
+        return sorted([*found, *self._list_subtree(agent, bound)])
+
+    def _list_subtree(self, agent: int, bound: int) -> Iterator[int]:
+        """Yield the calls of a subtree that neither one of it nor the call `bound` makes redundant."""
+        latest = self._latest[agent]
+        yield from (call for call in self._list_needed(agent, latest) if not self._is_redundant(call, bound))
+        bound = max(bound, self._latest_own[agent])
+        live = self._live[agent]
+        for child in list(live):
+            last_ns = self._last_end_ns[child]
+            if bound > self._latest[child] and last_ns <= self._begins_ns[bound]:
+                del live[child]  # for all that follows, too: the bound only rises
+            else:
+                yield from self._list_subtree(child, bound)
+
+    def _list_needed(self, agent: int, latest: int) -> Iterator[int]:
+        """Yield an agent's own calls that the call `latest` does not make redundant."""
+        for call in reversed(self._own[agent]):
+            if self._ends_ns[call] < self._begins_ns[latest]:
+                return
+            if not self._is_redundant(call, latest):
+                yield call
+
+    def _is_redundant(self, call: int, later: int) -> bool:
+        """Whether a call ended before another, which is later in order, began; False for none."""
+        return later > call and self._ends_ns[call] <= self._begins_ns[later]
+
+
+def find_order(
+    begins_ns: Sequence[int], ends_ns: Sequence[int], agents: Sequence[int], parents: Sequence[int]
+) -> list[list[int]]:
+    """Find the calls that each call of a session waited for, as indices below its own, ascending.
+
+    Calls are in the order of their begins, from 0 ns up. Of two that began at once, and have no duration, the
+    second waited for the first. The work is that of sorting the ends, and of what is found.
+    """
+    ended = _EndedCalls(begins_ns, ends_ns, parents)
+    running: list[tuple[int, int]] = []  # a heap
+    order = []
+    for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
+        while running and running[0][0] <= begin_ns:
+            _, over = heapq.heappop(running)
+            ended.add(over, agents[over])
+        order.append(ended.list_before(agent))
+        heapq.heappush(running, (end_ns, call))
+    return order
+
+
+def assign_lanes(begins_ns: Sequence[int], ends_ns: Sequence[int], agents: Sequence[int]) -> list[int]:
+    """Assign each call a lane of its agent: that of the call that ended last before it, else a new one.
+
+    Lanes are numbered in the order of their first calls, so that the first call is of lane 0. Calls of one
+    lane waited for one another, directly or not.
+    """
+    free: dict[int, list[tuple[int, int]]] = {}  # lanes of each agent, by their ends
+    running: list[tuple[int, int, int, int]] = []
+    lanes: list[int] = []
+    count = 0
+    for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
+        while running and running[0][0] <= begin_ns:
+            ended_ns, _, lane, of = heapq.heappop(running)
+            free.setdefault(of, []).append((ended_ns, lane))
+        if free.get(agent):
+            _, lane = free[agent].pop()
+        else:
+            lane, count = count, count + 1
+        lanes.append(lane)
+        heapq.heappush(running, (end_ns, call, lane, agent))
+    return lanes
+
+
+class SessionTrees:
+    """The order of the calls of many sessions, joined session after session.
+
+    Begins may be rounded down to multiples of `grid_ns`. Ends are then too, where the order is found: a call
+    that ended before another began is never after it.
+    """
+
+    def __init__(self, grid_ns: int = 1) -> None:
+        self._grid_ns = grid_ns
+        self._before: list[list[int]] = []
+        self._lanes: list[int] = []
+        self._depths: list[int] = []
+        self._roles: list[int] = []
+        self._names: dict[str, int] = {MAIN: 0}
+        self._tools_ns: list[int] = []
+        self._delays_ns: list[int] = []
+        self.counts: list[int] = []  # calls of each session
+
+    def add(self, calls: RecordedCalls) -> None:
+        """Add a session with calls in the order of their begins, which count from its own begin.
+
+        A call's delay is its recorded pause if it waits for one call of its own agent alone; else the time
+        from the latest end of those that it waits for, or of a root from the session's begin.
+        """
+        first = len(self._before)
+        depths = calls.depths
+        ends_ns = [end_ns // self._grid_ns * self._grid_ns for end_ns in calls.ends_ns]
+        order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
+        for i, before in enumerate(order):
+            self._before.append([first + earlier for earlier in before])
+            agent, delay_ns = calls.agents[i], calls.pauses_ns[i]
+            alone = [calls.agents[earlier] for earlier in before] == [agent]
+            if delay_ns == UNKNOWN_NS or not alone:
+                since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
+                delay_ns = max(0, calls.begins_ns[i] - since_ns)
+            self._delays_ns.append(delay_ns)
+            self._tools_ns.append(min(calls.tools_ns[i], delay_ns))
+            self._depths.append(depths[agent])
+            self._roles.append(self._names.setdefault(calls.roles[agent], len(self._names)))
+        self._lanes += assign_lanes(calls.begins_ns, ends_ns, calls.agents)
+        self.counts.append(len(calls))
+
+    def make(self, tools: bool) -> tuple[Waits, Int64]:
+        """Make the waits of all calls, with the tools' times if those are recorded, and the delays (ns)."""
+        waits = make_waits(
+            self._before,
+            self._lanes,
+            self._depths,
+            self._roles,
+            tuple(self._names),
+            self._tools_ns if tools else None,
+        )
+        return waits, np.array(self._delays_ns, np.int64)
+
+
+def reorder_waits(waits: Waits, order: Int64) -> Waits:
+    """Return the waits of requests in another order, in which those of a session keep theirs.
+
+    `order` is int64[requests], the earlier index of each.
+    """
+    counts = np.diff(waits.starts)[order]
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    at = np.arange(starts[-1]) + np.repeat(waits.starts[order] - starts[:-1], counts)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    tool_ns = None if waits.tool_ns is None else waits.tool_ns[order]
+    lanes, depths, roles = waits.lanes[order], waits.depths[order], waits.roles[order]
+    return Waits(starts, places[waits.before[at]], lanes, depths, roles, waits.role_names, tool_ns)

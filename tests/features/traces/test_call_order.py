@@ -1,0 +1,136 @@
+"""Call order: what each recorded call waited for, against the plain definition of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.features.traces.call_order import RecordedCalls, SessionTrees, assign_lanes, find_order
+
+Calls = tuple[list[int], list[int], list[int], list[int]]  # begins, ends, agents, parents
+
+
+def path(agent: int, parents: Sequence[int]) -> list[int]:
+    above = []
+    while agent >= 0:
+        above.append(agent)
+        agent = parents[agent]
+    return above
+
+
+def list_precedences(calls: Calls) -> list[set[int]]:
+    """Every call that a call waited for, by the plain definition: related agents, ended when it began."""
+    begins, ends, agents, parents = calls
+    paths = [set(path(agent, parents)) for agent in range(len(parents))]
+    return [
+        {
+            p
+            for p in range(c)
+            if ends[p] <= begins[c] and (agents[p] in paths[agents[c]] or agents[c] in paths[agents[p]])
+        }
+        for c in range(len(begins))
+    ]
+
+
+def close(order: Sequence[Sequence[int]] | Sequence[set[int]]) -> list[set[int]]:
+    reached: list[set[int]] = []
+    for before in order:
+        reached.append(set(before).union(*(reached[p] for p in before)))
+    return reached
+
+
+@st.composite
+def recorded_calls(draw: st.DrawFn) -> Calls:
+    agents = draw(st.integers(1, 6))
+    parents = [-1, *(draw(st.integers(0, agent - 1)) for agent in range(1, agents))]
+    times = st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, len(parents) - 1))
+    calls = sorted(draw(st.lists(times, max_size=24)), key=lambda call: call[0])
+    begins = [begin for begin, _, _ in calls]
+    return begins, [begin + took for begin, took, _ in calls], [agent for _, _, agent in calls], parents
+
+
+@given(recorded_calls())
+def test_order_is_the_plain_definition_transitively_reduced(calls: Calls) -> None:
+    order, plain = find_order(*calls), list_precedences(calls)
+    reached = close(order)
+    reduced = [sorted(p for p in before if not any(p in reached[q] for q in before)) for before in plain]
+    assert order == reduced
+    assert reached == close(plain)
+
+
+@given(recorded_calls())
+def test_calls_of_a_lane_waited_for_one_another(calls: Calls) -> None:
+    begins, ends, agents, _ = calls
+    lanes, reached = assign_lanes(begins, ends, agents), close(find_order(*calls))
+    assert sorted(set(lanes)) == list(range(len(set(lanes))))
+    for lane in set(lanes):
+        own = [call for call, of in enumerate(lanes) if of == lane]
+        assert len({agents[call] for call in own}) == 1
+        assert all(before in reached[after] for before, after in pairwise(own))
+
+
+@pytest.mark.parametrize(
+    ("calls", "order", "lanes"),
+    [
+        pytest.param([(0, 2, 0), (3, 5, 0), (6, 7, 0)], [[], [0], [1]], [0, 0, 0], id="chain"),
+        pytest.param(
+            [(0, 2, 0), (3, 5, 0), (4, 6, 0), (7, 9, 0)], [[], [0], [0], [1, 2]], [0, 0, 1, 1], id="fan-in"
+        ),
+        pytest.param(
+            [(0, 2, 0), (3, 5, 1), (3, 6, 2), (5, 7, 1), (8, 9, 0)],
+            [[], [0], [0], [1], [2, 3]],
+            [0, 1, 2, 1, 0],
+            id="two-agents",
+        ),
+        pytest.param(
+            [(0, 2, 0), (3, 9, 1), (4, 5, 0), (10, 11, 0)], [[], [0], [0], [1, 2]], [0, 1, 0, 0], id="behind"
+        ),
+        pytest.param([(0, 1, 1), (2, 3, 0)], [[], [0]], [0, 1], id="agent-first"),
+    ],
+)
+def test_order_of_small_sessions(
+    calls: list[tuple[int, int, int]], order: list[list[int]], lanes: list[int]
+) -> None:
+    begins, ends, agents = (list(column) for column in zip(*calls, strict=True))
+    assert find_order(begins, ends, agents, [-1, 0, 0]) == order
+    assert assign_lanes(begins, ends, agents) == lanes
+
+
+def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
+    calls = RecordedCalls()
+    agent = calls.add_agent(0, "explore")
+    calls.add(0, 2)
+    calls.add(3, 5, agent, pause_ns=9)  # it waits for another agent's call: its pause is of its own line
+    calls.add(3, 4)
+    calls.add(6, 8, pause_ns=4, tool_ns=3)
+    calls.add(9, 9, agent, pause_ns=1, tool_ns=3)
+    trees = SessionTrees()
+    trees.add(calls)
+    trees.add(calls)
+    waits, delays_ns = trees.make(tools=True)
+    assert delays_ns.tolist() == [0, 1, 1, 1, 1] * 2
+    assert waits.tool_ns is not None
+    assert waits.tool_ns.tolist() == [0, 0, 0, 1, 1] * 2
+    assert waits.list_before(8) == [6, 7]
+    assert waits.role_names == ("main", "explore")
+    assert waits.depths.tolist() == [0, 1, 0, 0, 1] * 2
+    waits.check(np.array([0, 5, 10]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("agents", [1, 10_000])
+def test_a_hundred_thousand_calls_are_ordered_in_seconds(agents: int) -> None:
+    rng = np.random.default_rng(5)
+    begins = np.sort(rng.integers(0, 10**7, 100_000))
+    ends = begins + rng.integers(0, 3000, 100_000)
+    of = rng.integers(0, agents, 100_000).tolist()
+    began = time.perf_counter()
+    order = find_order(begins.tolist(), ends.tolist(), of, [-1] + [0] * (agents - 1))
+    assert time.perf_counter() - began < 20
+    assert len(order) == 100_000
