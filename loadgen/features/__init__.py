@@ -46,7 +46,7 @@ DATA_VERBS: dict[str, Verb] = {}
 # By feature: the tables of the core that it adds to, and its module with the rows. An API is a table of its
 # own, by the end of its path, since a run imports one of them.
 FEATURES: dict[str, dict[str, str]] = {
-    "traces": {"settings": "trace_settings"},
+    "traces": {"replays": "trace_formats", "settings": "trace_settings"},
     "shapes": {
         "columns": "shape_figures",
         "parts": "shape_figures",

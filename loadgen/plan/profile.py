@@ -330,7 +330,7 @@ def _count_whole_sessions(turns: Any) -> int:
 def _has_own_times(keys: Mapping[str, Any]) -> bool:
     """Whether these keys of a profile, as far as given, select the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
-    return traced and keys.get("self_timed") is not False
+    return traced and keys.get("self_timed") is not False and keys.get("trace_replay") != "closed"
 
 
 def _takes_every_row(keys: Mapping[str, Any]) -> bool:
@@ -427,9 +427,18 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     path = locate(name_or_path)
     table = keep_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
-    made = validate_table(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
+    made = validate_table(Profile, _fill_replay({"name": path.stem, **table, **overrides}), str(path), typed)
     check_conflicts(join_rows(*SUBJECTS), made.__dict__, overrides)
     return drop_stale_description(made, table, overrides)
+
+
+def _fill_replay(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return keys with how the trace that they name is sent, by its format, unless they say it."""
+    trace = keys.get("trace")
+    if not trace or type(trace) is not str or "trace_replay" in keys:
+        return keys
+    (feature,) = import_rows("replays")
+    return {**keys, "trace_replay": feature.choose_replay(keys)}
 
 
 def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,6 +463,6 @@ def drop_stale_description(made: Profile, table: Mapping[str, Any], overrides: M
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """Make a profile of these keys; raises UsageError that names a wrong key and the nearest valid one."""
-    made = validate_table(Profile, table, origin)
+    made = validate_table(Profile, _fill_replay(table), origin)
     check_conflicts(join_rows(*SUBJECTS), made.__dict__, table)
     return made

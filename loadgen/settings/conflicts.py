@@ -93,7 +93,8 @@ def replays_trace(values: Values) -> bool:
 
 def is_timed(values: Values) -> bool:
     """Whether requests are sent at the times of a trace."""
-    return replays_trace(values) and values["self_timed"] is not False
+    own = values["self_timed"] is not False and values["trace_replay"] != "closed"
+    return replays_trace(values) and own
 
 
 def is_stepped(values: Values) -> bool:

@@ -70,6 +70,7 @@ class WorkloadOptions(TypedDict, total=False):
     trace: str
     trace_format: TraceFormat
     self_timed: bool
+    trace_replay: Literal["recorded", "closed"]
     trace_window: str
     speed_up: float
     trace_max_input_len: int

@@ -16,6 +16,7 @@ EXCERPTS = Path(__file__).parents[1] / "data" / "traces"
 MOONCAKE = EXCERPTS / "mooncake_conversation.jsonl"
 AZURE = EXCERPTS / "azure_2023_conv.csv"
 SERVEGEN = EXCERPTS / "servegen_r1_chunk-2-trace.csv"
+WEKA_AGENTS = EXCERPTS / "weka_agents.jsonl"
 SUBJECT = ModelTarget(UNKNOWN, "m", vocab_size=4000)
 
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens

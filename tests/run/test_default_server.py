@@ -50,7 +50,7 @@ SILENT = [
     "timed_trace_sec_multiplier", "every_input_len", "every_output_len", "prompt_corpus", "compat",
     "input_dist", "output_dist", "prefix_groups", "prefix_zipf", "trace_format", "self_timed",
     "trace_window", "speed_up", "trace_max_input_len", "trace_max_output_len", "trace_too_long",
-    "trace_idle_cap", "trace_jitter",
+    "trace_idle_cap", "trace_jitter", "trace_replay",
     # the run
     "transport", "http2", "source_address", "request_timeout", "stall_timeout", "repeat", "selftest",
     "fingerprint", "observe", "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures",

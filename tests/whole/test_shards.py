@@ -99,8 +99,8 @@ def test_no_session_is_divided(tmp_path: Path, workers: int) -> None:
     trace.write_text("".join(f"{json.dumps({'id': f's{row}', 'requests': turns})}\n" for row in range(4)))
     with ScriptedServer(CountingApi(owner="vllm")) as server:
         for number in range(2):
-            flags = f"--trace {trace} --trace-format weka --seed 5 --workers {workers} --shard {number}/2"
-            assert bench(server, flags) == 0
+            flags = f"--trace {trace} --trace-replay recorded --seed 5 --workers {workers}"
+            assert bench(server, f"{flags} --shard {number}/2") == 0
         assert len(bodies(server)) == 12
     runs = results()
     shards = [run.facts.shard for run in runs]

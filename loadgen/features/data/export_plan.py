@@ -133,7 +133,7 @@ def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
         words += ["--custom-output-len", "-1" if own else "N", "--disable-shuffle", "--skip-chat-template"]
         more += ["--endpoint", "/v1/chat/completions"] if chat else []
         yield f"or by: vllm bench serve {shlex.join([*words, *more])}"
-    if form == BODIES and made.turns is not None:
+    if form != CONVERSATIONS and made.turns is not None:
         yield (
             "which request follows which answer, and after what delay, is not in it: each row is a request "
             "with its history; the file of the conversations itself is sent as sessions"

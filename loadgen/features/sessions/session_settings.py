@@ -54,9 +54,9 @@ def _check_header_name(value: str) -> str:
 
 
 def _may_be_conversations(values: Values) -> bool:
-    """Whether --turns is given, or a data file without a name or a trace, which may be conversations."""
-    recognised = values["dataset_path"] and values["dataset_name"] is None
-    return values["turns"] is not None or bool(recognised and not values["trace"])
+    """Whether --turns is given, or a data file without a name, or a trace is sent as sessions."""
+    recognised = values["dataset_path"] and values["dataset_name"] is None and not values["trace"]
+    return values["turns"] is not None or bool(recognised) or values["trace_replay"] == "closed"
 
 
 def _has_other_limit(values: Values) -> bool:

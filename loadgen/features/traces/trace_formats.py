@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import Lines
+from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import servegen, trace_rows, weka
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
@@ -19,11 +20,13 @@ from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
 
 FLAG = "--trace"
+RECORDED, CLOSED = "recorded", "closed"
 _SAMPLE = 1000  # rows by which a file is recognised
 _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from one in seconds
 _AZURE = SheetColumns("TIMESTAMP", "ContextTokens", "GeneratedTokens", dated=True)
 _BURSTGPT = SheetColumns("Timestamp", "Request tokens", "Response tokens")
 _HASHED = {"timestamp", "input_length", "output_length"}
+_SESSION_KEYS = {"weka": {"requests"}}  # of a row, by which a format of sessions is known
 _GIVE = "give --trace-format"
 
 
@@ -43,6 +46,7 @@ class TraceKind(msgspec.Struct, frozen=True):
     block: int = 0  # tokens that a hash stands for; 0: no hashes, or the file says it
     columns: SheetColumns | None = None  # of CSV; None: rows are JSON with hashes
     read: Callable[[TraceSource], TraceRows] | None = None  # of a format like no other
+    closed: bool = False  # its sessions are sent as such, unless --trace-replay is given
 
 
 FORMATS = {
@@ -52,7 +56,7 @@ FORMATS = {
     "azure-2023": TraceKind("dates", columns=_AZURE),
     "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
     "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
-    "weka": TraceKind("seconds", read=lambda source: weka.read_weka(source.path, FLAG)),
+    "weka": TraceKind("seconds", read=lambda source: weka.read_weka(source.path, FLAG), closed=True),
     "servegen": TraceKind(
         "seconds",
         read=lambda source: servegen.read_servegen(
@@ -73,7 +77,10 @@ def recognise_format(path: str) -> str:
     at = expand_path(path)
     if at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name):
         return "servegen"
-    lines = Lines.open(path, FLAG)
+    file = OpenedFile(path, FLAG)
+    if found := _find_sessions(file):
+        return found
+    lines = Lines(file)
     row = lines[0].strip()
     if row.startswith((b"{", b"[")):
         return _find_by_keys(lines, row)
@@ -85,6 +92,41 @@ def recognise_format(path: str) -> str:
     raise lines.file.refusal(f"its columns are those of no trace: {_GIVE} {' | '.join(FORMATS)}")
 
 
+def _find_sessions(file: OpenedFile) -> str:
+    """Return the format of a file by the keys of its first row alone, where that is of sessions; else "".
+
+    JSON over many lines is weka's.
+    """
+    row = b""
+    for _, chunk in file.read_chunks():
+        row = (row + chunk).lstrip()
+        if b"\n" in row or len(row) > MOST_ROW_BYTES:
+            break
+    row = row.partition(b"\n")[0].strip()
+    if not row.startswith((b"{", b"[")):
+        return ""
+    try:
+        keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
+    except NOT_JSON:
+        return "weka"
+    return next((name for name, own in _SESSION_KEYS.items() if keys >= own), "")
+
+
+def choose_replay(keys: Mapping[str, Any]) -> str:
+    """Return how a trace is sent that a profile's keys name without --trace-replay: recorded, or closed.
+
+    Its format decides; recorded where that is not known, or its own times are not wanted.
+    """
+    name = keys.get("trace_format") or ""
+    if keys.get("self_timed") is False:
+        return RECORDED
+    try:
+        kind = FORMATS.get(name or _find_sessions(OpenedFile(keys["trace"], FLAG)))
+    except UsageError:  # raised again where the file is read
+        return RECORDED
+    return CLOSED if kind is not None and kind.closed else RECORDED
+
+
 def _has_zone(row: bytes) -> bool:
     """Whether the time in a row's first cell has a time zone: Z, + or a third -."""
     time = row.split(b",")[0].strip()
@@ -92,16 +134,8 @@ def _has_zone(row: bytes) -> bool:
 
 
 def _find_by_keys(lines: Lines, row: bytes) -> str:
-    """Return the format of a JSON file by its first row's keys, weka if that is no JSON of its own.
-
-    Raises UsageError if the format is unknown or ambiguous.
-    """
-    try:
-        keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
-    except NOT_JSON:  # a JSON text over many lines
-        return "weka"
-    if "requests" in keys:
-        return "weka"
+    """Return the format of a JSON file by its first row's keys; raises UsageError if unknown or ambiguous."""
+    keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     if keys >= _HASHED and keys & {"chat_id", "parent_chat_id"}:
         return "bailian"
     if not keys >= _HASHED:

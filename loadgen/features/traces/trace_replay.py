@@ -15,9 +15,10 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
 from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse
-from loadgen.features.traces.trace_formats import TraceSource
+from loadgen.features.traces.trace_formats import CLOSED, TraceSource
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
+from loadgen.features.traces.trace_sessions import TraceSessions
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
@@ -37,6 +38,10 @@ _BITS = 2**64
 
 IDS = "ids"
 _PIECE = 4096  # rows whose hashes are hashed at once
+_NOT_LIVE = (
+    "--assistant live sends the server's answers back, and the prompts of {file} are made of lengths alone, "
+    "without messages: leave it out"
+)
 
 
 class MadeRequests(msgspec.Struct, frozen=True):
@@ -63,21 +68,26 @@ def replay(
     named: tuple[str, str],
     make: Callable[[TraceSelection, int], MadeRequests],
 ) -> SourcedRequests:
-    """Make requests of the trace's rows that a profile selects, with their times; raises UsageError.
+    """Make requests of the trace's rows that a profile selects, with their times or sessions.
 
     `named` are the source of requests and the trace's format. `make` is called with the selected rows, and
     with how many they were before --duration cut them, and makes their requests. Without its own times a
-    trace has no due times.
+    trace has no due times. Raises UsageError.
     """
     profile, (kind, name) = inputs.profile, named
-    window = TraceWindow.parse(profile.trace_window)
-    picked = TraceSelection.select(trace, profile, window, inputs.most)
-    held, schedule = len(picked.places), None
+    window, closed = TraceWindow.parse(profile.trace_window), profile.trace_replay == CLOSED
+    picked = TraceSelection.select(trace, profile, window, None if closed else inputs.most)
+    held, schedule, sessions = len(picked.places), None, None
+    if closed:
+        sessions = TraceSessions.make(trace, picked, profile, inputs.most)
+        picked = sessions.picked
     if profile.timed:
         rng = make_arrival_rng(inputs.stream)
         schedule = TraceSchedule.make(trace, picked.places, profile, window, name, rng)
         picked = picked.take_first(len(schedule.offsets_ns))
     made = make(picked, held)
+    if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
+        raise UsageError(_NOT_LIVE.format(file=trace.file))
     sent = made.requests
     reuse = find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
     facts = DataFacts(
@@ -98,8 +108,14 @@ def replay(
         facts,
         None if schedule is None else schedule.offsets_ns,
         ids_source=made.ids_source,
-        notes=(*trace.notes, *(() if schedule is None else schedule.notes), *made.notes),
+        notes=(
+            *trace.notes,
+            *(trace.timed_notes if sessions is None else sessions.notes),
+            *(() if schedule is None else schedule.notes),
+            *made.notes,
+        ),
         sessions=None if trace.sessions is None else trace.sessions[picked.places],
+        turns=None if sessions is None else sessions.turns,
     )
 
 

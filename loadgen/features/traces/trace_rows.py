@@ -20,6 +20,8 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
+from loadgen.features.traces.call_order import reorder_waits
+from loadgen.plan.planned_requests import Waits
 
 NO_BLOCKS = 0
 _INT64 = 2**63
@@ -56,10 +58,36 @@ class TraceRows(msgspec.Struct, frozen=True):
     file_rows: int = 0  # those that are left out, too
     skipped: dict[str, int] = {}  # rows left out, by why
     notes: tuple[str, ...] = ()
+    timed_notes: tuple[str, ...] = ()  # where rows are sent at their times
     sessions: Int64 | None = None  # int64[rows], of which session each is; None: the format has none
+    waits: Waits | None = None  # what each waits for, by index; None: not known, each has its time alone
+    delays_ns: Int64 | None = None  # int64[rows], before each, as `Turns` has them; None without `waits`
 
     def __len__(self) -> int:
         return len(self.at_ns)
+
+
+def sort_by_time(rows: TraceRows) -> TraceRows:
+    """Return the rows of sessions in the order of their times, which then count from the first.
+
+    Those of one session must be in it already.
+    """
+    order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
+    counts = np.diff(rows.starts)[order]
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    at = np.arange(starts[-1]) + np.repeat(rows.starts[order] - starts[:-1], counts)
+    return replace(
+        rows,
+        at_ns=rows.at_ns[order] - rows.at_ns[order[0]],
+        input_lens=rows.input_lens[order],
+        output_lens=rows.output_lens[order],
+        numbers=rows.numbers[order],
+        hashes=rows.hashes[at],
+        starts=starts,
+        sessions=None if rows.sessions is None else rows.sessions[order],
+        waits=None if rows.waits is None else reorder_waits(rows.waits, order),
+        delays_ns=None if rows.delays_ns is None else rows.delays_ns[order],
+    )
 
 
 class HashLists:

@@ -10,7 +10,17 @@ from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
 from loadgen.settings.prompt_settings import VariationKeys
-from loadgen.settings.setting import TRACES, Conflict, Given, Identity, KeyRows, Makes, RequestSource, setting
+from loadgen.settings.setting import (
+    TRACES,
+    Conflict,
+    Given,
+    Identity,
+    KeyRows,
+    Makes,
+    RequestSource,
+    Values,
+    setting,
+)
 
 TraceFormat = Literal[
     "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
@@ -22,6 +32,16 @@ _TWO_SOURCES = "--trace and {other} are two sources of requests: leave out one o
 _OF_A_TRACE = Conflict(
     replays_trace, "{flag} applies to a trace: pass --trace FILE, or leave it out", Given.WRITTEN
 )
+_ALONE = (
+    "--trace-replay {trace_replay} and --no-self-timed, which sends each request on its own, are two: leave "
+    "out one of them"
+)
+
+
+def _sends_alone(values: Values) -> bool:
+    """Whether requests of a trace are sent by rate or concurrency, without their sessions."""
+    return values["self_timed"] is False
+
 
 # fmt: off
 _trace = partial(setting, Makes.LOAD, group=TRACES, needs=(_OF_A_TRACE,))
@@ -38,6 +58,9 @@ class TraceKeys(KeyRows, frozen=True):
         choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
     self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",
         action=argparse.BooleanOptionalAction)
+    trace_replay: Literal["recorded", "closed"] = _trace("recorded",
+        "closed: its sessions, whose requests wait for answers (default of weka); recorded: at its times",
+        choices=("recorded", "closed"), not_with=(Conflict(_sends_alone, _ALONE),))
     # Either end may be left out.
     trace_window: str = _trace("", "seconds of the trace, as 600:1200", metavar="START:END")
     speed_up: float = _trace(1.0, "of its times: 2 sends them in half (default 1)", read=float, metavar="X",

@@ -55,7 +55,7 @@ def written(directory: Path, content: object) -> Path:
 def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, name: str) -> None:
     path = written(tmp_path, content)
     assert trace_formats.recognise_format(str(path)) == name
-    facts = planned(path).facts
+    facts = planned(path, trace_replay="recorded").facts
     assert facts.schedule is not None
     assert facts.schedule.format == name
 
@@ -201,7 +201,7 @@ def test_the_block_size_is_the_formats(tmp_path: Path, name: str, shared: int) -
 def test_times_and_lengths_are_the_files(
     tmp_path: Path, name: str, content: object, due_ms: list[float], lens: list[tuple[int, int]]
 ) -> None:
-    made = planned(written(tmp_path, content), trace_format=name)
+    made = planned(written(tmp_path, content), trace_format=name, trace_replay="recorded")
     assert offsets_ms(made) == due_ms
     bodies = [json.loads(made.body(i)) for i in range(len(made))]
     assert [(len(body["prompt"]), body["max_tokens"]) for body in bodies] == lens

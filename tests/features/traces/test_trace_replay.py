@@ -270,18 +270,18 @@ def test_servegens_requests_are_the_same_in_any_window() -> None:
 
 
 def test_hashes_of_two_weka_sessions_are_each_ones_own(tmp_path: Path) -> None:
-    made = planned(jsonl(tmp_path, [WEKA, WEKA]))
+    made = planned(jsonl(tmp_path, [WEKA, WEKA]), trace_replay="recorded")
     assert "the 2 sessions of the trace all begin at once, as in its file" in made.notes
     firsts = [prompt for prompt in prompts(made) if len(prompt) == 128]
     assert firsts[0] != firsts[1]
-    shared = planned(jsonl(tmp_path, [{**WEKA, "hash_id_scope": "global"}] * 2))
+    shared = planned(jsonl(tmp_path, [{**WEKA, "hash_id_scope": "global"}] * 2))  # closed: the same prompts
     firsts = [prompt for prompt in prompts(shared) if len(prompt) == 128]
     assert firsts[0] == firsts[1]
     assert shared.facts.skipped == {"no token in the prompt or in the answer": 2}
 
 
 def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
-    made = planned(jsonl(tmp_path, [WEKA] * 3))
+    made = planned(jsonl(tmp_path, [WEKA] * 3), trace_replay="recorded")
     sessions = made.sessions
     assert sessions is not None
     assert len(sessions) == len(made)
@@ -295,7 +295,8 @@ def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
 def test_times_of_wekas_sub_agents_may_count_from_their_own_begin(tmp_path: Path) -> None:
     nested = {"t": 10.0, "type": "subagent", "requests": [{"t": 0.5, "in": 5, "out": 1}]}
     first = {"t": 0.0, "in": 5, "out": 1}
-    assert offsets_ms(planned(jsonl(tmp_path, [{"requests": [first, nested]}]))) == [0, 10_500]
+    path = jsonl(tmp_path, [{"requests": [first, nested]}])
+    assert offsets_ms(planned(path, trace_replay="recorded")) == [0, 10_500]
 
 
 def test_a_weka_session_may_fill_a_file_of_many_lines(tmp_path: Path) -> None:
