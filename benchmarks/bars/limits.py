@@ -143,14 +143,14 @@ def evidence(
     """What values in order of sending show of an objective, as `objectives.judged` has it of records."""
     ordered, n = np.sort(values_ms), len(values_ms)
     index = distribution.find_upper_index(n, objective.percentile)
-    over = values_ms > objective.limit_ms
+    over = values_ms > objective.limit
     slow = values_ms > ordered[math.ceil(choose_slow_rank(objective) * n) - 1]
     return ObjectiveEvidence(
         objective=objective,
         samples=n,
         over=int(over.sum()),
-        value_ms=float(np.quantile(values_ms, objective.percentile / 100)),
-        bound_ms=None if index is None else float(ordered[index]),
+        value=float(np.quantile(values_ms, objective.percentile / 100)),
+        bound=None if index is None else float(ordered[index]),
         batches=_batches(over),
         dispersion=measure_dispersion(_batches(slow)),
     )

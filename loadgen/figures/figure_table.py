@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Samples = Callable[[PerRequest], tuple[Int64 | Float64, Bool]]
 
 LATENCY, SPEED, COUNT, PEAK, OURS, RESULT = "latency", "speed", "count", "peak", "ours", "result"
-_UNITS = {"ms": "ms", "tok/s": "tok_s"}  # of a distribution's fields
+UNIT_SUFFIXES = {"ms": "ms", "tok/s": "tok_s"}  # of the names of numbers in a unit
 _WORDS = ("mean", "median", "std")
 DEFAULT_METRICS = ("ttft", "tpot", "itl")
 
@@ -56,7 +56,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     of_prompts: bool = False  # it rests on prompt tokens, which may be unknown
     same_as: str = ""  # the figure that it repeats where there is nothing to tell apart
 
-    is_selectable: bool = True  # by --percentile-metrics and, of a latency, by --slo
+    is_selectable: bool = True  # by --percentile-metrics and --slo
     title: str = ""  # of its section in the result block
     is_extra: bool = False  # its section is printed only where it is asked for by name
     needs_limit: bool = False  # vLLM shows it under --max-concurrency alone
@@ -87,7 +87,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     def words_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Strip the unit from a distribution's field names: mean_ms becomes mean."""
-        return {name.removesuffix(f"_{_UNITS[self.unit]}"): value for name, value in values.items()}
+        return {name.removesuffix(f"_{UNIT_SUFFIXES[self.unit]}"): value for name, value in values.items()}
 
     def statistics(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Map a distribution's fields to result keys: mean, median, std, percentiles; None if no sample.
@@ -243,13 +243,16 @@ _SPEEDS = (
         vllm="none",
     ),
     Figure(
-        key="user_tps", label="Output per User", kind=SPEED, unit="tok/s", higher_is_better=True,
+        key="tps_user", label="Output per User", kind=SPEED, unit="tok/s", higher_is_better=True,
         phase="token", samples=lambda each: (each.user_tok_s(), each.has_user_speed),
-        definition="1 / TPOT, requests with more than one token and a TPOT above 0: what one user sees "
-        "stream in",
-        vllm="AIPerf: *output token throughput per user*, 1 / its inter-token latency, which is our TPOT",
-        title="Output per User (1 / TPOT)", is_extra=True,
-        sentence="per user: {mean:.1f} tok/s mean, {min:.1f} least (1 / TPOT)",
+        definition="(output tokens − those of the first message) / (E2EL − TTFT), requests with a token "
+        "after the first message: what one user sees stream in. 1 / TPOT where the first message has one "
+        "token",
+        vllm="AA-AgentPerf: *output speed*, the tokens per second after the first chunk "
+        "([methodology](https://artificialanalysis.ai/methodology/agentperf), 2026-07). AIPerf: *output "
+        "token throughput per user*, InferenceX: *interactivity*, both 1 / our TPOT",
+        title="Output per User (after 1st message)", is_extra=True,
+        sentence="per user: {mean:.1f} tok/s mean, {min:.1f} least (after the first message)",
     ),
     Figure(
         key="output_throughput_per_gpu", field="output_throughput_per_gpu_per_s", label="per GPU", kind=OURS,
@@ -332,8 +335,8 @@ COUNTS, PEAKS, OWN = (
     tuple(figure for figure in FIGURES if figure.kind == kind) for kind in (COUNT, PEAK, OURS)
 )
 COMMON = tuple(figure for figure in FIGURES if figure.is_common)
-JUDGED = {figure.key: figure for figure in LATENCIES if figure.is_selectable}  # an objective's metrics
-SELECTABLE = JUDGED | {figure.key: figure for figure in SPEEDS}
+# What --percentile-metrics and an objective may name.
+SELECTABLE = {figure.key: figure for figure in (*LATENCIES, *SPEEDS) if figure.is_selectable}
 _SGLANGS = frozenset({"total_input_text_tokens", "input_throughput"})  # under its keys, which have no row
 OF_PROMPTS = frozenset(figure.key for figure in FIGURES if figure.of_prompts) | _SGLANGS
 _BY_SUFFIX = {figure.suffix: figure for figure in SELECTABLE.values()}

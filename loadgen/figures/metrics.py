@@ -89,7 +89,7 @@ class Metrics(msgspec.Struct, frozen=True):
     prefill_speed: RateDistribution  # input tokens / TTFT, per request; cached tokens and queues are in it
     prefill_behind: int  # of these, requests sent while another had no token yet: they may have queued
     prefill_queued: float | None  # share of their TTFT in the server's queue, as it reports
-    user_tps: RateDistribution  # 1 / TPOT, per request
+    tps_user: RateDistribution  # (output tokens - the first message's) / (E2EL - TTFT), per request
     output_throughput_per_gpu_per_s: float | None  # output throughput / GPUs; None: their number is unknown
     total_cached_tokens: int  # prompt tokens of successes that the server reports as found in its cache
     cached_counts: int  # successes for which it reports that
@@ -197,14 +197,19 @@ def _per_s(count: float, duration_s: float) -> float:
 
 def mark_good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     """Mark the requests that met --goodput, bool[requests]; None if it is not set or was not measured."""
-    if not ask.goodput_slo_ms or (ask.token_goals and not ask.times_tokens):
+    if not ask.goodput_limits or (ask.token_goals and not ask.times_tokens):
         return None
-    values_ms = {
+    speeds = np.where(each.has_user_speed, each.user_tok_s(), np.inf)  # one message: none is slow
+    values = {
         "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / MS_NS,
         "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / MS_NS,  # one token: 0, as vLLM has it
         "e2el": np.where(each.ok, each.e2el_ns, np.nan) / MS_NS,
+        "tps_user": np.where(each.has_ttft, speeds, np.nan),
     }
-    within = [values_ms[name] <= limit_ms for name, limit_ms in ask.goodput_slo_ms.items()]
+    within = [
+        values[name] >= limit if SELECTABLE[name].higher_is_better else values[name] <= limit
+        for name, limit in ask.goodput_limits.items()
+    ]
     met: Bool = np.all(within, axis=0) & each.ok  # NaN is within no limit
     return met
 

@@ -1,10 +1,13 @@
-"""Objectives: figures and limits that a profile asks for (--slo, --goodput), and what a run shows of them."""
+"""Objectives: figures and limits that a profile asks for (--slo, --goodput), and what a run shows of them.
+
+A latency has a ceiling, a speed a floor. Both are judged as one: by how slow each sample is.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -18,7 +21,13 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.figures.distribution import find_lower_index, find_upper_index
-from loadgen.figures.figure_table import JUDGED, SELECTABLE, parse_metrics, parse_percentiles
+from loadgen.figures.figure_table import (
+    SELECTABLE,
+    SPEED,
+    UNIT_SUFFIXES,
+    parse_metrics,
+    parse_percentiles,
+)
 from loadgen.figures.metrics import BlockFacts, list_gaps
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.steady_state import Trim
@@ -28,18 +37,24 @@ from loadgen.records.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+_SPEED_UNITS = ("", "tok/s", "tokens/s", "t/s", "tps")
 _CLAUSE = re.compile(
-    r"(?P<metric>[a-z][\w.]*)\s+(?P<rank>[a-z][\w.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ]*)",
+    r"(?P<metric>[a-z][\w.]*)\s+(?P<rank>[a-z][\w.]*)\s*(?P<side>[<>])=?\s*"
+    r"(?P<limit>[\d.]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ/]*)",
     re.ASCII | re.IGNORECASE,
 )
 _RANK = re.compile(r"p[\d.]+|mean|avg|average|median", re.IGNORECASE)
-GOODPUT = ("ttft", "tpot", "e2el")  # what vLLM's --goodput may name
-_EXAMPLE = "write it as 'ttft p90 < 500ms'"
+GOODPUT = ("ttft", "tpot", "e2el", "tps_user")  # what --goodput may name: vLLM's three, and a floor
+_EXAMPLE = "write it as 'ttft p90 < 500ms' or 'tps_user p10 > 30'"
+_MEDIAN = 50.0
+_MOST_TOK_S = 1e9
 
-# The latency limits that others hold servers to. MLPerf Inference, server and interactive scenarios:
+# The limits that others hold servers to. MLPerf Inference, server and interactive scenarios:
 # `loadgen/mlperf.conf` of mlcommons/inference as of 2026-08, P99 of TTFT and TPOT, or of the whole answer.
-_SOURCE = "MLPerf Inference"
-_Row = tuple[str, float, float]  # metric, percentile, limit in milliseconds
+# AA-AgentPerf: https://artificialanalysis.ai/methodology/agentperf as of 2026-07-21, P25 of the output speed
+# and P95 of TTFT.
+_SOURCES = {"mlperf": "MLPerf Inference", "agentperf": "AA-AgentPerf"}
+_Row = tuple[str, float, float]  # metric, percentile, limit in milliseconds or tokens per second
 _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
 _SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer for a lower percentile
@@ -48,6 +63,10 @@ _PARTS = 6  # of a run whose counts of slow samples are compared: long ones, tha
 
 def _limit_streamed(ttft_ms: float, tpot_ms: float) -> tuple[_Row, ...]:
     return ("ttft", 99.0, ttft_ms), ("tpot", 99.0, tpot_ms)
+
+
+def _limit_tier(speed_tok_s: float, ttft_ms: float) -> tuple[_Row, ...]:
+    return ("tps_user", 25.0, speed_tok_s), ("ttft", 95.0, ttft_ms)
 
 
 PUBLISHED: dict[str, tuple[_Row, ...]] = {
@@ -63,64 +82,102 @@ PUBLISHED: dict[str, tuple[_Row, ...]] = {
     "mlperf/gpt-oss-120b": _limit_streamed(3000, 80),
     "mlperf/gpt-oss-120b-interactive": _limit_streamed(2000, 15),
     "mlperf/qwen3-vl": (("e2el", 99.0, 12_000),),
+    "agentperf/deepseek-v4-pro-1": _limit_tier(20, 10_000),
+    "agentperf/deepseek-v4-pro-2": _limit_tier(60, 5_000),
+    "agentperf/deepseek-v4-pro-3": _limit_tier(180, 3_000),
+    "agentperf/gpt-oss-120b-1": _limit_tier(100, 5_000),
+    "agentperf/gpt-oss-120b-2": _limit_tier(250, 3_000),
+    "agentperf/gpt-oss-120b-3": _limit_tier(500, 2_000),
+    "agentperf/gpt-oss-120b-4": _limit_tier(2_000, 1_000),
 }
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """A percentile of one latency that must not exceed a limit."""
+    """A percentile of a latency that must not exceed a limit, or of a speed that must not be below one."""
 
-    metric: str  # a key of figures.JUDGED: ttft, tpot, itl, e2el, …
-    percentile: float  # 0 to 100, exclusive
-    limit_ms: float
+    metric: str  # a key of figures.SELECTABLE: ttft, tpot, itl, e2el, tps_user, …
+    percentile: float  # 0 to 100, exclusive; a speed's slow tail is below P50
+    limit: float  # milliseconds, or tokens per second
 
     def __str__(self) -> str:
         """The objective as `parse_objectives` reads it: a search gives it to each of its runs."""
-        return f"{self.metric} p{self.percentile:.12g} < {self.limit_ms:.12g} ms"
+        return f"{self.metric} p{self.percentile:.12g} {'<>'[self.is_floor]} {self.limit:.12g} {self.unit}"
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether the limit is the least that is good, as a speed's; else it is the most."""
+        return SELECTABLE[self.metric].kind == SPEED
+
+    @property
+    def unit(self) -> str:
+        """The unit of the limit and of values: ms or tok/s."""
+        return SELECTABLE[self.metric].unit
+
+    @property
+    def tail(self) -> float:
+        """The percentage of samples that the limit is asked of: 90 of ttft p90 and of tps_user p10."""
+        return 100 - self.percentile if self.is_floor else self.percentile
+
+    def ease(self, most: float) -> Objective:
+        """Return the same limit asked of at most `most` percent of the samples."""
+        if self.tail <= most:
+            return self
+        return msgspec.structs.replace(self, percentile=100 - most if self.is_floor else most)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is within the limit; NaN is not."""
+        return value >= self.limit if self.is_floor else value <= self.limit
+
+    def measure_excess(self, value: float) -> float:
+        """Return how many times slower a value is than the limit; NaN of NaN, inf of a speed of 0."""
+        if self.is_floor:
+            return self.limit / value if value else math.inf
+        return value / self.limit
 
 
 class Standing(StrEnum):
     """Whether a run is shown to meet an objective, to miss it, or neither, at 99 % confidence."""
 
-    MEETS = "meets"  # the upper bound is within the limit
+    MEETS = "meets"  # the bound on the slow side is within the limit
     NOT_SHOWN = "not shown"  # the limit lies between the bounds, or there are too few samples for them
-    FAILS = "fails"  # the lower bound is above the limit
+    FAILS = "fails"  # the bound on the fast side is beyond the limit
 
 
 class ObjectiveEvidence(msgspec.Struct, frozen=True):
-    """The evidence of one run for one objective; a request that failed counts as above any limit.
+    """The evidence of one run for one objective, in its unit; a failed request is beyond any limit.
 
-    `batches` are (samples, samples above the limit) of successive parts of the run by time of sending, for
-    the spread between them: samples of one run follow one another, and are not independent. Values are
-    infinite where they lie among requests that failed. `dispersion` is how many times as much the counts
-    above the run's own P90, or the objective's percentile where that is lower, vary between parts of the run
-    as those of independent samples would; at least 1.
+    `batches` are (samples, samples beyond the limit) of successive parts of the run by time of sending, for
+    the spread between them: samples of one run follow one another, and are not independent. Among requests
+    that failed a latency is infinite, a speed 0. `dispersion` is how many times as much the counts slower
+    than the run's own P90 (of a speed P10), or the objective's percentile where that is nearer to the
+    median, vary between parts of the run as those of independent samples would; at least 1.
     """
 
     objective: Objective
     samples: int
-    over: int  # of them, above the limit
-    value_ms: float  # the percentile; NaN if empty
-    bound_ms: float | None  # its upper bound at 99 % confidence; None: too few samples
+    over: int  # of them, beyond the limit: above a ceiling, below a floor
+    value: float  # the percentile; NaN if empty
+    bound: float | None  # its bound on the slow side at 99 % confidence; None: too few samples
     batches: tuple[tuple[int, int], ...] = ()
-    lower_ms: float | None = None  # its lower bound at 99 % confidence; None: too few samples
+    fast_bound: float | None = None  # its bound on the fast side at 99 % confidence; None: too few samples
     dispersion: float = 1.0
 
     @property
     def passes(self) -> bool:
-        """Whether the percentile is shown to meet the objective: its upper bound is at or under the limit."""
-        return self.bound_ms is not None and self.bound_ms <= self.objective.limit_ms
+        """Whether the percentile is shown to meet the objective: its bound on the slow side is within it."""
+        return self.bound is not None and self.objective.holds(self.bound)
 
     @property
     def standing(self) -> Standing:
         """Whether the objective is shown to be met, shown to be missed, or neither."""
         if self.passes:
             return Standing.MEETS
-        missed = self.lower_ms is not None and self.lower_ms > self.objective.limit_ms
+        missed = self.fast_bound is not None and not self.objective.holds(self.fast_bound)
         return Standing.FAILS if missed else Standing.NOT_SHOWN
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
-    """Parse `--slo "ttft p90 < 500ms, tpot p90 < 50ms"` or a published set, as mlperf/llama3.1-8b.
+    """Parse `--slo "ttft p90 < 500ms, tps_user p10 > 30"` or a published set, as mlperf/llama3.1-8b.
 
     Clauses and names of sets may be mixed; () for "". Raises UsageError that names the first wrong clause, or
     two that contradict each other.
@@ -135,42 +192,47 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
 
 
 def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
-    """Parse `--goodput ttft:500 tpot:50` into name → milliseconds; raises UsageError."""
-    slo_ms: dict[str, float] = {}
+    """Parse `--goodput ttft:500 tps_user:30` into name → milliseconds or tokens/s; raises UsageError."""
+    limits: dict[str, float] = {}
     for pair in pairs:
         name, colon, text = pair.partition(":")
         if not colon:
-            raise UsageError(f"--goodput {pair}: write NAME:MILLISECONDS, for example ttft:500")
+            raise UsageError(
+                f"--goodput {pair}: write NAME:MILLISECONDS, for example ttft:500, or tps_user:30"
+            )
         if name not in GOODPUT:
             raise UsageError(
                 f"--goodput {pair}: unknown objective {name!r}: choose from {', '.join(GOODPUT)}"
             )
-        if name in slo_ms:
+        unit = (
+            "tokens per second" if name in SELECTABLE and SELECTABLE[name].kind == SPEED else "milliseconds"
+        )
+        if name in limits:
             raise UsageError(f"--goodput: {name} is given twice; give it once")
         try:
             value = float(text)
         except ValueError:
-            raise UsageError(f"--goodput {pair}: {text!r} is not a number of milliseconds") from None
+            raise UsageError(f"--goodput {pair}: {text!r} is not a number of {unit}") from None
         if not math.isfinite(value) or value < 0:
-            raise UsageError(f"--goodput {pair}: give a finite number of milliseconds, 0 or more")
-        slo_ms[name] = value
-    return slo_ms
+            raise UsageError(f"--goodput {pair}: give a finite number of {unit}, 0 or more")
+        limits[name] = value
+    return limits
 
 
 def make_metric_options(profile: Profile) -> MetricOptions:
     """Make the options of which figures a profile needs; raises UsageError if they cannot be computed.
 
-    Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
+    Without --goodput the limits of --slo say which requests are good, each figure's by its slowest tail.
     """
     slo = parse_objectives(profile.slo)
     blind = [f"--slo {objective}" for objective in slo if not is_judgeable(objective, profile.stream)]
-    percentiles, goodput_ms = parse_percentiles(profile.metric_percentiles), parse_goodput(profile.goodput)
+    percentiles, goodput = parse_percentiles(profile.metric_percentiles), parse_goodput(profile.goodput)
     if not profile.stream:
-        blind += [f"--goodput {metric}" for metric in sorted(goodput_ms) if JUDGED[metric].needs_tokens]
+        blind += [f"--goodput {metric}" for metric in sorted(goodput) if SELECTABLE[metric].needs_tokens]
     if blind:
         raise UsageError(f"{blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el")
-    limits_ms = goodput_ms or find_goodput_limits(slo)
-    return MetricOptions(percentiles, goodput_slo_ms=limits_ms, streamed=profile.stream)
+    limits = goodput or find_goodput_limits(slo)
+    return MetricOptions(percentiles, goodput_limits=limits, streamed=profile.stream)
 
 
 def make_block_facts(profile: Profile) -> BlockFacts:
@@ -204,8 +266,24 @@ def check_reportable(profile: Profile) -> None:
 
 def encode_evidence(evidence: ObjectiveEvidence) -> dict[str, Any]:
     """Encode the evidence and its standing as JSON; an infinite figure becomes null, NaN stays."""
+    unit = evidence.objective.unit
     row = {**asdict(evidence), "standing": evidence.standing}
+    row["objective"] = name_numbers(asdict(evidence.objective), unit)
+    row = name_numbers(row, unit)
     return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
+
+
+def list_written_names(unit: str) -> dict[str, str]:
+    """Return the name in JSON of each number of an objective: value_ms, of a speed value_tok_s."""
+    fast = "lower" if unit == "ms" else "upper"
+    names = {"limit": "limit", "value": "value", "bound": "bound", "fast_bound": fast}
+    return {name: f"{word}_{UNIT_SUFFIXES[unit]}" for name, word in names.items()}
+
+
+def name_numbers(row: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    """Return a row with the numbers of an objective under their names in JSON."""
+    written = list_written_names(unit)
+    return {written.get(name, name): value for name, value in row.items()}
 
 
 def join_standings(standings: Iterable[Standing]) -> Standing:
@@ -216,14 +294,14 @@ def join_standings(standings: Iterable[Standing]) -> Standing:
 
 
 def is_judgeable(objective: Objective, times_tokens: bool) -> bool:
-    """Whether a run has an objective's latency: without token times only one that needs none."""
-    return times_tokens or not JUDGED[objective.metric].needs_tokens
+    """Whether a run has an objective's figure: without token times only one that needs none."""
+    return times_tokens or not SELECTABLE[objective.metric].needs_tokens
 
 
 def find_goodput_limits(objectives: Sequence[Objective]) -> dict[str, float]:
-    """Derive --goodput's limits from --slo: ttft, tpot, e2el → ms, by each one's highest percentile."""
-    highest = sorted(objectives, key=lambda objective: objective.percentile)
-    return {objective.metric: objective.limit_ms for objective in highest if objective.metric in GOODPUT}
+    """Derive --goodput's limits from --slo, of each figure that it may name by the slowest tail."""
+    slowest = sorted(objectives, key=lambda objective: objective.tail)
+    return {objective.metric: objective.limit for objective in slowest if objective.metric in GOODPUT}
 
 
 def _parse_clause(clause: str) -> Iterator[Objective]:
@@ -231,32 +309,54 @@ def _parse_clause(clause: str) -> Iterator[Objective]:
     if clause in PUBLISHED:
         yield from (Objective(*row) for row in PUBLISHED[clause])
         return
-    if clause.partition("/")[0] == "mlperf":
-        names = ", ".join(PUBLISHED)
-        raise UsageError(
-            f"--slo {clause}: no such set{suggest_name(clause, PUBLISHED)}; those of {_SOURCE}: {names}"
-        )
+    if (source := clause.partition("/")[0]) in _SOURCES:
+        names = [name for name in PUBLISHED if name.startswith(f"{source}/")]
+        near, known = suggest_name(clause, names), ", ".join(names)
+        raise UsageError(f"--slo {clause}: no such set{near}; those of {_SOURCES[source]}: {known}")
     match = _CLAUSE.fullmatch(clause)
     if match is None:
         raise UsageError(
             f"--slo {quote_value(clause)} is not an objective: {_EXAMPLE}, several with commas between"
         )
+    if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in SELECTABLE:
+        order = f"{match['rank']} {match['metric']} {match['side']} {match['limit']}{match['unit']}"
+        raise UsageError(f"--slo {clause}: the figure comes before its percentile: write '{order}'")
+    metric, rank = match["metric"].lower(), match["rank"]
+    if metric not in SELECTABLE:
+        known = suggest_name(metric, SELECTABLE) or f": choose from {', '.join(SELECTABLE)}"
+        raise UsageError(f"--slo {clause}: unknown figure {metric!r}{known}")
+    if SELECTABLE[metric].kind == SPEED:
+        yield _parse_floor(clause, match, metric)
+        return
+    if match["side"] == ">":
+        raise UsageError(
+            f"--slo {clause}: {metric} is a latency, which has no floor: write '{metric} {rank} < …', or a "
+            "floor of a speed, as 'tps_user p10 > 30'"
+        )
     limit_ms = _parse_limit_ms(clause, match["limit"], match["unit"].lower())
-    if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in JUDGED:
-        order = f"{match['rank']} {match['metric']} < {match['limit']}{match['unit']}"
-        raise UsageError(f"--slo {clause}: the latency comes before its percentile: write '{order}'")
-    yield Objective(
-        _parse_metric(clause, match["metric"].lower()), _parse_rank(clause, match["rank"]), limit_ms
-    )
+    yield Objective(metric, _parse_rank(clause, rank), limit_ms)
 
 
-def _parse_metric(clause: str, name: str) -> str:
-    if name in JUDGED:
-        return name
-    if name in SELECTABLE:
-        raise UsageError(f"--slo {clause}: {name} is a speed, not a latency: use tpot or ttft")
-    known = suggest_name(name, JUDGED) or f": choose from {', '.join(JUDGED)}"
-    raise UsageError(f"--slo {clause}: unknown figure {name!r}{known}")
+def _parse_floor(clause: str, match: re.Match[str], metric: str) -> Objective:
+    """Parse the floor of a speed; raises UsageError for a ceiling, a time and the fast tail."""
+    percentile, unit = _parse_rank(clause, match["rank"]), match["unit"].lower()
+    limit = _parse_number(clause, match["limit"])
+    if match["side"] == "<":
+        raise UsageError(
+            f"--slo {clause}: {metric} is a speed, and a higher one is better: write '{metric} p10 > "
+            f"{match['limit']}' for 90 % of the requests"
+        )
+    if unit not in _SPEED_UNITS:
+        raise UsageError(f"--slo {clause}: {metric} is in tokens per second: leave out {unit!r}")
+    if percentile > _MEDIAN:
+        raise UsageError(
+            f"--slo {clause}: of a speed that is the fast tail, which {100 - percentile:.6g} % of the "
+            f"requests reach: write '{metric} p{100 - percentile:.6g} > {match['limit']}' to ask it of "
+            f"{percentile:.6g} %"
+        )
+    if not 0 < limit <= _MOST_TOK_S:
+        raise UsageError(f"--slo {clause}: the floor must be above 0 and at most {_MOST_TOK_S:g} tok/s")
+    return Objective(metric, percentile, limit)
 
 
 def _parse_rank(clause: str, rank: str) -> float:
@@ -281,13 +381,17 @@ def _parse_limit_ms(clause: str, number: str, unit: str) -> float:
     if unit not in _UNITS_MS:
         what = f"unknown unit {unit!r}{suggest_name(unit, _UNITS_MS)}" if unit else "the limit has no unit"
         raise UsageError(f"--slo {clause}: {what}: write us, ms or s after the number")
-    try:
-        limit_ms = float(number) * _UNITS_MS[unit]
-    except ValueError:
-        raise UsageError(f"--slo {clause}: {number!r} is not a number") from None
+    limit_ms = _parse_number(clause, number) * _UNITS_MS[unit]
     if not 0 < limit_ms <= MOST_SECONDS * 1e3:
         raise UsageError(f"--slo {clause}: the limit must be above 0 and at most {MOST_SECONDS:g} s")
     return limit_ms
+
+
+def _parse_number(clause: str, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise UsageError(f"--slo {clause}: {number!r} is not a number") from None
 
 
 def _check_together(one: Objective, other: Objective) -> None:
@@ -296,15 +400,18 @@ def _check_together(one: Objective, other: Objective) -> None:
         return
     if one.percentile == other.percentile:
         raise UsageError(f"--slo: {one} and {other} are of the same percentile: give its limit once")
-    low, high = sorted((one, other), key=lambda objective: objective.percentile)
-    if low.limit_ms >= high.limit_ms:
-        raise UsageError(f"--slo: {low} follows from {high}: leave it out, or exchange the limits")
+    fewer, more = sorted((one, other), key=lambda objective: objective.tail)
+    if fewer.holds(more.limit):
+        raise UsageError(f"--slo: {fewer} follows from {more}: leave it out, or exchange the limits")
 
 
 class _Samples(msgspec.Struct, frozen=True):
-    """The samples of one latency: nanoseconds, infinite for a failed request, and each sample's request."""
+    """The samples of one figure by how slow they are, and each sample's request.
 
-    values_ns: Float64
+    A latency is in nanoseconds, infinite for a failed request; a speed is negative, and 0 for such a one.
+    """
+
+    slowness: Float64
     request: Int64  # row of the records
     observations: int  # of them, that count as independent
 
@@ -317,8 +424,8 @@ def judge_objectives(
 ) -> tuple[ObjectiveEvidence, ...]:
     """Judge each objective by a run's requests; return the evidence in order.
 
-    A request that failed counts as above any limit, for ITL and token time with as many samples as were
-    planned. Left out are requests that the client ended or lost, and answers without such a latency (one
+    A request that failed counts as beyond any limit, for ITL and token time with as many samples as were
+    planned. Left out are requests that the client ended or lost, and answers without such a figure (one
     token has no TPOT). If no token was timed, no objective of tokens has samples. The gaps of one answer are
     alike, so bounds of ITL and token time rest on as many observations as there are requests.
     """
@@ -337,23 +444,24 @@ def judge_objectives(
 
 def _judge(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
     """Judge one objective by its samples, with bounds as of `observations` independent ones."""
-    order, n, rank = np.argsort(samples.values_ns), len(samples.values_ns), objective.percentile
-    over = samples.values_ns > objective.limit_ms * MS_NS
+    order, n, rank = np.argsort(samples.slowness), len(samples.slowness), objective.tail
+    unit = -1.0 if objective.is_floor else float(MS_NS)
+    over = samples.slowness > objective.limit * unit
 
-    def bound_ms(index: int | None) -> float | None:
+    def bound(index: int | None) -> float | None:
         if index is None:
             return None
         # Of all samples, the last of the share that the observations up to this one are.
         place = math.ceil(round((index + 1) / samples.observations * n, 6)) - 1
-        return float(samples.values_ns[order[place]]) / MS_NS
+        return float(samples.slowness[order[place]]) / unit + 0.0  # of failed requests 0, not -0
 
     return ObjectiveEvidence(
         objective=objective,
         samples=n,
         over=int(over.sum()),
-        value_ms=_find_percentile(samples.values_ns[order], rank) / MS_NS,
-        bound_ms=bound_ms(find_upper_index(samples.observations, rank)),
-        lower_ms=bound_ms(find_lower_index(samples.observations, rank)),
+        value=_find_percentile(samples.slowness[order], rank) / unit + 0.0,
+        bound=bound(find_upper_index(samples.observations, rank)),
+        fast_bound=bound(find_lower_index(samples.observations, rank)),
         batches=_count_batches(samples.request, over, records),
         dispersion=_measure_slow_dispersion(samples, order, records, choose_slow_rank(objective)),
     )
@@ -366,17 +474,17 @@ def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, 
     """
     if not len(order):
         return 1.0
-    slow = samples.values_ns > samples.values_ns[order[math.ceil(share * len(order)) - 1]]
+    slow = samples.slowness > samples.slowness[order[math.ceil(share * len(order)) - 1]]
     return measure_dispersion(_count_batches(samples.request, slow, records))
 
 
 def choose_slow_rank(objective: Objective) -> float:
-    """Return the rank, 0 to 1, above which samples are slow: 0.9, or the objective's percentile if lower.
+    """Return the rank by slowness, 0 to 1, above which samples are slow: 0.9, or the objective's if lower.
 
     Above P90 there are too few to count; but waits of half of all requests last longer than those of a tenth,
     so a median's dispersion is taken at the median.
     """
-    return min(_SLOW, objective.percentile / 100)
+    return min(_SLOW, objective.tail / 100)
 
 
 def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
@@ -418,15 +526,16 @@ def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[
 
 
 def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
-    """List a latency's samples: of successes as measured, of failures infinite, of their gaps as planned."""
+    """List a figure's samples: of successes as measured, of failures slowest, of their gaps as planned."""
     failed = np.fromiter(
         (f is not None and f.kind not in NO_EVIDENCE for f in records.failures), np.bool_, len(records)
     )
-    figure = JUDGED[metric]
+    figure = SELECTABLE[metric]
     if figure.of == "requests":
-        values_ns, has = figure.samples(each)
+        values, has = figure.samples(each)
         rows = np.flatnonzero(has | failed)
-        return _Samples(np.where(failed, np.inf, values_ns)[rows], rows, len(rows))
+        slowness, slowest = (-values, 0.0) if figure.kind == SPEED else (values, np.inf)
+        return _Samples(np.where(failed, slowest, slowness)[rows], rows, len(rows))
     values_ns, rows = _list_gap_samples(records, each.ok, per_token=figure.of == "tokens")
     lost = np.repeat(np.flatnonzero(failed), np.maximum(records.planned_output[failed] - 1, 1))
     request = np.concatenate([rows, lost])

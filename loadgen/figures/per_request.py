@@ -16,7 +16,8 @@ class MetricOptions(msgspec.Struct, frozen=True):
     """The settings of which figures to compute, with facts of the run that its records lack."""
 
     metric_percentiles: tuple[float, ...] = (99.0,)
-    goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
+    # Of a good request: ttft, tpot, e2el → at most so many ms; tps_user → at least so many tokens/s.
+    goodput_limits: Mapping[str, float] = msgspec.field(default_factory=dict)
     streamed: bool = True  # False: only whole answers came, so E2EL is all there is
     gpus: int = 0  # that the server runs on; 0: not known
     arrivals_are_tokens: bool = True  # False: what arrived shows when no token came, so E2EL is all there is
@@ -28,8 +29,8 @@ class MetricOptions(msgspec.Struct, frozen=True):
 
     @property
     def token_goals(self) -> list[str]:
-        """The latencies of --goodput that need token times."""
-        return sorted(self.goodput_slo_ms.keys() - {"e2el"})
+        """The figures of --goodput that need token times."""
+        return sorted(self.goodput_limits.keys() - {"e2el"})
 
 
 class PerRequest(msgspec.Struct, frozen=True):
@@ -39,6 +40,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side
     cancelled: Bool  # as planned
     first_ns: Int64  # arrival of the first message that carried a token
+    first_tokens: Int64  # tokens of that message
     ttft_ns: Int64  # first_ns - sent_ns, where arrivals are tokens
     last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
     e2el_ns: Int64  # last_ns - sent_ns
@@ -51,13 +53,17 @@ class PerRequest(msgspec.Struct, frozen=True):
     def from_records(cls, records: Records, ask: MetricOptions) -> PerRequest:
         """Compute these columns from a run's records."""
         ok, sent_ns = records.ok, records.sent_ns
-        first_ns = np.full(len(records), UNKNOWN, np.int64)
+        first_ns, first_tokens = np.full((2, len(records)), UNKNOWN, np.int64)
         last_ns = np.where(ok, records.end_ns, UNKNOWN)
         if ask.streamed:
             for block in records.blocks():
                 rows = slice(block.first, block.last)
                 some = np.diff(block.start) > 0
-                first_ns[rows][some] = block.arrival_ns[block.start[:-1][some]]
+                firsts = block.start[:-1][some]
+                first_ns[rows][some], first_tokens[rows][some] = (
+                    block.arrival_ns[firsts],
+                    block.tokens[firsts],
+                )
                 some &= ok[rows]
                 last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
         return cls(
@@ -65,6 +71,7 @@ class PerRequest(msgspec.Struct, frozen=True):
             failed=~(ok | records.cancelled | records.cut_off),
             cancelled=records.cancelled,
             first_ns=first_ns,
+            first_tokens=first_tokens,
             ttft_ns=np.where((first_ns == UNKNOWN) | (not ask.times_tokens), UNKNOWN, first_ns - sent_ns),
             last_ns=last_ns,
             e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
@@ -122,13 +129,17 @@ class PerRequest(msgspec.Struct, frozen=True):
 
     @property
     def has_user_speed(self) -> Bool:
-        """Marks the requests with a TPOT above 0, bool[requests]."""
-        timed: Bool = self.tpot_ns() > 0
-        return self.has_tpot & timed
+        """Marks the requests with tokens and time after the first message, bool[requests]."""
+        more: Bool = (self.output_tokens > self.first_tokens) & (self.e2el_ns > self.ttft_ns)
+        return self.has_ttft & more
 
     def user_tok_s(self) -> Float64:
-        """Compute 1 / TPOT in tokens per second, float64[requests]; valid where `has_user_speed`."""
-        return SECOND_NS / np.where(self.has_user_speed, self.tpot_ns(), 1)
+        """Compute the tokens per second after the first message, float64[requests].
+
+        (output tokens - those of the first message) / (E2EL - TTFT); valid where `has_user_speed`.
+        """
+        after_ns = np.where(self.has_user_speed, self.e2el_ns - self.ttft_ns, 1)
+        return (self.output_tokens - self.first_tokens) * SECOND_NS / after_ns
 
 
 def _count_output_tokens(records: Records, ok: Bool) -> Int64:

@@ -11,8 +11,8 @@ from loadgen.verdict.verdict import Level
 
 
 def _misses_objective(run: Result) -> bool:
-    """Whether the percentile of an objective of --slo lies above its limit, or is of no request."""
-    return not all(evidence.value_ms <= evidence.objective.limit_ms for evidence in run.objectives)
+    """Whether the percentile of an objective of --slo lies beyond its limit, or is of no request."""
+    return not all(evidence.objective.holds(evidence.value) for evidence in run.objectives)
 
 
 _HOLDS: Mapping[str, Callable[[Result], bool]] = {

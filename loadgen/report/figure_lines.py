@@ -34,14 +34,17 @@ def describe_highest(result: Result, options: object) -> Iterator[str]:
 def describe_objectives(result: Result, options: object) -> Iterator[str]:
     """Yield a line per objective (met or not, value, samples), and whether goodput uses these limits."""
     for evidence in result.objectives:
-        bound = "" if evidence.bound_ms is None else f" (≤ {_format_ms(evidence.bound_ms)} at 99 %)"
-        value = f"{_format_ms(evidence.value_ms)} ms{bound}" if evidence.samples else "no samples"
-        above = f"{evidence.over} of {evidence.samples} above"
-        yield f"{evidence.objective}: {evidence.standing}, {value}, {above}"
-    limits_ms = result.facts.ask().goodput_slo_ms
-    if limits_ms and not result.facts.profile.goodput:
-        limits = ", ".join(f"{name} {limit_ms:g} ms" for name, limit_ms in limits_ms.items())
-        yield f"goodput: of requests within {limits} (the limits of --slo)"
+        objective, sign = evidence.objective, "≥" if evidence.objective.is_floor else "≤"
+        bound = "" if evidence.bound is None else f" ({sign} {_format_value(evidence.bound)} at 99 %)"
+        value = (
+            f"{_format_value(evidence.value)} {objective.unit}{bound}" if evidence.samples else "no samples"
+        )
+        beyond = f"{evidence.over} of {evidence.samples} {'below' if objective.is_floor else 'above'}"
+        yield f"{objective}: {evidence.standing}, {value}, {beyond}"
+    limits = result.facts.ask().goodput_limits
+    if limits and not result.facts.profile.goodput:
+        parts = (f"{name} {limit:g} {SELECTABLE[name].unit}" for name, limit in limits.items())
+        yield f"goodput: of requests within {', '.join(parts)} (the limits of --slo)"
 
 
 def _is_of_gaps(key: str) -> bool:
@@ -67,9 +70,9 @@ def _format_percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 
 
-def _format_ms(value_ms: float) -> str:
-    """Format a latency in ms; it is infinite if a failed request holds that rank."""
-    return "∞" if math.isinf(value_ms) else f"{value_ms:.2f}"
+def _format_value(value: float) -> str:
+    """Format a latency in ms or a speed; a latency is infinite if a failed request holds that rank."""
+    return "∞" if math.isinf(value) else f"{value:.2f}"
 
 
 def describe_tokens(result: Result, options: object) -> Iterator[str]:

@@ -191,10 +191,10 @@ class FigureKeys(KeyRows, frozen=True):
     percentile_metrics: str = _printed("ttft,tpot,itl", "of ttft, tpot, itl, e2el and the other "
         "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)
     metric_percentiles: str = _printed("99", "default 99", metavar="LIST", swept=False)
-    goodput: tuple[str, ...] = _printed((), "objectives, as ttft:500 tpot:50 e2el:9000", nargs="+",
-        metavar="NAME:MS", keyword="list[str]", swept=False, common=True)
-    slo: str = _printed("", "judge percentiles: 'ttft p90 < 500ms, tpot p90 < 50ms', or "
-        "mlperf/llama3.1-8b", metavar="TEXT", common=True)
+    goodput: tuple[str, ...] = _printed((), "objectives, as ttft:500 tpot:50 e2el:9000, or tps_user:30",
+        nargs="+", metavar="NAME:LIMIT", keyword="list[str]", swept=False, common=True)
+    slo: str = _printed("", "judge percentiles: 'ttft p90 < 500ms, tps_user p10 > 30', or "
+        "mlperf/llama3.1-8b, agentperf/gpt-oss-120b-1", metavar="TEXT", common=True)
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
     warmup: str = _client("", "exclude the first N requests or S seconds from the steady state",
         group=OUTPUT, rank=3, metavar="N|Ss", convert=_convert_count)

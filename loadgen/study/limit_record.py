@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from loadgen import __version__
 from loadgen.base.text import clean_line, format_count, wrap_text
-from loadgen.figures.objectives import Standing
+from loadgen.figures.objectives import Standing, list_written_names, name_numbers
 from loadgen.report.run import Run
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.sweep_record import LoadAxis
@@ -40,18 +40,40 @@ class LimitEstimate(BaseModel, extra="forbid", frozen=True):
 
 
 class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
-    """The figures of one objective in one run of the search; milliseconds, None where there is none."""
+    """The figures of one objective in one run of the search, in its unit; None where there is none.
+
+    In a file their names carry the unit, as value_ms, bound_ms, limit_ms and lower_ms, or value_tok_s.
+    """
 
     objective: str
+    unit: Literal["ms", "tok/s"] = "ms"
     samples: int
-    over: int  # samples above the limit
-    value_ms: float | None
-    bound_ms: float | None  # upper bound at 99 % confidence
-    limit_ms: float
+    over: int  # samples beyond the limit
+    value: float | None
+    bound: float | None  # on the slow side, at 99 % confidence
+    limit: float
     standing: Standing = Standing.NOT_SHOWN
-    lower_ms: float | None = None  # lower bound at 99 % confidence
-    batches: tuple[tuple[int, int], ...] = ()  # samples, and those above the limit, of successive parts
+    fast_bound: float | None = None  # on the fast side, at 99 % confidence
+    batches: tuple[tuple[int, int], ...] = ()  # samples, and those beyond the limit, of successive parts
     dispersion: float = 1.0  # see ObjectiveEvidence
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_written_names(cls, data: Any) -> Any:
+        """Rename the numbers of a file, whose names say the unit."""
+        if not isinstance(data, dict):
+            return data
+        for unit in ("ms", "tok/s"):
+            names = {written: name for name, written in list_written_names(unit).items()}
+            if names.keys() & data.keys():
+                return {"unit": unit, **{names.get(key, key): value for key, value in data.items()}}
+        return data
+
+    @model_serializer(mode="wrap")
+    def _write_names(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Name the numbers by their unit, and leave the unit out."""
+        row = write(self)
+        return name_numbers({name: row[name] for name in row if name != "unit"}, self.unit)
 
 
 class LimitRun(BaseModel, extra="forbid", frozen=True):
@@ -188,9 +210,10 @@ def make_run_table(record: LimitRecord) -> Table:
     ]
     columns = [Column("number", "run"), Column("load", _TITLES[record.axis])]
     for objective in shown:
+        unit = next(each.unit for run in record.runs if (each := _find_objective(run, objective)))
         columns += [
-            Column(objective, f"{name_percentile(objective)} ms"),
-            Column(f"{objective}, bound", "≤ at 99 %"),
+            Column(objective, f"{name_percentile(objective)} {unit}"),
+            Column(f"{objective}, bound", "≤ at 99 %" if unit == "ms" else "≥ at 99 %"),
         ]
     if any(run.goodput_per_s is not None for run in record.runs):
         columns.append(Column("goodput", "goodput req/s"))
@@ -212,12 +235,12 @@ def render_search(record: LimitRecord) -> str:
 
 def name_percentile(objective: str) -> str:
     """Name the percentile that an objective is of, without its limit: ttft p99."""
-    return objective.partition(" < ")[0]
+    return objective.partition(" < ")[0].partition(" > ")[0]
 
 
-def format_latency(value_ms: float) -> str:
-    """Format milliseconds in four digits, or in all of those before the point."""
-    return f"{value_ms:.4g}" if abs(value_ms) < 1e4 else f"{value_ms:.0f}"
+def format_value(value: float) -> str:
+    """Format milliseconds or a speed in four digits, or in all of those before the point."""
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
 
 
 def describe_standing(run: LimitRun) -> str:
@@ -324,9 +347,9 @@ def _format_cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
     cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
     for objective in objectives:
         figures = _find_objective(run, objective)
-        value, bound = (None, None) if figures is None else (figures.value_ms, figures.bound_ms)
-        cells[objective] = "-" if value is None else format_latency(value)
-        cells[f"{objective}, bound"] = "-" if bound is None else format_latency(bound)
+        value, bound = (None, None) if figures is None else (figures.value, figures.bound)
+        cells[objective] = "-" if value is None else format_value(value)
+        cells[f"{objective}, bound"] = "-" if bound is None else format_value(bound)
     return cells
 
 

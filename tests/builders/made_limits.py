@@ -7,7 +7,7 @@ from typing import Any
 from loadgen.figures.objectives import Standing
 from loadgen.study.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures
 
-TTFT = "ttft p99 < 500 ms"
+TTFT, SPEED = "ttft p99 < 500 ms", "tps_user p10 > 30 tok/s"
 
 
 def limit_run(number: int, load: float, value_ms: float, bound_ms: float | None, **changes: Any) -> LimitRun:
@@ -18,9 +18,9 @@ def limit_run(number: int, load: float, value_ms: float, bound_ms: float | None,
         objective=TTFT,
         samples=1200,
         over=3,
-        value_ms=value_ms,
-        bound_ms=bound_ms,
-        limit_ms=500,
+        value=value_ms,
+        bound=bound_ms,
+        limit=500,
         standing=standing,
     )
     made = LimitRun(
@@ -67,3 +67,20 @@ def limit_record(**changes: Any) -> LimitRecord:
         notes=("P99 needs 459 requests a run",),
     )
     return made.model_copy(update=changes)
+
+
+def speed_run(number: int, load: float, speed_tok_s: float, bound_tok_s: float) -> LimitRun:
+    """One run of a search for a floor of the output speed."""
+    standing = Standing.MEETS if bound_tok_s >= 30 else Standing.FAILS
+    figures = ObjectiveFigures(
+        objective=SPEED,
+        unit="tok/s",
+        samples=1200,
+        over=3,
+        value=speed_tok_s,
+        bound=bound_tok_s,
+        limit=30,
+        fast_bound=speed_tok_s + 1,
+        standing=standing,
+    )
+    return limit_run(number, load, 0.0, None, objectives=(figures,), standing=standing, reason="")

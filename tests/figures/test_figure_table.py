@@ -33,7 +33,7 @@ def test_each_row_is_of_its_own_key_and_names_rows_that_there_are() -> None:
     [
         ("p99.9_itl_ms", "itl"),
         ("mean_e2el_per_token_ms", "e2el_per_token"),
-        ("p1_user_tps", "user_tps"),
+        ("p1_tps_user", "tps_user"),
         ("output_throughput", "output_throughput"),
         ("median_ttft", None),
         ("mean_session_ms", None),

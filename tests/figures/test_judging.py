@@ -63,19 +63,19 @@ def test_a_percentile_is_judged_with_its_bound(
     slo: str, n: int, over: int, value_ms: float, bound_ms: float | None
 ) -> None:
     shown = evidence(slo, *steadily(n))
-    assert (shown.samples, shown.over, round(shown.value_ms, 6)) == (n, over, value_ms)
-    assert shown.bound_ms == bound_ms
+    assert (shown.samples, shown.over, round(shown.value, 6)) == (n, over, value_ms)
+    assert shown.bound == bound_ms
 
 
 def test_a_failed_request_is_above_any_limit() -> None:
     shown = evidence("ttft p99 < 10s", *steadily(700, FailureKind.TIMEOUT, FailureKind.HTTP_STATUS))
-    assert (shown.samples, shown.over, shown.bound_ms) == (702, 2, math.inf)
+    assert (shown.samples, shown.over, shown.bound) == (702, 2, math.inf)
     assert shown.standing == "not shown"
 
 
 def test_a_run_of_failures_surely_misses() -> None:
     shown = evidence("ttft p99 < 10s", *steadily(10, *[FailureKind.CONNECT] * 20))
-    assert (shown.value_ms, shown.lower_ms, shown.standing) == (math.inf, math.inf, "fails")
+    assert (shown.value, shown.fast_bound, shown.standing) == (math.inf, math.inf, "fails")
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CANCELLED, FailureKind.LOST])
@@ -85,15 +85,15 @@ def test_what_the_client_ended_or_lost_is_no_sample(kind: FailureKind) -> None:
 
 def test_an_answer_of_one_token_has_no_tpot() -> None:
     shown = evidence("tpot p50 < 10ms", answer(0, [5]), answer(1, [5, 8]))
-    assert (shown.samples, shown.over, shown.value_ms) == (1, 0, 3.0)
+    assert (shown.samples, shown.over, shown.value) == (1, 0, 3.0)
 
 
 def test_gaps_are_samples_and_requests_the_observations() -> None:
     # 44 requests with gaps of 1, 2, … 44 ms, three each: the bound is of the greatest request's.
     records = [answer(n, [1, 2 + n, 3 + 2 * n, 4 + 3 * n]) for n in range(44)]
     shown = evidence("itl p90 < 43ms", *records)
-    assert (shown.samples, shown.over, shown.bound_ms) == (132, 3, 44.0)
-    assert evidence("itl p90 < 43ms", *records[:43]).bound_ms is None
+    assert (shown.samples, shown.over, shown.bound) == (132, 3, 44.0)
+    assert evidence("itl p90 < 43ms", *records[:43]).bound is None
 
 
 def test_a_failed_request_misses_the_gaps_that_were_planned() -> None:
@@ -112,12 +112,64 @@ def test_batches_are_parts_of_the_run_by_time_of_sending() -> None:
 
 def test_nothing_shows_nothing() -> None:
     shown = evidence("itl p99 < 50ms", answer(0, [], FailureKind.CANCELLED))
-    assert (shown.samples, shown.over, shown.bound_ms, shown.batches) == (0, 0, None, ())
-    assert math.isnan(shown.value_ms)
+    assert (shown.samples, shown.over, shown.bound, shown.batches) == (0, 0, None, ())
+    assert math.isnan(shown.value)
 
 
 def test_token_time_shares_a_gap_by_its_tokens() -> None:
     record = answer(0, [10, 40])
     record.tokens = np.array([1, 3], np.int64)
     shown = evidence("token_time p50 < 9ms", record)
-    assert (shown.samples, shown.over, shown.value_ms) == (3, 3, 10.0)
+    assert (shown.samples, shown.over, shown.value) == (3, 3, 10.0)
+
+
+def at_speed(index: int, gap_ms: float) -> Record:
+    """Three tokens, two of them after the first message, `gap_ms` apart."""
+    return answer(index, [10, 10 + gap_ms, 10 + 2 * gap_ms])
+
+
+@loop_over(
+    ("slo", "over", "value", "bound"),
+    [
+        ("tps_user p10 > 21", 3, 100 / 46 + 900 / 45, 1000 / 50),
+        ("tps_user p10 > 20", 0, 100 / 46 + 900 / 45, 1000 / 50),
+        ("tps_user p50 > 40", 25, 500 / 26 + 500 / 25, 1000 / 35),
+    ],
+)
+def test_a_floor_is_judged_by_the_slow_tail(slo: str, over: int, value: float, bound: float) -> None:
+    # Gaps of 1 to 50 ms, so speeds of 20 to 1,000 tokens per second.
+    records = [at_speed(index, index + 1) for index in range(50)]
+    shown = evidence(slo, *records)
+    assert (shown.samples, shown.over, shown.bound) == (50, over, bound)
+    assert shown.value == pytest.approx(value)
+    assert shown.fast_bound is not None
+    assert bound < shown.value < shown.fast_bound
+
+
+def test_a_floor_is_the_mirrored_ceiling() -> None:
+    records = [at_speed(index, index + 1) for index in range(200)]
+    floor, ceiling = evidence("tps_user p10 > 8", *records), evidence("tpot p90 < 125ms", *records)
+    assert floor.bound is not None
+    assert ceiling.bound is not None
+    assert floor.fast_bound is not None
+    assert ceiling.fast_bound is not None
+    assert (1000 / floor.bound, 1000 / floor.fast_bound) == pytest.approx((ceiling.bound, ceiling.fast_bound))
+    assert (floor.samples, floor.over, floor.batches, floor.dispersion, floor.standing) == (
+        ceiling.samples, ceiling.over, ceiling.batches, ceiling.dispersion, ceiling.standing
+    )  # fmt: skip
+
+
+def test_a_failed_request_has_no_speed_at_all() -> None:
+    failed = [answer(200 + index, [], FailureKind.TIMEOUT) for index in range(200)]
+    shown = evidence("tps_user p10 > 8", *(at_speed(index, 1) for index in range(200)), *failed)
+    assert (shown.samples, shown.over, shown.value, shown.bound, shown.standing) == (400, 200, 0, 0, "fails")
+    assert not str(shown.value).startswith("-")
+
+
+def test_the_first_message_counts_for_no_speed() -> None:
+    record = answer(0, [10, 20, 30])
+    record.tokens, record.output_tokens = np.array([4, 1, 1], np.int64), 6
+    assert evidence("tps_user p50 > 8", record).value == 100.0  # two tokens in 20 ms
+    single = answer(1, [10])
+    single.tokens, single.output_tokens = np.array([4], np.int64), 4
+    assert evidence("tps_user p50 > 8", single).samples == 0

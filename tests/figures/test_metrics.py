@@ -105,7 +105,7 @@ def test_no_gap_reaches_from_one_request_to_another_nor_into_a_failed_one() -> N
 
 
 def test_an_answer_of_one_token_has_no_tpot_but_meets_its_objective() -> None:
-    run = measured(answer(at_ms=[100]), goodput_slo_ms={"tpot": 1.0})
+    run = measured(answer(at_ms=[100]), goodput_limits={"tpot": 1.0, "tps_user": 1000.0})
     assert (run.tpot.n, run.itl.n, run.ttft.n) == (0, 0, 1)
     assert math.isnan(run.tpot.mean_ms)
     assert math.isnan(run.tpot.percentiles_ms[99.0])
@@ -127,7 +127,7 @@ def test_nothing_successful_gives_zero_rates_and_empty_distributions() -> None:
     ],
 )
 def test_nothing_sent_is_no_duration(records: list[Record]) -> None:
-    run = measured(*records, goodput_slo_ms={"e2el": 5.0})
+    run = measured(*records, goodput_limits={"e2el": 5.0})
     assert (run.duration_s, run.request_throughput_per_s, run.peak_concurrency) == (0.0, 0.0, 0)
     assert (run.goodput_per_s, run.slo_attainment) == (0.0, 0.0)
 
@@ -159,6 +159,10 @@ def test_latencies_from_the_intended_time_include_the_wait_before_sending() -> N
         ({"e2el": 400.0}, 2),
         ({"ttft": 200.0, "tpot": 10.0}, 1),
         ({"ttft": 200.0, "tpot": 20.0, "e2el": 140.0}, 1),
+        ({"tps_user": 50.0}, 2),
+        ({"tps_user": 50.5}, 1),
+        ({"ttft": 200.0, "tps_user": 100.0}, 1),
+        ({"tps_user": 100.5}, 0),
     ],
 )
 def test_goodput_counts_what_meets_every_objective_exactly_or_better(
@@ -169,7 +173,7 @@ def test_goodput_counts_what_meets_every_objective_exactly_or_better(
         answer(1, 1000, [200, 220], end_ns=2000 * MS),
         answer(2, 1000, [1], failure=Failure(FailureKind.ABORTED)),
         answer(3, 1000, [1], failure=Failure(FailureKind.ABORTED)),
-        goodput_slo_ms=slo_ms,
+        goodput_limits=slo_ms,
     )
     assert (run.good, run.goodput_per_s, run.slo_attainment) == (good, float(good), good / 4)
 
@@ -212,7 +216,7 @@ def test_what_this_side_ended_is_neither_a_failure_nor_a_missed_objective(kind: 
         answer(1, at_ms=[10], failure=Failure(FailureKind.TIMEOUT)),
         answer(2, at_ms=[10], failure=Failure(kind)),
         answer(3, at_ms=[10], failure=Failure(FailureKind.USER_CANCELLED)),
-        goodput_slo_ms={"ttft": 20.0},
+        goodput_limits={"ttft": 20.0},
     )
     assert (run.requests, run.completed, run.failed, run.cut_off, run.cancelled) == (4, 1, 1, 1, 1)
     assert run.slo_attainment == 1 / 2
@@ -310,7 +314,12 @@ def test_peak_concurrency_is_exact(spans: list[tuple[int, int]], peak: int) -> N
 
 @pytest.mark.parametrize(
     ("pairs", "slo_ms"),
-    [(["ttft:500", "tpot:50.5"], {"ttft": 500.0, "tpot": 50.5}), (["e2el:0"], {"e2el": 0.0}), ([], {})],
+    [
+        (["ttft:500", "tpot:50.5"], {"ttft": 500.0, "tpot": 50.5}),
+        (["e2el:0"], {"e2el": 0.0}),
+        (["tps_user:30", "ttft:9000"], {"tps_user": 30.0, "ttft": 9000.0}),
+        ([], {}),
+    ],
 )
 def test_goodput_pairs_are_read(pairs: list[str], slo_ms: dict[str, float]) -> None:
     assert parse_goodput(pairs) == slo_ms
@@ -319,8 +328,10 @@ def test_goodput_pairs_are_read(pairs: list[str], slo_ms: dict[str, float]) -> N
 @loop_over(
     ("pair", "says"),
     [
-        ("itl:5", "unknown objective 'itl': choose from ttft, tpot, e2el"),
-        ("ttft", "NAME:MILLISECONDS"),
+        ("itl:5", "unknown objective 'itl': choose from ttft, tpot, e2el, tps_user"),
+        ("ttft", "NAME:MILLISECONDS, for example ttft:500, or tps_user:30"),
+        ("tps_user:fast", "'fast' is not a number of tokens per second"),
+        ("tps_user:inf", "give a finite number of tokens per second"),
         ("ttft:fast", "'fast' is not a number"),
         ("ttft:-1", "0 or more"),
         ("ttft:nan", "finite"),

@@ -61,7 +61,7 @@ def test_a_plain_run_prints_the_lines_of_the_recorded_block_and_no_other() -> No
     [
         (f"{'Maximum request concurrency:':<40} 8         ", {"max_concurrency": 8}, {}),
         (f"{'Request rate configured (RPS):':<40} 2.50      ", {"request_rate_per_s": 2.5}, {}),
-        (f"{'Request goodput (req/s):':<40} 2.00      ", {}, {"goodput_slo_ms": {"e2el": 500.0}}),
+        (f"{'Request goodput (req/s):':<40} 2.00      ", {}, {"goodput_limits": {"e2el": 500.0}}),
         (f"{'P99.9 TTFT (ms):':<40} 100.00    ", {}, {"metric_percentiles": (99.0, 99.9)}),
     ],
 )

@@ -29,7 +29,7 @@ from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_result, summarise_run
 from loadgen.study.series.sweep import sweep_run
 
-_OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|user_tps|good")
+_OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|tps_user|good")
 _SHOWN = re.compile(r"(?:TTFT|TPOT|ITL|TTFVT)[^;,\n]*?[ :]\d+\.\d|Time to first token|Inter-token latency")
 TOKENS = 10
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from builders.made_limits import TTFT, limit_record, limit_run
+from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
 from loadgen.figures.objectives import Standing
 from loadgen.study import limit_record as limits
 from loadgen.study.limit_record import LimitEstimate, LimitRun
@@ -196,4 +196,26 @@ def test_a_load_of_too_few_samples_neither_fails_nor_is_an_upper_end() -> None:
 
 @pytest.mark.parametrize(("value_ms", "text"), [(0.7079, "0.7079"), (361.52, "361.5"), (15_930.4, "15930")])
 def test_a_latency_has_four_digits_and_no_exponent(value_ms: float, text: str) -> None:
-    assert limits.format_latency(value_ms) == text
+    assert limits.format_value(value_ms) == text
+
+
+def test_a_floor_is_kept_and_shown_in_tokens_per_second() -> None:
+    record = limit_record(objectives=(SPEED,), runs=(speed_run(0, 4, 90.126, 88),))
+    stored = record.model_dump(mode="json")["runs"][0]["objectives"][0]
+    names = ("value_tok_s", "bound_tok_s", "limit_tok_s", "upper_tok_s")
+    assert [stored[name] for name in names] == [90.126, 88, 30, 91.126]
+    assert not {"unit", "value", "value_ms"} & stored.keys()
+    assert limits.LimitRecord.model_validate_json(record.model_dump_json()) == record
+    table = limits.make_run_table(record)
+    assert [column.title for column in table.columns][2:4] == ["tps_user p10 tok/s", "≥ at 99 %"]
+    assert table.body[0][2:4] == ("90.13", "88")
+
+
+def test_a_ceiling_keeps_its_names_in_a_file() -> None:
+    stored = limit_record().model_dump(mode="json")["runs"][0]["objectives"][0]
+    assert [stored[name] for name in ("value_ms", "bound_ms", "limit_ms", "lower_ms")] == [
+        120,
+        130,
+        500,
+        None,
+    ]

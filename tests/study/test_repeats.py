@@ -77,7 +77,7 @@ def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None
     ]
     assert found["output_throughput_per_s"].mean == pytest.approx(2 * found["request_throughput_per_s"].mean)
     assert found["total_throughput_per_s"].mean == pytest.approx(5 * found["output_throughput_per_s"].mean)
-    ask = MetricOptions(metric_percentiles=(50.0, 99.9), goodput_slo_ms={"ttft": 99.0})
+    ask = MetricOptions(metric_percentiles=(50.0, 99.9), goodput_limits={"ttft": 99.0})
     more = by_name([run(98, ask), run(100, ask)])
     assert {"p50_ttft_ms", "p99.9_itl_ms"} <= set(more)
     assert "p99_ttft_ms" not in more

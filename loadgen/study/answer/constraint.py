@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from loadgen.base.text import GIB
+from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
 from loadgen.records.record import Records
 from loadgen.study.answer.answer_settings import AnswerRequest
@@ -69,10 +70,10 @@ def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerReque
 def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standing, str, str]:
     """Return a candidate's standing over the requests of its runs, the evidence, and what it would meet.
 
-    By the bounds of its requests, else, where only figures are known, by the greatest figure of a run.
+    By the bounds of its requests, else, where only figures are known, by the slowest figure of a run.
     """
     name = f"{objective.metric} p{objective.percentile:g}"
-    key = f"p{objective.percentile:g}_{objective.metric}_ms"
+    key = SELECTABLE[objective.metric].statistic(f"p{objective.percentile:g}")
     results = [run.run for run in candidate.runs if run.run is not None]
     if results and len(results) == len(candidate.runs):
         pooled = Records.join_in_turn(result.counted for result in results)
@@ -80,20 +81,23 @@ def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standi
         if not is_judgeable(objective, times_tokens):
             return Standing.NOT_SHOWN, f"its {name} is not known", ""
         (evidence,) = judge_objectives(pooled, (objective,), results[0].ask)
-        standing, value_ms, bound_ms = evidence.standing, evidence.value_ms, evidence.bound_ms
+        standing, slowest, bound = evidence.standing, evidence.value, evidence.bound
     else:
         known = [value for run in candidate.runs if (value := run.figure(key)) is not None]
         if len(known) < len(candidate.runs) or not known:
             return Standing.NOT_SHOWN, f"its {name} is not known", ""
-        value_ms = bound_ms = max(known)
-        standing = Standing.MEETS if value_ms <= objective.limit_ms else Standing.FAILS
-    words = f"{name} is {value_ms:.3g} ms"
-    if bound_ms is None or not math.isfinite(bound_ms):
-        few = ", of too few requests" if bound_ms is None and standing is Standing.NOT_SHOWN else ""
+        slowest = bound = max(known, key=objective.measure_excess)
+        standing = Standing.MEETS if objective.holds(slowest) else Standing.FAILS
+    words = f"{name} is {slowest:.3g} {objective.unit}"
+    if bound is None or not math.isfinite(bound) or bound <= 0:
+        few = ", of too few requests" if bound is None and standing is Standing.NOT_SHOWN else ""
         return standing, f"{words}{few}", ""
-    needed = _round_up(bound_ms)
-    most = f", at most {needed:g} ms" if standing is Standing.NOT_SHOWN else ""
-    return standing, f"{words}{most}", f"{name} < {needed:g}ms"
+    if objective.is_floor:
+        side, needed, clause = "least", _round_down(bound), f"{name} > {_round_down(bound):g}"
+    else:
+        side, needed, clause = "most", _round_up(bound), f"{name} < {_round_up(bound):g}ms"
+    limit = f", at {side} {needed:g} {objective.unit}" if standing is Standing.NOT_SHOWN else ""
+    return standing, f"{words}{limit}", clause
 
 
 def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
@@ -125,6 +129,12 @@ def _round_up(value: float) -> float:
     """Round a positive number up to two digits."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
+
+
+def _round_down(value: float) -> float:
+    """Round a positive number down to two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.floor(value / step + 1e-9) * step:.6g}")
 
 
 CONSTRAINTS: tuple[Judge, ...] = (_judge_fits, _judge_objectives, _judge_kl, _judge_answers)

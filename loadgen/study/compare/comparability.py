@@ -86,8 +86,8 @@ def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
     """
     if key != _GOODPUT:
         return ""
-    known = (run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None)
-    shown = [" ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none" for slo_ms in known]
+    known = (run.facts.ask().goodput_limits for run in runs if run.facts is not None)
+    shown = [" ".join(f"{name}:{limit:g}" for name, limit in limits.items()) or "none" for limits in known]
     other = next((each for each in shown if each != shown[-1]), "")
     return other and f"goodput is of other objectives: {other}, baseline {shown[-1]}"
 

@@ -38,7 +38,7 @@ def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
             (run, figures)
             for run in runs
             for figures in run.objectives
-            if figures.objective == objective and figures.value_ms is not None
+            if figures.objective == objective and figures.value is not None
         ]
         if shown:
             yield _plot_objective(record, f"{anchor}-objective-{place}", shown)
@@ -54,32 +54,33 @@ def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
 def _plot_objective(
     record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]
 ) -> Panel:
-    """Make the panel of each run's percentile with its upper bound over the load, and the objective's limit.
+    """Make the panel of each run's percentile with its bound over the load, and the objective's limit.
 
-    It is cut off at 2.5 times the limit, which the caption notes if a value is above.
+    It is cut off at 2.5 times a latency's limit, which the caption notes if a value is above; not a speed's.
     """
-    runs = [run for run, _ in shown]
+    runs, first = [run for run, _ in shown], shown[0][1]
     values, bounds = (
         np.array([NAN if value is None else value for value in column], np.float64)
-        for column in ([each.value_ms for _, each in shown], [each.bound_ms for _, each in shown])
+        for column in ([each.value for _, each in shown], [each.bound for _, each in shown])
     )
-    limit_ms, figure = shown[0][1].limit_ms, limit_record.name_percentile(shown[0][1].objective)
-    panel = _plot_runs(record, key, (figure, "ms"), runs, values)
-    loads, known, top = np.array([run.load for run in runs]), np.isfinite(bounds), _TOP * limit_ms
+    limit, unit, figure = first.limit, first.unit, limit_record.name_percentile(first.objective)
+    panel = _plot_runs(record, key, (figure, unit), runs, values)
+    loads, known = np.array([run.load for run in runs]), np.isfinite(bounds)
+    top, side, most = (_TOP * limit, "upper", "at most") if unit == "ms" else (None, "lower", "at least")
     whole, *apart = panel.curves
     curves = (
         whole,
-        Curve("its upper bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
-        Curve(f"limit, {limit_ms:g} ms", np.array([loads.min(), loads.max()]), np.full(2, limit_ms)),
+        Curve(f"its {side} bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
+        Curve(f"limit, {limit:g} {unit}", np.array([loads.min(), loads.max()]), np.full(2, limit)),
         *apart,
     )
-    above = " Points at the upper edge are above it." if np.nanmax([values, bounds]) > top else ""
+    above = " Points at the upper edge are above it." if top and np.nanmax([values, bounds]) > top else ""
     rows = [
         (limit_record.format_load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
          limit_record.describe_standing(run))
         for run, value, bound in zip(runs, values.tolist(), bounds.tolist(), strict=True)
     ]  # fmt: skip
-    numbers = make_table(("load", figure, "at most, 99 %", ""), rows)
+    numbers = make_table(("load", figure, f"{most}, 99 %", ""), rows)
     return replace(panel, curves=curves, y_top=top, caption=panel.caption + above, numbers=numbers)
 
 

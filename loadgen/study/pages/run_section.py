@@ -21,7 +21,7 @@ from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, compute_metrics
-from loadgen.figures.objectives import ObjectiveEvidence
+from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.plan.request_sources import RANDOM
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
@@ -46,8 +46,8 @@ _ARRIVED = "Every output token that arrived per second, until the run was ended 
 _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
 _OBJECTIVE = (
-    "At most {} were asked of it; {} were above. It meets that where its upper bound at 99 % confidence "
-    "does, fails where the lower bound is above it, and else that is not shown."
+    "At {} {} were asked of it; {} were {}. It meets that where its {} bound at 99 % confidence does, fails "
+    "where the {} bound is {} it, and else that is not shown."
 )
 _ENERGY = "Energy that this machine used during the run, per output token."
 _MEMORY = "The most memory that the server held during the run."
@@ -359,7 +359,7 @@ def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
             yield from _make_latency_card(figure, latency, run.facts.ask().metric_percentiles)
     yield _make_failure_card(run.metrics)
     if metrics.goodput_per_s is not None:
-        yield _make_goodput_card(metrics, run.facts.ask().goodput_slo_ms)
+        yield _make_goodput_card(metrics, run.facts.ask().goodput_limits)
     yield from map(_make_objective_card, run.objectives)
     yield from _make_sensor_cards(run)
 
@@ -431,23 +431,32 @@ def _make_failure_card(metrics: Metrics) -> Card:
     return Card("Failure rate", tuple(figures), _FAILURES)
 
 
-def _make_goodput_card(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:
+def _make_goodput_card(metrics: Metrics, limits: Mapping[str, float]) -> Card:
     """Make the card of requests that met every objective, per second and in % of all, with the limits."""
     per_s, share = metrics.goodput_per_s or 0.0, 100 * (metrics.slo_attainment or 0.0)
     rate = CardFigure(Number(f"{per_s:,.2f}", per_s, f"{_METRICS}goodput_per_s"), "requests/s")
     attained = CardFigure(Number(f"{share:.3g} %", share), "of requests")
-    limits = ", ".join(f"{name.upper()} ≤ {limit_ms:g} ms" for name, limit_ms in objectives_ms.items())
-    return Card("Goodput", (rate, attained), f"{_GOODPUT}{limits}.")
+    asked = (Objective(name, 50.0, limit) for name, limit in limits.items())
+    words = (
+        f"{each.metric.upper()} {'≥' if each.is_floor else '≤'} {each.limit:g} {each.unit}" for each in asked
+    )
+    return Card("Goodput", (rate, attained), f"{_GOODPUT}{', '.join(words)}.")
 
 
 def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
-    """Make the card of an objective: its percentile in ms, a dash if unknown, its standing and samples."""
-    objective, value_ms = evidence.objective, evidence.value_ms
-    about = _OBJECTIVE.format(f"{objective.limit_ms:g} ms", f"{evidence.over} of {evidence.samples}")
-    unit = f"ms: {evidence.standing}"
+    """Make the card of an objective: its percentile, a dash if unknown, its standing and samples."""
+    objective, value = evidence.objective, evidence.value
+    least, beyond, slow, fast = (
+        ("least", "below", "lower", "upper") if objective.is_floor else ("most", "above", "upper", "lower")
+    )
+    counts = f"{evidence.over} of {evidence.samples}"
+    about = _OBJECTIVE.format(
+        least, f"{objective.limit:g} {objective.unit}", counts, beyond, slow, fast, beyond
+    )
+    unit = f"{objective.unit}: {evidence.standing}"
     label = f"{objective.metric.upper()} P{objective.percentile:g}, objective"
-    figure = _make_card_figure("", value_ms, unit) if math.isfinite(value_ms) else None
-    return Card(label, (figure or CardFigure(Number("–", value_ms), unit),), about)
+    figure = _make_card_figure("", value, unit) if math.isfinite(value) else None
+    return Card(label, (figure or CardFigure(Number("–", value), unit),), about)
 
 
 def _make_sensor_cards(run: Result) -> Iterator[Card]:

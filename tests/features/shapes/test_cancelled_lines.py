@@ -64,7 +64,7 @@ def test_cancelled_requests_are_neither_successes_nor_failures() -> None:
 
 def test_goodput_is_a_share_of_those_not_cancelled() -> None:
     run = cancelled("100ms")
-    metrics = compute_metrics(run.records, replace(run.facts.ask(), goodput_slo_ms={"e2el": 1e9}))
+    metrics = compute_metrics(run.records, replace(run.facts.ask(), goodput_limits={"e2el": 1e9}))
     assert metrics.slo_attainment == 1.0
 
 

@@ -76,7 +76,7 @@ RUNS = {
     "more was planned": case(closed(), stop_rule="--max-duration 60 s", requests=400),
     "whole answers": made(stream=False),
     "many figures": made(
-        percentile_metrics="ttft,tpot,itl,e2el,prefill_speed,user_tps,token_time,ttfvt",
+        percentile_metrics="ttft,tpot,itl,e2el,prefill_speed,tps_user,token_time,ttfvt",
         metric_percentiles="50,90,99.9",
         goodput=("ttft:50", "e2el:900"),
         warmup="2",

@@ -168,6 +168,9 @@ def test_broken_answers_are_not_recommended() -> None:
         (3, "e2el p95 < 1ms", False, "e2el p95 is "),
         (1, "e2el p95 < 60s", None, "of too few requests"),
         (3, "e2el p99.9 < 60s", None, "of too few requests"),
+        (3, "tps_user p10 > 1", True, "tps_user p10 is "),
+        (3, "tps_user p10 > 1e6", False, "tok/s"),
+        (1, "tps_user p5 > 1", None, "of too few requests"),
     ],
 )
 def test_objectives_are_judged_by_the_requests_of_all_repeats(

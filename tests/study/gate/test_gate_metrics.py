@@ -31,7 +31,7 @@ from loadgen.study.gate.gate_metrics import lay_margins, parse_gate_metrics
         ("time to first token p90", "p90_ttft_ms", False),
         ("max_itl_ms", "max_itl_ms", False),
         ("prefill_speed", "mean_prefill_speed", True),
-        ("user_tps_p50", "median_user_tps", True),
+        ("tps_user_p50", "median_tps_user", True),
         ("duration", "duration", False),
     ],
 )

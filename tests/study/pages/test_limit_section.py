@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from builders.made_limits import TTFT, limit_record, limit_run
+from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
 from loadgen.study.pages.limit_section import make_limit_sections
@@ -43,6 +43,22 @@ def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None
     assert objective.caption.endswith("Points at the upper edge are above it.")
     assert goodput.title == "Goodput over load"
     assert [curve.x.tolist() for curve in goodput.curves] == [[4, 8, 9.51, 11.3], [16]]
+
+
+def test_a_floor_is_drawn_with_its_lower_bound_and_whole() -> None:
+    runs = (speed_run(0, 4, 90, 88), speed_run(1, 8, 29, 28.5))
+    panel = section(limit_record(runs=runs, objectives=(SPEED,))).panels[0]
+    assert [curve.name for curve in panel.curves] == [
+        "tps_user p10", "its lower bound at 99 %", "limit, 30 tok/s"
+    ]  # fmt: skip
+    assert (panel.title, panel.y_top) == ("tps_user p10 over load", None)
+    assert panel.numbers is not None
+    assert [column.title for column in panel.numbers.columns] == [
+        "load",
+        "tps_user p10",
+        "at least, 99 %",
+        "",
+    ]
 
 
 def test_a_bound_that_is_unknown_is_not_drawn() -> None:

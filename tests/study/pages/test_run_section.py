@@ -66,12 +66,21 @@ def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
 
 
 def test_goodput_is_there_where_objectives_were_requested() -> None:
-    run = with_profile(made_runs.run(requests=40), goodput=("ttft:80", "e2el:100000"))
+    run = with_profile(made_runs.run(requests=40), goodput=("ttft:80", "tps_user:9"))
     card = of(run)["Goodput"]
     assert card.figures[0].number.value == run.metrics.goodput_per_s
     assert texts(card)[1] == f"{100 * (run.metrics.slo_attainment or 0):.3g} % of requests"
-    assert card.about.endswith("every objective: TTFT ≤ 80 ms, E2EL ≤ 100000 ms.")
+    assert card.about.endswith("every objective: TTFT ≤ 80 ms, TPS_USER ≥ 9 tok/s.")
     assert "Goodput" not in of(made_runs.run())
+
+
+def test_a_floors_card_has_its_speed_and_how_many_were_below() -> None:
+    card = of(with_profile(made_runs.run(requests=40), slo="tps_user p10 > 1e6"))["TPS_USER P10, objective"]
+    assert texts(card)[0].endswith("tok/s: fails")
+    assert card.about.startswith(
+        "At least 1e+06 tok/s were asked of it; 40 of 40 were below. It meets that where"
+    )
+    assert card.about.endswith("where the upper bound is below it, and else that is not shown.")
 
 
 def test_whole_answers_have_no_latency_of_tokens() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadgen.figures.figure_table import JUDGED
+from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.objectives import Objective, Standing
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
@@ -122,7 +122,7 @@ ANSWERS: tuple[SearchEnd, ...] = ("within", "everything-passes", "nothing-passes
 
 def _find_most_over(trial: Trial) -> int:
     """Return the index of the objective whose percentile exceeds its limit by the greatest factor."""
-    excess = [each.value_ms / each.objective.limit_ms for each in trial.objectives]
+    excess = [each.objective.measure_excess(each.value) for each in trial.objectives]
     return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
 
 
@@ -172,11 +172,11 @@ def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
 
 
 def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
-    """Point to decoding, with mean TPOT and concurrency, if the objective is of TPOT or ITL; else None.
+    """Point to decoding, with mean TPOT and concurrency, if the objective is of tokens' times; else None.
 
     None too if no answer has a TPOT.
     """
-    if JUDGED[objective.metric].phase != "token":
+    if SELECTABLE[objective.metric].phase != "token":
         return None
     busy = run.metrics.mean_concurrency
     if math.isnan(run.metrics.tpot.mean_ms):
@@ -194,7 +194,7 @@ def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
         return None
     phases_ms: dict[Bottleneck, float] = {"queue": queue_ms, "prefill": max(ttft_ms - queue_ms, 0.0)}
     name, whole_ms = "TTFT", ttft_ms
-    if JUDGED[objective.metric].phase != "first":
+    if SELECTABLE[objective.metric].phase != "first":
         name, whole_ms = "E2EL", run.metrics.e2el.mean_ms
         phases_ms["decode"] = whole_ms - ttft_ms
     if not all(map(math.isfinite, phases_ms.values())):

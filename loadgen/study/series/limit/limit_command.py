@@ -245,8 +245,8 @@ def limit_parser() -> argparse.ArgumentParser:
     parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
     parser.usage = "%(prog)s --slo 'ttft p90 < 500ms' [--over WHAT] [FLAG ...]"
     parser.description = (
-        "Find the highest load at which percentiles of latency stay within limits, with a 95 % interval, by "
-        "whole runs: docs/limits.md. A run of P99 needs 459 requests, one of P90 44."
+        "Find the highest load at which percentiles of latency or speed stay within limits, with a 95 % "
+        "interval, by whole runs: docs/limits.md. A run of P99 needs 459 requests, one of P90 44."
     )
     parser.epilog = "The other flags are those of `loadgen bench`."
     _add_flags(parser.add_argument_group("the search"))
@@ -258,7 +258,8 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
     """Add the flags of a search."""
     add, load = group.add_argument, number_between(1e-6, 1e9)
     add("--slo", metavar="LIST",
-        help="as 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
+        help="as 'ttft p90 < 500ms, tps_user p10 > 30', mlperf/llama3.1-8b or agentperf/gpt-oss-120b-1 "
+             "(default: of the profile)")
     add("--over", choices=("rate", "concurrency"),
         help="what is varied (default: concurrency for a profile with only that, else rate)")
     add("--within", type=parse_with(partial(parsing.parse_share, least=_LEAST_SHARE)), metavar="P%",

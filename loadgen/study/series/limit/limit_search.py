@@ -152,7 +152,7 @@ class LimitSearch:
         for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
             if not each.samples:
                 raise UsageError(
-                    f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): "
+                    f"--slo {each.objective}: no answer has this figure (one token has no TPOT or ITL): "
                     "choose another figure, or ask for longer answers"
                 )
         record, alone_s = self.record, point.run.metrics.e2el.mean_ms / 1e3
@@ -263,7 +263,8 @@ def check_budget(settings: SearchSettings) -> None:
 def estimate_time(settings: SearchSettings) -> str:
     """Return in words the least time of a search, two runs, and the budget as the most, if there is one.
 
-    If P90 in place of higher percentiles needs less than 80 % of that, its time is added.
+    If P90 in place of higher percentiles, or P10 of lower ones of a speed, needs less than 80 % of that, its
+    time is added.
     """
     first_s, why = search.estimate_first_run(settings)
     least_s = _estimate_two_runs_s(settings)
@@ -272,12 +273,15 @@ def estimate_time(settings: SearchSettings) -> str:
     )
     if settings.budget_s is not None:
         words += f", at most {format_duration(settings.budget_s)} (--budget)"
-    cheaper = [replace(each, percentile=min(each.percentile, _CHEAP)) for each in settings.objectives]
-    high = sorted({each.percentile for each in settings.objectives if each.percentile > _CHEAP})
-    cheap_s = _estimate_two_runs_s(replace(settings, objectives=tuple(cheaper)))
+    cheaper = tuple(each.ease(_CHEAP) for each in settings.objectives)
+    cheap_s = _estimate_two_runs_s(replace(settings, objectives=cheaper))
+    pairs = zip(settings.objectives, cheaper, strict=True)
+    high = sorted({(each.percentile, eased.percentile) for each, eased in pairs if each != eased})
     if high and cheap_s < _LESS * least_s:
-        names = " and ".join(f"P{percentile:g}" for percentile in high)
-        words += f"; with P{_CHEAP:g} in place of {names} at least {format_duration(cheap_s)}"
+        names, others = (
+            " and ".join(f"P{rank:g}" for rank in dict.fromkeys(ranks)) for ranks in zip(*high, strict=True)
+        )
+        words += f"; with {others} in place of {names} at least {format_duration(cheap_s)}"
     return words
 
 
@@ -294,11 +298,11 @@ def format_load(load: float, axis: LoadAxis) -> str:
 
 
 def describe_run(run: LimitRun) -> str:
-    """Return a line on a run: each objective's percentile in ms, if known, and the run's standing."""
+    """Return a line on a run: each objective's percentile, if known, and the run's standing."""
     shown = [
-        f"{limit_record.name_percentile(each.objective)} {limit_record.format_latency(each.value_ms)} ms"
+        f"{limit_record.name_percentile(each.objective)} {limit_record.format_value(each.value)} {each.unit}"
         for each in run.objectives
-        if each.value_ms is not None
+        if each.value is not None
     ]
     return ", ".join([*shown, limit_record.describe_standing(run)])
 
@@ -430,33 +434,34 @@ def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
     for each in evidence:
         if each.passes:
             continue
-        what = f"{each.objective.metric} p{each.objective.percentile:g}"
-        if each.bound_ms is None and each.standing is not Standing.FAILS:
+        what, unit = f"{each.objective.metric} p{each.objective.percentile:g}", each.objective.unit
+        if each.bound is None and each.standing is not Standing.FAILS:
             yield f"{what}: {format_count(each.samples, 'sample')}, too few"
         elif each.standing is Standing.FAILS:
-            yield f"{what} is {each.value_ms:.4g} ms"
-        elif each.value_ms <= each.objective.limit_ms:
-            yield f"{what} is {each.value_ms:.4g} ms, its bound {each.bound_ms:.4g} ms"
+            yield f"{what} is {each.value:.4g} {unit}"
+        elif each.objective.holds(each.value):
+            yield f"{what} is {each.value:.4g} {unit}, its bound {each.bound:.4g} {unit}"
         else:
-            yield f"{what} is {each.value_ms:.4g} ms, and may be within"
+            yield f"{what} is {each.value:.4g} {unit}, and may be within"
 
 
-_KEPT, _KEPT_MS = ("samples", "over", "batches", "dispersion"), ("value_ms", "bound_ms", "lower_ms")
+_KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound", "fast_bound")
 
 
 def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
     """Convert an objective's evidence to what the record stores; infinity and NaN become None."""
     kept: dict[str, Any] = {name: getattr(evidence, name) for name in _KEPT}
-    kept |= {name: _drop_infinite(getattr(evidence, name)) for name in _KEPT_MS}
-    objective, standing = evidence.objective, evidence.standing
-    return ObjectiveFigures(objective=str(objective), limit_ms=objective.limit_ms, standing=standing, **kept)
+    kept |= {name: _drop_infinite(getattr(evidence, name)) for name in _VALUES}
+    objective = evidence.objective
+    kept |= {"limit": objective.limit, "unit": objective.unit, "standing": evidence.standing}
+    return ObjectiveFigures(objective=str(objective), **kept)
 
 
 def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvidence:
     """Convert stored figures of an objective back to evidence; a value of None becomes NaN."""
-    kept = {name: getattr(figures, name) for name in (*_KEPT, *_KEPT_MS)}
-    if figures.value_ms is None:
-        kept["value_ms"] = math.nan
+    kept = {name: getattr(figures, name) for name in (*_KEPT, *_VALUES)}
+    if figures.value is None:
+        kept["value"] = math.nan
     return ObjectiveEvidence(objective, **kept)
 
 

@@ -143,7 +143,7 @@ def _compute_enough_s(short: Trial) -> float:
     for each in short.objectives:
         # Of a latency within answers, as many count as there are requests.
         observed = min(each.samples, requests or each.samples)
-        if each.bound_ms is None and observed > 0:
+        if each.bound is None and observed > 0:
             times = max(times, _add_spare(_count_samples_to_pass(each.objective)) / observed)
     return short.duration_s * times
 
@@ -455,7 +455,7 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def short(self) -> bool:
         """Whether the run lacks only samples: no objective is above its limit, and one has no bound."""
-        few = any(each.bound_ms is None for each in self.objectives)
+        few = any(each.bound is None for each in self.objectives)
         return self.usable and few and not any(map(is_above, self.objectives))
 
     @property
@@ -491,5 +491,5 @@ def list_parts(evidence: ObjectiveEvidence) -> tuple[tuple[int, int], ...]:
 
 
 def compute_allowed_share(objective: Objective) -> float:
-    """Compute the share of samples that an objective's percentile allows above the limit: 0.1 at P90."""
-    return round(1 - objective.percentile / 100, 12)  # 0.1 at P90, as it is written
+    """Compute the share of samples that an objective allows beyond its limit: 0.1 of P90, of a floor P10."""
+    return round(1 - objective.tail / 100, 12)  # 0.1 at P90, as it is written

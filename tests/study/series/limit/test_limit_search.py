@@ -205,7 +205,7 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
     searching = LimitSearch(
         servers, TINY, parse_objectives("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None
     )
-    with pytest.raises(UsageError, match=r"no answer has this latency \(one token has no TPOT or ITL\)"):
+    with pytest.raises(UsageError, match=r"no answer has this figure \(one token has no TPOT or ITL\)"):
         searching.find()
 
 

@@ -40,9 +40,9 @@ STREAMS = SearchSettings("concurrency", (TPOT,), start=1, lowest=1, highest=1024
 def trial(run: NextRun, value_ms: float, **changes: object) -> Trial:
     """A run whose samples are all alike."""
     samples = 1000
-    over = samples if value_ms > TPOT.limit_ms else 0
+    over = samples if value_ms > TPOT.limit else 0
     batches = ((100, over // 10),) * 10
-    evidence = ObjectiveEvidence(TPOT, samples, over, value_ms, value_ms, batches, lower_ms=value_ms)
+    evidence = ObjectiveEvidence(TPOT, samples, over, value_ms, value_ms, batches, fast_bound=value_ms)
     made = Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=run.load)
     return replace(made, **changes)
 
@@ -185,13 +185,13 @@ def test_a_noisy_edge_gives_the_limit_or_no_answer(
 
     def server(rng: np.random.Generator, run: NextRun) -> Trial:
         count = max(10, int(run.duration_s * run.load))
-        median_ms = TPOT.limit_ms * run.load / limit / math.exp(2.326 * sigma)  # P99 is at its limit there
+        median_ms = TPOT.limit * run.load / limit / math.exp(2.326 * sigma)  # P99 is at its limit there
         drift = rng.normal(0, spread * 0.1)
-        share = NormalDist().cdf((math.log(median_ms / TPOT.limit_ms) + drift) / sigma)
+        share = NormalDist().cdf((math.log(median_ms / TPOT.limit) + drift) / sigma)
         counts = [(size, int(rng.binomial(size, share))) for size in [count // 10] * 10]
         samples, over = sum(size for size, _ in counts), sum(over for _, over in counts)
-        bound_ms = TPOT.limit_ms * (0.99 if over == 0 or over < 0.005 * samples else 1.01)
-        evidence = ObjectiveEvidence(TPOT, samples, over, bound_ms, bound_ms, tuple(counts), lower_ms=0.0)
+        bound_ms = TPOT.limit * (0.99 if over == 0 or over < 0.005 * samples else 1.01)
+        evidence = ObjectiveEvidence(TPOT, samples, over, bound_ms, bound_ms, tuple(counts), fast_bound=0.0)
         return Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=run.load)
 
     for seed in seeds:
@@ -212,7 +212,7 @@ def test_a_search_that_is_done_at_its_last_run_ends_as_done() -> None:
 
 def test_no_load_is_above_the_highest_though_the_last_run_was() -> None:
     unsure = trial(NextRun(10, 60), 49.0)
-    evidence = replace(unsure.objectives[0], bound_ms=60.0)  # not above, not shown to be met
+    evidence = replace(unsure.objectives[0], bound=60.0)  # not above, not shown to be met
     step = choose_next_run(replace(RATE, highest=5), [replace(unsure, objectives=(evidence,))])
     assert isinstance(step, NextRun)
     assert step.load == 5
@@ -220,7 +220,7 @@ def test_no_load_is_above_the_highest_though_the_last_run_was() -> None:
 
 def test_what_passed_below_does_not_make_the_highest_load_pass() -> None:
     top = trial(NextRun(4, 60), 49.0)
-    unsure = replace(top, objectives=(replace(top.objectives[0], bound_ms=60.0),))
+    unsure = replace(top, objectives=(replace(top.objectives[0], bound=60.0),))
     step = choose_next_run(replace(STREAMS, highest=4), [trial(NextRun(1, 60), 49.0), unsure])
     assert isinstance(step, NextRun)
     assert step.load == 4
@@ -308,7 +308,7 @@ def test_a_load_that_was_short_of_samples_is_not_one_that_fails() -> None:
     assert (find_lowest_failing(STREAMS, [short]), find_highest_passing(STREAMS, [short])) == (None, None)
     missed = trial(NextRun(1, 60), 51.0)
     assert find_lowest_failing(STREAMS, [missed]) == 1
-    open_ended = replace(missed, objectives=(replace(missed.objectives[0], lower_ms=49.0),))
+    open_ended = replace(missed, objectives=(replace(missed.objectives[0], fast_bound=49.0),))
     assert open_ended.standing == "not shown"
     assert find_lowest_failing(STREAMS, [open_ended]) is None
 
