@@ -27,6 +27,7 @@ _BUNDLES, _BUNDLED = "fuzzing.fuzz_targets_bundles", ("loadgen.study.bundle", "l
 _ANSWERS = (
     "loadgen.records.decode",
     "loadgen.wire.openai",
+    "loadgen.features.messages.messages_api",
     "loadgen.features.sglang.generate_api",
     "loadgen.records.decoded_stream",
     "loadgen.base.untrusted",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from ipaddress import ip_address
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,12 +14,13 @@ import msgspec
 from loadgen.base.errors import UsageError
 
 VERSION = "/v1"
-_OPENAI = ("/chat/completions", "/completions")
+_VERSIONED_APIS = ("/chat/completions", "/completions", "/messages")
 _GENERATE, _MODELS = "/generate", "/models"
-_OTHERS = ("/responses", "/messages", "/embeddings", "/audio/speech", "/images/generations")
+_OTHERS = ("/responses", "/embeddings", "/audio/speech", "/images/generations")
 _VERSIONED = re.compile(r"/v\d+\w*(?:/openai)?$")  # OpenAI's; Gemini has v1beta/openai, others v3 or v4
 _DEPLOYMENT = re.compile(r"/openai/deployments/[^/]+$")  # of Azure, where no version follows
 _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
+_ANTHROPIC, _KEY = "anthropic-version", "x-api-key"
 _HARMLESS = {"api-version"}  # what a query may hold; anything else may be a key
 # Headers that a user may not set: the transport decides where a request ends, where it goes, and what becomes
 # of the connection; two of one of these, and server and client disagree.
@@ -63,12 +64,18 @@ def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
             f"--base-url ends in {other}, an API that is not measured: give one that ends in "
             "/v1/chat/completions or /v1/completions"
         )
-    ending = next((name for name in (*_OPENAI, _GENERATE, _MODELS) if path.endswith(name)), "")
+    ending = next((name for name in (*_VERSIONED_APIS, _GENERATE, _MODELS) if path.endswith(name)), "")
     path = path.removesuffix(ending)
     versioned = _VERSIONED.search(path)
-    prefix = versioned[0] if versioned else "" if ending in _OPENAI or _DEPLOYMENT.search(path) else VERSION
+    prefix = (
+        versioned[0]
+        if versioned
+        else ""
+        if ending in _VERSIONED_APIS or _DEPLOYMENT.search(path)
+        else VERSION
+    )
     whole = path if versioned is None else path.removesuffix(prefix)
-    pasted = {**dict.fromkeys(_OPENAI, prefix + ending), _GENERATE: _GENERATE}.get(ending)
+    pasted = {**dict.fromkeys(_VERSIONED_APIS, prefix + ending), _GENERATE: _GENERATE}.get(ending)
     endpoint_path = _read_endpoint(endpoint, prefix if versioned else "")
     if pasted and endpoint_path and pasted != endpoint_path:
         raise UsageError(
@@ -87,13 +94,19 @@ def _read_endpoint(endpoint: str | None, version: str) -> str | None:
     return endpoint if versioned else version + endpoint
 
 
-def choose_key_header(base_url: str | None) -> str:
-    """Choose the header for the API key by the server's URL: `Authorization`, or `api-key` for Azure."""
+def choose_key_headers(base_url: str | None, named: Container[str] = ()) -> tuple[str, ...]:
+    """Choose the headers for the API key by the server's URL: `Authorization`, or `api-key` for Azure.
+
+    Of Anthropic's API, which the headers `named` (in small letters) show, they are `x-api-key`, and
+    `Authorization` too where another server has that API.
+    """
     try:
         host = urlsplit(base_url or "").hostname or ""
     except ValueError:
         host = ""
-    return "api-key" if host.endswith(_AZURE) else "Authorization"
+    if _ANTHROPIC in named:
+        return (_KEY,) if host.endswith(".anthropic.com") else ("Authorization", _KEY)
+    return ("api-key",) if host.endswith(_AZURE) else ("Authorization",)
 
 
 def is_loopback(host: str) -> bool:

@@ -20,6 +20,7 @@ from loadgen.engines.refusals import Adaptation
 from loadgen.features import import_rows
 from loadgen.plan.arrival import draw_offsets_ns, make_process
 from loadgen.plan.planned_requests import (
+    UNKNOWN_LEN,
     Cancellations,
     ConcurrencySteps,
     DataFacts,
@@ -253,6 +254,10 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
+    if dialect.needs_limit and (made.output_lens[:count] == UNKNOWN_LEN).any():
+        raise UsageError(
+            f"{dialect.path} needs a limit to each answer, and some have none: pass --output-len N"
+        )
     measured = {name: LengthFacts.measure(column[:count]) for name, column in lens.items()}
     facts = replace(sourced.facts, **measured)
     point = profile.cancel_point if purpose == "measure" else None
@@ -381,6 +386,13 @@ def make_dialect(ending: str) -> Dialect:
     (module,) = import_rows(ending)
     dialect: Dialect = module.API()
     return dialect
+
+
+def list_api_headers(backend: str, *paths: str | None) -> Mapping[str, str]:
+    """List the headers of the API that a backend or the end of a path means; {} if it has none of its own."""
+    ends = (end for path in paths if path for end in _ENDINGS if path.partition("?")[0].endswith(end))
+    api = API_PATHS.get(backend) or next(ends, None)
+    return {} if api is None else make_dialect(api).headers
 
 
 def make_shared_fields(

@@ -275,6 +275,7 @@ class TrialBodies:
             short = prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
             return {**dialect.make_request(model, short, length), **kept}
         small = dialect.make_request(model, TEXT, length)
+        kept |= {"system": TEXT} if "system" in kept else {}
         if row["messages"][0].get("role") == "system":
             small["messages"] = [{"role": "system", "content": TEXT}, *small["messages"]]
         if _IMAGE_PART in raw:

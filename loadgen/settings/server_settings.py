@@ -66,7 +66,7 @@ class TargetOptions(OptionRows, frozen=True):
     """The settings of which API and model are requested, and how they are reached."""
 
     endpoint: str | None = _server(None,
-        "default: the backend's, /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
+        "default: the backend's, as /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
     model: str | None = _server(None, "default: the first in /v1/models", rank=1, shard=True,
         path=True, common=True)
     served_model_name: str | None = _server(None, "model name in requests, if not --model", rank=1,

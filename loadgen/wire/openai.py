@@ -433,6 +433,8 @@ class Dialect(msgspec.Struct, frozen=True):
     chat: ClassVar[bool] = False  # takes messages by role, around which the server puts its chat template
     lacks: ClassVar[frozenset[str]] = frozenset()  # of vLLM's sampling names: it has no such field
     keeps_history: ClassVar[bool] = False  # the server keeps a session's: a turn sends what is new in it
+    needs_limit: ClassVar[bool] = False  # refuses a request without a limit to its answer
+    headers: ClassVar[Mapping[str, str]] = {}  # of each request, unless others are given
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """Make a request's own fields; raises UsageError if the API cannot take such a prompt."""

@@ -8,7 +8,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.base.urls import (
     ApiPlace,
-    choose_key_header,
+    choose_key_headers,
     is_this_machine,
     parse_base_url,
     read_host,
@@ -79,7 +79,7 @@ def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, plac
     [
         ("http://h/v1/completions", "/v1/chat/completions", "leave one of them out"),
         ("https://api.openai.com/v1/responses", None, "--base-url ends in /responses, an API that is not"),
-        ("https://api.anthropic.com/v1/messages", None, "ends in /messages"),
+        ("https://api.anthropic.com/v1/embeddings", None, "ends in /embeddings"),
     ],
 )
 def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reported: str) -> None:
@@ -88,8 +88,8 @@ def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reporte
 
 
 def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
-    assert choose_key_header(AZURE) == "api-key"
-    assert [choose_key_header(url) for url in (None, "http://h", "http://[half")] == ["Authorization"] * 3
+    assert choose_key_headers(AZURE) == ("api-key",)
+    assert [choose_key_headers(url) for url in (None, "http://h", "http://[half")] == [("Authorization",)] * 3
 
 
 @loop_over(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.features.messages.messages_api import Messages
 from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
@@ -17,6 +18,7 @@ from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
 
+APIS: dict[str, Dialect] = {**DIALECTS, "generate": Generate(), "messages": Messages()}
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here
 LAG_NS = 250  # by which every user-space stamp is late
@@ -91,7 +93,12 @@ def values(record: Record) -> dict[str, Any]:
 
 
 def _dialect(name: str) -> Dialect:
-    return Generate() if "generate" in name else DIALECTS["chat" if "chat" in name else "completions"]
+    return APIS[api_of(name)]
+
+
+def api_of(name: str) -> str:
+    """The API of a recorded answer, by its name."""
+    return next((api for api in APIS if api in name), "completions")
 
 
 def outcome(record: Record) -> tuple[FailureKind | None, str, int, int, bool]:

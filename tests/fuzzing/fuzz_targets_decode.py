@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from builders import recorded
 from loadgen.base.untrusted import LONGEST
-from loadgen.features.sglang.generate_api import Generate
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import LONGEST_REASON, Decoder
@@ -16,9 +16,9 @@ from loadgen.records.decoded_stream import SILENT_TOKENS
 from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.transport.capture import NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.wire.openai import DIALECTS, MOST, Dialect
+from loadgen.wire.openai import MOST, Dialect
 
-APIS: Final[tuple[Dialect, ...]] = (DIALECTS["completions"], DIALECTS["chat"], Generate())
+APIS: Final[tuple[Dialect, ...]] = (*recorded.APIS.values(),)
 HEADS: Final = (
     b"",
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",

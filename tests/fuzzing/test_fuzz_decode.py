@@ -52,7 +52,7 @@ RAW = {name: raw_of(name) for name in NAMES}
 
 def kind_of(name: str) -> tuple[int, bool]:
     """Which API, and whether it was streamed."""
-    return (2 if "generate" in name else 1 if "chat" in name else 0), "nostream" not in name
+    return [*recorded.APIS].index(recorded.api_of(name)), "nostream" not in name
 
 
 def parts(raw: bytes, cuts: list[int]) -> list[bytes]:

@@ -13,21 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import made_cases
+from builders import made_cases, recorded
 from builders.loops import loop_over
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
-from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.wire.openai import DIALECTS, Dialect
 from transport.test_faults import EVERY_TRANSPORT
 
 TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010
 TTFT_MS, TPOT_MS = FIRST_S * 1e3, GAP_S * 1e3
 WORDS = [f" w{i}" for i in range(TOKENS)]
-APIS: dict[str, Dialect] = {**DIALECTS, "generate": Generate()}
 Event = dict[str, Any]
 Timed = tuple[float, Event]  # seconds to wait, and what comes then
 
@@ -348,7 +345,7 @@ def played(api: str, timed: list[Timed], transport: str) -> RunEvidence:
     with VirtualServer(lambda asked: Answer([*pieces, chunk(DONE), LAST])) as server:
         driven = drive(job_of(server.target(), REQUESTS, 1), transport, server)
     planned = np.full(REQUESTS, PROMPT), np.full(REQUESTS, TOKENS)
-    decoder = Decoder(APIS[api], streamed=True, planned=planned)
+    decoder = Decoder(recorded.APIS[api], streamed=True, planned=planned)
     rows = [decoder.decode(capture) for capture in driven.captures]
     workload = {
         "input_len": PROMPT,

@@ -281,8 +281,8 @@ def test_an_answer_in_one_piece_has_counts_and_an_end_but_no_arrivals(name: str,
 
 def test_every_recorded_response_is_in_a_table() -> None:
     here = Path(__file__)
-    sglang = here.parents[1] / "features" / "sglang" / "test_generate_api.py"
-    others = (sglang, here.with_name("test_recorded_llamacpp.py"))
+    features = (here.parents[1] / "features").glob("*/test_*_api.py")
+    others = (*features, here.with_name("test_recorded_llamacpp.py"))
     source = "".join(path.read_text() for path in (here, *others))
     names = {f"{path.parent.name}/{path.stem}" for path in recorded.RESPONSES.glob("*/*.[th]*")}
     assert [name for name in sorted(names) if f'"{name}"' not in source] == []

@@ -9,7 +9,6 @@ import pytest
 from builders import recorded
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.sglang.generate_api import Generate
 from loadgen.wire.openai import (
     CLOSING,
     DIALECTS,
@@ -114,7 +113,7 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
     ],
 )
 def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
-    for dialect in (*DIALECTS.values(), Generate()):
+    for dialect in recorded.APIS.values():
         assert dialect.read_messages(msgspec.json.encode(message))[0].read_fault() == fault
 
 

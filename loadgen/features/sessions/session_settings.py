@@ -11,6 +11,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ShapeKeys
+from loadgen.settings.request_settings import CHAT_APIS
 from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, RequestSource, Values, setting
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
@@ -64,7 +65,7 @@ def _has_other_limit(values: Values) -> bool:
 
 
 def _takes_no_chat(values: Values) -> bool:
-    return values["backend"] not in (None, "openai", "openai-chat")
+    return values["backend"] not in (None, "openai", *CHAT_APIS)
 
 
 _NEEDS = Conflict(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)

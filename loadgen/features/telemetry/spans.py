@@ -281,6 +281,7 @@ _COUNTS = {
     "thought_tokens": "gen_ai.usage.reasoning.output_tokens",
     "http_status": "http.response.status_code",
 }
+_CHATS = ("/chat/completions", "/messages")  # ends of their paths
 _READ = ("index", "slot", "intended_ns", "sent_ns", "end_ns", "resends", "usage", "exact_tokens")
 
 
@@ -289,7 +290,7 @@ class Labels:
 
     def __init__(self, known: Facts) -> None:
         profile, server = known.profile, known.server
-        operation = "chat" if urlsplit(server.url).path.endswith("/chat/completions") else "text_completion"
+        operation = "chat" if urlsplit(server.url).path.endswith(_CHATS) else "text_completion"
         self.span_name = f"{operation} {server.model}"
         self.common: dict[str, Any] = {
             "gen_ai.operation.name": operation,

@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
-from loadgen.base.urls import choose_key_header
+from loadgen.base.urls import choose_key_headers
 from loadgen.run.command.options import Options
 
 _LOG = logging.getLogger("loadgen")
@@ -43,10 +43,11 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
     asked = bool(options.api_key_env or options.api_key_file)
     key = "" if authorized or (own and not asked) else read_api_key(options.api_key_env, options.api_key_file)
     origin = given and f"the header {given}"
-    name = choose_key_header(options.base_url)
-    if key and name.lower() != given.lower():
-        headers[name] = f"Bearer {key}" if name == "Authorization" else key
-        origin = _name_origin(options)
+    named = {name.lower() for name in headers}
+    for name in choose_key_headers(options.base_url, named):
+        if key and name.lower() not in named:
+            headers[name] = f"Bearer {key}" if name == "Authorization" else key
+            origin = _name_origin(options)
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
     secrets = Secrets.collect(headers, tables, url=options.endpoint or "")

@@ -1,0 +1,189 @@
+"""Messages API: Anthropic's `/v1/messages`, whose stream is of typed events with the usage in two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.features.messages import chat_bodies
+from loadgen.wire.openai import (
+    MOST,
+    ChatChoice,
+    ChatMessage,
+    Count,
+    Delta,
+    Dialect,
+    Error,
+    Message,
+    PromptDetails,
+    Usage,
+)
+
+# OpenAI's finish reasons for Anthropic's; others keep their name.
+_REASONS = {
+    **dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("end_turn", "stop_sequence", "tool_use", "pause_turn"), "stop"),
+    "refusal": "content_filter",
+}
+_WRITTEN = ("text", "thinking", "tool_use", "server_tool_use")  # blocks that the model wrote
+_NAMED = ("tool_use", "server_tool_use")  # of these the name comes as the block begins
+_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_LACKS = frozenset(("ignore_eos", "min_tokens", "min_p", "logprobs", *_PENALTIES))
+_VERSION = {"anthropic-version": "2023-06-01"}  # the only one of this API
+
+
+class MessageUsage(msgspec.Struct, gc=False):
+    """The `usage` of an answer; `input_tokens` are those of the prompt that were neither read nor cached."""
+
+    input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    output_tokens: Count | None = None  # so far
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """All tokens of the prompt; None if they are not reported, or are more than can be."""
+        parts = (self.input_tokens, self.cache_read_input_tokens, self.cache_creation_input_tokens)
+        total = sum(filter(None, parts))
+        return total if self.input_tokens is not None and total <= MOST else None
+
+    def make_usage(self, began: MessageUsage | None, whole: bool = True) -> Usage:
+        """Make OpenAI's usage; `began` are the counts at the stream's begin, `whole`: the answer is over.
+
+        The prompt is counted by one of both, the later if it has a count: vLLM names what was cached at the
+        end alone, and then takes it out of `input_tokens`; SGLang and llama.cpp count at the begin alone.
+        """
+        prompt = self if self.prompt_tokens or began is None else began
+        details = PromptDetails(prompt.cache_read_input_tokens)
+        return Usage(prompt.prompt_tokens, self.output_tokens if whole else None, details)
+
+
+class Block(msgspec.Struct, gc=False):
+    """A block of content as it begins, what an event adds to one, or how the message ended."""
+
+    type: str = ""
+    text: Any = None
+    thinking: Any = None
+    partial_json: Any = None
+    name: Any = None
+    stop_reason: str | None = None
+
+    def make_delta(self) -> Delta:
+        """Make OpenAI's delta of what is added: an answer, reasoning, or a call's arguments.
+
+        A signature and a citation add no text.
+        """
+        if self.type == "text_delta":
+            return Delta(content=_read_text(self.text))
+        if self.type == "thinking_delta":
+            return Delta(reasoning=_read_text(self.thinking))
+        return Delta(tool_calls=self.partial_json if self.type == "input_json_delta" else None)
+
+    def make_beginning(self) -> Delta | None:
+        """Make the delta of a block that begins with a text or a tool's name; None: with neither."""
+        if self.type in _NAMED:
+            return Delta(tool_calls=self.name)
+        if text := _read_text(self.text):
+            return Delta(content=text)
+        return Delta(reasoning=text) if (text := _read_text(self.thinking)) else None
+
+
+class BegunMessage(msgspec.Struct, gc=False):
+    """The `message` with which a stream begins: what is counted of it so far."""
+
+    usage: MessageUsage | None = None
+
+
+class MessageEvent(msgspec.Struct, gc=False):
+    """An event of a stream, or a whole answer, by its `type`."""
+
+    type: str = ""
+    delta: Block | None = None
+    content_block: Block | None = None
+    usage: MessageUsage | None = None
+    error: Error = None
+    message: msgspec.Raw = msgspec.Raw()  # of `message_start`; other servers may mean anything by it
+    content: Any = None  # of a whole answer
+    stop_reason: str | None = None
+
+    def make_choices(self) -> list[ChatChoice] | None:
+        """Make the choice that holds its text or finish reason; [] if it has none, None if it has no type."""
+        match self.type:
+            case "content_block_delta":
+                return [] if self.delta is None else [ChatChoice(delta=self.delta.make_delta())]
+            case "content_block_start":
+                began = None if self.content_block is None else self.content_block.make_beginning()
+                return [] if began is None else [ChatChoice(delta=began)]
+            case "message_start":
+                return [ChatChoice(delta=Delta(role="assistant"))]
+            case "message_delta":
+                reason = None if self.delta is None else self.delta.stop_reason
+                return [] if reason is None else [ChatChoice(finish_reason=_translate_reason(reason))]
+            case "message":
+                written = Delta(role="assistant", content=_keep_written(self.content))
+                return [ChatChoice(finish_reason=_translate_reason(self.stop_reason), message=written)]
+            case "":
+                return None
+        return []  # a ping, an end, or what the API may add
+
+
+def _read_text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _translate_reason(reason: str | None) -> str | None:
+    return None if reason is None else _REASONS.get(reason, reason)
+
+
+def _keep_written(content: Any) -> list[Any]:
+    """Return the blocks of an answer that the model wrote: results of a server's tools are none of them."""
+    blocks = content if isinstance(content, list) else []
+    return [block for block in blocks if isinstance(block, dict) and block.get("type") in _WRITTEN]
+
+
+class Messages(Dialect, frozen=True):
+    """`/v1/messages`: messages by role in; text, thinking and tool calls out."""
+
+    path: str = "/v1/messages"
+    chat: ClassVar[bool] = True
+    needs_limit: ClassVar[bool] = True
+    lacks: ClassVar[frozenset[str]] = _LACKS
+    limit_field: ClassVar[str] = "max_tokens"
+    headers: ClassVar[Mapping[str, str]] = _VERSION
+    _events: ClassVar = msgspec.json.Decoder(MessageEvent)
+    _begun: ClassVar = msgspec.json.Decoder(BegunMessage)
+
+    def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            raise UsageError(f"{self.path} takes text, not token ids: use --prompt-format words")
+        messages = [{"role": "user", "content": prompt}]
+        return {"model": model, "max_tokens": output_tokens, "messages": messages}
+
+    def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """Make the shared fields; raises UsageError for a running usage, which this API does not have."""
+        if running_usage:
+            raise UsageError(f"{self.path} counts tokens at the end alone: leave out --continuous-usage")
+        return {**sampling, "stream": stream}
+
+    def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        return chat_bodies.convert_body(body)
+
+    def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Parse events as messages of chat; the usage at the end has the prompt's count of the begin."""
+        began: MessageUsage | None = None
+        messages = []
+        for event in self._events.decode_lines(lines):
+            usage = None
+            if event.type == "message_start":
+                began = self._begun.decode(event.message).usage
+                usage = None if began is None else began.make_usage(None, whole=False)
+            elif event.usage is not None:
+                usage = event.usage.make_usage(began)
+            messages.append(ChatMessage(choices=event.make_choices(), usage=usage, error=event.error))
+        return messages
+
+
+API = Messages

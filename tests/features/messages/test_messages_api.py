@@ -1,0 +1,326 @@
+"""Anthropic's messages: as vLLM, SGLang and llama.cpp sent them, and as its documentation has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.features.messages.messages_api import Messages
+from loadgen.records.record import UNKNOWN, Record
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+Event = dict[str, Any]
+
+
+def named(event: Event) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
+
+
+def begin(**usage: int) -> Event:
+    message: Event = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "stop_reason": None,
+    }
+    return {"type": "message_start", "message": {**message, "usage": {"output_tokens": 1, **usage}}}
+
+
+def block(index: int = 0, **content: Any) -> Event:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def delta(index: int = 0, **added: Any) -> Event:
+    return {"type": "content_block_delta", "index": index, "delta": added}
+
+
+def word(text: str) -> Event:
+    return delta(type="text_delta", text=text)
+
+
+def end(reason: str | None, **usage: int) -> Event:
+    return {
+        "type": "message_delta",
+        "delta": {"stop_reason": reason, "stop_sequence": None},
+        "usage": usage,
+    }
+
+
+PING, STOP = {"type": "ping"}, {"type": "message_stop"}
+CLOSE = {"type": "content_block_stop", "index": 0}
+TEXT = block(type="text", text="")
+USED = {"input_tokens": 25}
+# The stream of the documentation's example.
+HELLO = [begin(**USED), TEXT, PING, word("Hello"), word("!"), CLOSE, end("end_turn", output_tokens=2), STOP]
+CALL = [
+    begin(input_tokens=472),
+    TEXT,
+    PING,
+    word("Okay"),
+    word(", let's"),
+    CLOSE,
+    block(1, type="tool_use", id="toolu_1", name="get_weather", input={}),
+    delta(1, type="input_json_delta", partial_json=""),
+    delta(1, type="input_json_delta", partial_json='{"location":'),
+    delta(1, type="input_json_delta", partial_json=' "Paris"}'),
+    {"type": "content_block_stop", "index": 1},
+    end("tool_use", output_tokens=89),
+    STOP,
+]
+THOUGHT = [
+    begin(**USED),
+    block(type="thinking", thinking="", signature=""),
+    delta(type="thinking_delta", thinking="I need"),
+    delta(type="thinking_delta", thinking=" 453"),
+    delta(type="signature_delta", signature="EqQBCgIYAhIM1gbcDa9GJwZA2b3h"),
+    CLOSE,
+    block(1, type="text", text=""),
+    delta(1, type="text_delta", text="The greatest"),
+    {"type": "content_block_stop", "index": 1},
+    end("end_turn", output_tokens=3),
+    STOP,
+]
+
+
+def decode(events: list[Event], *more: bytes) -> Record:
+    reads = [HEAD, *(recorded.chunk(data) for data in (*map(named, events), *more)), b"0\r\n\r\n"]
+    return recorded.decode("messages", reads, keep_text=True)
+
+
+TINY = " actually_leveles <<_level keysmac IndexError"
+LONG = "ition Current ite polllims READVarition"
+
+
+@loop_over(
+    ("name", "prompt", "cached", "tokens", "text"),
+    [
+        ("vllm-0.32/messages_stream", 19, 0, [1] * 8, TINY),
+        ("vllm-0.32/messages_created_stream", 501, 0, [1] * 8, LONG),
+        ("vllm-0.32/messages_cached_stream", 501, 480, [1, 1, 1, 1, 1, 1, 2], LONG),
+        ("vllm-0.32/messages_thinking_stream", 19, UNKNOWN, [1, 1, 1, 1, 1, 1, 2], TINY),
+        ("vllm-0.32/messages_nostream", 19, 0, [], TINY),
+        ("vllm-0.32/messages_thinking_nostream", 19, UNKNOWN, [], TINY),
+        ("sglang-0.5.23/messages_stream", 19, UNKNOWN, [1] * 8, TINY),
+        ("sglang-0.5.23/messages_nostream", 19, UNKNOWN, [], TINY),
+        ("sglang-0.5.23/messages_cached_stream", 501, 500, [1] * 8, LONG),
+        ("sglang-0.5.23/messages_cached_nostream", 501, 500, [], LONG),
+        ("llama-server/messages_stream", 19, 18, [1] * 8, " dete'whichstoreOROREPORTcmdste"),
+        ("llama-server/messages_nostream", 19, 3, [], " dete'whichstoreOROREPORTcmdste"),
+        ("llama-server/messages_cached_stream", 501, 500, [1] * 8, ' zlib(%unction(":(%unction(":(%'),
+    ],
+)
+def test_recorded_answers_have_all_prompt_and_cached_tokens(
+    name: str, prompt: int, cached: int, tokens: list[int], text: str
+) -> None:
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert (record.failure, record.finish_reason, record.output_tokens) == (None, "length", 8)
+    assert (record.input_tokens, record.cached_tokens) == (prompt, cached)
+    assert (record.usage, record.text) == (True, text)
+    assert record.tokens.tolist() == tokens
+
+
+def test_a_recorded_call_counts_its_name_and_arguments_as_tokens() -> None:
+    name = "vllm-0.32/messages_tool_stream"
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert (record.failure, record.finish_reason, record.output_tokens) == (None, "length", 64)
+    assert record.text is not None
+    assert record.text.startswith("get_weather[")
+
+
+def test_a_recorded_answer_has_the_times_of_its_texts() -> None:
+    at_ns, reads = recorded.timed("vllm-0.32/messages")
+    record = recorded.decode("messages", reads, at_ns)
+    assert record.arrival_ns.tolist() == at_ns[3:11]
+    assert (record.failure, record.exact_tokens) == (None, True)
+
+
+@loop_over(
+    ("name", "kind", "says"),
+    [
+        ("vllm-0.32/err_messages_toolong", FailureKind.CONTEXT_LIMIT, "400: This model's maximum context"),
+        (
+            "sglang-0.5.23/err_messages_toolong",
+            FailureKind.CONTEXT_LIMIT,
+            "The input (27011 tokens) is longer",
+        ),
+    ],
+)
+def test_recorded_errors_are_told_in_the_servers_words(name: str, kind: FailureKind, says: str) -> None:
+    record = recorded.decode(name, recorded.reads(name))
+    assert record.failure is not None
+    assert record.failure.kind is kind
+    assert record.failure.detail.startswith(says)
+
+
+@loop_over(
+    ("events", "tokens", "text", "reason", "visible"),
+    [
+        (HELLO, [1, 1], "Hello!", "stop", 0),
+        (CALL, 89, 'Okay, let\'sget_weather{"location": "Paris"}', "stop", 0),
+        (THOUGHT, [1, 1, 1], "I need 453The greatest", "stop", 2),
+        ([*HELLO[:-2], end("max_tokens", output_tokens=2), STOP], [1, 1], "Hello!", "length", 0),
+        ([*HELLO[:-2], end("stop_sequence", output_tokens=4), STOP], [2, 2], "Hello!", "stop", 0),
+        ([*HELLO[:-2], end("new_reason", output_tokens=2), STOP], [1, 1], "Hello!", "new_reason", 0),
+        ([*HELLO[:-1]], [1, 1], "Hello!", "stop", 0),
+        ([begin(**USED), {"type": "news", "delta": None}, *HELLO[1:]], [1, 1], "Hello!", "stop", 0),
+        ([*HELLO[:4], delta(type="citations_delta", citation={}), *HELLO[4:]], [1, 1], "Hello!", "stop", 0),
+    ],
+)
+def test_texts_thoughts_and_calls_carry_tokens_and_nothing_else(
+    events: list[Event], tokens: list[int] | int, text: str, reason: str, visible: int
+) -> None:
+    record = decode(events)
+    assert (record.failure, record.text, record.finish_reason) == (None, text, reason)
+    assert (record.tokens.tolist() if isinstance(tokens, list) else record.output_tokens) == tokens
+    assert (record.usage, record.input_tokens) == (True, 472 if events is CALL else 25)
+    assert record.visible_ns == record.arrival_ns[visible]
+
+
+@loop_over(
+    ("first", "last", "prompt", "cached"),
+    [
+        ({"input_tokens": 9}, {"output_tokens": 2}, 9, UNKNOWN),
+        ({"input_tokens": 9, "cache_read_input_tokens": 0}, {"output_tokens": 2}, 9, 0),
+        ({"input_tokens": 3, "cache_read_input_tokens": 6}, {"output_tokens": 2}, 9, 6),
+        (
+            {"input_tokens": 3, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 4},
+            {"output_tokens": 2},
+            9,
+            2,
+        ),
+        ({"input_tokens": 9}, {"input_tokens": 3, "cache_read_input_tokens": 6, "output_tokens": 2}, 9, 6),
+        ({"input_tokens": 0}, {"input_tokens": 9, "output_tokens": 2}, 9, UNKNOWN),
+        ({"input_tokens": 9}, {"input_tokens": 0, "output_tokens": 2}, 9, UNKNOWN),
+        ({}, {"input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 2}, 9, 9),
+        ({}, {"output_tokens": 2}, UNKNOWN, UNKNOWN),
+        ({"input_tokens": 2**31 - 1, "cache_read_input_tokens": 6}, {"output_tokens": 2}, UNKNOWN, UNKNOWN),
+    ],
+)
+def test_a_prompt_is_what_was_read_created_and_neither(
+    first: dict[str, int], last: dict[str, int], prompt: int, cached: int
+) -> None:
+    record = decode([begin(**first), TEXT, word("a"), word("b"), CLOSE, end("end_turn", **last), STOP])
+    assert (record.failure, record.output_tokens) == (None, 2)
+    assert (record.input_tokens, record.cached_tokens) == (prompt, cached)
+
+
+OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+
+
+@loop_over(
+    ("events", "more", "kind", "says", "tokens"),
+    [
+        ([*HELLO[:4], OVERLOADED], b"", FailureKind.IN_BAND, "Overloaded", 1),
+        (
+            [*HELLO[:4]],
+            b"data: %b\n\n" % msgspec.json.encode(OVERLOADED),
+            FailureKind.IN_BAND,
+            "Overloaded",
+            1,
+        ),
+        ([OVERLOADED], b"", FailureKind.IN_BAND, "Overloaded", 0),
+        (HELLO[:5], b"", FailureKind.TRUNCATED, "the stream ended without a finish", 2),
+        (HELLO[:5], b"data: [DONE]\n\n", FailureKind.TRUNCATED, "[DONE] without a finish", 2),
+        # vLLM's of a request that it stopped.
+        ([*HELLO[:-2], end(None, output_tokens=2), STOP], b"", FailureKind.TRUNCATED, "the stream ended", 2),
+        (
+            [*HELLO[:-2], end("refusal", output_tokens=2)],
+            b"",
+            FailureKind.ABORTED,
+            "finish_reason content_f",
+            2,
+        ),
+        (
+            [begin(**USED), TEXT, CLOSE, end("end_turn", output_tokens=0)],
+            b"",
+            FailureKind.EMPTY,
+            "a complete",
+            0,
+        ),
+        (HELLO[:4], b'data: {"type":\n\n', FailureKind.MALFORMED, "event 5: ", 1),
+        (HELLO[:4], named(delta(type=7)), FailureKind.MALFORMED, "event 5: ", 1),
+        ([], b'data: {"choices":[{"text":"a"}]}\n\n', FailureKind.MALFORMED, "no message has choices", 0),
+        ([begin(input_tokens=-1)], b"", FailureKind.MALFORMED, "event 1: ", 0),
+    ],
+)
+def test_what_went_wrong_is_told_and_what_came_is_counted(
+    events: list[Event], more: bytes, kind: FailureKind, says: str, tokens: int
+) -> None:
+    record = decode(events, more)
+    assert record.failure is not None
+    assert (record.failure.kind, int(record.tokens.sum())) == (kind, tokens)
+    assert record.failure.detail.startswith(says)
+
+
+def test_an_error_in_place_of_an_answer_has_its_message() -> None:
+    body = msgspec.json.encode(OVERLOADED)
+    head = b"HTTP/1.1 529 Overloaded\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(
+        body
+    )
+    assert recorded.decode("messages", [head, body]).failure == Failure(
+        FailureKind.HTTP_STATUS, "529: Overloaded"
+    )
+
+
+def test_a_whole_answer_has_texts_thoughts_and_calls_alone() -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "so", "signature": "EqQB"},
+        {"type": "text", "text": " it"},
+        {"type": "web_search_tool_result", "tool_use_id": "x", "content": [{"type": "text", "text": "no"}]},
+        {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}},
+    ]
+    usage = {"input_tokens": 3, "cache_read_input_tokens": 4, "output_tokens": 5}
+    answer = {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use"}
+    body = msgspec.json.encode({**answer, "usage": usage})
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    record = recorded.decode("messages-nostream", [head, body], keep_text=True)
+    assert recorded.outcome(record) == (None, "stop", 7, 5, True)
+    assert (record.cached_tokens, record.text) == (4, 'so itf{"a":1}')
+
+
+@loop_over(
+    ("event", "carries"),
+    [
+        (word("a"), [TOKEN]),
+        (word(""), [MAYBE]),
+        (delta(type="thinking_delta", thinking="a"), [TOKEN]),
+        (delta(type="input_json_delta", partial_json="{"), [TOKEN]),
+        (delta(type="input_json_delta", partial_json=""), [NOTHING]),
+        (delta(type="signature_delta", signature="a"), [NOTHING]),
+        (block(type="tool_use", id="a", name="f", input={}), [TOKEN]),
+        (block(type="text", text="a"), [TOKEN]),
+        (TEXT, []),
+        (begin(**USED), [NOTHING]),
+        (end("end_turn", output_tokens=2), [CLOSING]),
+        (end(None, output_tokens=2), []),
+        (PING, []),
+        (STOP, []),
+    ],
+)
+def test_what_an_event_carries_is_seen_as_it_comes(event: Event, carries: list[int]) -> None:
+    (found,) = Messages().read_messages(msgspec.json.encode(event))
+    assert [choice.classify() for choice in found.choices or ()] == carries
+    cut = recorded.chunk(named(PING)) + recorded.chunk(named(event))
+    assert Messages().has_token(cut) is (carries in ([TOKEN], [MAYBE]))
+    assert Messages().count_token_messages(cut) == carries.count(TOKEN)
+
+
+def test_a_request_has_its_limit_and_no_running_usage() -> None:
+    api = Messages()
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    assert api.make_request("m", "hi", 9) == body
+    assert api.make_fields({"top_k": 3}, stream=True, running_usage=False) == {"top_k": 3, "stream": True}
+    with pytest.raises(UsageError, match="not token ids: use --prompt-format words"):
+        api.make_request("m", [1, 2], 9)
+    with pytest.raises(UsageError, match="leave out --continuous-usage"):
+        api.make_fields({}, stream=True, running_usage=True)
