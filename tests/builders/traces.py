@@ -17,6 +17,7 @@ MOONCAKE = EXCERPTS / "mooncake_conversation.jsonl"
 AZURE = EXCERPTS / "azure_2023_conv.csv"
 SERVEGEN = EXCERPTS / "servegen_r1_chunk-2-trace.csv"
 WEKA_AGENTS = EXCERPTS / "weka_agents.jsonl"
+TRACELAB = EXCERPTS / "tracelab_rounds.jsonl"
 SUBJECT = ModelTarget(UNKNOWN, "m", vocab_size=4000)
 
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens

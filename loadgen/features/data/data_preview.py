@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -64,6 +65,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         yield "requests", f"{len(made):,}{again}"
         if made.turns is not None:
             yield from _list_sessions(made.turns)
+            yield from _list_agents(made.turns)
         if isinstance(made.requests, _Recorded):
             yield "recorded", ", ".join(f"{count:,} {what}" for what, count in made.requests.held.items())
         if facts.categories:
@@ -104,6 +106,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
             "reuse": facts.reuse,
             "arrivals": _summarize_gaps(made),
             "sessions": None if made.turns is None else _summarize_turns(made.turns),
+            "agents": None if made.turns is None else _summarize_agents(made.turns),
             "recorded": dict(made.requests.held) if isinstance(made.requests, _Recorded) else None,
             "notes": list(made.notes),
             "seed": made.seed.value,
@@ -125,6 +128,43 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
             "most_s": float(waits_ns.max(initial=0)) / SECOND_NS,
         },
     }
+
+
+def _summarize_agents(turns: Turns) -> dict[str, Any] | None:
+    """Summarize the branches of sessions for JSON: requests by role and depth, lanes, joins, tools' time.
+
+    None where each turn waits for the one before it and no more is known.
+    """
+    waits = turns.waits
+    if waits is None or not (turns.has_branches or waits.tool_ns is not None):
+        return None
+    named = [waits.role_names[role] for role in waits.roles.tolist()]
+    lanes = np.maximum.reduceat(waits.lanes, turns.begins[:-1]) + 1
+    return {
+        "roles": dict(Counter(named)),
+        "depths": dict(Counter(map(str, waits.depths.tolist()))),
+        "most_lanes": int(lanes.max()),
+        "joins": int(np.count_nonzero(np.diff(waits.starts) > 1)),
+        "tools_s": None if waits.tool_ns is None else float(waits.tool_ns.sum()) / SECOND_NS,
+    }
+
+
+def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) of the branches of sessions, and of the time that tools took; nothing of chains."""
+    found = _summarize_agents(turns)
+    if found is None:
+        return
+    if turns.has_branches:
+        roles = ", ".join(f"{clean_line(name)} {count:,}" for name, count in found["roles"].items())
+        yield (
+            "agents",
+            (
+                f"{roles} requests; {_count_nouns(found['most_lanes'], 'connection')} a session at most; "
+                f"{found['joins']:,} wait for several"
+            ),
+        )
+    if found["tools_s"] is not None:
+        yield "tools", f"{found['tools_s']:,.1f} s of the delays"
 
 
 def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:

@@ -74,8 +74,9 @@ _WANTED = (
 )
 _DECODE = msgspec.json.Decoder(RowObject).decode
 _MOST_HEAD_BYTES = 1 << 20
-_TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"})  # of Mooncake's and like it; of Weka's
-_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"})  # of Azure's and BurstGPT's
+# Of Mooncake's and like it, of Weka's, of TraceLab's; of Azure's, BurstGPT's and TraceLab's columns.
+_TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"}, {"round_index", "newly_append_tokens"})
+_TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"}, {"tool_wait_after_ms"})
 _NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 

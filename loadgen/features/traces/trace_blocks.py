@@ -16,7 +16,9 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes, mix_words
+from loadgen.features.traces.prompt_growth import Growth
 from loadgen.features.traces.trace_rows import Hashes
+from loadgen.plan.request_sources import WordCounts
 
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
 _WORD = 2**64
@@ -62,6 +64,11 @@ class BlockContent(msgspec.Struct, frozen=True):
         named = f"{self.block} {self.seed} {self.own_seed} ".encode()
         return hashlib.blake2b(named + self.allowed.astype("<i8").tobytes(), digest_size=16).digest()
 
+    def spell(self, counts: WordCounts) -> BlockContent:
+        """Return the content in words, of which a block has as many as make its tokens by that count."""
+        words = np.arange(len(counts.choices))
+        return BlockContent(counts.count_words(self.block), self.seed, self.own_seed, words)
+
     def prompt(self, ids: Int64, length: int, row: int) -> Int64:
         """Make the token ids of a row's prompt from its blocks, cut, int64[length]."""
         tokens: Int64 = self.allowed[self.places(ids, length, row)]
@@ -79,6 +86,37 @@ class BlockContent(msgspec.Struct, frozen=True):
             return places
         own = make_block_places(np.array([row]), self.own_seed, length - len(places), count)
         return np.concatenate([places, own])
+
+
+class GrownContent(BlockContent, frozen=True):
+    """The content of prompts that grow; `block` is 0, and no row has hashes."""
+
+    growth: Growth
+
+    def digest(self) -> bytes:
+        """Return a hash of all that the content depends on."""
+        hashed = hashlib.blake2b(super().digest(), digest_size=16)
+        for column in (self.growth.origins, self.growth.kept):
+            hashed.update(column.astype("<i8").tobytes())
+        return hashed.digest()
+
+    def spell(self, counts: WordCounts) -> GrownContent:
+        """Return the content in words, of which as many are kept as make the tokens by the server's count."""
+        per_token = 1 / counts.per_word
+        kept = np.floor(np.maximum(self.growth.kept - counts.overhead, 0) * per_token + 0.5) - 1
+        growth = Growth(self.growth.origins, np.maximum(kept, 0).astype(np.int64))
+        return GrownContent(self.block, self.seed, self.own_seed, np.arange(len(counts.choices)), growth)
+
+    def places(self, ids: Int64, length: int, row: int) -> Int64:
+        """Make a row's prompt as indices into `allowed`, int64[length], along its line from its last part."""
+        count, pieces = len(self.allowed), []
+        while length:
+            kept = 0 if row < 0 else min(int(self.growth.kept[row]), length)
+            seed = self.seed if row < 0 else self.own_seed
+            if length > kept:
+                pieces.append(make_block_places(np.array([row]), seed, length - kept, count))
+            length, row = kept, -1 if row < 0 else int(self.growth.origins[row])
+        return np.concatenate([*pieces[::-1], np.zeros(0, np.int64)])
 
 
 class IdTexts:
@@ -149,6 +187,27 @@ def find_prefix_reuse(
         alive, chain = alive[order], chain[order]
     most = (input_lens - 1) // SERVER_BLOCK * SERVER_BLOCK
     return PrefixReuse(np.minimum(shared // SERVER_BLOCK * SERVER_BLOCK, most), repeated)
+
+
+def find_growth_reuse(growth: Growth, places: Int64, input_lens: Int64) -> PrefixReuse:
+    """Compute what an unlimited prefix cache could reuse between rows sent in the order of `places`.
+
+    As in `find_prefix_reuse`, with a row's longest common prefix with one that was sent before, or
+    with those that began with its shared text.
+    """
+    origins, kept = growth.origins.tolist(), growth.kept.tolist()
+    held: dict[int, int] = {}  # tokens of each row's prompt, or shared text, that the cache has
+    tokens = np.zeros(len(places), np.int64)
+    for at, (row, input_len) in enumerate(zip(places.tolist(), input_lens.tolist(), strict=True)):
+        least, origin = min(kept[row], input_len), origins[row]
+        while origin not in held and origin >= 0:
+            least, origin = min(least, kept[origin]), origins[origin]
+        tokens[at] = min(least, held.get(origin, 0))
+        if origin < 0:
+            held[origin] = max(held.get(origin, 0), least)
+        held[row] = max(held.get(row, 0), input_len)
+    most = (input_lens - 1) // SERVER_BLOCK * SERVER_BLOCK
+    return PrefixReuse(np.minimum(tokens // SERVER_BLOCK * SERVER_BLOCK, most), 0)
 
 
 def _find_longest_before(lens: Int64, first: Bool) -> Int64:

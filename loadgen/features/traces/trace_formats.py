@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import servegen, trace_rows, weka
+from loadgen.features.traces import servegen, trace_rows, tracelab, weka
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
@@ -26,7 +26,9 @@ _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from o
 _AZURE = SheetColumns("TIMESTAMP", "ContextTokens", "GeneratedTokens", dated=True)
 _BURSTGPT = SheetColumns("Timestamp", "Request tokens", "Response tokens")
 _HASHED = {"timestamp", "input_length", "output_length"}
-_SESSION_KEYS = {"weka": {"requests"}}  # of a row, by which a format of sessions is known
+# The keys, or columns, of a first row, by which a format of sessions is known.
+_SESSION_KEYS = {"weka": {"requests"}, "tracelab": {"round_index", "newly_append_tokens"}}
+_SESSION_COLUMNS = {"tracelab": {*tracelab.COLUMNS}}
 _GIVE = "give --trace-format"
 
 
@@ -57,6 +59,9 @@ FORMATS = {
     "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
     "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
     "weka": TraceKind("seconds", read=lambda source: weka.read_weka(source.path, FLAG), closed=True),
+    "tracelab": TraceKind(
+        "dates", read=lambda source: tracelab.read_tracelab(source.path, FLAG), closed=True
+    ),
     "servegen": TraceKind(
         "seconds",
         read=lambda source: servegen.read_servegen(
@@ -104,7 +109,8 @@ def _find_sessions(file: OpenedFile) -> str:
             break
     row = row.partition(b"\n")[0].strip()
     if not row.startswith((b"{", b"[")):
-        return ""
+        columns = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
+        return next((name for name, own in _SESSION_COLUMNS.items() if columns >= own), "")
     try:
         keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     except NOT_JSON:

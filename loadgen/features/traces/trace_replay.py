@@ -14,7 +14,13 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
-from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse
+from loadgen.features.traces.trace_blocks import (
+    BlockContent,
+    GrownContent,
+    IdTexts,
+    find_growth_reuse,
+    find_prefix_reuse,
+)
 from loadgen.features.traces.trace_formats import CLOSED, TraceSource
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
@@ -89,7 +95,10 @@ def replay(
     if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
         raise UsageError(_NOT_LIVE.format(file=trace.file))
     sent = made.requests
-    reuse = find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
+    if trace.growth is None:
+        reuse = find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
+    else:
+        reuse = find_growth_reuse(trace.growth, picked.places, sent.input_lens)
     facts = DataFacts(
         kind=kind,
         file=trace.file,
@@ -129,6 +138,8 @@ def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection,
     seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
     content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
+    if trace.growth is not None:
+        content = GrownContent(0, seed, own_seed, vocabulary.allowed, trace.growth)
     if form == IDS:
         ids = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
         return MadeRequests(ids, trace.hashes, ids_source=vocabulary.source, notes=tuple(notes))
@@ -236,12 +247,9 @@ class ReplayedWords(ReplayedRequests):
         counts: WordCounts,
     ) -> None:
         self._words = np.array(counts.choices)
-        spelled = BlockContent(
-            counts.count_words(content.block), content.seed, content.own_seed, np.arange(len(self._words))
-        )
         # A server's template and one word: no prompt is shorter.
         input_lens = np.maximum(lens[0], math.ceil(counts.tokens(1)))
-        super().__init__(trace, places, input_lens, lens[1], spelled)
+        super().__init__(trace, places, input_lens, lens[1], content.spell(counts))
         self._counts = counts
 
     def prompt(self, i: int) -> str:

@@ -21,6 +21,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.call_order import reorder_waits
+from loadgen.features.traces.prompt_growth import Growth
 from loadgen.plan.planned_requests import Waits
 
 NO_BLOCKS = 0
@@ -62,6 +63,7 @@ class TraceRows(msgspec.Struct, frozen=True):
     sessions: Int64 | None = None  # int64[rows], of which session each is; None: the format has none
     waits: Waits | None = None  # what each waits for, by index; None: not known, each has its time alone
     delays_ns: Int64 | None = None  # int64[rows], before each, as `Turns` has them; None without `waits`
+    growth: Growth | None = None  # in place of hashes: which earlier row each prompt begins with
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -87,6 +89,7 @@ def sort_by_time(rows: TraceRows) -> TraceRows:
         sessions=None if rows.sessions is None else rows.sessions[order],
         waits=None if rows.waits is None else reorder_waits(rows.waits, order),
         delays_ns=None if rows.delays_ns is None else rows.delays_ns[order],
+        growth=None if rows.growth is None else rows.growth.reorder(order),
     )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.text import format_count
 from loadgen.features.traces.call_order import reorder_waits
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.features.traces.trace_schedule import TraceSelection
@@ -56,21 +55,9 @@ class TraceSessions(msgspec.Struct, frozen=True):
             input_lens=picked.input_lens[chosen],
             output_lens=picked.output_lens[chosen],
         )
-        return cls(selected, turns, tuple(_list_notes(turns, len(counts), wanted)))
-
-
-def _list_notes(turns: Turns, held: int, wanted: int | None) -> list[str]:
-    """List what the sessions hold, and that the trace has fewer of them than the number wanted."""
-    assert turns.waits is not None
-    below = int(np.count_nonzero(turns.waits.depths))
-    lanes = [int(lane) for lane in np.maximum.reduceat(turns.waits.lanes, turns.begins[:-1])]
-    notes = [
-        f"{format_count(len(turns), 'session')} with {format_count(int(turns.begins[-1]), 'request')}, "
-        f"{below} of them of sub-agents; {format_count(max(lanes) + 1, 'connection')} a session at most"
-    ]
-    if wanted is not None and held < wanted:
-        notes.append(f"the trace has {held} of the {wanted} sessions that were asked for")
-    return notes
+        short = wanted is not None and len(counts) < wanted
+        held = f"the trace has {len(counts)} of the {wanted} sessions that were asked for"
+        return cls(selected, turns, (held,) if short else ())
 
 
 def keep_rows(waits: Waits, places: Int64) -> Waits:

@@ -23,7 +23,7 @@ from loadgen.settings.setting import (
 )
 
 TraceFormat = Literal[
-    "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
+    "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed", "tracelab"
 ]
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
@@ -59,7 +59,7 @@ class TraceKeys(KeyRows, frozen=True):
     self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",
         action=argparse.BooleanOptionalAction)
     trace_replay: Literal["recorded", "closed"] = _trace("recorded",
-        "closed: its sessions, whose requests wait for answers (default of weka); recorded: at its times",
+        "closed: sessions, whose requests wait for answers (default of agents' traces); recorded: its times",
         choices=("recorded", "closed"), not_with=(Conflict(_sends_alone, _ALONE),))
     # Either end may be left out.
     trace_window: str = _trace("", "seconds of the trace, as 600:1200", metavar="START:END")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from builders.traces import MOONCAKE, WEKA, WEKA_AGENTS, jsonl, offsets_ms, planned, prompts
+from builders.traces import MOONCAKE, TRACELAB, WEKA, WEKA_AGENTS, jsonl, offsets_ms, planned, prompts
 from loadgen.base.errors import UsageError
+from loadgen.features.data.data_preview import PlanPreview
 from loadgen.features.traces.call_order import find_order
 from loadgen.features.traces.trace_sessions import keep_rows
 from loadgen.plan.plan import Plan
@@ -50,8 +51,9 @@ def test_agents_of_a_published_session_are_a_tree() -> None:
     assert set(turns.waits.role_names) == {"main", "explore", "plan", "general-purpose"}
     assert (turns.delays_ns[:4] / 1e9).tolist() == [0, 0.39, 0.39, 1.0]
     assert made.facts.schedule is None
-    note = "2 sessions with 21 requests, 12 of them of sub-agents; 6 connections a session at most"
-    assert note in made.notes
+    assert planned(WEKA_AGENTS, num_sessions=3).notes == (
+        "the trace has 2 of the 3 sessions that were asked for",
+    )
 
 
 @loop_over(
@@ -148,3 +150,14 @@ def test_waits_of_a_session_are_those_of_its_own_times() -> None:
     begins = [int(entry["t"]) for entry in main]
     ends = [int(entry["t"] + entry["api_time"]) for entry in main]
     assert find_order(begins, ends, [0] * len(main), [-1]) == [[], [], [0, 1], [2], [3]]
+
+
+def test_a_preview_shows_agents_and_the_time_of_tools(tmp_path: Path) -> None:
+    shown = PlanPreview(planned(WEKA_AGENTS))
+    text = " ".join(" ".join(shown.lines()).split())
+    assert "agents main 9, explore 8, plan 2, general-purpose 2 requests; 6 connections a session" in text
+    assert shown.json()["agents"]["depths"] == {"0": 9, "1": 10, "2": 2}
+    assert shown.json()["agents"]["tools_s"] is None
+    chain = PlanPreview(planned(TRACELAB))
+    assert "tools 76.0 s of the delays" in " ".join(" ".join(chain.lines()).split())
+    assert PlanPreview(planned(WEKA_AGENTS, trace_replay="recorded")).json()["agents"] is None

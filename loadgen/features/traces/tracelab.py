@@ -1,0 +1,215 @@
+"""TraceLab: rounds of coding agents' sessions, with the tokens that the provider cached and those appended.
+
+A row of JSON is a round: `session_id`, `round_index`, `prefix_tokens` (cached), `newly_append_tokens`,
+`output_tokens`, `timing_events` and `tools`. A round begins with the last user's message or tool's result
+before its first output, and ends with its last output. The rounds of a session wait for one another.
+
+The canonical CSV of the project has `id`, `round_idx`, `prefix_len`, `input_len` (appended), `output_len`,
+`arrival_time` of the session and `tool_wait_after_ms`, both in milliseconds, and no other times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from loadgen.base import parsing
+from loadgen.base.clock import MS_NS
+from loadgen.base.json_lines import Lines
+from loadgen.base.text import quote_value
+from loadgen.features.traces import trace_rows
+from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls, SessionTrees
+from loadgen.features.traces.prompt_growth import GrowthLines
+from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, sort_by_time
+from loadgen.features.traces.trace_times import parse_instant_ns
+
+COLUMNS = ("id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms")
+_INPUTS = ("user_message", "tool_result")
+_UNTIMED = "a row has no time of its own: requests follow the session's arrival by the waits for tools alone"
+_NO_TOKEN = "no token in the prompt or in the answer"
+_Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
+
+
+class TimingEvent(msgspec.Struct, gc=False):
+    """Something that was observed of a round, and when."""
+
+    event_type: str
+    timestamp: str
+
+
+class ToolCall(msgspec.Struct, gc=False):
+    """A call of a tool: when the model asked for it, and when its result was there."""
+
+    emitted_at: str | None = None
+    result_at: str | None = None
+
+
+class RoundRow(msgspec.Struct, gc=False):
+    """A row of JSON: one request of a session."""
+
+    session_id: str
+    round_index: Annotated[int, msgspec.Meta(ge=0)]
+    prefix_tokens: _Count
+    newly_append_tokens: _Count
+    output_tokens: _Count
+    provider: str = ""
+    model: str | None = None
+    timing_events: list[TimingEvent] = []
+    tools: list[ToolCall] = []
+
+
+class _Round(msgspec.Struct, gc=False):
+    """A round with its times in nanoseconds; those of a CSV begin with their session."""
+
+    number: int  # of its row
+    index: int
+    kept: int
+    input_len: int
+    output_len: int
+    shared: tuple[str, str]  # of which sessions may begin alike
+    begin_ns: int
+    end_ns: int
+    tools_ns: list[tuple[int, int]]  # from the request for a tool to its result
+    wait_after_ns: int = UNKNOWN_NS  # for its tools, where that is all that is recorded
+
+
+def read_tracelab(path: str, flag: str) -> TraceRows:
+    """Read the rounds of a JSONL or CSV file, sorted by time; raises UsageError that names the row.
+
+    Rounds without tokens in prompt or answer are skipped and counted.
+    """
+    lines = Lines.open(path, flag)
+    sheet = not lines[0].lstrip().startswith(b"{")
+    sessions: dict[str, list[_Round]] = {}
+    found = 0
+    for name, made in _read_sheet(lines) if sheet else _read_json(lines):
+        found += 1
+        sessions.setdefault(name, []).append(made)
+    columns: list[tuple[int, int, int, int, int]] = []  # of each row: time, lengths, number and session
+    trees, growth = SessionTrees(), GrowthLines()
+    for number, rounds in enumerate(sessions.values()):
+        rounds.sort(key=lambda each: each.index)
+        kept = [each for each in rounds if each.input_len and each.output_len]
+        if not kept:
+            continue
+        calls = _order_rounds(kept)
+        trees.add(calls)
+        for each, begin_ns in zip(kept, calls.begins_ns, strict=True):
+            growth.add(number, each.input_len, each.kept, each.shared)
+            columns.append((begin_ns, each.input_len, each.output_len, each.number, number))
+    if not columns:
+        raise lines.file.refusal("no round has tokens in its prompt and in its answer")
+    times, inputs, outputs, numbers, of = np.array(columns, np.int64).T
+    waits, delays_ns = trees.make(tools=True)
+    return sort_by_time(
+        TraceRows(
+            times, inputs, outputs, numbers, *make_no_hashes(len(columns)), path, lines.digest(),
+            file_rows=found,
+            skipped={_NO_TOKEN: found - len(columns)} if found > len(columns) else {},
+            timed_notes=(_UNTIMED,) if sheet else (),
+            sessions=of, waits=waits, delays_ns=delays_ns, growth=growth.make(),
+        )
+    )  # fmt: skip
+
+
+def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
+    """Return the calls of a session, each after the end of the one before it, with the tools' times between.
+
+    A tool's time is the part of a pause in which any tool of the round before worked.
+    """
+    calls = RecordedCalls()
+    end_ns, tools_ns, wait_ns = rounds[0].begin_ns, list[tuple[int, int]](), UNKNOWN_NS
+    for each in rounds:
+        begin_ns = max(each.begin_ns, end_ns)
+        worked_ns = measure_union_ns(tools_ns, end_ns, begin_ns)
+        if wait_ns != UNKNOWN_NS:
+            begin_ns, worked_ns = end_ns + wait_ns, wait_ns
+        calls.add(begin_ns, each.end_ns, pause_ns=begin_ns - end_ns, tool_ns=worked_ns)
+        end_ns, tools_ns, wait_ns = calls.ends_ns[-1], each.tools_ns, each.wait_after_ns
+    return calls
+
+
+def measure_union_ns(spans_ns: list[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
+    """Measure how much of the time from `begin_ns` to `end_ns` lies in at least one of the spans."""
+    total, reached = 0, begin_ns
+    for begin, end in sorted(spans_ns):
+        last = min(end, end_ns)
+        total += max(0, last - max(begin, reached))
+        reached = max(reached, last)
+    return total
+
+
+def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
+    """Yield (session, round) of rows of JSON; raises UsageError."""
+    for i, row in enumerate(lines.decode_rows(RoundRow)):
+        try:
+            events = [(event.event_type, parse_instant_ns(event.timestamp)) for event in row.timing_events]
+            tools = [
+                (parse_instant_ns(tool.emitted_at), parse_instant_ns(tool.result_at))
+                for tool in row.tools
+                if tool.emitted_at and tool.result_at
+            ]
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
+        if not events:
+            raise lines.refusal(i, "has no timing_events: give the project's CSV, which needs none")
+        outputs = [at_ns for kind, at_ns in events if kind not in _INPUTS]
+        first = next((place for place, (kind, _) in enumerate(events) if kind not in _INPUTS), len(events))
+        begin_ns = max((at_ns for _, at_ns in events[:first]), default=events[0][1])
+        yield (
+            row.session_id,
+            _Round(
+                lines.number(i),
+                row.round_index,
+                row.prefix_tokens,
+                row.prefix_tokens + row.newly_append_tokens,
+                row.output_tokens,
+                (row.provider, row.model or ""),
+                begin_ns,
+                max([begin_ns, *outputs]),
+                tools,
+            ),
+        )
+
+
+def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
+    """Yield (session, round) of rows of the canonical CSV; raises UsageError."""
+    names = trace_rows.read_header(lines)
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise lines.file.refusal(f"has no column {missing[0]!r}, which tracelab has")
+    places = [names.index(name) for name in COLUMNS]
+    for i, cells in enumerate(trace_rows.read_row_cells(lines, 1, len(lines)), 1):
+        if len(cells) != len(names):
+            raise lines.refusal(i, f"has {len(cells)} columns, and the header {len(names)}")
+        name, *texts = (cells[place] for place in places)
+        index, kept, appended, answer = (
+            _read_number(lines, i, column, text) for column, text in zip(COLUMNS[1:5], texts[:4], strict=True)
+        )
+        arrival, wait = (
+            _read_ms(lines, i, column, text) for column, text in zip(COLUMNS[5:], texts[4:], strict=True)
+        )
+        tokens = (index, kept, kept + appended, answer)
+        yield name, _Round(lines.number(i), *tokens, ("", ""), arrival, arrival, [], wait)
+
+
+def _read_number(lines: Lines, i: int, column: str, text: str) -> int:
+    """Parse a whole number from 0 to the most tokens; raises UsageError that names row and column."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= parsing.MOST_TOKENS):
+        raise lines.refusal(i, f"{column} {quote_value(text)} is not a whole number of tokens or rounds")
+    return int(text)
+
+
+def _read_ms(lines: Lines, i: int, column: str, text: str) -> int:
+    """Parse milliseconds, from 0 to a year, to nanoseconds; raises UsageError that names row and column."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= parsing.YEAR_S * 1000:
+        raise lines.refusal(i, f"{column} {quote_value(text)} is not a time in milliseconds from 0")
+    return round(value * MS_NS)

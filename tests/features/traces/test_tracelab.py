@@ -1,0 +1,141 @@
+"""TraceLab: rounds of coding agents, whose prompts begin as the round before them did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from builders.traces import TRACELAB, offsets_ms, planned, prompts, text
+from loadgen.base.errors import UsageError
+from loadgen.features.traces.trace_times import parse_instant_ns
+from loadgen.features.traces.tracelab import measure_union_ns
+
+ROWS = [json.loads(line) for line in TRACELAB.read_text().splitlines()]
+SHEET = """id,input_len,output_len,arrival_time,round_idx,tool_wait_after_ms,prefix_len
+0,5,2,0.000000,0,120.500000,10
+0,4,2,0.000000,1,0.000000,15
+1,6,3,500.000000,1,0.000000,9
+1,7,3,500.000000,0,40.000000,2
+"""
+
+
+def shared(one: list[int], other: list[int]) -> int:
+    """How many tokens two prompts begin with alike."""
+    least = min(len(one), len(other))
+    differs = np.flatnonzero(np.array(one[:least]) != np.array(other[:least]))
+    return int(differs[0]) if len(differs) else least
+
+
+def test_rounds_of_a_session_follow_one_another() -> None:
+    made = planned(TRACELAB)
+    turns = made.turns
+    assert turns is not None
+    assert turns.waits is not None
+    assert made.facts.kind == "trace"
+    assert turns.counts.tolist() == [7, 7]
+    assert [turns.waits.list_before(i) for i in range(14)] == [
+        [], *([i] for i in range(6)), [], *([i] for i in range(7, 13)),
+    ]  # fmt: skip
+    assert not turns.has_branches
+    delays_ms = (turns.delays_ns / 1e6).tolist()
+    assert delays_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 19_913, 16_113]
+    assert turns.waits.tool_ns is not None
+    tools_ms = (turns.waits.tool_ns / 1e6).tolist()
+    assert tools_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 0, 16_113]
+    assert (delays_ms[8], tools_ms[8]) == (1_162, 1_162)  # of three tools at once, after the usage report
+
+
+def test_a_prompt_begins_as_the_round_before_it() -> None:
+    made = planned(TRACELAB)
+    found = prompts(made)
+    assert [len(prompt) for prompt in found] == [row["input_tokens_total"] for row in ROWS]
+    kept = [shared(found[i - 1], found[i]) for i in range(1, 7)]
+    assert kept == [row["prefix_tokens"] for row in ROWS[1:7]]
+    assert shared(found[9], found[10]) == 3456  # a shorter prefix: compacted, or missed by the cache
+    assert shared(found[10], found[11]) == 10_152  # 10,240 are more than the prompt before it had
+    assert shared(found[0], found[7]) < 8
+    whole = made.requests.input_lens.tolist()
+    reused = [0, *(row["prefix_tokens"] for row in ROWS[1:7]), 0, 9324, 9856, 3456, 10_152, 9216, 10_436]
+    expected = sum(min(tokens, size - 1) // 16 * 16 for tokens, size in zip(reused, whole, strict=True))
+    assert made.facts.reusable_tokens == expected
+
+
+def test_sessions_of_one_model_begin_with_the_same_text(tmp_path: Path) -> None:
+    again = [{**row, "session_id": "other"} for row in ROWS[:2]]
+    path = tmp_path / "rounds.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS[:2], *again]))
+    found = prompts(planned(path))
+    assert shared(found[0], found[2]) == 27_217
+
+
+def test_rounds_at_their_recorded_times() -> None:
+    made = planned(TRACELAB, trace_replay="recorded", trace_window="0:15")
+    assert made.turns is None
+    assert offsets_ms(made) == [0, 7_376, 14_052]
+    assert sorted(prompts(planned(TRACELAB))) == sorted(prompts(planned(TRACELAB, trace_replay="recorded")))
+
+
+def test_the_canonical_sheet_has_waits_for_tools(tmp_path: Path) -> None:
+    made = planned(text(tmp_path, SHEET))
+    assert made.turns is not None
+    assert made.turns.counts.tolist() == [2, 2]
+    assert (made.turns.delays_ns / 1e6).tolist() == [0, 120.5, 0, 40]
+    assert made.requests.input_lens.tolist() == [15, 19, 9, 15]
+    found = prompts(made)
+    assert [shared(found[0], found[1]), shared(found[2], found[3])] == [15, 9]
+    assert shared(found[0], found[2]) == 2
+    recorded = planned(text(tmp_path, SHEET), trace_replay="recorded")
+    assert offsets_ms(recorded) == [0, 120.5, 500, 540]
+    assert any("follow the session's arrival" in note for note in recorded.notes)
+
+
+@loop_over(
+    ("spans", "total"),
+    [([], 0), ([(0, 5)], 3), ([(3, 4), (3, 9)], 6), ([(1, 3), (7, 20), (4, 5)], 5), ([(20, 30)], 0)],
+)
+def test_tools_that_work_at_once_count_once(spans: list[tuple[int, int]], total: int) -> None:
+    assert measure_union_ns(spans, 2, 10) == total
+
+
+@loop_over(
+    ("content", "why"),
+    [
+        ('{"round_index": 0, "newly_append_tokens": 3}', "row 1: has no session_id"),
+        (json.dumps({**ROWS[0], "prefix_tokens": -1}), "prefix_tokens is -1: give 0 or more"),
+        (json.dumps({**ROWS[0], "timing_events": []}), "row 1: has no timing_events"),
+        (
+            json.dumps({**ROWS[0], "timing_events": [{"event_type": "text", "timestamp": "now"}]}),
+            "row 1: 'now' is not a date and time",
+        ),
+        (json.dumps({**ROWS[0], "output_tokens": 0}), "no round has tokens"),
+        (SHEET.replace("0,5,2", "0,x,2"), "row 2: input_len 'x' is not a whole number"),
+        (SHEET.replace("40.000000", "-1"), "row 5: tool_wait_after_ms '-1' is not a time"),
+        (SHEET + "1,2\n", "row 6: has 2 columns, and the header 7"),
+    ],
+)
+def test_rounds_that_cannot_be_read_are_named(tmp_path: Path, content: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        planned(text(tmp_path, content), trace_format="tracelab")
+
+
+@loop_over(
+    ("written", "ns"),
+    [
+        ("1970-01-01T00:00:01.5Z", 1_500_000_000),
+        ("1970-01-01 01:00:00.000000001+01:00", 1),
+        ("1970-01-01T00:00:00", 0),
+        ("2026-06-01T05:40:20.151Z", 1_780_292_420_151_000_000),
+    ],
+)
+def test_instants_are_exact_to_the_nanosecond(written: str, ns: int) -> None:
+    assert parse_instant_ns(written) == ns
+
+
+@loop_over("written", ["", "now", "2026-13-01T00:00:00Z", "1969-12-31T23:59:59Z", "2026-06-01"])
+def test_what_is_no_instant_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=r"is not|is no date"):
+        parse_instant_ns(written)
