@@ -40,7 +40,9 @@ from loadgen.transport.failure import CUT_OFF, FailureKind
 _LIMIT_S = 150.0  # of a run
 _CLOSED_S = 3.0  # in which the server has seen the ends of all connections
 _STALL_S = 4
-_FORMATS = {"openai": ("ids", "words"), "openai-chat": ("words",), "sglang": ("ids",)}
+_KEEPS_HISTORY = "openai-responses"
+_CHATS = ("openai-chat", _KEEPS_HISTORY)
+_FORMATS = {"openai": ("ids", "words"), **dict.fromkeys(_CHATS, ("words",)), "sglang": ("ids",)}
 _ENDED = frozenset(kind for kind in (*CUT_OFF, FailureKind.USER_CANCELLED) if kind is not FailureKind.LOST)
 
 
@@ -74,13 +76,15 @@ def drawn(seed: int, number: int) -> Drawn:
     """The run of a seed and a number."""
     draw = random.Random(f"{seed} {number}")
     load, planned, sessions = _load(draw)
-    api = "openai-chat" if sessions else draw.choice(list(_FORMATS))
+    api = draw.choice(_CHATS if sessions else list(_FORMATS))
+    if sessions and api == _KEEPS_HISTORY and "--assistant" not in load and _chance(draw, 0.5):
+        load += ["--assistant", "server"]
     prefix, targets = f"random{number}-", 2 if _chance(draw, 0.1) else 1
     flags = ["--backend", api, "--request-id-prefix", prefix, "--seed", str(draw.randrange(1 << 30))]
     flags += ["--transport", draw.choice(["wire", "ring", "httpx", "auto"])]
     flags += ["--workers", str(max(targets, draw.choice([1, 1, 2, 4]))), "--save-requests", "--quiet"]
     flags += ["--stall-timeout", str(_STALL_S)] + ["--no-observe"] * draw.choice([0, 1])
-    flags += load + _lengths(draw, api, sessions) + _options(draw, sessions)
+    flags += load + _lengths(draw, api, sessions) + _options(draw, api, sessions)
     if _chance(draw, 0.08) and not {"3tok", "--prefill-concurrency"} & {*flags}:
         flags += ["--disable-stream", "--request-timeout", str(_STALL_S)]
     stops = _stops(draw)
@@ -134,7 +138,7 @@ def _lengths(draw: random.Random, api: str, sessions: bool) -> list[str]:
     return flags + ["--random-range-ratio", "0.4"] * draw.choice([0, 1])
 
 
-def _options(draw: random.Random, sessions: bool) -> list[str]:
+def _options(draw: random.Random, api: str, sessions: bool) -> list[str]:
     flags = ["--num-warmups", str(draw.choice([0, 0, 1, 5]))]
     if _chance(draw, 0.25):
         flags += [
@@ -145,7 +149,8 @@ def _options(draw: random.Random, sessions: bool) -> list[str]:
         ]
     if _chance(draw, 0.1) and not sessions:
         flags += ["--prefill-concurrency", "3"]
-    return flags + ["--continuous-usage"] * _chance(draw, 0.15)
+    counts_along = _chance(draw, 0.15) and api != _KEEPS_HISTORY  # which has no such field
+    return flags + ["--continuous-usage"] * counts_along
 
 
 def _stops(draw: random.Random) -> list[str]:

@@ -1,4 +1,4 @@
-"""Faulty server: the APIs of completions, chat and `/generate`, faults at a rate, and a log of each answer.
+"""Faulty server: the APIs of completions, chat, responses and `/generate`, faults at a rate, and a log.
 
 It runs in a thread of its own. Which request meets which fault follows from a seed and the id of the request
 alone, so one that is sent again meets the same.
@@ -23,7 +23,9 @@ import msgspec
 
 from loadgen.transport.failure import FailureKind
 
-PATHS = ("/v1/completions", "/v1/chat/completions", "/generate")
+PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/generate")
+_RESPONSES = PATHS[2]
+_STATUSES = {"length": "incomplete", "stop": "completed", "abort": "cancelled"}  # of them, by finish reason
 _PER_MESSAGE, _PER_PROMPT = 4, 3  # tokens of a chat template
 _LONGEST_STALL_S = 60.0
 _START_S = 10.0
@@ -92,6 +94,7 @@ class _Exchange:
     counted: bool  # whether answers have usage
     running_usage: bool
     closes: bool = False
+    reason: str = ""  # of the end, once the last token is written
 
     @property
     def steps(self) -> list[int]:
@@ -125,6 +128,8 @@ class _Exchange:
         """The head and messages with tokens: all, the last with a finish reason, or the first ones."""
         await asyncio.sleep(self.behaviour.ttft_s)
         await self.head()
+        if self.row.path == _RESPONSES:
+            await self.write(typed("response.created", response={"id": "r", "status": "in_progress"}))
         steps, together = self.steps, self.behaviour.messages_per_write
         for first in range(0, len(steps) if messages is None else messages, together):
             last = min(first + together, len(steps) if messages is None else messages)
@@ -138,6 +143,7 @@ class _Exchange:
             self.row.messages += last - first
             self.row.tokens += sum(steps[first:last])
         self.row.finished = messages is None
+        self.reason = reason
 
     def token(self, before: int, tokens: int, reason: str | None) -> bytes:
         """A message of some tokens after others."""
@@ -146,6 +152,8 @@ class _Exchange:
             finish = None if reason is None else {"type": reason, "message": "the scheduler stopped it"}
             counts = {"prompt_tokens": self.row.prompt_tokens, "completion_tokens": before + tokens}
             return event({"text": " a" * (before + tokens), "meta_info": {**counts, "finish_reason": finish}})
+        if self.row.path == _RESPONSES:
+            return typed("response.output_text.delta", delta=text)
         part: dict[str, Any] = {"text": text}
         if "chat" in self.row.path:
             part = {"delta": {"content": text}}
@@ -162,7 +170,9 @@ class _Exchange:
     async def closing(self, usage: dict[str, int] | None, done: bool = True) -> None:
         """The message with usage, [DONE] and the end of the body; the answer is whole then."""
         data = b""
-        if usage is not None and self.row.path != "/generate":
+        if self.row.path == _RESPONSES:
+            data += typed("response.completed", response=self.response_object(usage, self.row.tokens))
+        elif usage is not None and self.row.path != "/generate":
             data += event({"choices": [], "usage": usage})
         data += chunk(b"data: [DONE]\n\n") * done
         await self.write(data + b"0\r\n\r\n")
@@ -171,6 +181,21 @@ class _Exchange:
         elif usage is not None and usage["completion_tokens"]:
             self.row.usage = usage["completion_tokens"]
         self.row.ended = "whole"
+
+    def response_object(self, usage: dict[str, int] | None, tokens: int) -> dict[str, Any]:
+        """The answer as `/v1/responses` has it at the end of a stream, or as its only part."""
+        part = {"type": "output_text", "text": " a" * tokens, "annotations": []}
+        status = _STATUSES[self.reason or "length"]
+        why = {"incomplete_details": {"reason": "max_output_tokens"}} if status == "incomplete" else {}
+        found: dict[str, Any] = {"id": "r", "object": "response", "status": status, **why}
+        found["output"] = [{"type": "message", "role": "assistant", "content": [part]}]
+        if usage is not None:
+            found["usage"] = {
+                "input_tokens": usage["prompt_tokens"],
+                "output_tokens": usage["completion_tokens"],
+                "total_tokens": usage["total_tokens"],
+            }
+        return found
 
     async def whole(self, usage: bool = True) -> None:
         """The answer as a server in order sends it."""
@@ -193,6 +218,8 @@ class _Exchange:
             meta: dict[str, Any] = {"finish_reason": {"type": "length"}, "completion_tokens": self.asked}
             meta["prompt_tokens"] = self.row.prompt_tokens
             return msgspec.json.encode({"text": text, "meta_info": meta})
+        if self.row.path == _RESPONSES:
+            return msgspec.json.encode(self.response_object(usage, self.asked))
         part: dict[str, Any] = {"text": text}
         if "chat" in self.row.path:
             part = {"message": {"role": "assistant", "content": text}}
@@ -368,10 +395,20 @@ def event(message: object) -> bytes:
     return chunk(b"data: %b\n\n" % msgspec.json.encode(message))
 
 
+def typed(name: str, **fields: object) -> bytes:
+    """An event of `/v1/responses` as a chunk."""
+    data = msgspec.json.encode({"type": name, **fields})
+    return chunk(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
+
+
 def prompt_tokens(body: dict[str, Any]) -> int:
     """Tokens of a request: its ids, or its words and those of a chat template."""
     if "messages" in body:
         return _PER_PROMPT + sum(_PER_MESSAGE + _words(each.get("content")) for each in body["messages"])
+    if "input" in body:
+        items = body["input"] if isinstance(body["input"], list) else [{"content": body["input"]}]
+        system = [{"content": body["instructions"]}] if body.get("instructions") else []
+        return prompt_tokens({"messages": [*system, *items]})
     prompt = next((body[name] for name in ("prompt", "input_ids", "text") if name in body), "")
     return len(prompt) if isinstance(prompt, list) else _words(prompt)
 
@@ -384,7 +421,8 @@ def _words(content: Any) -> int:
 
 def _output_tokens(body: dict[str, Any]) -> int:
     sampling = body.get("sampling_params", {})
-    found = (body.get("max_tokens"), body.get("max_completion_tokens"), sampling.get("max_new_tokens"))
+    limits = [body.get(name) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens")]
+    found = (*limits, sampling.get("max_new_tokens"))
     return next(filter(None, found), 16)
 
 

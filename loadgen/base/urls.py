@@ -14,9 +14,9 @@ import msgspec
 from loadgen.base.errors import UsageError
 
 VERSION = "/v1"
-_VERSIONED_APIS = ("/chat/completions", "/completions", "/messages")
+_VERSIONED_APIS = ("/chat/completions", "/completions", "/responses", "/messages")
 _GENERATE, _MODELS = "/generate", "/models"
-_OTHERS = ("/responses", "/embeddings", "/audio/speech", "/images/generations")
+_OTHERS = ("/embeddings", "/audio/speech", "/images/generations")
 _VERSIONED = re.compile(r"/v\d+\w*(?:/openai)?$")  # OpenAI's; Gemini has v1beta/openai, others v3 or v4
 _DEPLOYMENT = re.compile(r"/openai/deployments/[^/]+$")  # of Azure, where no version follows
 _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")

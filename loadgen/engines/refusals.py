@@ -49,6 +49,8 @@ FIELDS: dict[str, Field] = {
     "stream": Field("pass --disable-stream"),
     "prompt": Field("check --prompt-format (words, corpus and text-vllm send text) and --random-input-len"),
     "messages": Field("check --random-input-len"),
+    "input": Field("check --random-input-len"),
+    "max_output_tokens": Field("lower --random-output-len"),
     "model": Field("check --model"),
 }
 
@@ -82,7 +84,7 @@ FEATURES = (
     ),
     Feature(
         "a system prompt",
-        rb'"role":"system"',
+        rb'"role":"system"|"instructions":"',
         r"system.{0,40}(?:not|n't) (?:be )?(?:supported|allowed)|(?:not|n't) support.{0,30}system|"
         r"roles must alternate",
         "start the server with a chat template that takes one (vLLM, SGLang: --chat-template), or give "

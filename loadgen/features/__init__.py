@@ -77,6 +77,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "data": {"doubts": "data_checks", "settings": "data_settings"},
     "sglang": {"/generate": "generate_api"},
+    "responses": {"/responses": "responses_api"},
     "messages": {"/messages": "messages_api"},
     "export": {"rows": "request_rows"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},

@@ -374,7 +374,7 @@ def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str
     if api == "/chat/completions" and subject.engine.max_tokens_field:
         dialect: Dialect = Chat(limit_field=subject.engine.max_tokens_field)
     else:
-        dialect = make_dialect(api)
+        dialect = make_dialect(api).fit_engine(subject.engine.name)
     dialect = dialect.keep_history() if profile.assistant == "server" else dialect
     return dialect, path + subject.query
 
@@ -423,7 +423,7 @@ def make_shared_fields(
         # The prompts of `custom` are rendered here.
         raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
     fields = dialect.make_fields(sampling, profile.stream, profile.continuous_usage)
-    notes += dialect.list_notes(engine.name, sampling)
+    notes += dialect.list_notes()
     return merge_fields({**fields, **more}, profile.extra_body), notes
 
 

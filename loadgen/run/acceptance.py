@@ -37,13 +37,15 @@ from loadgen.server import control
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer, ServerAddress
 from loadgen.wire.openai import Completions, Dialect
+from loadgen.wire.sse import join_lines
 
 _LOG = logging.getLogger("loadgen")
 # Of the small requests that try what a server takes.
 TEXT = "hello"
 _TOKENS = 4  # of a prompt in ids
 _SIDE = 64  # pixels: models of vision refuse images that are smaller than a patch
-_OWN_FIELDS = ("messages", "prompt", "stop", "seed", "min_tokens", "max_tokens", "max_completion_tokens")
+_LIMITS = ("min_tokens", "max_tokens", "max_completion_tokens", "max_output_tokens")
+_OWN_FIELDS = ("messages", "prompt", "input", "stop", "seed", *_LIMITS)
 _IMAGE_PART = b'"image_url"'
 _TRIAL_S = 60.0  # for the first byte of an answer
 _MOST_TRIALS = 16  # more than there are fields that can be left out or renamed
@@ -99,6 +101,8 @@ class Adapter(msgspec.Struct, frozen=True):
         if self.accepted is not None:
             return made.apply_adaptation(self.accepted), Records.from_records([])
         made = self._check_features(made)
+        if made.dialect.keeps_history:
+            self._check_history(made)
         if not made.profile.warmups:
             return (self.adapt(made) if self.subject.engine.unproven else made), Records.from_records([])
         warmup = plan.make_warmup(made.profile, self.subject, made.seed, like=made)
@@ -162,6 +166,26 @@ class Adapter(msgspec.Struct, frozen=True):
             for i in range(len(trials.input_lens)):
                 self.known[key] = self._find_adaptation(_make_trial(made, trials), i, self.known[key])
         return made.apply_adaptation(self.known[key])
+
+    def _check_history(self, made: Plan) -> None:
+        """Raise MeasureError if the server does not keep an answer for the turn after it.
+
+        Two small requests find out. Nothing is known if the first one fails, which the warm-up explains.
+        """
+        trial, limit_s = _make_trial(made, TrialBodies(made)), _choose_limit_s(made)
+        body = {**trial.payload(0), "stream": False}
+        answer = control.send_request(self.access, trial.path, body, limit_s)
+        try:
+            state = made.dialect.read_state(join_lines(answer.body)) if answer.status == 200 else None
+        except untrusted.NOT_JSON:
+            state = None
+        if state is None:
+            return
+        body = made.dialect.continue_request(body, state)
+        answer = control.send_request(self.access, trial.path, body, limit_s)
+        if answer.status != 200:
+            fix = f"{made.dialect.history_needs}, or pass --assistant live"
+            raise self._make_error(trial, "keeps no history of sessions", answer, fix)
 
     def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:
         """Try one small request of the plan's kind; return the plan's adaptation with refused fields added.

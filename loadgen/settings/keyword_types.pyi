@@ -13,7 +13,7 @@ from loadgen.transport.sending.job import Share
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
 
-    backend: Literal["openai", "openai-chat", "vllm", "sglang", "anthropic-messages"]
+    backend: Literal["openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages"]
     num_prompts: int | None
     max_concurrency: int | None
     request_rate: float

@@ -16,15 +16,20 @@ from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
 from loadgen.settings.setting import NO_KEYWORD, OUTPUT, REQUESTS, RUN, SERVER, KeyRows, Makes, setting
 
-APIS = ("openai", "openai-chat", "vllm", "sglang", "anthropic-messages")
-CHAT_APIS = ("openai-chat", "anthropic-messages")  # that take messages by role
-# How their paths end.
-API_PATHS = {"openai-chat": "/chat/completions", "sglang": "/generate", "anthropic-messages": "/messages"}
+APIS = ("openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages")
+CHAT_APIS = ("openai-chat", "openai-responses", "anthropic-messages")  # that take messages by role
+API_PATHS = {  # how they end
+    "openai-chat": "/chat/completions",
+    "openai-responses": "/responses",
+    "sglang": "/generate",
+    "anthropic-messages": "/messages",
+}
 _FOLLOWING = ("openai", "vllm")  # of completions, unless the endpoint is another API's
 # Ours, and what vLLM, its benchmark_serving.py, SGLang, aiperf and guidellm call the same API.
 _NAMES = {
     "openai": "openai-comp openai-completions completions sglang-oai lmdeploy scalellm llama.cpp openai_http",
     "openai-chat": "vllm-chat openai-chat-completions chat sglang-oai-chat lmdeploy-chat",
+    "openai-responses": "responses",
     "sglang": "sglang-native",
     "anthropic-messages": "messages anthropic",
 }
@@ -32,7 +37,6 @@ _NOT_TEXT = "only text generation is measured: --backend openai or openai-chat"
 _OWN_API = "its own API is not sent; its OpenAI server is measured with --backend openai or openai-chat"
 _REASONS = {
     "audio is not sent: --backend openai-chat sends text": "openai-audio",
-    "/v1/responses is not sent: --backend openai-chat": "openai-responses responses",
     _NOT_TEXT: (
         "openai-embeddings openai-embeddings-chat openai-embeddings-clip openai-embeddings-vlm2vec "
         "infinity-embeddings infinity-embeddings-clip vllm-pooling vllm-rerank vllm-embedding "
@@ -154,7 +158,9 @@ _client = partial(setting, Makes.CLIENT)
 class RequestKeys(KeyRows, frozen=True):
     """The settings of the fields that each request sends to the server."""
 
-    backend: Literal["openai", "openai-chat", "vllm", "sglang", "anthropic-messages"] = _request("openai",
+    backend: Literal[
+        "openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages"
+    ] = _request("openai",
         "API (default openai: completions; sglang: its own /generate)", group=SERVER,
         read=parse_with(check_backend), metavar="{" + ",".join(APIS) + "}",
         names_server=True, rank=0, common=True)

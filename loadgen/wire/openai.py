@@ -433,6 +433,7 @@ class Dialect(msgspec.Struct, frozen=True):
     chat: ClassVar[bool] = False  # takes messages by role, around which the server puts its chat template
     lacks: ClassVar[frozenset[str]] = frozenset()  # of vLLM's sampling names: it has no such field
     keeps_history: ClassVar[bool] = False  # the server keeps a session's: a turn sends what is new in it
+    history_needs: ClassVar[str] = ""  # what servers must be started with for that
     needs_limit: ClassVar[bool] = False  # refuses a request without a limit to its answer
     headers: ClassVar[Mapping[str, str]] = {}  # of each request, unless others are given
 
@@ -463,8 +464,12 @@ class Dialect(msgspec.Struct, frozen=True):
         """Return a request with what is new in its turn alone, after the answer of this state."""
         raise NotImplementedError
 
-    def list_notes(self, engine: str, asked: Mapping[str, Any]) -> Iterator[str]:
-        """Yield what an engine, by its name, does not do in this API as the fields that are asked say."""
+    def fit_engine(self, engine: str) -> Dialect:
+        """Return this API as an engine, by its name, serves it."""
+        return self
+
+    def list_notes(self) -> Iterator[str]:
+        """Yield what an engine does not do in this API as elsewhere, for the report."""
         yield from ()
 
     def rename_limit(self, field: str) -> Dialect:

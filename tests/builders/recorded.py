@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.features.messages.messages_api import Messages
+from loadgen.features.responses.responses_api import Responses
 from loadgen.features.sglang.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
@@ -18,7 +19,12 @@ from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
 
-APIS: dict[str, Dialect] = {**DIALECTS, "generate": Generate(), "messages": Messages()}
+APIS: dict[str, Dialect] = {
+    **DIALECTS,
+    "generate": Generate(),
+    "responses": Responses(),
+    "messages": Messages(),
+}
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here
 LAG_NS = 250  # by which every user-space stamp is late

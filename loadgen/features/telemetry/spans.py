@@ -281,7 +281,7 @@ _COUNTS = {
     "thought_tokens": "gen_ai.usage.reasoning.output_tokens",
     "http_status": "http.response.status_code",
 }
-_CHATS = ("/chat/completions", "/messages")  # ends of their paths
+_CHATS = ("/chat/completions", "/responses", "/messages")  # ends of their paths
 _READ = ("index", "slot", "intended_ns", "sent_ns", "end_ns", "resends", "usage", "exact_tokens")
 
 

@@ -32,7 +32,7 @@ from loadgen.study.speed.ladder_rows import (
 from loadgen.study.speed.speed_tables import TABLES
 from loadgen.study.tables import Column, Table
 
-_CHAT = "openai-chat"
+_CHATS = ("openai-chat", "openai-responses")
 _COLUMNS = {
     "model": "Model", "test": "Test", "total": "t/s (total)", "each": "t/s (req)", "peak": "peak t/s",
     "ttft": "e2e_ttft (ms)", "cached": "Cached", "note": "Note",
@@ -180,7 +180,7 @@ def measure_batch(run: Result, test: BatchTest) -> BatchFigures:
         tg_each=_divide_each(after, spans_ns),
         peak_each=tuple(_find_peak(*arrival) for arrival in arrivals),
         ttft_ms=ttft_ms,
-        ttfr_ms=() if run.facts.profile.backend == _CHAT else ttft_ms,
+        ttfr_ms=() if run.facts.profile.backend in _CHATS else ttft_ms,
     )
 
 

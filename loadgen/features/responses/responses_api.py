@@ -1,0 +1,273 @@
+"""Responses API: `/v1/responses`: its requests, and its events and answers as messages of the chat API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.features.responses.chat_bodies import convert_body, select_new_items
+from loadgen.wire.openai import (
+    TOKEN,
+    ChatChoice,
+    ChatMessage,
+    CompletionDetails,
+    Count,
+    Delta,
+    Dialect,
+    Error,
+    ErrorObject,
+    Message,
+    PromptDetails,
+    Usage,
+)
+
+# Events with what the model wrote, by the field of a chat's delta. Those that end in `.done` repeat them.
+_DELTAS: Final = {
+    "response.output_text.delta": "content",
+    "response.refusal.delta": "refusal",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "tool_calls",
+    "response.custom_tool_call_input.delta": "tool_calls",
+    "response.mcp_call_arguments.delta": "tool_calls",
+    "response.code_interpreter_call_code.delta": "tool_calls",
+}
+_ADDED: Final = "response.output_item.added"
+# The last event, which has the whole answer. vLLM's is `completed` too where the answer is incomplete.
+_LAST: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_ENDS: Final = {"completed": "stop", "cancelled": "cancelled"}  # by status, as chat's finish reasons
+_INCOMPLETE: Final = {"max_output_tokens": "length"}
+_PARTS: Final = {"message": "content", "reasoning": "reasoning"}  # kinds of items; others are calls of tools
+_OTHERS: Final = ("response.", "keepalive", "ping")  # types begin so that say nothing of tokens
+_UNREAD: Final = frozenset(("min_tokens",))  # of vLLM's sampling names, by every engine in this API
+_SGLANG: Final = "SGLang"
+_SGLANGS_UNREAD: Final = _UNREAD | {"ignore_eos"}
+_SGLANGS_SPARE: Final = 2  # tokens that it generates less than it is asked for: it keeps room for BOS and EOS
+
+
+class ResponseUsage(msgspec.Struct, gc=False):
+    """The token counts in an answer's `usage`."""
+
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    input_tokens_details: PromptDetails | None = None
+    output_tokens_details: CompletionDetails | None = None
+    total_tokens: Any = None
+
+    def convert(self) -> Usage:
+        """Return the counts under the chat API's names."""
+        prompt, answer = self.input_tokens_details, self.output_tokens_details
+        return Usage(self.input_tokens, self.output_tokens, prompt, answer, self.total_tokens)
+
+
+class Incomplete(msgspec.Struct, gc=False):
+    """Why an answer is not complete."""
+
+    reason: str | None = None
+
+
+class Item(msgspec.Struct, gc=False):
+    """A part of an answer: a message, reasoning, or a call of a tool."""
+
+    type: str = ""
+    content: Any = None  # of messages and reasoning
+    summary: Any = None  # of reasoning
+    name: str | None = None  # of a tool, as what follows
+    arguments: Any = None
+    input: Any = None
+
+    def convert(self) -> tuple[str, Any]:
+        """Return the field of a chat's delta that the item belongs to, and its value there."""
+        field = _PARTS.get(self.type, "tool_calls")
+        if field == "tool_calls":
+            text = self.arguments or self.input or ""
+            return field, [{"function": {"name": self.name or "", "arguments": text}}]
+        return field, self.content or self.summary
+
+
+class Response(msgspec.Struct, gc=False):
+    """A whole answer, in the last event of a stream too; `output` is not parsed before it is needed."""
+
+    id: str | None = None
+    status: str | None = None
+    output: msgspec.Raw = msgspec.Raw()
+    usage: ResponseUsage | None = None
+    error: Error = None
+    incomplete_details: Incomplete | None = None
+    metrics: msgspec.Raw = msgspec.Raw()  # vLLM's times of the request
+
+    def find_end(self) -> str:
+        """Return the finish reason as chat has it: length, stop, cancelled, or why it is incomplete."""
+        if self.status == "incomplete":
+            why = None if self.incomplete_details is None else self.incomplete_details.reason
+            return _INCOMPLETE.get(why or "", why or "incomplete")
+        return _ENDS.get(self.status or "completed", self.status or "")
+
+    def convert(self, repeats: bool) -> ChatMessage:
+        """Return the answer as a chat's last message, with its text unless that only `repeats` deltas.
+
+        A failed answer is an error.
+        """
+        if self.error or self.status == "failed":
+            return ChatMessage(choices=[], error=self.error or ErrorObject("the response failed"))
+        choice = ChatChoice(finish_reason=self.find_end())
+        if not repeats:
+            choice.message = self._gather_items()
+        usage = None if self.usage is None else self.usage.convert()
+        return ChatMessage(choices=[choice], usage=usage, metrics=self.metrics)
+
+    def _gather_items(self) -> Delta:
+        """Gather the items of `output` in one message, lists of what each holds."""
+        items = _ITEMS.decode(self.output) if bytes(self.output) else []
+        found: dict[str, list[Any]] = {}
+        for field, value in (item.convert() for item in items or ()):
+            found.setdefault(field, []).append(value)
+        return Delta(role="assistant", **found)
+
+
+class Event(Response, gc=False):
+    """An event of a stream by its type, or a whole answer, which is a `response` object."""
+
+    type: str = ""
+    object: str = ""
+    delta: Any = None  # text; of another type it is no token
+    item: msgspec.Raw = msgspec.Raw()
+    response: msgspec.Raw = msgspec.Raw()  # unread before the last event
+    code: Any = None  # of an error
+    message: Any = None
+
+    def convert(self, repeats: bool) -> ChatMessage:
+        """Return the event as a chat's message; without choices if it is none of this API.
+
+        `repeats`: earlier events have the text of the last one.
+        """
+        field = _DELTAS.get(self.type)
+        if field is not None:
+            return _make_message(field, self.delta)
+        if self.type in _LAST:
+            return _RESPONSE.decode(self.response).convert(repeats)
+        if self.type == _ADDED:
+            return self._convert_added()
+        if self.type.startswith(_OTHERS):
+            return ChatMessage(choices=[])
+        if self.type == "error" or self.error:
+            given = self.error or ErrorObject(_read_text(self.message), _read_text(self.code))
+            return ChatMessage(choices=[], error=given)
+        if self.object == "response":
+            return super().convert(repeats)
+        return ChatMessage()
+
+    def _convert_added(self) -> ChatMessage:
+        """Return the name of a tool that is called as a message; other items begin empty."""
+        item = _ITEM.decode(self.item) if bytes(self.item) else None
+        if item is None or not item.name:
+            return ChatMessage(choices=[])
+        return _make_message(*item.convert())
+
+
+_RESPONSE: Final = msgspec.json.Decoder(Response)
+_ITEM: Final = msgspec.json.Decoder(Item | None)
+_ITEMS: Final = msgspec.json.Decoder(list[Item] | None)
+
+
+class Responses(Dialect, frozen=True):
+    """`/v1/responses`: text or items in; text, reasoning and calls of tools out, by events with types."""
+
+    path: str = "/v1/responses"
+    chat: ClassVar[bool] = True
+    limit_field: ClassVar[str] = "max_output_tokens"
+    history_needs: ClassVar[str] = (
+        "start vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store"
+    )
+    lacks: frozenset[str] = _UNREAD  # type: ignore[misc]
+    keeps_history: bool = False  # type: ignore[misc]
+    spare_tokens: int = 0  # that an engine generates less than it is asked for: they are asked for too
+    _events: ClassVar = msgspec.json.Decoder(Event)
+
+    def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            raise UsageError(
+                "/v1/responses takes text, not token ids: use --prompt-format words, or /v1/completions"
+            )
+        return {"model": model, "input": prompt, self.limit_field: output_tokens + self.spare_tokens}
+
+    def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """Make the shared fields; log-probabilities have other names. Raises UsageError for running usage."""
+        if running_usage:
+            raise UsageError(
+                "--continuous-usage: /v1/responses has usage in its last event alone: leave it out"
+            )
+        fields = dict(sampling)
+        if (top := fields.pop("logprobs", None)) is not None:
+            fields |= {"top_logprobs": top, "include": ["message.output_text.logprobs"]}
+        return {**fields, "stream": stream, "store": self.keeps_history}
+
+    def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        request = convert_body(body)
+        if self.limit_field in request:
+            request[self.limit_field] += self.spare_tokens
+        return request
+
+    def fit_engine(self, engine: str) -> Responses:
+        return (
+            replace(self, lacks=_SGLANGS_UNREAD, spare_tokens=_SGLANGS_SPARE) if engine == _SGLANG else self
+        )
+
+    def list_notes(self) -> Iterator[str]:
+        if self.spare_tokens:
+            yield (
+                f"{self.limit_field} is the planned length and {self.spare_tokens}: {_SGLANG} generates "
+                f"{self.spare_tokens} tokens fewer in {self.path}"
+            )
+
+    def keep_history(self) -> Responses:
+        return replace(self, keeps_history=True)
+
+    def read_state(self, lines: bytes | bytearray) -> dict[str, Any] | None:
+        """Return the answer's id, by which the next turn names it; None without one."""
+        for event in reversed(self._events.decode_lines(lines)):
+            inner = _RESPONSE.decode(event.response) if event.type in _LAST else event
+            if inner.id:
+                return {"id": inner.id}
+        return None
+
+    def continue_request(self, request: dict[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request with the items after the last answer, and the id of that."""
+        return {**request, "input": select_new_items(request["input"]), "previous_response_id": state["id"]}
+
+    def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Decode events to chat's messages; raises msgspec's DecodeError.
+
+        The last one has the whole text only where no event before it among `lines` has any.
+        """
+        messages: list[Message] = []
+        repeats = False
+        for event in self._events.decode_lines(lines):
+            message = event.convert(repeats)
+            repeats = repeats or any(choice.classify() == TOKEN for choice in message.choices or ())
+            messages.append(message)
+        return messages
+
+
+def _make_message(field: str, value: Any) -> ChatMessage:
+    """Make a message with a value in one field of its delta, in a form in which text of calls is found."""
+    if field == "content":
+        return ChatMessage(choices=[ChatChoice(delta=Delta(content=value if _is_text(value) else None))])
+    if field == "tool_calls" and not isinstance(value, list):
+        value = [{"function": {"arguments": value}}]
+    return ChatMessage(choices=[ChatChoice(delta=Delta(**{field: value}))])
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _read_text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+API = Responses

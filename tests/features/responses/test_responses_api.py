@@ -1,0 +1,267 @@
+"""/v1/responses: as vLLM and SGLang were recorded, in OpenAI's other forms, and what is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.features.responses.responses_api import Responses
+from loadgen.records.record import Record
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+USAGE = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cached_tokens": 4},
+    "output_tokens": 3,
+    "output_tokens_details": {"reasoning_tokens": 1},
+    "total_tokens": 12,
+}
+SAID = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "abc"}]}]
+K = FailureKind
+
+
+def ended(status: str = "completed", **more: Any) -> dict[str, Any]:
+    """The last event of an answer of three tokens."""
+    response = {"id": "resp_7", "object": "response", "status": status, "output": SAID, "usage": USAGE}
+    return {"type": f"response.{status}", "response": {**response, **more}}
+
+
+def delta(text: Any, of: str = "output_text") -> dict[str, Any]:
+    return {"type": f"response.{of}.delta", "delta": text}
+
+
+ABC = [delta("a"), delta("b"), delta("c")]
+
+
+def decode(events: list[dict[str, Any]], named: bool = True) -> Record:
+    """The Record of these events, each in a read of its own, with or without its name before it."""
+    lines = [b"data: %b\n\n" % msgspec.json.encode(event) for event in events]
+    if named:
+        lines = [
+            b"event: %b\n" % event["type"].encode() + line for event, line in zip(events, lines, strict=True)
+        ]
+    return recorded.decode("responses", [HEAD, *map(recorded.chunk, lines), b"0\r\n\r\n"], keep_text=True)
+
+
+@loop_over(
+    ("name", "prompt", "cached", "tokens", "thought", "text"),
+    [
+        ("vllm-0.32/responses_stream", 16, 0, [4, 4], 0, "BADBADBADBAD subclasses whose raw inherit"),
+        ("vllm-0.32/responses_reasoning_stream", 12, 0, [4, 4], 8, "sectionsM names):\n\nexceptitiesrbBAD"),
+        ("vllm-0.32/responses_state_first_stream", 204, 0, [1] * 8, 0, "LDoutineDecimal separator_object)"),
+        ("vllm-0.32/responses_state_next_stream", 228, 192, [1] * 8, 0, "):\n\nMLAGS couldMLAGS couldM"),
+        ("vllm-0.32/responses_tools_stream", 16, 0, [100, 100], 0, "weather{"),
+        ("vllm-0.32/responses_stop_stream", 16, 0, [1], 0, "R"),
+        ("sglang-0.5.23/responses_stream", 16, 0, [1, 2, 1, 2], 0, "BADBADBADBAD subclasses whose"),
+        ("sglang-0.5.23/responses_reasoning_stream", 131, 130, [1] * 8, 8, " charset while loop while loop"),
+        ("sglang-0.5.23/responses_state_first_stream", 204, 1, [1] * 6, 0, "LDoutineDecimal separator_obj"),
+        ("sglang-0.5.23/responses_state_next_stream", 226, 209, [1] * 6, 0, "):\n\nMLAGS couldMLAGS"),
+        ("sglang-0.5.23/responses_tools_stream", 16, 15, [198], 0, "weather"),
+        ("sglang-0.5.23/responses_stop_stream", 16, 15, [1] * 10 + [2], 0, "is_col� obibinition.\n\nVEEX "),
+    ],
+)
+def test_a_stream_has_its_tokens_once(
+    name: str, prompt: int, cached: int, tokens: list[int], thought: int, text: str
+) -> None:
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert (record.failure, record.usage, record.tokens.tolist()) == (None, True, tokens)
+    assert (record.input_tokens, record.cached_tokens, record.thought_tokens) == (prompt, cached, thought)
+    assert record.finish_reason == ("stop" if "stop" in name else "length")
+    assert (record.text or "").startswith(text)
+
+
+@loop_over(
+    ("name", "prompt", "tokens", "text"),
+    [
+        ("vllm-0.32/responses_nostream", 16, 8, "BADBADBADBAD subclasses whose raw inherit"),
+        ("vllm-0.32/responses_reasoning_nostream", 12, 8, "sectionsM names):\n\nexceptitiesrbBAD"),
+        ("sglang-0.5.23/responses_nostream", 16, 6, "BADBADBADBAD subclasses whose"),
+        (
+            "sglang-0.5.23/responses_reasoning_nostream",
+            131,
+            8,
+            " charset while loop while loop while loop loop",
+        ),
+    ],
+)
+def test_a_whole_answer_has_the_same_counts(name: str, prompt: int, tokens: int, text: str) -> None:
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert recorded.outcome(record) == (None, "length", prompt, tokens, True)
+    assert (record.usage, record.text, record.arrival_ns.tolist()) == (True, text, [])
+    streamed = recorded.decode(name.replace("nostream", "asked for a stream"), recorded.reads(name))
+    assert streamed.failure == Failure(K.NOT_STREAMED, "one JSON body where a stream was requested")
+
+
+@loop_over(
+    ("name", "kind", "words"),
+    [
+        ("vllm-0.32/responses_err_unknown_id", K.HTTP_STATUS, "404: Response with id 'resp_none' not found."),
+        ("vllm-0.32/responses_err_toolong", K.CONTEXT_LIMIT, "400: This model's maximum context length is"),
+        ("sglang-0.5.23/responses_err_toolong", K.CONTEXT_LIMIT, "server_error: The input (18010 tokens) is"),
+        ("sglang-0.5.23/responses_err_unkept", K.HTTP_STATUS, "400: Response store is disabled. Stateful"),
+        ("sglang-0.5.23/responses_err_no_harmony", K.HTTP_STATUS, "500: Internal Server Error"),
+    ],
+)
+def test_a_recorded_failure_is_in_the_servers_words(name: str, kind: FailureKind, words: str) -> None:
+    record = recorded.decode(name, recorded.reads(name))
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.detail[: len(words)]) == (kind, words)
+
+
+def test_vllms_own_times_come_with_its_last_event() -> None:
+    record = recorded.decode("responses", recorded.reads("vllm-0.32/responses_stream"))
+    assert (record.server_ttft_ns, record.server_queue_ns) == (7_250_944, 36_634)
+
+
+@loop_over(
+    ("events", "tokens", "text", "reason"),
+    [
+        ([*ABC, ended()], [1, 1, 1], "abc", "stop"),
+        (
+            [*ABC, ended("incomplete", incomplete_details={"reason": "max_output_tokens"})],
+            [1] * 3,
+            "abc",
+            "length",
+        ),
+        ([*ABC, ended("incomplete")], [1] * 3, "abc", "incomplete"),
+        ([*ABC, {"type": "response.output_text.done", "text": "abc"}, ended()], [1] * 3, "abc", "stop"),
+        ([*ABC, {"type": "response.output_item.done", "item": SAID[0]}, ended()], [1] * 3, "abc", "stop"),
+        ([{"type": "keepalive"}, ABC[0], {"type": "ping"}, *ABC[1:], ended()], [1] * 3, "abc", "stop"),
+        ([{"type": "response.of_next_year", "delta": "x"}, *ABC, ended()], [1] * 3, "abc", "stop"),
+        ([delta("a", "reasoning_summary_text"), delta("bc"), ended()], [1, 2], "abc", "stop"),
+        ([delta("a", "reasoning_text"), delta("b"), delta("c", "refusal"), ended()], [1] * 3, "abc", "stop"),
+        ([*(delta(c, "function_call_arguments") for c in "abc"), ended()], [1] * 3, "abc", "stop"),
+        ([*(delta(c, "custom_tool_call_input") for c in "abc"), ended()], [1] * 3, "abc", "stop"),
+        ([delta("a"), delta(""), delta("bc"), ended()], [1] * 3, "abc", "stop"),
+        ([delta("a"), delta(["b"]), delta("b"), delta("c"), ended()], [1] * 3, "abc", "stop"),
+        ([ended()], [3], "abc", "stop"),
+        ([*ABC, ended(usage=None)], [1] * 3, "abc", "stop"),
+    ],
+)
+def test_each_event_counts_by_its_type(
+    events: list[dict[str, Any]], tokens: list[int], text: str, reason: str
+) -> None:
+    for named in (True, False):
+        record = decode(events, named)
+        assert (record.failure, record.tokens.tolist()) == (None, tokens)
+        assert (record.text, record.finish_reason) == (text, reason)
+
+
+@loop_over(
+    ("events", "failure"),
+    [
+        (
+            [delta("a"), ended("failed", error={"code": "server_error", "message": "gone"})],
+            "server_error: gone",
+        ),
+        ([delta("a"), ended("failed")], "the response failed"),
+        ([delta("a"), {"type": "error", "code": "x", "message": "gone"}], "x: gone"),
+        ([delta("a"), {"type": "error", "error": {"code": 5, "message": "gone"}}], "5: gone"),
+        ([delta("a"), {"type": "error"}], "an error without a message"),
+        ([delta("a"), {"type": "", "error": {"message": "gone"}}], "gone"),
+    ],
+)
+def test_an_error_is_one_wherever_it_stands(events: list[dict[str, Any]], failure: str) -> None:
+    record = decode(events, named=False)
+    assert record.failure == Failure(K.IN_BAND, failure)
+
+
+@loop_over(
+    ("events", "kind"),
+    [
+        ([*ABC, ended("cancelled")], K.ABORTED),
+        ([*ABC, ended("incomplete", incomplete_details={"reason": "content_filter"})], K.ABORTED),
+        (ABC, K.TRUNCATED),
+        ([{"type": "response.created"}, {"type": "response.in_progress"}], K.TRUNCATED),
+        ([ended(output=[], usage=None)], K.EMPTY),
+        ([{"type": "", "choices": [{"index": 0, "delta": {"content": "a"}}]}], K.MALFORMED),
+        ([ABC[0], {"type": "response.completed"}], K.MALFORMED),
+        ([ABC[0], ended(usage={"output_tokens": -1})], K.MALFORMED),
+        ([ABC[0], ended(usage={"output_tokens": 2**40})], K.MALFORMED),
+    ],
+)
+def test_what_is_no_whole_answer_fails(events: list[dict[str, Any]], kind: FailureKind) -> None:
+    record = decode(events, named=False)
+    assert record.failure is not None
+    assert record.failure.kind is kind
+
+
+@loop_over(
+    ("event", "carries"),
+    [
+        (delta("a"), [TOKEN]),
+        (delta("", "reasoning_text"), [MAYBE]),
+        (delta(""), [MAYBE]),
+        ({"type": "response.output_item.added", "item": {"type": "message"}}, []),
+        ({"type": "response.output_item.added", "item": {"type": "function_call", "name": "f"}}, [TOKEN]),
+        (ended(output=[]), [CLOSING]),
+        (delta(5), [NOTHING]),
+    ],
+)
+def test_a_token_is_seen_in_bytes_cut_out_of_a_stream(event: dict[str, Any], carries: list[int]) -> None:
+    line = msgspec.json.encode(event)
+    (message,) = Responses().read_messages(line)
+    assert [choice.classify() for choice in message.choices or ()] == carries
+    tail = b"event: x\n" + recorded.chunk(b"data: %b\n\n" % line)
+    assert Responses().count_token_messages(tail) == carries.count(TOKEN)
+
+
+def test_the_first_event_that_a_user_sees_follows_the_reasoning() -> None:
+    record = decode([delta("a", "reasoning_text"), delta("b"), delta("c"), ended()])
+    assert record.visible_ns == record.arrival_ns[1]
+
+
+@loop_over(
+    ("sampling", "stream", "fields"),
+    [
+        ({"temperature": 0.0, "ignore_eos": True}, True, {"temperature": 0.0, "ignore_eos": True}),
+        ({"logprobs": 2}, False, {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}),
+    ],
+)
+def test_shared_fields_have_this_apis_names(
+    sampling: dict[str, Any], stream: bool, fields: dict[str, Any]
+) -> None:
+    assert Responses().make_fields(sampling, stream, False) == {**fields, "stream": stream, "store": False}
+
+
+def test_what_the_api_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="takes text, not token ids"):
+        Responses().make_request("m", [1, 2], 9)
+    with pytest.raises(UsageError, match="--continuous-usage"):
+        Responses().make_fields({}, True, True)
+
+
+def test_sglang_is_asked_for_the_two_tokens_that_it_leaves_out() -> None:
+    fitted = Responses().fit_engine("SGLang")
+    assert fitted.make_request("m", "hi", 9) == {"model": "m", "input": "hi", "max_output_tokens": 11}
+    assert fitted.convert_chat({"messages": [], "max_tokens": 9})["max_output_tokens"] == 11
+    assert "ignore_eos" in fitted.lacks
+    (note,) = fitted.list_notes()
+    assert note.startswith("max_output_tokens is the planned length and 2: SGLang generates")
+    assert list(Responses().fit_engine("vLLM").list_notes()) == []
+
+
+def test_a_turn_names_the_answer_before_it_and_sends_what_is_new() -> None:
+    kept = Responses().keep_history()
+    assert kept.make_fields({}, True, False)["store"] is True
+    lines = b"\n".join(map(msgspec.json.encode, [*ABC, ended()]))
+    state = kept.read_state(lines)
+    assert state == {"id": "resp_7"}
+    turn = {"model": "m", "instructions": "Be brief.", "input": [{"role": "assistant"}, {"role": "user"}]}
+    assert kept.continue_request(turn, state) == {
+        **turn,
+        "input": [{"role": "user"}],
+        "previous_response_id": "resp_7",
+    }
+    whole = msgspec.json.encode(ended()["response"])
+    assert kept.read_state(whole) == {"id": "resp_7"}
+    assert kept.read_state(msgspec.json.encode(delta("a"))) is None
