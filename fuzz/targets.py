@@ -28,6 +28,7 @@ _ANSWERS = (
     "loadgen.records.decode",
     "loadgen.wire.openai",
     "loadgen.features.messages.messages_api",
+    "loadgen.features.responses.responses_api",
     "loadgen.features.sglang.generate_api",
     "loadgen.records.decoded_stream",
     "loadgen.base.untrusted",

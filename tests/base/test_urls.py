@@ -27,6 +27,7 @@ AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
         ("http://[::1]:80/v1", ApiPlace("http://[::1]:80")),
         ("http://h/v1/models", ApiPlace("http://h")),
         ("http://h/v1/completions", ApiPlace("http://h", endpoint="/v1/completions")),
+        ("http://h/v1/responses", ApiPlace("http://h", endpoint="/v1/responses")),
         ("http://h:30000/generate", ApiPlace("http://h:30000", endpoint="/generate")),
         ("http://h/prefix/of/mine", ApiPlace("http://h/prefix/of/mine")),
         (
@@ -78,8 +79,7 @@ def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, plac
     ("url", "endpoint", "reported"),
     [
         ("http://h/v1/completions", "/v1/chat/completions", "leave one of them out"),
-        ("https://api.openai.com/v1/responses", None, "--base-url ends in /responses, an API that is not"),
-        ("https://api.anthropic.com/v1/embeddings", None, "ends in /embeddings"),
+        ("https://api.openai.com/v1/embeddings", None, "--base-url ends in /embeddings, an API that is not"),
     ],
 )
 def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reported: str) -> None:

@@ -204,7 +204,7 @@ def test_a_whole_answer_is_asked_for_without_stream_options() -> None:
         (UNKNOWN, {"backend": "openai-chat", "prompt_format": "ids"}, None, "the chat API takes text"),
         (UNKNOWN, {"prompt_format": "ids"}, "/v1/chat/completions", "the chat API takes text"),
         (UNKNOWN, {"backend": "openai-chat"}, "/v1/completions", "/chat/completions, not /v1/completions"),
-        (UNKNOWN, {}, "/v1/embeddings", "must end in one of /chat/completions, /completions, /generate"),
+        (UNKNOWN, {}, "/v1/embeddings", "must end in one of /chat/completions, /completions, /responses"),
         (UNKNOWN, {"backend": "sglang"}, "/v1/completions", "needs an endpoint ending in /generate, not"),
         (UNKNOWN, {"backend": "openai-chat"}, "/generate", "ending in /chat/completions, not /generate"),
         (UNKNOWN, {"chat_template_kwargs": {"a": 1}}, None, "use --backend openai-chat"),
@@ -335,6 +335,7 @@ def test_without_a_tokenizer_what_was_typed_is_named(
             "/completions?api-version=1",
         ),
         (ModelTarget(UNKNOWN, "m", prefix="/v4"), "sglang", "/generate"),
+        (ModelTarget(UNKNOWN, "m", prefix="/v4"), "openai-responses", "/v4/responses"),
         (ModelTarget(UNKNOWN, "m", endpoint="/x/completions?a=1"), "openai", "/x/completions?a=1"),
     ],
 )

@@ -89,7 +89,7 @@ class Item(msgspec.Struct, gc=False):
         return field, self.content or self.summary
 
 
-class Response(msgspec.Struct, gc=False):
+class ResponseObject(msgspec.Struct, gc=False):
     """A whole answer, in the last event of a stream too; `output` is not parsed before it is needed."""
 
     id: str | None = None
@@ -129,7 +129,7 @@ class Response(msgspec.Struct, gc=False):
         return Delta(role="assistant", **found)
 
 
-class Event(Response, gc=False):
+class Event(ResponseObject, gc=False):
     """An event of a stream by its type, or a whole answer, which is a `response` object."""
 
     type: str = ""
@@ -169,7 +169,7 @@ class Event(Response, gc=False):
         return _make_message(*item.convert())
 
 
-_RESPONSE: Final = msgspec.json.Decoder(Response)
+_RESPONSE: Final = msgspec.json.Decoder(ResponseObject)
 _ITEM: Final = msgspec.json.Decoder(Item | None)
 _ITEMS: Final = msgspec.json.Decoder(list[Item] | None)
 

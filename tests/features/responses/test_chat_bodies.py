@@ -61,7 +61,8 @@ def test_messages_become_items(messages: list[Any], given: Any, instructions: st
          {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}),
         ({"response_format": {"type": "json_object"}}, {"text": {"format": {"type": "json_object"}}}),
         ({"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}),
-        ({"logprobs": True, "top_logprobs": 2}, {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
+        ({"logprobs": True, "top_logprobs": 2},
+         {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
         ({"stream_options": {"include_usage": True}, "logprobs": False}, {}),
     ],
 )  # fmt: skip
