@@ -154,7 +154,7 @@ OF_OTHER_PROGRAMS = {"install.md", "servers.md", "llamacpp.md", "jetson.md", "se
 NOT_OURS = {
     # vLLM's server
     *("--enable-auto-tool-choice", "--tool-call-parser", "--enable-per-request-metrics"),
-    "--per-request-spec-decode-metrics",
+    *("--per-request-spec-decode-metrics", "--enable-response-store"),  # the second is SGLang's
     *("--summary-export", "--output-format"),  # k6's, oha's
     *("--cap-add", "--num-prompt", "--no-NAME", "--terminal"),
 }

@@ -72,6 +72,7 @@ FOREIGN = {
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
     "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
+    "--enable-response-store "
     "--mem-fraction-static --sampling-defaults",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",
     "uvicorn": "--timeout-keep-alive",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -84,6 +85,29 @@ def test_each_turn_has_the_history_that_the_server_kept(transport: str) -> None:
 def test_an_api_without_a_history_of_its_own_is_refused() -> None:
     with pytest.raises(UsageError, match="--assistant server has the server keep the history, and /v1/chat/"):
         made(backend="openai-chat")
+
+
+def test_results_of_tools_need_the_calls_of_a_history(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    rows: list[dict[str, Any]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
+        {"role": "assistant", "content": "sunny"},
+    ]
+    path = tmp_path / "talks.jsonl"
+    lines = [{"conversation_id": "c", "turn": at, **row} for at, row in enumerate(rows, 1)]
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    given = {
+        "dataset_path": str(path),
+        "backend": "openai-responses",
+        "assistant": "server",
+        "max_concurrency": 1,
+    }
+    of = plan.make(profile.build(given), ModelTarget(ENGINES[0], "m"), Seed(1, chosen=True))
+    assert of.turns is not None
+    with pytest.raises(UsageError, match="--assistant server: the conversations have results of tools"):
+        make_turns(of, of.turns, range(1), ())
 
 
 def test_the_first_turn_has_all_and_is_kept() -> None:

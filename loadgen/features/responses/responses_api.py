@@ -154,11 +154,13 @@ class Event(ResponseObject, gc=False):
             return self._convert_added()
         if self.type.startswith(_OTHERS):
             return ChatMessage(choices=[])
-        if self.type == "error" or self.error:
-            given = self.error or ErrorObject(_read_text(self.message), _read_text(self.code))
-            return ChatMessage(choices=[], error=given)
         if self.object == "response":
             return super().convert(repeats)
+        if self.error is not None:
+            return ChatMessage(choices=[], error=self.error)
+        if self.type == "error":
+            error = ErrorObject(_read_text(self.message), _read_text(self.code))
+            return ChatMessage(choices=[], error=error)
         return ChatMessage()
 
     def _convert_added(self) -> ChatMessage:

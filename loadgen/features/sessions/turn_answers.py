@@ -24,12 +24,18 @@ def make_turns(
 ) -> tuple[TurnOrder, SessionJob]:
     """Make the order of these sessions, and what judges answers and sends turns; raises UsageError.
 
-    It raises where `--session-header` names one of the `headers`, which would have two values.
+    It raises where `--session-header` names one of the `headers`, which would have two values, and for
+    results of tools in sessions whose history the server keeps.
     """
     profile = plan.profile
     if profile.session_header.lower() in {name.lower() for name, _ in headers}:
         raise UsageError(
             f"--session-header {profile.session_header} and --header give it two values: leave one out"
+        )
+    if plan.dialect.keeps_history and getattr(plan.requests, "held", {}).get("tool"):
+        raise UsageError(
+            "--assistant server: the conversations have results of tools, which the server's own answers did "
+            "not call: pass --assistant live or recorded"
         )
     answered = profile.assistant != "recorded"
     # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
