@@ -9,6 +9,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.figures.steady_state import find_slot_ends, mark_failed
+from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 
@@ -29,8 +30,9 @@ class SessionRows(msgspec.Struct, frozen=True):
     first: Int64
     planned: Int64  # int64[sessions begun]: turns as planned
     finished: Bool  # every planned turn succeeded
-    early: Bool  # a turn that failed, or was cancelled as planned, ended it
+    early: Bool  # a turn failed, or was cancelled as planned, and all others not sent waited for such ones
     unfinished: Bool  # the run ended before it
+    ending: Int64  # int64[sessions begun]: the row of the turn that failed first, else of the last one
 
     def __len__(self) -> int:
         """How many sessions began."""
@@ -42,11 +44,6 @@ class SessionRows(msgspec.Struct, frozen=True):
         return np.diff(self.first)
 
     @property
-    def last(self) -> Int64:
-        """The row, in the records, of each session's last turn, int64[sessions]."""
-        return self.first[1:] - 1
-
-    @property
     def begins(self) -> Bool:
         """Marks the requests that are the first turn of a session, bool[requests]."""
         begins: Bool = self.turn == 1
@@ -54,15 +51,15 @@ class SessionRows(msgspec.Struct, frozen=True):
 
     @property
     def dropped(self) -> int:
-        """The number of turns not sent because an earlier one of their session failed or was cancelled."""
+        """The number of turns not sent because one that they wait for failed or was cancelled."""
         return int((self.planned - self.sent)[self.early].sum())
 
     def dropped_indices(self, records: Records) -> Int64:
         """List the plan indices of the turns that `dropped` counts, ascending."""
-        next_index = records.index[self.last] + 1
-        counts = np.where(self.early, self.planned - self.sent, 0)
+        counts = np.where(self.early, self.planned, 0)
         offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        dropped: Int64 = np.repeat(next_index, counts) + offsets
+        planned = np.repeat(records.index[self.first[:-1]], counts) + offsets  # a session's first is sent
+        dropped: Int64 = np.setdiff1d(planned, records.index, assume_unique=True)
         return dropped
 
     def means(self, rows: Int64, values: Float64) -> tuple[Int64, Float64]:
@@ -77,7 +74,8 @@ class SessionRows(msgspec.Struct, frozen=True):
     def count_grown(self, records: Records) -> int:
         """Count the sessions that ended at the model's context limit, after a turn that succeeded."""
         kinds = (failure is not None and failure.kind is _LONG for failure in records.failures)
-        return int((np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)).sum())
+        grown = np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)
+        return len(np.unique(self.session[grown]))
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
         """Return when each session that sent a turn sent its first, and when its last one ended (ns)."""
@@ -91,10 +89,11 @@ class SessionRows(msgspec.Struct, frozen=True):
         return records.sent_ns[rows[begins]], np.maximum(ends_ns, records.sent_ns[rows[begins]])
 
 
-def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows:
+def find_sessions(records: Records, session_turns: Sequence[int], waits: Waits | None = None) -> SessionRows:
     """Group records into sessions by each one's planned turns, `session_turns`, of which there are some.
 
-    Raises ValueError where the records hold a request that is of no session.
+    `waits` None: each turn waits for the one before it. Raises ValueError where the records hold a request
+    that is of no session.
     """
     turns = np.array(session_turns, np.int64)
     ends = np.cumsum(turns)
@@ -103,10 +102,12 @@ def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows
     session = np.searchsorted(ends, records.index, side="right")
     first = np.flatnonzero(np.diff(session, prepend=-1))
     numbers, bounds = session[first], np.append(first, len(records))
-    planned, last = turns[numbers], bounds[1:] - 1
-    ended = [records.failures[row] for row in last.tolist()]
-    failed = mark_failed(records.failures, last)
-    ok = np.fromiter((f is None for f in ended), np.bool_, len(ended))
+    planned, ending = turns[numbers], bounds[1:] - 1
+    if waits is None:
+        failed = mark_failed(records.failures, ending)
+        ok = np.fromiter((records.failures[row] is None for row in ending.tolist()), np.bool_, len(ending))
+    else:
+        ending, failed, ok = _judge_branches(records, (first, ending), planned, waits)
     finished = ok & (np.diff(bounds) == planned)
     return SessionRows(
         session=session,
@@ -117,7 +118,33 @@ def find_sessions(records: Records, session_turns: Sequence[int]) -> SessionRows
         finished=finished,
         early=failed,
         unfinished=~(finished | failed),
+        ending=ending,
     )
+
+
+def _judge_branches(
+    records: Records, bounds: tuple[Int64, Int64], planned: Int64, waits: Waits
+) -> tuple[Int64, Bool, Bool]:
+    """Find how sessions with branches ended, of which `bounds` has the first and the last row of each.
+
+    Returns the row of the turn that failed first, else of the last one; whether a turn failed and all that is
+    missing waited for such turns; and whether every record is a success.
+    """
+    first, ending = bounds
+    failed = mark_failed(records.failures, np.arange(len(records)))
+    cut = np.fromiter((f is not None for f in records.failures), np.bool_, len(records)) & ~failed
+    count = len(waits.lanes)
+    marked, accounted = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    marked[records.index[failed]] = True
+    accounted[records.index[~cut]] = True
+    missing = np.concatenate(([0], np.cumsum(~(accounted | waits.mark_dependents(marked)))))
+    begins = records.index[first]
+    early = (missing[begins + planned] == missing[begins]) & np.logical_or.reduceat(failed, first)
+    ok = ~np.logical_or.reduceat(failed | cut, first)
+    ends_ns = np.where(failed, records.end_ns, np.iinfo(np.int64).max)
+    for at in np.flatnonzero(early).tolist():
+        ending[at] = first[at] + int(np.argmin(ends_ns[first[at] : ending[at] + 1]))
+    return ending, early, ok
 
 
 def find_dry_ns(
@@ -125,14 +152,16 @@ def find_dry_ns(
 ) -> int | None:
     """Find when the first slot of a closed loop had no session left to begin; None if unknown or never.
 
-    A slot whose last session is over ran dry as that ended; if that failed, not before the last of its queue
+    A session takes up the slot that its first turn went over. One whose last session is over ran dry as that
+    ended; if that failed, not before the last of its queue
     began, or before the time was up if not all `to_begin` did. The others were stopped, after `duration_ns`
     of sending; 0: they were to go on. Slot s takes from queue s mod `queues`. A single slot is never dry.
     """
-    slots, sent_ns = records.slot[rows.last], records.sent_ns[records.sent]
+    first, sent_ns = rows.first[:-1], records.sent_ns[records.sent]
+    slots = records.slot[first]
     if not len(sent_ns) or (slots == slots[0]).all():
         return None
-    first, begin_ns = rows.first[:-1], int(sent_ns.min())
+    begin_ns = int(sent_ns.min())
     ends_ns = np.maximum.reduceat(records.end_ns, first)
     # The last session of each slot is the one that began last: what is later in order replaces the earlier.
     order = np.argsort(records.intended_ns[first], kind="stable")
@@ -150,7 +179,10 @@ def find_dry_ns(
 
 
 def list_early_places(
-    session_turns: Sequence[int], records: Records, where: Callable[[int], str]
+    session_turns: Sequence[int],
+    records: Records,
+    where: Callable[[int], str],
+    waits: Waits | None = None,
 ) -> tuple[tuple[int, str], ...]:
     """List (plan index, place in the file) of the turns that ended their sessions early, 1000 at most.
 
@@ -158,6 +190,6 @@ def list_early_places(
     """
     if not session_turns:
         return ()
-    rows = find_sessions(records, session_turns)
-    ended = records.index[rows.last[rows.early]][:_MOST_PLACES].tolist()
+    rows = find_sessions(records, session_turns, waits)
+    ended = records.index[rows.ending[rows.early]][:_MOST_PLACES].tolist()
     return tuple((index, where(index)) for index in ended)

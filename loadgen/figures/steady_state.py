@@ -171,17 +171,23 @@ def describe_run_out(records: Records, profile: Profile, queues: int = 1) -> str
 
 
 def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
-    """Find when each slot first sent, and when it had nothing left to send, int64[slots] (ns) each."""
-    sent = records.select(records.sent)
-    order = np.argsort(sent.slot, kind="stable")
-    first = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
+    """Find when each slot first sent, and when it had nothing left to send, int64[slots] (ns) each.
+
+    A session's requests are of the slot that it began in, whatever others its branches went over.
+    """
+    slot_of, sent = records.slot, records.select(records.sent)
+    if begins is not None and begins.any():
+        slot_of = records.slot[begins][(np.cumsum(begins) - 1).clip(0)]
+    sent_slot = slot_of[records.sent]
+    order = np.argsort(sent_slot, kind="stable")
+    first = np.flatnonzero(np.diff(sent_slot[order], prepend=-1))  # slots count from 0
     firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], first)
     lasts_ns: Int64 = np.maximum.reduceat(sent.end_ns[order], first)
     if not any(records.failures):
         return firsts_ns, lasts_ns
-    slots = sent.slot[order][first]
-    rows = find_last_rows(records.slot, records.end_ns)  # those too that found no connection
-    rows = rows[np.isin(records.slot[rows], slots)]
+    slots = sent_slot[order][first]
+    rows = find_last_rows(slot_of, records.end_ns)  # those too that found no connection
+    rows = rows[np.isin(slot_of[rows], slots)]
     failed = mark_failed(records.failures, rows)
     begun = sent if begins is None else records.select(records.sent & begins)
     return firsts_ns, find_slot_ends(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)

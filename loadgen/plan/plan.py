@@ -123,6 +123,7 @@ class Plan(msgspec.Struct, frozen=True):
         limits = {
             "--max-concurrency": self.profile.max_concurrency,
             "--prefill-concurrency": self.profile.prefill_concurrency,
+            "--max-requests": self.profile.max_requests,
         }
         given = [(most, flag) for flag, most in limits.items() if most is not None]
         return min(given)[::-1] if given else None
@@ -249,7 +250,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
     made = sourced.requests
     for feature in import_rows("plan"):
-        feature.check_requests(profile.__dict__, sourced.facts.kind, sourced.turns is not None)
+        feature.check_requests(profile.__dict__, sourced.facts.kind, sourced.turns)
     turns = _find_sent_turns(sourced, profile, offsets_ns)
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])

@@ -54,7 +54,7 @@ class Result:
     def sessions(self) -> SessionRows | None:
         """The sessions that the requests belong to; None if the run has no sessions."""
         turns = self.facts.session_turns
-        return find_sessions(self.records, turns) if turns else None
+        return find_sessions(self.records, turns, self.facts.make_waits()) if turns else None
 
     @cached_property
     def counted(self) -> Records:
@@ -257,7 +257,7 @@ def load(directory: Path) -> Result:
         facts, records = _read_facts(directory, ours), Records.load(directory / ARRIVALS)
         if facts.session_turns:
             find_sessions(records, facts.session_turns)  # of which each request must be one
-            facts.make_waits()  # of these sessions
+            facts.make_waits()  # of these sessions alone
         return Result(facts, records, sample_file.load(directory / SAMPLES))
     except OSError as error:
         raise UsageError(

@@ -407,6 +407,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     answer_bytes, open_bytes = _limit_bytes(plan, options, len(order))
     timeouts_s = profile.turn_timeout, profile.request_timeout
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
+    requests = profile.max_requests
     if steps is not None:
         most, steps = steps.most, steps.divide(part.share.number, part.share.of)
     return Job(
@@ -435,6 +436,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         start=part.start,
         concurrency_steps=steps,
         prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
+        max_requests=None if requests is None else part.share.count_slots(requests),
         cancellations=plan.cancellations,
         sessions=sessions,
         more_headers=options.more_headers,

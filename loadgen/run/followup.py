@@ -78,7 +78,9 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
         hidden_reasoning=outcome.hidden,
         requests=max(1, len(outcome.records) if planned is None else planned),
         bodies_digest=health.bodies_digest,
-        turn_places=list_early_places(known.session_turns, outcome.records, where) if where else (),
+        turn_places=list_early_places(known.session_turns, outcome.records, where, known.make_waits())
+        if where
+        else (),
         journal_error=journal_error,
         unknown=uncounted,
     )

@@ -35,6 +35,7 @@ class WorkloadOptions(TypedDict, total=False):
     turn_delays: str | float
     assistant: Literal["recorded", "live", "server"]
     session_header: str
+    max_requests: int | None
     turn_timeout: float | None
     users: int | None
     user_rate: float | None

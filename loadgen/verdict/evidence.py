@@ -221,7 +221,7 @@ class RunEvidence:
     def sessions(self) -> SessionRows | None:
         """The sessions that the requests belong to; None if the run has no sessions."""
         turns = self.facts.session_turns
-        return find_sessions(self.records, turns) if turns else None
+        return find_sessions(self.records, turns, self.facts.make_waits()) if turns else None
 
     @cached_property
     def begins(self) -> Bool:

@@ -12,6 +12,8 @@ from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
 from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
+from loadgen.figures.steady_state import find_held_ns
+from loadgen.plan.planned_requests import make_waits
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind
 
@@ -128,3 +130,57 @@ def test_a_session_has_the_mean_of_its_requests() -> None:
     values = np.arange(10, dtype=np.float64)
     which, means = found.means(np.array([1, 2, 4, 6, 9]), values)
     assert (which.tolist(), means[which].tolist()) == ([1, 4, 6], [1.5, 4.0, 7.5])
+
+
+# Of each tree 0 begins 1 beside the branch 2, 3, and 4 waits for 1 and 3.
+TREES = make_waits(
+    [(), (0,), (0,), (2,), (1, 3), (), (5,), (5,), (7,), (6, 8)],
+    [0, 0, 1, 1, 0] * 2,
+    [0, 0, 1, 1, 0] * 2,
+    [0, 0, 1, 1, 0] * 2,
+    ("main", "explore"),
+)
+
+
+def tree_of(failures: Mapping[int, Failure], sent: Sequence[int]) -> tuple[SessionRows, Records]:
+    """Two trees, of which these were sent over the places 0 and 1 and their branches' slots 2 and 3."""
+    slots = [0, 0, 2, 2, 0, 1, 1, 3, 3, 1]
+    made = [
+        replace(turn_of(i, slots[i], START_NS + i % 5 * 100 * MS, 0), failure=failures.get(i)) for i in sent
+    ]
+    records = Records.from_records(made)
+    return find_sessions(records, [5, 5], TREES), records
+
+
+@loop_over(
+    ("failures", "sent", "states", "dropped", "ending"),
+    [
+        ({}, range(10), "ff", [], [4, 9]),
+        ({2: CUT}, [0, 1, 2, 5, 6, 7, 8, 9], "ef", [3, 4], [2, 9]),
+        ({1: CUT, 3: CUT}, [0, 1, 2, 3, 5, 6, 7, 8, 9], "ef", [4], [1, 9]),
+        ({0: CUT, 9: USER_CANCELLED}, [0, 5, 6, 7, 8, 9], "ee", [1, 2, 3, 4], [0, 9]),
+        ({2: CUT}, [0, 2, 5, 6], "uu", [], [2, 6]),  # 1 was still to be sent
+        ({2: CUT, 1: CANCELLED}, [0, 1, 2, 5], "uu", [], [2, 5]),
+    ],
+)
+def test_a_tree_ends_early_if_all_that_is_missing_waited_for_a_failure(
+    failures: Mapping[int, Failure], sent: Sequence[int], states: str, dropped: list[int], ending: list[int]
+) -> None:
+    found, records = tree_of(failures, sent)
+    of = {"f": found.finished, "e": found.early, "u": found.unfinished}
+    assert [next(name for name, each in of.items() if each[at]) for at in range(2)] == list(states)
+    assert found.dropped_indices(records).tolist() == dropped
+    assert found.dropped == len(dropped)
+    assert records.index[found.ending].tolist() == ending
+
+
+def test_a_tree_takes_up_the_slot_that_it_began_in() -> None:
+    found, records = tree_of({}, range(10))
+    ends_ns = [START_NS + 480 * MS] * 2
+    assert find_dry_ns(found, records, 0) == ends_ns[0]
+    lasting = replace(records, end_ns=np.where(records.index == 8, START_NS + 900 * MS, records.end_ns))
+    assert find_dry_ns(found, lasting, 0) == ends_ns[0]
+    lasting = replace(records, end_ns=np.where(records.index % 5 == 3, START_NS + 900 * MS, records.end_ns))
+    assert find_dry_ns(found, lasting, 0) == START_NS + 900 * MS
+    held = find_held_ns(lasting, 2, found.begins)
+    assert held == (int(records.sent_ns.min()), START_NS + 900 * MS)

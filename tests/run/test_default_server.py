@@ -40,7 +40,7 @@ SILENT = [
     "print_request", "export_requests", "min_tokens", "prefill_concurrency", "cancel_rate", "cancel_after",
     "schedule", "bursts", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "classes",
     "num_sessions", "turns", "think_time", "turn_delays", "assistant", "session_header", "turn_timeout",
-    "users", "user_rate",
+    "users", "user_rate", "max_requests",
     # the data: of no file, as random prompts are without
     "disable_shuffle", "no_oversample", "skip_chat_template", "sharegpt_output_len", "custom_output_len",
     "dataset_category",

@@ -223,6 +223,8 @@ class HttpxTransport:
         self.tls = httpx.create_ssl_context(verify=False) if job.target.tls is None else job.target.tls
         self.clients: list[httpx.AsyncClient] = []
         self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
+        self.spare: list[int] = []  # slots for branches of sessions, of `branches` opened
+        self.branches = 0
         self.freed = asyncio.Event()
         self.sent = self.ended = self.reads = self.open_bytes = 0  # bytes: of the answers under way
         self.begin_ns = 0
@@ -257,7 +259,7 @@ class HttpxTransport:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
-            self._add_slot()
+            self.idle.append((self._add_slot(), self.begin_ns))
         self.begin_ns = await self._wait_for_start_ns(stop)
         self.gates = make_gates(self.job, self.begin_ns)
         if self.job.sessions is not None:
@@ -286,12 +288,12 @@ class HttpxTransport:
                 return self.now_ns()
         return begin_ns
 
-    def _add_slot(self) -> None:
-        """Add a slot, free since the run's begin, with a client and a link."""
+    def _add_slot(self) -> int:
+        """Add a slot with a client and a link; return its position."""
         position = len(self.clients)
-        self.idle.append((position, self.begin_ns))
         self.clients.append(self._make_client(position))
         self.links.append(Link())
+        return position
 
     def _make_client(self, position: int) -> httpx.AsyncClient:
         """Make a slot's client, with one connection, from the slot's source address if there are several.
@@ -334,19 +336,37 @@ class HttpxTransport:
                 due_ns = self.begin_ns + int(offsets_ns[position]) if offsets_ns is not None else 0
                 while (left_ns := due_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
                     await asyncio.sleep(left_ns / 1e9)
-                if not self.idle and len(self.clients) < self.job.most_slots:
-                    self._add_slot()
+                if not self.idle and len(self.clients) - self.branches < self.job.most_places:
+                    self.idle.append((self._add_slot(), self.begin_ns))
                 while not (self.idle and all(gate.is_open(self.now_ns()) for gate in self.gates)):
                     await self._wait_for_room()
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
                 slot, freed_ns = self.idle.popleft()
                 due_ns = due_ns or max(freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
-                link = self.links[slot]
-                exchange = Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
+                exchange = self._make_exchange(slot, index, due_ns)
                 for gate in self.gates:
                     gate.note_sent(exchange)
                 group.create_task(self._carry_out(exchange))
+
+    def _make_exchange(self, slot: int, index: int, due_ns: int) -> Exchange:
+        link = self.links[slot]
+        return Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
+
+    def open_branch(self) -> Exchange:
+        if not self.spare:
+            self.branches += 1
+            self.spare.append(self._add_slot())
+        return self._make_exchange(self.spare.pop(), -1, 0)
+
+    def close_branch(self, exchange: Exchange) -> None:
+        self.spare.append(exchange.slot)
+
+    async def pass_gates(self, exchange: Exchange) -> None:
+        while not all(gate.is_open(self.now_ns()) for gate in self.gates):
+            await self._wait_for_room()
+        for gate in self.gates:
+            gate.note_sent(exchange)
 
     async def _wait_for_room(self) -> None:
         """Wait for a free slot, or until a gate that time alone opens."""
@@ -359,13 +379,13 @@ class HttpxTransport:
     async def _carry_out(self, exchange: Exchange) -> None:
         """Send a slot's request, then its session's later turns, and free the slot."""
         if self.sessions is None:
-            await self._send_and_deliver(exchange)
+            await self.send_turn(exchange)
         else:
-            await self.sessions.run(exchange, self._send_and_deliver)
+            await self.sessions.run(exchange, self)
         self.idle.append((exchange.slot, self.now_ns()))
         self.freed.set()
 
-    async def _send_and_deliver(self, exchange: Exchange) -> Failure | None:
+    async def send_turn(self, exchange: Exchange) -> Failure | None:
         """Send one request and deliver its capture; return its failure, if known.
 
         A cancelled one is delivered as such. A slot whose request was given up gets a new client. After a
@@ -397,6 +417,7 @@ class HttpxTransport:
         self.ended += 1
         for gate in self.gates:
             gate.note_ended(self.now_ns())
+            self.freed.set()
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away

@@ -38,7 +38,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
         return None
     ended, dropped = 0, 0
     for at in np.flatnonzero(sessions.early).tolist():
-        failure = run.records.failures[sessions.last[at]]
+        failure = run.records.failures[sessions.ending[at]]
         if failure is None or failure.kind in (FailureKind.CONTEXT_LIMIT, FailureKind.USER_CANCELLED):
             continue
         ended += 1
@@ -58,10 +58,13 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def turns_late(run: RunEvidence) -> Evidence | None:
-    """Find evidence that turns after the first were sent over 10 ms after they were due, by P99."""
+    """Find evidence that turns after the first were sent over 10 ms after they were due, by P99.
+
+    None with --max-requests, for which turns wait.
+    """
     later = run.sent & ~run.begins
     late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
-    if run.sessions is None or not len(late_ns):
+    if run.sessions is None or not len(late_ns) or run.facts.profile.max_requests is not None:
         return None
     most_ms, (p99_ns,) = float(late_ns.max()) / MS_NS, compute_percentiles(late_ns, (99,))
     if p99_ns <= LATE_MS * MS_NS:

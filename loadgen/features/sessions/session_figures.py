@@ -174,7 +174,8 @@ def measure_sessions(rows: SessionRows, records: Records, planned: int) -> Sessi
     sent, turns = records.sent, rows.sent
     finished = np.repeat(rows.finished, turns)  # of each request
     begins_ns = records.sent_ns[rows.first[:-1]][rows.finished]
-    lasting_ns = records.end_ns[rows.last][rows.finished] - begins_ns
+    ends_ns = np.maximum.reduceat(records.end_ns, rows.first[:-1]) if len(rows) else records.end_ns
+    lasting_ns = ends_ns[rows.finished] - begins_ns
     waited_ns = sum_exactly((records.end_ns - records.sent_ns)[finished])
     spans_ns = rows.spans_ns(records)
     run_ns = int(spans_ns[1].max() - spans_ns[0].min()) if len(spans_ns[0]) else 0
@@ -215,7 +216,7 @@ def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[
     places = dict(facts.turn_places)
     ends = []
     for at in np.flatnonzero(rows.early).tolist():
-        row = int(rows.last[at])
+        row = int(rows.ending[at])
         failure, index = records.failures[row], int(records.index[row])
         if failure is not None:
             number, turn = int(rows.numbers[at]), int(rows.turn[row])

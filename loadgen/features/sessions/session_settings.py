@@ -9,6 +9,7 @@ from typing import Any, Literal
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
+from loadgen.plan.planned_requests import Turns
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ShapeKeys
 from loadgen.settings.request_settings import CHAT_APIS
@@ -120,6 +121,9 @@ class SessionKeys(KeyRows, frozen=True):
         choices=("recorded", "live", "server"))
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
         metavar="NAME", check=_check_header_name, **_own)
+    max_requests: int | None = _session(None, "the most requests in flight, of all sessions; "
+        "--max-concurrency limits the sessions under way", read=integer_between(1, parsing.MOST_STREAMS),
+        metavar="N", keyword="int | None", holds=True)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
         read=number_between(0.001, parsing.MOST_SECONDS), metavar="S", keyword="float | None",
         **_own)
@@ -146,12 +150,17 @@ SOURCES = {
 }
 
 
-def check_requests(values: Values, kind: str, turns: bool) -> None:
+def check_requests(values: Values, kind: str, turns: Turns | None) -> None:
     """Raise UsageError if settings do not go with turns, or session settings are of data without turns.
 
-    `kind` is that of the data, `turns` whether its requests are turns of conversations.
+    `kind` is that of the data, `turns` those of sessions that its requests are; None: of none.
     """
-    if turns:
+    if turns is not None:
+        if values["users"] and turns.has_branches:
+            raise UsageError(
+                "--users has turns one after another, and these sessions have requests next to each other: "
+                "use --max-concurrency N, the sessions at once"
+            )
         for conflict in _ALONE:
             if conflict.other(values) if callable(conflict.other) else values[conflict.other]:
                 raise UsageError(conflict.message.format(flag="--turns"))

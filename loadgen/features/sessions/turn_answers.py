@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.features.sessions.turn_sending import Answer, SessionJob, TurnOrder
+from loadgen.features.sessions.turn_queue import Answer
+from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import Turns
 from loadgen.records import decoded_stream

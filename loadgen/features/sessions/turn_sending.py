@@ -1,33 +1,27 @@
-"""Turn sending: the turns of a session go out one after another, over the connection of its first one."""
+"""Turn sending: turns of sessions go out as those they wait for are answered, each lane over a connection."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
-import re
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
-
-import msgspec
+from typing import Any, Protocol, Self
 
 from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.features.sessions.turn_queue import MAIN, OpenSession, SessionPlan, TurnQueue
 from loadgen.plan.planned_requests import Turns
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, join_reads, pack_int64s
+from loadgen.transport.capture import Capture, Counters
 from loadgen.transport.failure import CUT_SHORT, Failure
-from loadgen.transport.sending.job import DIGEST_BYTES, SPIN_NS, Job, Listed, Share, join_digests, split_body
-from loadgen.transport.sending.sender import Outgoing, Sender
+from loadgen.transport.sending.job import SPIN_NS, Job, Listed, Share, TurnCarrier
+from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 
-Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
 _AHEAD_NS, _MOST_AHEAD_NS = 300 * MS_NS, 2 * SECOND_NS
 _NEW_SESSION = -1  # in place of the index of a turn
-_MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
 
 
 class TurnOrder(Listed):
@@ -36,6 +30,7 @@ class TurnOrder(Listed):
     def __init__(self, turns: Turns, sessions: Sequence[int]) -> None:
         super().__init__([int(turns.begins[session]) for session in sessions])
         self._ends = [turns.end(session) for session in sessions]
+        self._waits = turns.waits
 
     @property
     def requests(self) -> int:
@@ -47,48 +42,36 @@ class TurnOrder(Listed):
         return [index for session in self._list_sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        """List the first turns not in `have`, one a session, begun ones first, `sent` − len(have) of them."""
+        """List turns not in `have` that wait for none but those in it, `sent` − len(have) of them.
+
+        Those of sessions that have begun come first.
+        """
         missing = max(sent - len(have), 0)
-        waiting = [next((i for i in session if i not in have), -1) for session in self._list_sessions()]
-        begun = (begin in have for begin in self.indices)
-        order = sorted(zip(begun, waiting, strict=True), key=lambda each: not each[0])
-        return [index for _, index in order if index >= 0][:missing]
+        waiting = [
+            (session[0] in have, self._list_waiting(session, have)) for session in self._list_sessions()
+        ]
+        order = sorted(waiting, key=lambda each: not each[0])
+        return [index for _, indices in order for index in indices][:missing]
+
+    def _list_waiting(self, session: range, have: Collection[int]) -> list[int]:
+        """List the turns of a session not in `have` that wait for none but those in it."""
+        left = [index for index in session if index not in have]
+        if self._waits is None or session[0] not in have:
+            return left[:1]
+        return [index for index in left if all(each in have for each in self._waits.list_before(index))]
 
     def _list_sessions(self) -> Iterator[range]:
         return (range(int(begin), end) for begin, end in zip(self.indices, self._ends, strict=True))
 
 
-class SessionJob(msgspec.Struct, frozen=True):
-    """The sessions of a plan, as a job needs them.
-
-    `answer_of` is the answer in a turn's capture, None where the turn failed. `body_after` is the body of a
-    plan index with the server's own answers as its history; None: the history is what the plan has.
-    """
-
-    turns: Turns
-    answer_of: Callable[[Capture], Answer | None]
-    body_after: Callable[[int, Sequence[Answer]], bytes] | None = None
-    header: str = ""  # that names the session in each of its turns
-    users: int = 0  # each with a session at a time and turns at `user_rate_per_s`; 0: turns have delays
-    user_rate_per_s: float = 0.0
-
-    def find_session(self, index: int) -> int:
-        """Return the number, from 0, of the session with the request of a plan index."""
-        return bisect_right(self.turns.begins, index) - 1
-
-    def find_end(self, index: int) -> int:
-        """Return the plan index after the last turn of a request's session."""
-        return self.turns.end(self.find_session(index))
-
-    def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
-        """Return the header with the session's name, the same in all its turns; () if none is wanted."""
-        return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
+class SessionJob(SessionPlan, frozen=True):
+    """The sessions of a plan, as a job needs them."""
 
     def make_sender(
         self, job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
     ) -> tuple[TurnQueue, SessionSender]:
         """Make the turns of a job, and the sender that gives them to the slots of a pool."""
-        turns = TurnQueue(job, self)
+        turns = make_queue(job, self)
         return turns, SessionSender(job, pool, turns, counters, send)
 
     def make_exchanges(self, job: Job, begin_ns: int) -> SessionExchanges:
@@ -96,180 +79,29 @@ class SessionJob(msgspec.Struct, frozen=True):
         return SessionExchanges(job, self, begin_ns)
 
 
-@dataclass(eq=False, slots=True)
-class EndedTurn:
-    """A turn whose whole answer has arrived and is not judged yet."""
-
-    index: int
-    capture: Capture
-    got: Sequence[Any]  # reads, as a transport gathers them
-    judged: bool = False
-    succeeded: bool = False
-
-
-class BodiesDigest:
-    """A hash of request bodies, in whatever order they are sent, without the model's name."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, body: bytes) -> None:
-        """Add the hash of one body, without the model's name."""
-        body = _MODEL.sub(b"", body, count=1)
-        hashed = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
-        self._sum += int.from_bytes(hashed, "little")
-
-    def hex(self) -> str:
-        """Return the sum of the bodies' hashes, whatever their order, as hex digits; "" without a body."""
-        return join_digests((f"{self._sum:x}",))
-
-
-class TurnQueue:
-    """The turns of a job's sessions: first turns in `first`, later ones after their answers.
-
-    `count` is how many turns there will be: the most there can be, as a failed turn ends its session. `next`
-    is how many were sent.
-    """
-
-    def __init__(self, job: Job, sessions: SessionJob) -> None:
-        assert isinstance(job.order, TurnOrder)
-        self.job, self.sessions = job, sessions
-        self.first = Outgoing(job)
-        self.count, self.next = job.order.requests, 0
-        self.reconnects = 0  # turns that went over another connection than the one before them
-        self._late_bodies = 0
-        self._digest = BodiesDigest()
-        self._answers: dict[int, list[Answer]] = {}  # of sessions under way, by number
-        self._ended: deque[EndedTurn] = deque()  # to be judged
-        self._to_build: dict[int, None] = {}  # turns whose history is known, in their order
-        self._built: dict[int, bytes] = {}
-        self._sent: deque[bytes] = deque()  # requests, to be part of the digest
-
-    @property
-    def built(self) -> int:
-        """The number of first turns that are built."""
-        return self.first.built
-
-    @property
-    def late_bodies(self) -> int:
-        """The number of requests whose body was not built when they were due."""
-        return self.first.late_bodies + self._late_bodies
-
-    def has_next(self, index: int) -> bool:
-        """Whether a turn is followed by another one of its session."""
-        return index + 1 < self.sessions.find_end(index)
-
-    def note_sent(self, index: int, request: bytes) -> None:
-        """Note that a turn is sent, so that the next one can be built ahead if its history is known."""
-        self.next += 1
-        self._sent.append(request)
-        if self.sessions.body_after is None and self.has_next(index):
-            self._to_build[index + 1] = None
-
-    def take(self, index: int) -> bytes:
-        """Return the HTTP request of a due turn whose previous answer is judged, built now if not ready."""
-        request = self._built.pop(index, None)
-        if request is None:
-            self._to_build.pop(index, None)
-            self._late_bodies += self.sessions.body_after is None  # else it may be known just now
-            request = self._build(index)
-        return request
-
-    def note_ended(self, capture: Capture, got: Sequence[Any]) -> EndedTurn:
-        """Queue an ended turn, to be judged later by `build_ahead` or `judge`, and return it.
-
-        `got` holds its reads, as a transport gathers them.
-        """
-        turn = EndedTurn(capture.index, capture, got)
-        self._ended.append(turn)
-        return turn
-
-    def judge(self, turn: EndedTurn) -> bool:
-        """Decode a turn's answer once, and return whether it succeeded, so that the next one follows.
-
-        A failed one ends its session. A live answer is kept for the next turn's body.
-        """
-        if turn.judged:
-            return turn.succeeded
-        turn.judged, capture, got = True, turn.capture, turn.got
-        capture.raw, capture.read_lengths = join_reads(got[::A_READ])
-        reads = got[2::A_READ]
-        capture.seen_ns, capture.kernel = pack_int64s(reads), NO_STAMP * len(reads)
-        answer = self.sessions.answer_of(capture)
-        turn.got, turn.succeeded = (), answer is not None
-        if answer is None:
-            self.drop(turn.index)
-        elif self.sessions.body_after is not None:
-            self._answers.setdefault(self.sessions.find_session(turn.index), []).append(answer)
-            self._to_build[turn.index + 1] = None
-        return turn.succeeded
-
-    def drop(self, index: int) -> None:
-        """End a session with this turn: later turns are not sent."""
-        self.forget(index)
-        self._built.pop(index + 1, None)
-        self._to_build.pop(index + 1, None)
-        if self.next < self.count:  # or the time for sending is over
-            self.count -= self.sessions.find_end(index) - index - 1
-
-    def forget(self, index: int) -> None:
-        """Drop the answers kept for the session of a turn, of which no turn follows."""
-        self._answers.pop(self.sessions.find_session(index), None)
-
-    def close(self) -> None:
-        """Send nothing more: the time for that is over."""
-        self.count, self.first.count = self.next, self.first.next
-        self._to_build.clear()
-
-    def build_ahead(self) -> bool:
-        """Judge an answer, build a request ahead or hash a sent body; False if there is nothing to do."""
-        while self._ended and self._ended[0].judged:
-            self._ended.popleft()
-        if self._ended:
-            self.judge(self._ended.popleft())
-        elif self._to_build:
-            index = next(iter(self._to_build))
-            del self._to_build[index]
-            self._built[index] = self._build(index)
-        elif not self.first.build_ahead():
-            if not self._sent:
-                return False
-            self._digest.add(split_body(self._sent.popleft()))
-        return True
-
-    def bodies_digest(self) -> str:
-        """Hash what was sent and not hashed yet, and return the digest of all bodies."""
-        while self._sent:
-            self._digest.add(split_body(self._sent.popleft()))
-        return self._digest.hex()
-
-    def _build(self, index: int) -> bytes:
-        """Return the HTTP request of a turn, with the server's answers in it if they are live."""
-        after = self.sessions.body_after
-        if after is None:
-            return self.job.make_request(index)
-        answers = self._answers.get(self.sessions.find_session(index), ())
-        return self.job.make_request(index, after(index, answers))
-
-
-# When it is due, its slot's number (of which there is one: no two compare further), its index, its slot.
-Waiting = tuple[int, int, int, Slot, EndedTurn | None]
+def make_queue(job: Job, sessions: SessionPlan) -> TurnQueue:
+    """Make the queue of a job's turns."""
+    assert isinstance(job.order, TurnOrder)
+    return TurnQueue(job, sessions, job.order.requests)
 
 
 class TurnPace(Protocol):
-    """When the turns of the sessions over one slot are due, in nanoseconds."""
+    """When the turns of the sessions that begin in one slot are due, in nanoseconds."""
 
     def first_ns(self, slot: int, end_ns: int) -> int:
         """Return when the slot's next session begins, after the one before ended; 0: at once."""
 
     def next_ns(self, slot: int, index: int, end_ns: int) -> int:
-        """Return when turn `index` is due, whose previous answer ended at `end_ns`; call it once a turn."""
+        """Return when turn `index` is due, of which the last that it waits for ended at `end_ns`.
+
+        Call it once a turn.
+        """
 
 
 class Delays:
-    """A pace at which each turn is due some time after the previous answer: thinking, or a tool's work."""
+    """A pace at which each turn is due some time after what it waits for: thinking, or a tool's work."""
 
-    def __init__(self, sessions: SessionJob) -> None:
+    def __init__(self, sessions: SessionPlan) -> None:
         self.delays_ns = sessions.turns.delays_ns
 
     def first_ns(self, slot: int, end_ns: int) -> int:
@@ -282,7 +114,7 @@ class Delays:
 class UserRate:
     """A pace at which each slot is a user with turns due at a fixed rate; a turn waits for the answer."""
 
-    def __init__(self, sessions: SessionJob, begin_ns: int) -> None:
+    def __init__(self, sessions: SessionPlan, begin_ns: int) -> None:
         self.period_ns = round(SECOND_NS / sessions.user_rate_per_s)
         self.begin_ns, self.users = begin_ns, sessions.users
         self._turns: dict[int, int] = {}  # of each slot, so far
@@ -301,13 +133,22 @@ class UserRate:
         return max(planned_ns, end_ns)
 
 
-def make_pace(sessions: SessionJob, begin_ns: int) -> TurnPace:
+def make_pace(sessions: SessionPlan, begin_ns: int) -> TurnPace:
     """Make the pace of a job's turns that begins at `begin_ns`."""
     return UserRate(sessions, begin_ns) if sessions.users else Delays(sessions)
 
 
+# When it is due, the number of the slot that its session began in, its index, its slot, its session.
+Waiting = tuple[int, int, int, Slot, OpenSession | None]
+
+
 class SessionSender(Sender):
-    """Starts sessions as its base starts requests, and keeps each one's slot until its last turn."""
+    """Starts sessions as its base starts requests, and their other turns when what they wait for has ended.
+
+    A session keeps the slot that it began in until its last turn has ended, and that has its main line. Its
+    other lanes have slots of their own, `branches` of the pool's, which they pass on. One is opened where a
+    turn that begins a lane waits for a request in flight and no branch's slot is free.
+    """
 
     def __init__(
         self, job: Job, pool: Pool, turns: TurnQueue, counters: Counters, send: Callable[[Slot], None]
@@ -317,6 +158,9 @@ class SessionSender(Sender):
         self.pace = make_pace(turns.sessions, 0)
         self._waiting: list[Waiting] = []  # a heap
         self._due_ns: dict[Slot, int] = {}  # of the slots in it
+        self._lanes: dict[Slot, tuple[OpenSession, int]] = {}  # of the slots that have one
+        self._branches: set[Slot] = set()
+        self._spare: deque[Slot] = deque()  # branches without a lane, connected or not
 
     def begin(self, begin_ns: int) -> None:
         """Begin sending at `begin_ns`, and give each free slot the time of its first session."""
@@ -328,27 +172,30 @@ class SessionSender(Sender):
             self.take_free(slot)
 
     def send_due(self) -> None:
-        """Send the turns and first turns that are due; after the job's duration nothing more."""
+        """Send the turns that are due, and then the first turns; after the job's duration nothing more."""
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
             self.turns.close()
             return
+        self._release_lanes()
         waiting = self._waiting
-        while waiting and waiting[0][0] <= self.now_ns():
-            due_ns, _, index, slot, before = heapq.heappop(waiting)
+        while waiting and waiting[0][0] <= self.now_ns() and self._passes():
+            due_ns, _, index, slot, session = heapq.heappop(waiting)
             del self._due_ns[slot]
-            if index == _NEW_SESSION:
+            if session is None:
                 if self.out.next < self.out.count:
                     self._give(slot, *self.out.take(), due_ns)
-            elif before is None or self.turns.judge(before):
-                self.turns.reconnects += not (slot.served and slot.intake.state is State.IDLE)
+            elif self.turns.may_send(session, index):
+                if session.find_lane(index) in session.begun:
+                    self.turns.reconnects += not (slot.served and slot.intake.state is State.IDLE)
                 self._give(slot, index, self.turns.take(index), due_ns)
             else:
-                self.take_free(slot)
-                slot.retry_ns = self.now_ns() if slot.intake.state is State.CLOSED else 0
+                self._release_slot(slot, session)
+                self._release_lanes()
         self._send_due()
+        self._open_branches()
 
     def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
-        """Send a request over its session's slot, reconnecting first if needed."""
+        """Send a request over its lane's slot, reconnecting first if needed."""
         self._assign(slot, index, request, due_ns)
         state = slot.intake.state
         if state is State.IDLE:
@@ -361,57 +208,147 @@ class SessionSender(Sender):
         self._assign(slot, *self.out.take(), intended_ns)
 
     def _assign(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
-        """Put a turn into a slot, and count it as sent."""
+        """Put a turn into a slot, and count it as sent; a first one begins its session."""
         slot.index, slot.request, slot.intended_ns = index, request, due_ns
-        self.turns.note_sent(index, request)
+        for gate in self.gates:
+            gate.note_sent(slot)
+        if slot in self._lanes:
+            self.turns.note_sent(index, request)
+        else:
+            session = self.turns.begin(index, due_ns)
+            self.turns.note_sent(index, request)
+            session.slots[MAIN] = slot
+            self._lanes[slot] = session, MAIN
+            for root in session.roots:
+                self._wait_for(root, session)
         self.counters.publish_sent(self.turns.next)
 
+    def _note_gated(self, slot: Slot) -> None:
+        """Leave the gates as they are: a turn passes them as it is given to its slot."""
+
     def take_unsent(self, slot: Slot) -> None:
-        if slot not in self._due_ns:
+        if not (slot in self._due_ns or slot in self._lanes or slot in self._branches):
             super().take_unsent(slot)
 
     def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
-        """Note an answer's end, and let the slot wait for its session's next turn.
+        """Note an answer's end, and let the turns that waited for it alone wait for their time.
 
-        A failed turn ends the session, unless it was only cut short and its answer is judged a success.
+        A failed turn drops them, unless it was only cut short and its answer is judged a success.
         """
         super().note_ended(slot, failure, end_ns)
         index, turns = slot.index, self.turns
+        session = turns.find(index)
         if failure is not None and failure.kind not in CUT_SHORT:
             turns.drop(index)
-        elif turns.has_next(index):
+        elif turns.has_followers(index):
             ended = turns.note_ended(slot.make_capture(slot.number, end_ns, failure=failure), slot.intake.got)
-            if failure is not None and not turns.judge(ended):
-                return
-            self._wait(self.pace.next_ns(slot.number, index + 1, end_ns), index + 1, slot, ended)
-        else:
-            turns.forget(index)
+            if failure is not None:
+                turns.judge(ended)
+        for released in turns.release(index, end_ns):
+            self._wait_for(released, session)
+        self._release_lanes(slot)
+
+    def _wait_for(self, index: int, session: OpenSession) -> None:
+        """Let a turn that waits for no other wait for its time, over its lane's slot."""
+        lane, place = session.find_lane(index), session.slots[MAIN]
+        slot = session.slots.get(lane)
+        if slot is None:
+            slot = session.slots[lane] = self._take_spare()
+            self._lanes[slot] = session, lane
+            self.turns.soon.discard(index)
+        ready_ns = session.ready_ns[index - session.begin]
+        self._wait(self.pace.next_ns(place.number, index, ready_ns), place.number, index, slot, session)
+
+    def _take_spare(self) -> Slot:
+        """Take a branch's slot without a lane: a connected one, else one that is to be, or a new one."""
+        ranks = {State.IDLE: 0, State.CONNECTING: 1, State.HANDSHAKING: 1}
+        best = min(self._spare, key=lambda slot: ranks.get(slot.intake.state, 2), default=None)
+        if best is None:
+            return self._open_branch()
+        self._spare.remove(best)
+        return best
+
+    def _open_branch(self) -> Slot:
+        self.pool.open()
+        slot = self.pool.slots[-1]
+        self._branches.add(slot)
+        self.branches += 1
+        return slot
+
+    def _open_branches(self) -> None:
+        """Have a connection for each turn that begins a lane once a request in flight has ended."""
+        lacking = len(self.turns.soon) - self._count_ready()
+        if lacking <= 0:
+            return
+        closed = [slot for slot in self._spare if slot.intake.state is State.CLOSED][:lacking]
+        for slot in closed:
+            if not slot.retry_ns:  # else it is opened then
+                self.pool.dial(slot)
+        self._spare.extend(self._open_branch() for _ in range(lacking - len(closed)))
+
+    def _count_ready(self) -> int:
+        """Count the branches' slots without a lane that are connected, or are to be."""
+        return sum(slot.intake.state is not State.CLOSED for slot in self._spare)
+
+    def _release_lanes(self, ending: Slot | None = None) -> None:
+        """Take back the slots of lanes that are over, of which `ending` is still to be freed."""
+        over = self.turns.over
+        while over:
+            session, lane = over.popleft()
+            slot = session.slots.get(lane)
+            if slot is not None and slot not in self._due_ns:
+                self._release_slot(slot, session, ending)
+
+    def _release_slot(self, slot: Slot, session: OpenSession, ending: Slot | None = None) -> None:
+        """Take a slot back if its lane is over, and give the one that a session began in to the next."""
+        lane = self._lanes[slot][1] if slot in self._lanes else MAIN
+        if slot not in self._lanes or session.lane_left[lane] or (lane == MAIN and session.left):
+            return
+        del self._lanes[slot], session.slots[lane]
+        if lane != MAIN:
+            self._spare.append(slot)
+            return
+        slot.freed_ns = session.ended_ns
+        if slot is not ending:
+            self.take_free(slot)
+            slot.retry_ns = self.now_ns() if slot.intake.state is State.CLOSED else 0
 
     def take_free(self, slot: Slot) -> None:
-        """Keep a free slot for its session's next turn, or give it to the next session."""
-        if slot in self._due_ns:
+        """Keep a free slot for its lane's next turn, or give it to the next session."""
+        if slot in self._due_ns or slot in self._lanes or slot in self._branches:
             return
         due_ns = self.pace.first_ns(slot.number, slot.freed_ns) if self.begin_ns else 0
         if due_ns:
-            self._wait(due_ns, _NEW_SESSION, slot, None)
+            self._wait(due_ns, slot.number, _NEW_SESSION, slot, None)
         elif slot.intake.state is State.IDLE:
             self.pool.free.append(slot)
 
-    def _wait(self, due_ns: int, index: int, slot: Slot, before: EndedTurn | None) -> None:
+    def _wait(self, due_ns: int, place: int, index: int, slot: Slot, session: OpenSession | None) -> None:
         self._due_ns[slot] = due_ns
-        heapq.heappush(self._waiting, (due_ns, slot.number, index, slot, before))
+        heapq.heappush(self._waiting, (due_ns, place, index, slot, session))
+        if slot.intake.state is State.CLOSED and session is not None:
+            slot.retry_ns = self.redial_ns(slot)
 
     def redial_ns(self, slot: Slot) -> int:
-        """Return when a waiting slot's connection is opened again: 0.3 to 2 s before its turn is due."""
+        """Return when a waiting slot's connection is opened again: 0.3 to 2 s before its turn is due.
+
+        A lane whose next turn waits for others has no time yet: 0.
+        """
         due_ns = self._due_ns.get(slot)
-        if due_ns is None:
-            return super().redial_ns(slot)
-        ahead_ns = min(max(_AHEAD_NS, 3 * slot.connect_ns), _MOST_AHEAD_NS)
-        return max(due_ns - ahead_ns, self.now_ns())
+        if due_ns is not None:
+            ahead_ns = min(max(_AHEAD_NS, 3 * slot.connect_ns), _MOST_AHEAD_NS)
+            return max(due_ns - ahead_ns, self.now_ns())
+        if slot in self._lanes:
+            return 0
+        if slot in self._branches:
+            return self.now_ns() if self._count_ready() < len(self.turns.soon) else 0
+        return super().redial_ns(slot)
 
     def wait_ns(self) -> int:
         wait_ns = super().wait_ns()
-        return min(wait_ns, self._waiting[0][0] - self.now_ns() - SPIN_NS) if self._waiting else wait_ns
+        if not self._waiting or not self._passes():  # which an answer's end opens
+            return wait_ns
+        return min(wait_ns, self._waiting[0][0] - self.now_ns() - SPIN_NS)
 
 
 class TurnExchange(Protocol):
@@ -429,56 +366,116 @@ class TurnExchange(Protocol):
     def follow(self, index: int, intended_ns: int, request: bytes) -> Self: ...
 
 
-E = TypeVar("E", bound=TurnExchange)
-
-
 class SessionExchanges:
-    """Sends a session's turns after the first, each when due and if the one before succeeded."""
+    """Sends the turns of sessions, each when it is due and those that it waits for have succeeded."""
 
-    def __init__(self, job: Job, sessions: SessionJob, begin_ns: int) -> None:
+    def __init__(self, job: Job, sessions: SessionPlan, begin_ns: int) -> None:
         self.job, self.begin_ns, self.reconnects = job, begin_ns, 0
-        self.turns = TurnQueue(job, sessions)
+        self.turns = make_queue(job, sessions)
         self.pace: TurnPace = make_pace(sessions, begin_ns)
         self.build_ahead, self.bodies_digest = self.turns.build_ahead, self.turns.bodies_digest
 
-    async def run(self, first: E, exchange: Callable[[E], Awaitable[Failure | None]]) -> None:
-        """Send all turns of the session that begins with `first`, as long as each succeeds."""
-        turn: E | None = first
+    async def run(self, first: TurnExchange, carrier: TurnCarrier) -> None:
+        """Send all turns of the session that begins with `first`, as long as those they wait for succeed."""
         _, first.request = self.turns.first.take()
         due_ns = self.pace.first_ns(first.slot, first.intended_ns)
         if due_ns:
             first.intended_ns = due_ns
-            await self._wait(first, due_ns)
-        while turn is not None and not 0 < self.job.duration_ns <= turn.now_ns() - self.begin_ns:
-            index = turn.index
-            self.turns.note_sent(index, turn.request)
-            failure = await exchange(turn)
-            self.reconnects += turn is not first and turn.connect_begin_ns > 0
-            turn = await self._make_next(turn, index, failure)
+            await self.wait(first, due_ns)
+        session = self.turns.begin(first.index, first.intended_ns)
+        session.slots[MAIN] = first
+        async with asyncio.TaskGroup() as tasks:
+            sending = _SessionExchange(self, session, carrier, tasks, first.slot)
+            for root in session.roots:
+                sending.start(root)
+            await sending.send_lane(first)
 
-    async def _make_next(self, turn: E, index: int, failure: Failure | None) -> E | None:
-        """Wait until the next turn is due and return it; None if there is none, or this one failed.
+    def is_over(self, now_ns: int) -> bool:
+        """Whether the time in which turns are sent has passed."""
+        return 0 < self.job.duration_ns <= now_ns - self.begin_ns
 
-        A failed turn ends its session, unless it was only cut short and its answer is judged a success.
-        """
-        slot, end_ns = turn.slot, turn.now_ns()
-        if failure is not None and failure.kind not in CUT_SHORT:
-            self.turns.drop(index)
-            return None
-        if not self.turns.has_next(index):
-            self.turns.forget(index)
-            return None
-        capture = turn.capture(failure, self.job.share)
-        capture.index = index
-        ended = self.turns.note_ended(capture, turn.got)
-        if failure is not None and not self.turns.judge(ended):
-            return None
-        due_ns = self.pace.next_ns(slot, index + 1, end_ns)
-        await self._wait(turn, due_ns)
-        if not self.turns.judge(ended):
-            return None
-        return turn.follow(index + 1, due_ns, self.turns.take(index + 1))
-
-    async def _wait(self, turn: TurnExchange, due_ns: int) -> None:
+    async def wait(self, turn: TurnExchange, due_ns: int) -> None:
+        """Wait until an instant."""
         while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
             await asyncio.sleep(left_ns / 1e9)
+
+
+@dataclass
+class _SessionExchange:
+    """The turns of one session, of which each lane's are sent by a task."""
+
+    owner: SessionExchanges
+    session: OpenSession
+    carrier: TurnCarrier
+    tasks: asyncio.TaskGroup
+    place: int  # the slot that the session began in
+
+    def start(self, index: int) -> None:
+        """Have a turn sent that waits for no other, when it is due."""
+        self.tasks.create_task(self._begin_lane(index))
+
+    async def _begin_lane(self, index: int) -> None:
+        session = self.session
+        before = session.slots.get(lane := session.find_lane(index))
+        if before is None:
+            before = session.slots[lane] = self.carrier.open_branch()
+        if (turn := await self._make_turn(before, index)) is not None:
+            await self.send_lane(turn)
+
+    async def send_lane(self, turn: TurnExchange | None) -> None:
+        """Send a turn and those of its lane after it, until one waits for another lane's."""
+        owner, session = self.owner, self.session
+        while turn is not None and not owner.is_over(turn.now_ns()):
+            index = turn.index
+            later = session.find_lane(index) in session.begun and index != session.begin
+            owner.turns.note_sent(index, turn.request)
+            failure = await self.carrier.send_turn(turn)
+            owner.reconnects += later and turn.connect_begin_ns > 0
+            next_index = self._note_ended(turn, index, failure)
+            turn = None if next_index is None else await self._make_turn(turn, next_index)
+        self._close_lanes()
+
+    def _note_ended(self, turn: TurnExchange, index: int, failure: Failure | None) -> int | None:
+        """Note a turn's end, start other lanes' turns that waited for it, and return its own lane's next one.
+
+        A failed turn drops those that wait for it, unless it was only cut short and its answer is judged a
+        success. None: the lane has none, or that one waits for other lanes.
+        """
+        turns, session, end_ns = self.owner.turns, self.session, turn.now_ns()
+        lane, own = session.find_lane(index), None
+        session.slots[lane] = turn
+        if failure is not None and failure.kind not in CUT_SHORT:
+            turns.drop(index)
+        elif turns.has_followers(index):
+            capture = turn.capture(failure, self.owner.job.share)
+            capture.index = index
+            ended = turns.note_ended(capture, turn.got)
+            if failure is not None:
+                turns.judge(ended)
+        for released in turns.release(index, end_ns):
+            if session.find_lane(released) == lane:
+                own = released
+            else:
+                self.start(released)
+        self._close_lanes()
+        return own
+
+    async def _make_turn(self, before: TurnExchange, index: int) -> TurnExchange | None:
+        """Wait until a turn is due and all gates are open, and return it; None if it is dropped."""
+        owner, session = self.owner, self.session
+        ready_ns = session.ready_ns[index - session.begin]
+        due_ns = owner.pace.next_ns(self.place, index, ready_ns)
+        await owner.wait(before, due_ns)
+        if not owner.turns.may_send(session, index):
+            return None
+        await self.carrier.pass_gates(before)
+        return before.follow(index, due_ns, owner.turns.take(index))
+
+    def _close_lanes(self) -> None:
+        """Give back the slots of lanes that are over."""
+        over = self.owner.turns.over
+        while over:
+            session, lane = over.popleft()
+            exchange = session.slots.pop(lane, None)
+            if lane != MAIN and exchange is not None:
+                self.carrier.close_branch(exchange)

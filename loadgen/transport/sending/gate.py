@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.transport.deadlines import Stream, find_unfinished_read
 from loadgen.transport.sending.job import SPIN_NS, Job
@@ -130,6 +132,9 @@ def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
     gates: list[Gate] = []
     if job.concurrency_steps is not None:
         gates.append(ConcurrencyGate(job.concurrency_steps, begin_ns))
+    if job.max_requests is not None:
+        always = ConcurrencySteps(np.zeros(1, np.int64), np.array([job.max_requests]))
+        gates.append(ConcurrencyGate(always, begin_ns))
     if job.prefill_concurrency is not None:
         gates.append(PrefillGate(job.prefill_concurrency, job.token_seen))
     return tuple(gates)

@@ -6,7 +6,7 @@ instant from which their times count. A transport sends a job's requests.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -253,6 +253,7 @@ class Job(msgspec.Struct, frozen=True):
     start: RunStart = AtOnce()
     concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most
     prefill_concurrency: int | None = None  # the most that were sent and have no token yet
+    max_requests: int | None = None  # of sessions, the most in flight
     cancellations: Cancellations | None = None
     sessions: Sessions | None = None  # of which `order` has the first turns; None: requests of their own
     more_headers: MoreHeaders = make_no_headers
@@ -278,9 +279,14 @@ class Job(msgspec.Struct, frozen=True):
         return len(self.order)
 
     @property
+    def most_places(self) -> int:
+        """The most requests, or sessions, that may be under way at once."""
+        return min(self.count, self.max_concurrency or self.count)
+
+    @property
     def most_slots(self) -> int:
         """The most connections that this process may have open."""
-        return min(self.count, self.max_concurrency or self.count)
+        return self.most_places if self.sessions is None else self.sessions.count_slots(self.most_places)
 
     @property
     def reads_at_once(self) -> bool:
@@ -296,8 +302,8 @@ class Job(msgspec.Struct, frozen=True):
         no request waits for a handshake.
         """
         if self.offsets_ns is None or not np.isfinite(self.rate_per_s):
-            return self.most_slots
-        return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
+            return self.most_places
+        return min(self.most_places, max(16, int(2 * self.rate_per_s)))
 
 
 class Sessions(Protocol):
@@ -305,6 +311,9 @@ class Sessions(Protocol):
 
     def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
         """Make the headers that request `index` carries as a turn of its session."""
+
+    def count_slots(self, sessions: int) -> int:
+        """Count the connections that so many sessions at once take at most."""
 
     def make_sender(
         self, job: Job, pool: Any, counters: Counters, send: Callable[[Any], None]
@@ -315,13 +324,29 @@ class Sessions(Protocol):
         """Make the sender of turns for a transport that awaits each request."""
 
 
+class TurnCarrier(Protocol):
+    """What sends a session's turns of a transport that awaits each request; an exchange is one in flight."""
+
+    async def send_turn(self, exchange: Any) -> Failure | None:
+        """Send a turn's request and deliver its capture; return its failure, if known."""
+
+    async def pass_gates(self, exchange: Any) -> None:
+        """Wait until all gates let one more request pass, which then has passed."""
+
+    def open_branch(self) -> Any:
+        """Return an exchange without a request, over a slot for a lane of a session besides its main line."""
+
+    def close_branch(self, exchange: Any) -> None:
+        """Take back the slot of a lane that is over."""
+
+
 class TurnExchanges(Protocol):
-    """Sends the turns of sessions, each when it is due and the one before it succeeded."""
+    """Sends the turns of sessions, each when it is due and those that it waits for have succeeded."""
 
-    reconnects: int  # turns that went over another connection than the one before them
+    reconnects: int  # turns that went over another connection than the one of their lane before them
 
-    async def run(self, first: Any, exchange: Callable[[Any], Awaitable[Failure | None]]) -> None:
-        """Send all turns of the session that begins with `first`, as long as each succeeds."""
+    async def run(self, first: Any, carrier: TurnCarrier) -> None:
+        """Send all turns of the session that begins with `first`, as long as those they wait for succeed."""
 
     def build_ahead(self) -> bool:
         """Build one request ahead of time; False if there is none to build."""

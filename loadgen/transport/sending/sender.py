@@ -30,6 +30,7 @@ class Outgoing:
         self.job = job
         self.count = job.count
         self.next = self.built = self.late_bodies = 0
+        self.newest = _NONE_LEFT  # plan index of the request that was built last
         self._order = iter(job.order)
         self._claimed: deque[int] = deque()  # plan indices whose requests are not built
         self._ready: deque[tuple[int, bytes]] = deque()
@@ -68,7 +69,7 @@ class Outgoing:
         full = len(self._ready) >= self._most_ready or self._ready_bytes >= _MOST_READY_BYTES
         if full or not (self._claimed or self._claim()):
             return False
-        index = self._claimed.popleft()
+        self.newest = index = self._claimed.popleft()
         request = self.job.make_request(index)
         self.built += 1
         self._ready.append((index, request))
@@ -101,6 +102,7 @@ class Sender:
         self.now_ns = pool.network.now_ns
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
+        self.branches = 0  # of the pool's slots, those in which nothing begins
         self.cancelling = make_cancelling(job)
         self._send_due = self._send_closed if job.offsets_ns is None else self._send_open
 
@@ -133,7 +135,7 @@ class Sender:
         if pool.free:
             return
         waiting, spare = out.count_waiting(self.begin_ns, now_ns), pool.dialing
-        while spare <= waiting and len(pool.slots) < self.job.most_slots:  # one more than are due
+        while spare <= waiting and len(pool.slots) - self.branches < self.job.most_places:  # one more
             pool.open()
             spare += 1
 
@@ -152,10 +154,14 @@ class Sender:
 
     def note_sent(self, slot: Slot) -> None:
         """Note that a slot's request went out for the first time."""
-        for gate in self.gates:
-            gate.note_sent(slot)
+        self._note_gated(slot)
         if self.cancelling is not None:
             self.cancelling.note_sent(slot)
+
+    def _note_gated(self, slot: Slot) -> None:
+        """Have the gates note a slot's request, which they let pass."""
+        for gate in self.gates:
+            gate.note_sent(slot)
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
         """Give the next request, which should go out at `intended_ns`, to a slot; count it as sent."""
@@ -171,8 +177,7 @@ class Sender:
         due_ns = self._freed_ns(slot) if closed_loop else self.out.due_ns(self.begin_ns)
         if due_ns <= self.now_ns():
             self._take(slot, due_ns)
-            for gate in self.gates:
-                gate.note_sent(slot)
+            self._note_gated(slot)
 
     def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
         """Note that a slot's request ended, and with which failure."""

@@ -9,6 +9,7 @@ import pytest
 
 from builders.data_files import jsonl
 from builders.loops import loop_over
+from builders.traces import WEKA_AGENTS
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.features.sessions.session_settings import SessionKeys
@@ -132,6 +133,7 @@ def test_what_sessions_cannot_have_is_refused_by_both_names(keys: dict[str, Any]
         {**TURNS, "assistant": "live", "temperature": 0.7, "stream": False},
         {**TURNS, "think_time": "2", "turn_delays": "none"},
         {**TURNS, **USERS, "duration": 10.0},
+        {**TURNS, "max_requests": 2},
         {"num_sessions": 5, "turn_delays": "0.5", "turn_timeout": 1.0, **FILE},
     ],
 )
@@ -203,3 +205,10 @@ def test_a_profile_without_sessions_is_known_by_its_keys() -> None:
     }
     assert Profile().own_session_keys == []
     assert build({**TURNS, "turn_delays": 0.5}).own_session_keys == ["turns", "turn_delays"]
+
+
+def test_users_have_turns_one_after_another() -> None:
+    asked = build({"trace": str(WEKA_AGENTS), "num_sessions": 1, **USERS})
+    why = "--users has turns one after another, and these sessions have requests next to each other"
+    with pytest.raises(UsageError, match=why):
+        plan.make(asked, ModelTarget(ENGINES[0], "m", vocab_size=1000), Seed(1))

@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import make_waits
 from loadgen.plan.request_sources import ModelTarget, RandomStream, Seed, WordCounts
 
 SMALL = {"turns": 3, "num_sessions": 4, "input_len": 8, "output_len": 5, "max_concurrency": 2}
@@ -225,3 +227,17 @@ def test_messages_of_real_text_need_a_tokenizer() -> None:
 def test_answers_and_messages_are_drawn_apart() -> None:
     names = ("p", "p answers", "p systems")
     assert len({RandomStream(1, name).key("prompt") for name in names}) == 3
+
+
+def test_a_tree_with_one_branch_has_a_conversations_digest_and_facts() -> None:
+    plain = made(turns=4, num_sessions=3, think_time="0.5")
+    assert plain.turns is not None
+    before = [[i - 1] if i % 4 else [] for i in range(12)]
+    waits = make_waits(before, [0] * 12, [0] * 12, [0] * 12, ("main",))
+    chain = replace(plain, turns=replace(plain.turns, waits=waits))
+    assert chain.digest() == plain.digest()
+    assert chain.turns is not None
+    assert (chain.turns.describe_waits(), plain.turns.describe_waits()) == (None, None)
+    fork = make_waits([*before[:2], [0], *before[3:]], [0, 0, 1, 1, *[0] * 8], [0] * 12, [0] * 12, ("main",))
+    forked = replace(plain, turns=replace(plain.turns, waits=fork))
+    assert forked.digest() != plain.digest()

@@ -32,7 +32,7 @@ OTHER: dict[str, Any] = {
     "num_sessions": 6, "turns": 4, "think_time": "0.3", "turn_delays": "none", "assistant": "live",
     "users": 4, "user_rate": 0.25, "schedule": "rate 2 for 60s", "bursts": "50 every 10s",
     "ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 2.0, "classes": CLASSES,
-    "prefill_concurrency": 2,
+    "prefill_concurrency": 2, "max_requests": 9,
     "cancel_rate": "50%", "cancel_after": "2s", "self_timed": False, "trace_window": "0:60", "speed_up": 1.05,
     "trace_max_input_len": 60, "trace_max_output_len": 12, "trace_too_long": "clip", "trace_idle_cap": 1.0,
     "trace_jitter": "uniform", "trace_replay": "closed",
