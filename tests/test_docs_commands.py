@@ -26,6 +26,7 @@ from loadgen.run.verbs import find_verbs
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.bundle.bundle_command import bundle_parser
 from loadgen.study.compare_command import compare_parser
+from loadgen.study.describe.describe_command import describe_parser
 from loadgen.study.gate.gate_command import gate_parser
 from loadgen.study.history.history_command import history_parser
 from loadgen.study.pages.report_command import report_parser
@@ -52,6 +53,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "gate": gate_parser,
     "sweep": sweep_parser,
     "data": data_parser,
+    "data describe": describe_parser,
     "export": export_parser,
     "shards": shards_parser,
     "merge": merge_parser,
@@ -84,7 +86,9 @@ def _found(places: Iterable[str]) -> Iterator[str]:
 def refused(command: str) -> str:
     """What is wrong with a command; "" where nothing is. Words of prose behind it are let be."""
     verb, *rest = shlex.split(command)
-    if verb not in find_verbs():
+    if verb == "data" and rest and rest[0] in find_verbs("DATA_VERBS"):
+        verb, rest = f"data {rest[0]}", rest[1:]
+    elif verb not in find_verbs():
         return f"no verb {verb}"
     if verb == "shards" and "--" in rest:
         own, flags = rest[: rest.index("--")], rest[rest.index("--") + 1 :]

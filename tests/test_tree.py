@@ -41,7 +41,7 @@ INSIDE = {
     "study": [
         "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary",
         "arm_qualities", "bundle", "speed", "importers", "consistency", "compare", "answer",
-        "compare_command", "audit", "judging_api", "pages", "history", "series", "gate", "verify",
+        "compare_command", "audit", "judging_api", "pages", "describe", "history", "series", "gate", "verify",
     ],
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",

@@ -113,11 +113,11 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
 
 
 def find_grid_ns(at_ns: Int64) -> int:
-    """Find the step, over a millisecond, of which all times are multiples; 0: none, or too few times.
+    """Find the step, over a millisecond, of which ascending times are multiples; 0: none, or too few times.
 
     Each may be off by a hundredth of the step: Mooncake's steps of 3 s are off by up to 3 ms.
     """
-    instants = np.unique(at_ns)
+    instants = at_ns[np.diff(at_ns, prepend=at_ns[:1] - 1) > 0]  # np.unique takes 14 s for 10⁷
     gaps = np.diff(instants)
     if len(instants) < _ENOUGH_INSTANTS:
         return 0

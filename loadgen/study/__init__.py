@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from loadgen.run.verbs import MEASURE, READ, Verb
 
+# What `loadgen data` does by a word of its own.
+DATA_VERBS = {
+    "describe": Verb(
+        READ,
+        "draw arrivals, lengths and reuse of a workload, next to another",
+        "loadgen.study.describe.describe_command",
+    ),
+}
 VERBS = {
     "ladder": Verb(
         MEASURE,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.text import wrap_text
-from loadgen.figures.workloads.arrival_scales import ArrivalFigures, measure_arrivals
+from loadgen.figures.workloads.arrival_scales import SCALES_NS, ArrivalFigures, measure_arrivals
 from loadgen.figures.workloads.joint_lengths import JointLengths, measure_lengths
 from loadgen.figures.workloads.load_columns import LoadColumns
 from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reuse
@@ -184,8 +184,8 @@ def _compare_arrivals(
     yield _compare_samples("gaps", *gaps)
     if all(column.any() for column in gaps):
         yield _compare_samples("gaps / their mean", *(column / column.mean() for column in gaps))
-    scales = (scale.window for each, _ in pairs if each is not None for scale in each.scales)
-    for window in dict.fromkeys(scales):
+    measured = {scale.window for each, _ in pairs if each is not None for scale in each.scales}
+    for window in (window for window in SCALES_NS if window in measured):
         indices = [None if each is None else each.find_index(window) for each, _ in pairs]
         yield _compare_ratio(f"dispersion over {window}", *indices)
 

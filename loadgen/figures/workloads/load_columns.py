@@ -23,7 +23,7 @@ class LoadColumns(msgspec.Struct, frozen=True):
     name: str  # of the file or the workload
     input_lens: Int64  # in tokens, UNKNOWN_LEN where only the server knows them
     output_lens: Int64
-    times_ns: Int64 | None = None  # after the first, never decreasing; None: as answers come
+    times_ns: Int64 | None = None  # after its begin, never decreasing; None: as answers come
     blocks: NDArray[Any] | None = None  # int32 or int64; None: what is shared is unknown
     starts: Int64 | None = None  # int64[requests + 1], with `blocks`
     block_tokens: int = 0  # tokens of a block, with `blocks`

@@ -105,7 +105,7 @@
       this.x.high = Math.min(whole.high, this.x.low + length);
       const zoomed = this.x.high - this.x.low < (whole.high - whole.low) * 0.999;
       this.reset.hidden = !zoomed;
-      const inside = zoomed && this.top === undefined && !this.spans.length
+      const inside = zoomed && this.top === undefined && !this.y.log && !this.spans.length
         ? this.curves.flatMap(({ xs, ys, form }) => ys.filter((y, i) => y !== null
           && (this.seen(xs[i]) || (form === "steps" && i + 1 < xs.length && this.seen(xs[i + 1])))))
         : [];
@@ -186,7 +186,7 @@
       const { svg, x, y, ceiling, floor } = this, [lines] = this.parts("g"), [label] = this.parts("u");
       for (const old of [...this.parts("x"), ...this.parts("y")]) old.remove();
       const across = x.log ? logarithmic(x.low, x.high) : linear(x.low, x.high, this.width > NARROW ? 12 : 6);
-      const up = linear(Math.min(y.low, y.high), Math.max(y.low, y.high), 6)
+      const up = (y.log ? logarithmic(y.low, y.high) : linear(Math.min(y.low, y.high), Math.max(y.low, y.high), 6))
         .filter((value) => !(this.spans.length || this.units[1] === "requests") || Number.isInteger(value));
       const text = (part, px, py, value) => {
         const shown = made("text", { "data-part": part, x: px.toFixed(1), y: py.toFixed(1) });

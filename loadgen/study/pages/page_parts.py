@@ -120,6 +120,7 @@ class Panel(msgspec.Struct, frozen=True):
     spans: tuple[Spans, ...] = ()
     bars: tuple[Bar, ...] = ()
     x_log: bool = False
+    y_log: bool = False
     x_end: float | None = None  # None: as the numbers have it
     y_top: float | None = None
     y_low: float | None = None  # where the y axis begins; None: at 0

@@ -211,12 +211,20 @@ def _make_x_axis(panel: Panel) -> Axis:
 
 
 def _make_y_axis(panel: Panel, head: float) -> Axis:
-    """Make the y axis, downwards for a timeline, else up from 0 or `y_low` to `y_top` or the highest."""
+    """Make the y axis, downwards for a timeline, else up from 0 or `y_low` to `y_top` or the highest.
+
+    With `y_log` it goes from the lowest value above 0 to the highest.
+    """
     top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
     if panel.spans:
         at = np.concatenate([spans.at for spans in panel.spans])
         margin = 0.06 * float(np.ptp(at)) or 0.5
         return Axis(float(at.min()) - margin, float(at.max()) + margin, top, bottom)
+    if panel.y_log:
+        values = np.concatenate([curve.y[curve.y > 0] for curve in panel.curves]).astype(np.float64)
+        low, high = np.log10([values.min(), values.max()]).tolist() if len(values) else (0.0, 1.0)
+        margin = 0.04 * (high - low) or 0.3
+        return Axis(low - margin, high + margin, bottom, top, log=True)
     most = max([0.0, *(float(np.nanmax(curve.y)) for curve in panel.curves if len(curve.y))])
     high = panel.y_top * 1.02 if panel.y_top else most * 1.06 or 1.0
     return Axis(-0.012 * high if panel.y_low is None else panel.y_low, high, bottom, top)
@@ -238,7 +246,7 @@ def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
         yield Text(px, bottom + 14, format_tick(value), anchor="middle", part=Part.X_TICK)
     for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
         yield Text(_LEFT - 5, px + 4, format_tick(value), anchor="end", part=Part.Y_TICK)
-    yield Text(_EDGE, top - 12, panel.y_label)
+    yield Text(_EDGE, top - 12, f"{panel.y_label} (log)" if y.log else panel.y_label)
     x_label = f"{panel.x_label} (log)" if x.log else panel.x_label
     yield Text(WIDTH - _RIGHT, bottom + 31, x_label, anchor="end", part=Part.X_LABEL)
 

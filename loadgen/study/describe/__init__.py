@@ -1,0 +1,1 @@
+"""Describe: a trace, a data set or a planned workload as figures, words and pictures, next to another."""

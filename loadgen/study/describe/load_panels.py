@@ -1,0 +1,176 @@
+"""Load panels: pictures of workloads: arrivals, dispersion, lengths, reuse and sessions, a curve for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.clock import SECOND_NS
+from loadgen.figures.workloads.arrival_scales import SCALES_NS, count_arrivals
+from loadgen.figures.workloads.fidelity import WorkloadFigures, format_value
+from loadgen.figures.workloads.load_columns import LoadColumns
+from loadgen.figures.workloads.session_shape import count_requests, find_delays_ns
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
+from loadgen.study.tables import Table, make_table
+
+_STRETCHES = 120  # of the time, for arrivals
+_MOST_POINTS = 500  # requests of each workload that are drawn by their two lengths
+_RANKS = np.concatenate(([0.1, 0.5], np.arange(1, 100), [99.5, 99.9]))
+
+
+class DescribedLoad(msgspec.Struct, frozen=True):
+    """A workload and its figures, under a name that is short enough for a legend."""
+
+    name: str
+    load: LoadColumns
+    figures: WorkloadFigures
+
+
+def plot_workloads(described: Sequence[DescribedLoad]) -> tuple[Panel, ...]:
+    """Return the panels of one or several workloads, without those that none has numbers for."""
+    plots = (
+        _plot_arrivals,
+        _plot_dispersion,
+        _plot_lengths("prompts", "Prompt lengths", lambda load: load.input_lens),
+        _plot_lengths("answers", "Answer lengths", lambda load: load.output_lens),
+        _plot_joint_lengths,
+        _plot_reuse,
+        _plot_session_sizes,
+        _plot_pauses,
+    )
+    panels = (panel for plot in plots for panel in plot(described))
+    return tuple(panel for panel in panels if any(len(curve.x) for curve in panel.curves))
+
+
+def _make_curve(name: str, points: tuple[Floats, Floats] | None, form: CurveStyle = CurveStyle.LINE) -> Curve:
+    """Make a workload's curve, without points and name where there are none: it keeps its colour's place."""
+    if points is None or not len(points[0]):
+        return Curve("", np.zeros(0), np.zeros(0), form)
+    return Curve(name, *points, form)
+
+
+def _plot_arrivals(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    counted = (
+        (each.name, None if each.load.times_ns is None else count_arrivals(each.load.times_ns, _STRETCHES))
+        for each in described
+    )
+    curves = tuple(_make_curve(name, points, CurveStyle.STEPS) for name, points in counted)
+    caption = f"Mean rate in each of {_STRETCHES} equal stretches."
+    yield Panel("arrivals", "Arrivals over time", "s", "requests/s", curves, caption=caption)
+
+
+def _plot_dispersion(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    """Yield the panel of the index of dispersion over windows, with that of a Poisson process."""
+    shown = [(each.name, each.figures.arrivals) for each in described]
+    scales = [
+        (name, [scale for scale in own.scales if scale.index > 0] if own is not None else [])
+        for name, own in shown
+    ]
+    curves = []
+    for name, own in scales:
+        windows_s = np.array([SCALES_NS[scale.window] / SECOND_NS for scale in own])
+        indices = np.array([scale.index for scale in own])
+        curves.append(_make_curve(name, (windows_s, indices), CurveStyle.JOINED))
+    drawn = np.concatenate([curve.x for curve in curves])
+    if len(drawn):
+        curves.append(Curve("Poisson", np.array([drawn.min(), drawn.max()]), np.ones(2)))
+    rows = [
+        (name, scale.window, f"{scale.windows:,}", format_value(scale.mean), format_value(scale.index))
+        for name, own in scales
+        for scale in own
+    ]
+    yield Panel(
+        "dispersion", "Variation of arrivals over scales", "window, s", "variance / mean",
+        tuple(curves), x_log=True, y_log=True,
+        caption="Of the number of arrivals in windows of one width: 1 at all widths if they are independent.",
+        numbers=make_table(("workload", "window", "windows", "mean", "index"), rows),
+    )  # fmt: skip
+
+
+def _plot_lengths(
+    key: str, title: str, choose: Callable[[LoadColumns], NDArray[Any]]
+) -> Callable[[Sequence[DescribedLoad]], Iterator[Panel]]:
+    """Return the function that yields the panel of the distributions of one length."""
+
+    def plot(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+        columns = [(each.name, choose(each.load)) for each in described]
+        yield _plot_shares(key, title, "tokens", [(name, lens[lens > 0]) for name, lens in columns])
+
+    return plot
+
+
+def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, NDArray[Any]]]) -> Panel:
+    """Make the panel of the share of each sample's values up to a value."""
+    curves = tuple(
+        _make_curve(name, (_find_ranks(values), _RANKS) if len(values) else None) for name, values in samples
+    )
+    rows = [
+        (name, *(f"{rank:,.6g}" for rank in np.percentile(values, (10, 50, 90, 99), method="inverted_cdf")))
+        for name, values in samples
+        if len(values)
+    ]
+    numbers = make_table(("workload", "P10", "P50", "P90", "P99"), rows)
+    label = f"up to this many {unit}" if unit != "s" else "s"
+    return Panel(key, title, label, "%", curves, x_log=True, y_top=100, numbers=numbers)
+
+
+def _find_ranks(values: NDArray[Any]) -> Floats:
+    ranks: Floats = np.percentile(values, _RANKS, method="inverted_cdf").astype(np.float64)
+    return ranks
+
+
+def _plot_joint_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    """Yield the panel of requests by both lengths, as many as a picture can show, evenly chosen."""
+    curves, rows = [], []
+    for each in described:
+        places = np.flatnonzero((each.load.input_lens > 0) & (each.load.output_lens > 0))
+        places = places[:: max(1, -(-len(places) // _MOST_POINTS))]
+        lens = (each.load.input_lens[places], each.load.output_lens[places])
+        points = (lens[0].astype(np.float64), lens[1].astype(np.float64))
+        curves.append(_make_curve(each.name, points, CurveStyle.POINTS))
+        rows += [
+            (each.name, f"{count.input_from:,}", f"{count.output_from:,}", f"{count.requests:,}")
+            for count in each.figures.lengths.counts
+        ]
+    yield Panel(
+        "lengths", "Prompt and answer lengths together", "prompt tokens", "answer tokens",
+        tuple(curves), x_log=True, y_log=True,
+        caption=f"A point per request, of {_MOST_POINTS} at most. Numbers: all requests, by powers of two.",
+        numbers=make_table(("workload", "prompt from", "answer from", "requests"), rows),
+    )  # fmt: skip
+
+
+def _plot_reuse(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    """Yield the panel of what caches of all sizes reuse."""
+    shown = [(each.name, each.figures.reuse) for each in described]
+    curves = [
+        _make_curve(name, None if own is None else (own.sizes, 100 * own.shares)) for name, own in shown
+    ]
+    rows = [
+        (name, f"{size:,.0f}", f"{100 * share:.2f}")
+        for name, own in shown
+        if own is not None
+        for size, share in zip(own.sizes.tolist(), own.shares.tolist(), strict=True)
+    ]
+    numbers: Table = make_table(("workload", "cache, tokens", "reused, %"), rows)
+    yield Panel(
+        "reuse", "Prefix reuse over the size of a cache", "tokens in the cache", "% of prompt tokens",
+        tuple(curves), x_log=True, numbers=numbers,
+        caption="Of a cache that drops the blocks that were used least recently, empty at first.",
+    )  # fmt: skip
+
+
+def _plot_session_sizes(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    sessions = [(each.name, each.load.sessions) for each in described]
+    samples = [(name, np.zeros(0) if own is None else count_requests(own)) for name, own in sessions]
+    yield _plot_shares("sessions", "Requests of a session", "requests", samples)
+
+
+def _plot_pauses(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    pauses = [(each.name, find_delays_ns(each.load)) for each in described]
+    samples = [(name, own[own > 0] / SECOND_NS) for name, own in pauses]
+    yield _plot_shares("pauses", "Pauses before requests", "s", samples)
