@@ -30,6 +30,7 @@ VERBS = {
     "profiles smoke": {"name", "input_len"},
     "engine --list-presets": {"presets"},
     "data --profile smoke": {"kind"},
+    "data describe --profile smoke": {"workloads", "fidelity"},
     "selftest --seconds 2 --no-save": {"modes", "selftests"},
 }
 

@@ -80,7 +80,7 @@ def _measure_window(after_ns: Int64, name: str, width_ns: int) -> WindowDispersi
     ends = np.concatenate((np.flatnonzero(np.diff(numbers)) + 1, [len(numbers)]))
     counts = np.diff(ends, prepend=0).astype(np.float64)
     mean = len(numbers) / windows
-    variance = (float((counts * counts).sum()) - windows * mean * mean) / (windows - 1)
+    variance = max(0.0, float((counts * counts).sum()) - windows * mean * mean) / (windows - 1)
     return WindowDispersion(name, windows, mean, variance / mean)
 
 

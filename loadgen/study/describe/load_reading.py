@@ -117,7 +117,7 @@ def _list_prompt_blocks(made: Plan, tokenizer: str | None) -> Iterator[tuple[Int
     for i in range(len(made)):
         prompt = made.requests.prompt(i) if isinstance(made.requests, PromptRequests) else join_text(made, i)
         if isinstance(prompt, str) and encode is None:
-            text = prompt.encode()
+            text = prompt.encode("utf-8", "surrogatepass")
             words = np.frombuffer(text[: len(text) // _BLOCK_BYTES * _BLOCK_BYTES], "<i8")
             yield _hash_blocks(words, _BLOCK_BYTES // 8), -(-len(text) // _LETTER_BYTES), False
             continue

@@ -39,6 +39,17 @@ def test_a_trace_is_described_in_80_columns(capsys: pytest.CaptureFixture[str]) 
     assert [line for line in printed.splitlines() if len(line) > 80] == []
 
 
+def test_its_help_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        describe("--help")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("usage: loadgen data describe [FILE] [AGAINST]")
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def test_one_workload_is_compared_with_another(capsys: pytest.CaptureFixture[str]) -> None:
     assert describe(AZURE, MOONCAKE, "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -212,6 +212,16 @@ def test_an_axis_says_when_it_is_logarithmic(x_log: bool, label: str) -> None:
     assert [text.text for text in root.iter("text") if text.get("data-part") == "u"] == [label]
 
 
+def test_a_logarithmic_y_axis_has_all_that_is_above_0() -> None:
+    values = np.array([0.0, 0.1, 100.0])
+    found, root = data(Panel("k", "t", "s", "ratio", curves=(Curve("c", X, values),), y_log=True))
+    low, high, *_, log = found["axes"][1]  # type: ignore[index]
+    assert (low, high, log) == (pytest.approx(-1.12), pytest.approx(2.12), 1)
+    ticks = [text.text for text in root.iter("text") if text.get("data-part") == "y"]
+    assert ticks == ["0.1", "1", "10", "100"]
+    assert "ratio (log)" in [text.text for text in root.iter("text")]
+
+
 def test_spans_are_their_rows() -> None:
     begin, end = np.array([0.0, 1.0]), np.array([1.0, 3.0])
     found, _ = data(Panel("k", "t", "s", spans=(Spans("failed", Tone.FAILED, begin, end, begin + 1),)))
