@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, End, ScriptedServer, chunk, token, usage
 from loadgen.transport.failure import FailureKind
@@ -56,11 +56,13 @@ class Fault:
     stall_s: float = STALL_S
     request_s: float = 0.0
     answer_bytes: int = 0  # the most that an answer may have; 0: as it is by default
+    api: str = "completions"
+    whole: Sequence[bytes] = field(default_factory=lambda: WHOLE)  # the events of an answer in order
 
     def script(self, asked: Asked) -> Answer:
         """What the server does: the fault to every third request, the whole answer to the others."""
         if not meets(index_of(asked)):
-            return whole_answer()
+            return events(*self.whole)
         return self.answer(asked) if callable(self.answer) else self.answer
 
     def over(self, transport: str) -> Ending:

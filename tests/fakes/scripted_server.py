@@ -23,7 +23,7 @@ from loadgen.transport.capture import Capture, Counters, Health, Inbox, Outbox, 
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Job, Listed, Target, Transport
-from loadgen.wire.openai import Completions
+from loadgen.wire.openai import Completions, Dialect
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
@@ -296,9 +296,9 @@ LAST = b"0\r\n\r\n"
 PING = b": ping\n\n"
 
 
-def records(driven: Driven) -> list[Record]:
-    """What came of each request."""
-    decoder = Decoder(Completions(), streamed=True)
+def records(driven: Driven, dialect: Dialect | None = None) -> list[Record]:
+    """What came of each request, of completions by default."""
+    decoder = Decoder(dialect or Completions(), streamed=True)
     return [decoder.decode(capture) for capture in driven.captures]
 
 

@@ -36,6 +36,8 @@ ODD = [
     *(b"data:", b"data: \n\n", b"event: error\n", b"error: no\n\n", b"data: [DONE]\n\n", b"ffffffff\r\n"),
     *(b'"finish_reason":"error"', b'"error":{}', b'"detail":"no"', b'"index":7', b'"token_ids":[1,2]'),
     *(b'"completion_tokens":2000000000', b'"cached_tokens":99', b'"metrics":{"queue_time_ms":1e308}'),
+    *(b'"output_tokens":2000000000', b'"cache_read_input_tokens":99', b'"stop_reason":"refusal"'),
+    *(b'"type":"error"', b'"type":"message_start"', b'"type":"message"', b'"delta":7', b'"text":5'),
     b"HTTP/1.1 200 OK\r\n",
 ]
 
@@ -68,7 +70,7 @@ def said(record: Record) -> dict[str, Any]:
 def test_there_are_recorded_answers_of_each_api() -> None:
     assert len(NAMES) > 80
     assert {kind_of(name) for name in NAMES} == {
-        (api, streamed) for api in range(3) for streamed in (True, False)
+        (api, streamed) for api in range(len(APIS)) for streamed in (True, False)
     }
 
 

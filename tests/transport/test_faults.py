@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders import made_cases
+from builders import made_cases, recorded
 from builders.loops import loop_over
 from fakes import faults_table
 from fakes.faults import (
@@ -51,7 +51,7 @@ from loadgen.report.run_directory import Result
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.wire.openai import Completions
+from loadgen.wire.openai import Dialect
 
 FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
 OF_CONNECTIONS = [fault for fault in FAULTS if re.match("closed|reset|half-closed", fault.name)]
@@ -90,15 +90,16 @@ def play(fault: Fault, transport: str, server: FaultyServer | VirtualServer) -> 
     )
     if fault.answer_bytes:
         limits = replace(limits, answer_bytes=fault.answer_bytes)
+    dialect = recorded.APIS[fault.api]
     with server:
-        job = job_of(server.target(), fault.requests, 1, limits=limits, token_seen=Completions().has_token)
+        job = job_of(server.target(), fault.requests, 1, limits=limits, token_seen=dialect.has_token)
         driven = drive(job, transport, server if isinstance(server, VirtualServer) else None)
-    return judged(driven, fault.requests)
+    return judged(driven, fault.requests, dialect)
 
 
-def judged(driven: Driven, requests: int) -> Played:
+def judged(driven: Driven, requests: int, dialect: Dialect | None = None) -> Played:
     """The run with its figures and doubts."""
-    rows = records(driven)
+    rows = records(driven, dialect)
     for row in rows:
         row.planned_input, row.planned_output = INPUT, OUTPUT
     workload = {"input_len": INPUT, "output_len": OUTPUT, "num_prompts": requests, "max_concurrency": 1}

@@ -65,10 +65,10 @@ class Block(msgspec.Struct, gc=False):
     """A block of content as it begins, what an event adds to one, or how the message ended."""
 
     type: str = ""
-    text: Any = None
-    thinking: Any = None
-    partial_json: Any = None
-    name: Any = None
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    name: str | None = None
     stop_reason: str | None = None
 
     def make_delta(self) -> Delta:
@@ -77,18 +77,16 @@ class Block(msgspec.Struct, gc=False):
         A signature and a citation add no text.
         """
         if self.type == "text_delta":
-            return Delta(content=_read_text(self.text))
+            return Delta(content=self.text)
         if self.type == "thinking_delta":
-            return Delta(reasoning=_read_text(self.thinking))
+            return Delta(reasoning=self.thinking)
         return Delta(tool_calls=self.partial_json if self.type == "input_json_delta" else None)
 
     def make_beginning(self) -> Delta | None:
         """Make the delta of a block that begins with a text or a tool's name; None: with neither."""
         if self.type in _NAMED:
             return Delta(tool_calls=self.name)
-        if text := _read_text(self.text):
-            return Delta(content=text)
-        return Delta(reasoning=text) if (text := _read_text(self.thinking)) else None
+        return Delta(content=self.text, reasoning=self.thinking) if self.text or self.thinking else None
 
 
 class BegunMessage(msgspec.Struct, gc=False):
@@ -128,10 +126,6 @@ class MessageEvent(msgspec.Struct, gc=False):
             case "":
                 return None
         return []  # a ping, an end, or what the API may add
-
-
-def _read_text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _translate_reason(reason: str | None) -> str | None:
