@@ -10,7 +10,6 @@ from fakes.faults import (
     INPUT,
     OUTPUT,
     WHOLE,
-    Answer,
     Ending,
     Fault,
     K,
@@ -22,7 +21,7 @@ from fakes.faults import (
     succeeds,
 )
 from fakes.faults_stream import CUT, EMPTY, NO_JSON, in_band
-from fakes.scripted_server import DONE, HEAD, End, chunk, whole
+from fakes.scripted_server import DONE, HEAD, Answer, End, chunk, whole
 
 
 def event(kind: str, **more: Any) -> bytes:
