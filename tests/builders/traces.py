@@ -18,6 +18,9 @@ AZURE = EXCERPTS / "azure_2023_conv.csv"
 SERVEGEN = EXCERPTS / "servegen_r1_chunk-2-trace.csv"
 WEKA_AGENTS = EXCERPTS / "weka_agents.jsonl"
 TRACELAB = EXCERPTS / "tracelab_rounds.jsonl"
+OTEL_GENAI = EXCERPTS / "otel_genai.jsonl"
+OTEL_OPENINFERENCE = EXCERPTS / "otel_openinference.jsonl"
+OTEL_FAN_IN = EXCERPTS / "otel_fan_in.json"
 SUBJECT = ModelTarget(UNKNOWN, "m", vocab_size=4000)
 
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens

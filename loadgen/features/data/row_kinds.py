@@ -74,8 +74,15 @@ _WANTED = (
 )
 _DECODE = msgspec.json.Decoder(RowObject).decode
 _MOST_HEAD_BYTES = 1 << 20
-# Of Mooncake's and like it, of Weka's, of TraceLab's; of Azure's, BurstGPT's and TraceLab's columns.
-_TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"}, {"round_index", "newly_append_tokens"})
+# Of Mooncake's and like it, Weka's, TraceLab's, spans; columns of Azure's, BurstGPT's and TraceLab's.
+_TRACE_KEYS = (
+    {"timestamp", "input_length"},
+    {"requests"},
+    {"round_index", "newly_append_tokens"},
+    {"resourceSpans"},
+    {"spans"},
+    {"start_time", "end_time", "attributes"},
+)
 _TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"}, {"tool_wait_after_ms"})
 _NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 

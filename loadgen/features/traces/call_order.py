@@ -8,7 +8,8 @@ of them waited for are left out: it follows from the others.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class RecordedCalls:
         self.ends_ns: list[int] = []  # none before its begin
         self.agents: list[int] = []
         self.pauses_ns: list[int] = []  # recorded after the call before it; UNKNOWN_NS: by its times
-        self.tools_ns: list[int] = []  # of the pause, in which tools worked
+        self.tools_ns: dict[int, list[tuple[int, int]]] = {}  # when an agent's tools began and ended
         self.parents, self.roles = [_NONE], [MAIN]
 
     def __len__(self) -> int:
@@ -43,23 +44,20 @@ class RecordedCalls:
         self.roles.append(role)
         return len(self.parents) - 1
 
-    def add(
-        self, begin_ns: int, end_ns: int, agent: int = 0, pause_ns: int = UNKNOWN_NS, tool_ns: int = 0
-    ) -> None:
+    def add(self, begin_ns: int, end_ns: int, agent: int = 0, pause_ns: int = UNKNOWN_NS) -> None:
         """Add a call of an agent."""
         self.begins_ns.append(begin_ns)
         self.ends_ns.append(max(begin_ns, end_ns))
         self.agents.append(agent)
         self.pauses_ns.append(pause_ns)
-        self.tools_ns.append(tool_ns)
 
-    @property
-    def depths(self) -> list[int]:
-        """How many agents are above each agent."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(0 if parent == _NONE else depths[parent] + 1)
-        return depths
+    def list_path(self, agent: int) -> list[int]:
+        """List an agent and those above it, the main line last."""
+        path = []
+        while agent != _NONE:
+            path.append(agent)
+            agent = self.parents[agent]
+        return path
 
 
 class _EndedCalls:
@@ -184,44 +182,85 @@ class SessionTrees:
         self._roles: list[int] = []
         self._names: dict[str, int] = {MAIN: 0}
         self._tools_ns: list[int] = []
+        self._has_tools = False
         self._delays_ns: list[int] = []
-        self.counts: list[int] = []  # calls of each session
 
-    def add(self, calls: RecordedCalls) -> None:
-        """Add a session with calls in the order of their begins, which count from its own begin.
+    def add(self, calls: RecordedCalls) -> list[int]:
+        """Add a session with calls in the order of their begins, and return their lanes.
 
-        A call's delay is its recorded pause if it waits for one call of its own agent alone; else the time
-        from the latest end of those that it waits for, or of a root from the session's begin.
+        Times count from the session's begin. A call's delay is its recorded pause if it waits for one call of
+        its own agent alone; else the time from the latest end of those that it waits for, or of a root from
+        the session's begin. The part of it counts as tools' in which any tool of its agent worked.
         """
-        first = len(self._before)
-        depths = calls.depths
         ends_ns = [end_ns // self._grid_ns * self._grid_ns for end_ns in calls.ends_ns]
-        order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
-        for i, before in enumerate(order):
+        first, depths = len(self._before), [len(calls.list_path(i)) - 1 for i in range(len(calls.parents))]
+        for i, before in enumerate(_order_calls(calls, ends_ns)):
             self._before.append([first + earlier for earlier in before])
             agent, delay_ns = calls.agents[i], calls.pauses_ns[i]
-            alone = [calls.agents[earlier] for earlier in before] == [agent]
-            if delay_ns == UNKNOWN_NS or not alone:
-                since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
+            since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
+            if delay_ns == UNKNOWN_NS or [calls.agents[earlier] for earlier in before] != [agent]:
                 delay_ns = max(0, calls.begins_ns[i] - since_ns)
+            worked_ns = measure_union_ns(calls.tools_ns.get(agent, ()), since_ns, calls.begins_ns[i])
             self._delays_ns.append(delay_ns)
-            self._tools_ns.append(min(calls.tools_ns[i], delay_ns))
+            self._tools_ns.append(min(worked_ns, delay_ns))
             self._depths.append(depths[agent])
             self._roles.append(self._names.setdefault(calls.roles[agent], len(self._names)))
-        self._lanes += assign_lanes(calls.begins_ns, ends_ns, calls.agents)
-        self.counts.append(len(calls))
+        self._has_tools = self._has_tools or bool(calls.tools_ns)
+        lanes = assign_lanes(calls.begins_ns, ends_ns, calls.agents)
+        self._lanes += lanes
+        return lanes
 
-    def make(self, tools: bool) -> tuple[Waits, Int64]:
-        """Make the waits of all calls, with the tools' times if those are recorded, and the delays (ns)."""
+    def make(self) -> tuple[Waits, Int64]:
+        """Make the waits of all calls, with the tools' times if any are recorded, and the delays (ns)."""
         waits = make_waits(
             self._before,
             self._lanes,
             self._depths,
             self._roles,
             tuple(self._names),
-            self._tools_ns if tools else None,
+            self._tools_ns if self._has_tools else None,
         )
         return waits, np.array(self._delays_ns, np.int64)
+
+
+def _order_calls(calls: RecordedCalls, ends_ns: Sequence[int]) -> list[list[int]]:
+    """Find what each call of a session waited for.
+
+    An agent that makes no call itself runs its sub-agents as a program does: one that began after calls of
+    another had ended waited for them.
+    """
+    order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
+    silent = set(calls.parents) - set(calls.agents) - {_NONE}
+    return _order_programs(calls, ends_ns, order, silent) if silent else order
+
+
+def _order_programs(
+    calls: RecordedCalls, ends_ns: Sequence[int], order: list[list[int]], silent: set[int]
+) -> list[list[int]]:
+    """Return the order with what sub-agents of `silent` agents waited for of one another, at their begins."""
+    paths = [calls.list_path(agent) for agent in range(len(calls.parents))]
+    firsts: dict[int, int] = {}
+    reached: list[int] = []  # bits: the calls that each call waits for, directly or not
+    found = []
+    for i, agent in enumerate(calls.agents):
+        path, before = paths[agent], set(order[i])
+        for inner, outer in pairwise(path):
+            begin_ns = calls.begins_ns[firsts.setdefault(inner, i)]
+            if outer not in silent or any(inner in paths[calls.agents[call]] for call in before):
+                continue
+            before |= {
+                call
+                for call in range(i)
+                if ends_ns[call] <= begin_ns
+                and outer in paths[calls.agents[call]]
+                and inner not in paths[calls.agents[call]]
+            }
+        covered = 0
+        for call in before:
+            covered |= reached[call]
+        found.append(sorted(call for call in before if not covered >> call & 1))
+        reached.append(covered | sum(1 << call for call in before))
+    return found
 
 
 def reorder_waits(waits: Waits, order: Int64) -> Waits:
@@ -237,3 +276,13 @@ def reorder_waits(waits: Waits, order: Int64) -> Waits:
     tool_ns = None if waits.tool_ns is None else waits.tool_ns[order]
     lanes, depths, roles = waits.lanes[order], waits.depths[order], waits.roles[order]
     return Waits(starts, places[waits.before[at]], lanes, depths, roles, waits.role_names, tool_ns)
+
+
+def measure_union_ns(spans_ns: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
+    """Measure how much of the time from `begin_ns` to `end_ns` lies in at least one of the spans."""
+    total, reached = 0, begin_ns
+    for begin, end in sorted(spans_ns):
+        last = min(end, end_ns)
+        total += max(0, last - max(begin, reached))
+        reached = max(reached, last)
+    return total

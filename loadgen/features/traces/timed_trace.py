@@ -84,7 +84,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     _check_api(inputs)
     trace = _read_rows(inputs.profile)
 
-    def make(picked: TraceSelection, held: int) -> MadeRequests:
+    def make(picked: TraceSelection, held: object) -> MadeRequests:
         content, source, notes = _make_content(inputs)
         made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
         cut_apart = isinstance(content, PythonHashContent)

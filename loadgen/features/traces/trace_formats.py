@@ -15,6 +15,7 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import servegen, trace_rows, tracelab, weka
+from loadgen.features.traces.otel import otel_sessions, span_file
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
@@ -27,8 +28,16 @@ _AZURE = SheetColumns("TIMESTAMP", "ContextTokens", "GeneratedTokens", dated=Tru
 _BURSTGPT = SheetColumns("Timestamp", "Request tokens", "Response tokens")
 _HASHED = {"timestamp", "input_length", "output_length"}
 # The keys, or columns, of a first row, by which a format of sessions is known.
-_SESSION_KEYS = {"weka": {"requests"}, "tracelab": {"round_index", "newly_append_tokens"}}
+_SESSION_KEYS = (
+    ("weka", {"requests"}),
+    ("tracelab", {"round_index", "newly_append_tokens"}),
+    ("otel", {span_file.EXPORT}),
+    ("otel", {span_file.TRACE}),
+    ("otel", {"start_time", "end_time", "attributes"}),
+)
+_SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
 _SESSION_COLUMNS = {"tracelab": {*tracelab.COLUMNS}}
+_HEAD_BYTES = 4096
 _GIVE = "give --trace-format"
 
 
@@ -61,6 +70,9 @@ FORMATS = {
     "weka": TraceKind("seconds", read=lambda source: weka.read_weka(source.path, FLAG), closed=True),
     "tracelab": TraceKind(
         "dates", read=lambda source: tracelab.read_tracelab(source.path, FLAG), closed=True
+    ),
+    "otel": TraceKind(
+        "dates, or nanoseconds", read=lambda source: otel_sessions.read_otel(source.path, FLAG), closed=True
     ),
     "servegen": TraceKind(
         "seconds",
@@ -100,9 +112,9 @@ def recognise_format(path: str) -> str:
 def _find_sessions(file: OpenedFile) -> str:
     """Return the format of a file by the keys of its first row alone, where that is of sessions; else "".
 
-    JSON over many lines is weka's.
+    JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
     """
-    row = b""
+    row, head = b"", file.read(file.begin, _HEAD_BYTES)
     for _, chunk in file.read_chunks():
         row = (row + chunk).lstrip()
         if b"\n" in row or len(row) > MOST_ROW_BYTES:
@@ -114,8 +126,8 @@ def _find_sessions(file: OpenedFile) -> str:
     try:
         keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     except NOT_JSON:
-        return "weka"
-    return next((name for name, own in _SESSION_KEYS.items() if keys >= own), "")
+        return "otel" if any(name in head for name in _SPAN_NAMES) else "weka"
+    return next((name for name, own in _SESSION_KEYS if keys >= own), "")
 
 
 def choose_replay(keys: Mapping[str, Any]) -> str:

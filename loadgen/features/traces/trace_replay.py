@@ -14,10 +14,12 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
+from loadgen.features.traces.message_requests import MessageRequests
 from loadgen.features.traces.trace_blocks import (
     BlockContent,
     GrownContent,
     IdTexts,
+    PrefixReuse,
     find_growth_reuse,
     find_prefix_reuse,
 )
@@ -26,7 +28,7 @@ from loadgen.features.traces.trace_rows import Hashes, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.features.traces.trace_sessions import TraceSessions
 from loadgen.plan.model_files import find_vocabulary
-from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
+from loadgen.plan.planned_requests import DataFacts, PromptRequests, Requests, Turns, fingerprint
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import (
     FIRST_WORD,
@@ -44,6 +46,13 @@ _BITS = 2**64
 
 IDS = "ids"
 _PIECE = 4096  # rows whose hashes are hashed at once
+_NO_LENGTHS = (
+    "--trace {file}: has calls whose prompts are recorded as messages, without their tokens, and requests go "
+    "to {path}: use --backend openai-chat"
+)
+_NOT_SENT = (
+    "the recorded messages are not sent, but prompts of their lengths: --backend openai-chat sends them"
+)
 _NOT_LIVE = (
     "--assistant live sends the server's answers back, and the prompts of {file} are made of lengths alone, "
     "without messages: leave it out"
@@ -53,8 +62,8 @@ _NOT_LIVE = (
 class MadeRequests(msgspec.Struct, frozen=True):
     """The requests made of a trace's selected rows, and what to report of their prompts."""
 
-    requests: ReplayedRequests
-    hashes: Hashes  # of which equal ones are equal prompts in a prefix cache
+    requests: Requests
+    hashes: Hashes | None = None  # of which equal ones are equal prompts in a prefix cache; None: not known
     ids_source: str = ""
     text: str = ""
     notes: tuple[str, ...] = ()
@@ -72,13 +81,13 @@ def replay(
     inputs: PlanInputs,
     trace: TraceRows,
     named: tuple[str, str],
-    make: Callable[[TraceSelection, int], MadeRequests],
+    make: Callable[[TraceSelection, int | Turns], MadeRequests],
 ) -> SourcedRequests:
     """Make requests of the trace's rows that a profile selects, with their times or sessions.
 
     `named` are the source of requests and the trace's format. `make` is called with the selected rows, and
-    with how many they were before --duration cut them, and makes their requests. Without its own times a
-    trace has no due times. Raises UsageError.
+    with their turns, or with how many they were before --duration cut them; it makes their requests. Without
+    its own times a trace has no due times. Raises UsageError.
     """
     profile, (kind, name) = inputs.profile, named
     window, closed = TraceWindow.parse(profile.trace_window), profile.trace_replay == CLOSED
@@ -91,29 +100,25 @@ def replay(
         rng = make_arrival_rng(inputs.stream)
         schedule = TraceSchedule.make(trace, picked.places, profile, window, name, rng)
         picked = picked.take_first(len(schedule.offsets_ns))
-    made = make(picked, held)
+    made = make(picked, held if sessions is None else sessions.turns)
     if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
         raise UsageError(_NOT_LIVE.format(file=trace.file))
-    sent = made.requests
-    if trace.growth is None:
-        reuse = find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
-    else:
-        reuse = find_growth_reuse(trace.growth, picked.places, sent.input_lens)
+    reuse = _find_reuse(trace, picked, made)
     facts = DataFacts(
         kind=kind,
         file=trace.file,
         file_digest=trace.digest,
         rows=trace.file_rows,
         sent=len(picked.places),
-        repeated=reuse.repeated,
+        repeated=0 if reuse is None else reuse.repeated,
         skipped={**trace.skipped, **picked.skipped},
         clipped=picked.clipped,
         text=made.text,
-        reusable_tokens=int(reuse.tokens.sum()),
+        reusable_tokens=None if reuse is None else int(reuse.tokens.sum()),
         schedule=None if schedule is None else schedule.facts,
     )
     return SourcedRequests(
-        sent,
+        made.requests,
         facts,
         None if schedule is None else schedule.offsets_ns,
         ids_source=made.ids_source,
@@ -128,11 +133,35 @@ def replay(
     )
 
 
-def _make_replayed(inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int) -> MadeRequests:
-    """Make the requests of selected rows, as ids or words, with a note if `held` is below the most wanted."""
+def _find_reuse(trace: TraceRows, picked: TraceSelection, made: MadeRequests) -> PrefixReuse | None:
+    """Compute what a prefix cache could reuse of the requests; None where it is not known."""
+    sent = made.requests
+    if made.hashes is None or not isinstance(sent, ReplayedRequests):
+        return None
+    if trace.growth is not None:
+        return find_growth_reuse(trace.growth, picked.places, sent.input_lens)
+    return find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
+
+
+def _make_replayed(
+    inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int | Turns
+) -> MadeRequests:
+    """Make the requests of selected rows, as messages where they are recorded, else as ids or words.
+
+    `held` is their turns, or how many there were, with a note if that is below the most wanted. Raises
+    UsageError for messages without lengths in an API that takes none.
+    """
     subject, most, notes = inputs.subject, inputs.most, list[str]()
-    if most is not None and held < most:
-        notes.append(f"the trace has {held} of the {most} requests that were asked for")
+    if most is not None and (count := held if isinstance(held, int) else len(picked.places)) < most:
+        notes.append(f"the trace has {count} of the {most} requests that were asked for")
+    if trace.messages is not None and inputs.dialect.chat:
+        turns = None if isinstance(held, int) else held
+        told = MessageRequests(trace, trace.messages, picked, turns)
+        return MadeRequests(told, text="the recorded messages", notes=tuple(notes))
+    if (picked.input_lens <= 0).any():
+        raise UsageError(_NO_LENGTHS.format(file=trace.file, path=inputs.dialect.path))
+    if trace.messages is not None:
+        notes.append(_NOT_SENT)
     form = choose_form(inputs.profile, subject, inputs.dialect)
     # Of two traces without hashes, sent to one server with one seed, row 1 is not the same prompt.
     seed, own_seed = (inputs.stream.key(part) % _BITS for part in ("blocks", f"own {trace.digest}"))

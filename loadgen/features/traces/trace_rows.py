@@ -7,7 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -40,6 +40,22 @@ FAILED = "failed when recorded: no token was answered"
 EMPTY = "no token in the prompt"
 
 
+class RecordedMessages(Protocol):
+    """What the requests of a trace said, read when it is needed."""
+
+    def reorder(self, order: Int64) -> RecordedMessages:
+        """Return the messages of rows in another order, of which `order` is each one's earlier index."""
+
+    def read_prompt(self, row: int) -> list[dict[str, Any]]:
+        """Return the messages of a row's prompt, as chat has them; [] where there are none."""
+
+    def read_answer(self, row: int) -> str:
+        """Return the text of a row's recorded answer; "" where it has none."""
+
+    def read_tools(self, row: int) -> list[dict[str, Any]]:
+        """Return the tools that a row offers, as chat has them; [] without any."""
+
+
 class TraceRows(msgspec.Struct, frozen=True):
     """The requests of a trace, in the order in which they came.
 
@@ -64,6 +80,7 @@ class TraceRows(msgspec.Struct, frozen=True):
     waits: Waits | None = None  # what each waits for, by index; None: not known, each has its time alone
     delays_ns: Int64 | None = None  # int64[rows], before each, as `Turns` has them; None without `waits`
     growth: Growth | None = None  # in place of hashes: which earlier row each prompt begins with
+    messages: RecordedMessages | None = None  # of all rows; None: of none, or not of all
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -90,6 +107,7 @@ def sort_by_time(rows: TraceRows) -> TraceRows:
         waits=None if rows.waits is None else reorder_waits(rows.waits, order),
         delays_ns=None if rows.delays_ns is None else rows.delays_ns[order],
         growth=None if rows.growth is None else rows.growth.reorder(order),
+        messages=None if rows.messages is None else rows.messages.reorder(order),
     )
 
 

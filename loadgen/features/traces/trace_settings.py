@@ -23,7 +23,17 @@ from loadgen.settings.setting import (
 )
 
 TraceFormat = Literal[
-    "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed", "tracelab"
+    "",
+    "mooncake",
+    "bailian",
+    "azure-2023",
+    "azure-2024",
+    "burstgpt",
+    "weka",
+    "servegen",
+    "timed",
+    "tracelab",
+    "otel",
 ]
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}

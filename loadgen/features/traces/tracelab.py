@@ -100,11 +100,13 @@ def read_tracelab(path: str, flag: str) -> TraceRows:
         trees.add(calls)
         for each, begin_ns in zip(kept, calls.begins_ns, strict=True):
             growth.add(number, each.input_len, each.kept, each.shared)
-            columns.append((begin_ns, each.input_len, each.output_len, each.number, number))
+            columns.append(
+                (kept[0].begin_ns + begin_ns, each.input_len, each.output_len, each.number, number)
+            )
     if not columns:
         raise lines.file.refusal("no round has tokens in its prompt and in its answer")
     times, inputs, outputs, numbers, of = np.array(columns, np.int64).T
-    waits, delays_ns = trees.make(tools=True)
+    waits, delays_ns = trees.make()
     return sort_by_time(
         TraceRows(
             times, inputs, outputs, numbers, *make_no_hashes(len(columns)), path, lines.digest(),
@@ -117,30 +119,19 @@ def read_tracelab(path: str, flag: str) -> TraceRows:
 
 
 def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
-    """Return the calls of a session, each after the end of the one before it, with the tools' times between.
-
-    A tool's time is the part of a pause in which any tool of the round before worked.
-    """
-    calls = RecordedCalls()
-    end_ns, tools_ns, wait_ns = rounds[0].begin_ns, list[tuple[int, int]](), UNKNOWN_NS
+    """Return the calls of a session, each after the end of the one before it, and the times of its tools."""
+    calls, begun_ns = RecordedCalls(), rounds[0].begin_ns
+    tools_ns = calls.tools_ns.setdefault(0, [])
+    end_ns, wait_ns = 0, UNKNOWN_NS
     for each in rounds:
-        begin_ns = max(each.begin_ns, end_ns)
-        worked_ns = measure_union_ns(tools_ns, end_ns, begin_ns)
+        begin_ns = max(each.begin_ns - begun_ns, end_ns)
         if wait_ns != UNKNOWN_NS:
-            begin_ns, worked_ns = end_ns + wait_ns, wait_ns
-        calls.add(begin_ns, each.end_ns, pause_ns=begin_ns - end_ns, tool_ns=worked_ns)
-        end_ns, tools_ns, wait_ns = calls.ends_ns[-1], each.tools_ns, each.wait_after_ns
+            begin_ns = end_ns + wait_ns
+            tools_ns.append((end_ns, begin_ns))
+        calls.add(begin_ns, each.end_ns - begun_ns)
+        end_ns, wait_ns = calls.ends_ns[-1], each.wait_after_ns
+        tools_ns += [(begin - begun_ns, end - begun_ns) for begin, end in each.tools_ns]
     return calls
-
-
-def measure_union_ns(spans_ns: list[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
-    """Measure how much of the time from `begin_ns` to `end_ns` lies in at least one of the spans."""
-    total, reached = 0, begin_ns
-    for begin, end in sorted(spans_ns):
-        last = min(end, end_ns)
-        total += max(0, last - max(begin, reached))
-        reached = max(reached, last)
-    return total
 
 
 def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:

@@ -101,7 +101,7 @@ def read_weka(path: str, flag: str) -> TraceRows:
     if not kept:
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
     hashes, starts = _join_hashes(lines, kept)
-    waits, delays_ns = trees.make(tools=False)
+    waits, delays_ns = trees.make()
     numbers = np.array([sent.number for sent in kept], np.int64)
     left_out = found - len(kept)
     rows = TraceRows(

@@ -108,19 +108,43 @@ def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     calls.add(0, 2)
     calls.add(3, 5, agent, pause_ns=9)  # it waits for another agent's call: its pause is of its own line
     calls.add(3, 4)
-    calls.add(6, 8, pause_ns=4, tool_ns=3)
-    calls.add(9, 9, agent, pause_ns=1, tool_ns=3)
+    calls.add(6, 8, pause_ns=4)
+    calls.add(9, 9, agent, pause_ns=1)
+    calls.tools_ns = {0: [(4, 9)], agent: [(1, 7), (8, 12)]}
     trees = SessionTrees()
+    assert trees.add(calls) == [0, 1, 0, 0, 1]
     trees.add(calls)
-    trees.add(calls)
-    waits, delays_ns = trees.make(tools=True)
+    waits, delays_ns = trees.make()
     assert delays_ns.tolist() == [0, 1, 1, 1, 1] * 2
     assert waits.tool_ns is not None
-    assert waits.tool_ns.tolist() == [0, 0, 0, 1, 1] * 2
+    assert waits.tool_ns.tolist() == [0, 1, 0, 1, 1] * 2
     assert waits.list_before(8) == [6, 7]
     assert waits.role_names == ("main", "explore")
     assert waits.depths.tolist() == [0, 1, 0, 0, 1] * 2
     waits.check(np.array([0, 5, 10]))
+
+
+@pytest.mark.parametrize(
+    ("calls", "order"),
+    [
+        pytest.param([(0, 2, 1), (3, 5, 2), (6, 7, 2)], [[], [0], [1]], id="one after another"),
+        pytest.param([(0, 2, 1), (1, 3, 2), (3, 4, 1)], [[], [], [0]], id="side by side"),
+        pytest.param([(0, 2, 1), (1, 3, 2), (4, 5, 3), (4, 6, 3)], [[], [], [0, 1], [0, 1]], id="joined"),
+        pytest.param([(0, 9, 1), (1, 3, 2), (5, 6, 3), (7, 8, 2)], [[], [], [1], [1]], id="under way"),
+    ],
+)
+def test_an_agent_that_calls_nothing_runs_its_own_in_turn(
+    calls: list[tuple[int, int, int]], order: list[list[int]]
+) -> None:
+    recorded = RecordedCalls()
+    for name in "abc":
+        recorded.add_agent(0, name)
+    for call in calls:
+        recorded.add(*call)
+    trees = SessionTrees()
+    trees.add(recorded)
+    waits, _ = trees.make()
+    assert [waits.list_before(i) for i in range(len(calls))] == order
 
 
 @pytest.mark.long

@@ -1,0 +1,309 @@
+"""OTel sessions: a file of spans as a trace: calls of models, their agents, and the tools between them.
+
+A session is a conversation, where the spans name one, else a trace. Only leaves count: a span that counts
+tokens which spans below it count too is left out. The outermost agent's span is the main line, one inside it
+a sub-agent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base import parsing
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import MS_NS
+from loadgen.base.json_lines import Lines
+from loadgen.base.text import clean_line, format_count
+from loadgen.features.traces.call_order import RecordedCalls, SessionTrees
+from loadgen.features.traces.otel import chat_messages, span_names
+from loadgen.features.traces.otel.span_file import Span, SpanFile
+from loadgen.features.traces.otel.span_names import Operation
+from loadgen.features.traces.prompt_growth import GrowthLines
+from loadgen.features.traces.trace_rows import (
+    FAILED,
+    RecordedMessages,
+    TraceRows,
+    make_no_hashes,
+    sort_by_time,
+)
+from loadgen.plan.planned_requests import UNKNOWN_LEN
+
+_MOST_SPANS = 5_000_000  # 2 GiB of memory
+_OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
+_MOST_LETTERS = 40  # of a role
+_NO_LENGTH = "a call of a model without its tokens, and without messages"
+_LIMITED = (
+    "of {} no answer's tokens are recorded: they are asked for as many as the call's limit, and by "
+    "--no-ignore-eos end by themselves"
+)
+
+
+class _Kept(msgspec.Struct):
+    """What is kept of a span."""
+
+    id: str
+    parent: str
+    begin_ns: int
+    end_ns: int
+    operation: Operation
+    row: int  # of the file, from 0, and its place there
+    place: int
+    input_len: int
+    output_len: int
+    cached: int | None
+    is_limit: bool  # the length of its answer is its limit
+    messages: bool
+    failed: bool
+    is_remote: bool
+    conversation: str
+    role: str
+    inside: bool = False  # a span below it counts its tokens
+    above: tuple[str, ...] = ()  # the agents' spans that it is in, the outermost first
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is of a model's call, with lengths or messages."""
+        if self.operation is Operation.CALL and self.messages:
+            return True
+        return self.input_len > 0 and self.output_len > 0 and self.operation is not Operation.TOOL
+
+
+def read_otel(path: str, flag: str) -> TraceRows:
+    """Read the calls of models in a file of spans, sorted by time.
+
+    Raises UsageError that names a row and span: one whose parent is missing, or is below it, one that ends
+    before it begins, one that begins before its parent does, and two of one id.
+    """
+    lines = Lines.open(path, flag)
+    file = SpanFile(lines)
+    traces: dict[str, dict[str, _Kept]] = {}
+    count = 0
+    for row, spans in file.read():
+        count += len(spans)
+        if count > _MOST_SPANS:
+            raise lines.file.refusal(f"holds more than {_MOST_SPANS:,} spans: cut out a part of it")
+        _keep_spans(file, row, spans, traces)
+    sessions: dict[str, list[_Kept]] = {}
+    for name, kept in traces.items():
+        _place_spans(file, kept)
+        conversation = next((span.conversation for span in kept.values() if span.conversation), "")
+        sessions.setdefault(conversation or name, []).extend(kept.values())
+    rows = _Rows()
+    for of_session in sessions.values():
+        rows.add_session(of_session)
+    return rows.make(file)
+
+
+def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, dict[str, _Kept]]) -> None:
+    """Add what is kept of a row's spans to those of their traces; raises UsageError."""
+    for place, span in enumerate(spans):
+        if not span.id or not span.trace:
+            raise file.refusal(row, span.id, "has no id, or no trace's id")
+        if span.end_ns < span.begin_ns:
+            early_s = (span.begin_ns - span.end_ns) / 1e9
+            raise file.refusal(row, span.id, f"ends {early_s:g} s before it begins")
+        own = traces.setdefault(span.trace, {})
+        if span.id in own:
+            raise file.refusal(row, span.id, "stands twice in its trace: a span's id is its own")
+        own[span.id] = _keep(span, row, place)
+
+
+def _keep(span: Span, row: int, place: int) -> _Kept:
+    """Return what is kept of a span."""
+    attributes = span.attributes
+    answer = span_names.read_count(attributes, span_names.OUTPUT_TOKENS)
+    limit = span_names.read_count(attributes, span_names.LIMIT)
+    prompt = span_names.read_count(attributes, span_names.INPUT_TOKENS)
+    length = answer if answer is not None else limit
+    return _Kept(
+        span.id,
+        span.parent,
+        span.begin_ns,
+        span.end_ns,
+        span_names.find_operation(attributes),
+        row,
+        place,
+        min(prompt or UNKNOWN_LEN, parsing.MOST_TOKENS),
+        min(UNKNOWN_LEN if length is None else length, parsing.MOST_TOKENS),
+        span_names.read_count(attributes, span_names.CACHED_TOKENS),
+        answer is None and limit is not None,
+        chat_messages.has_messages(attributes),
+        span.failed,
+        span.is_remote,
+        sys.intern(span_names.read_text(attributes, span_names.CONVERSATION)),
+        sys.intern(clean_line(span_names.read_text(attributes, span_names.AGENT))[:_MOST_LETTERS]),
+    )
+
+
+def _place_spans(file: SpanFile, spans: dict[str, _Kept]) -> None:
+    """Find the agents that each span of a trace is in, and mark spans above those that count the same.
+
+    Raises UsageError for a parent that is missing, not sensible in time, or below its child.
+    """
+    placed: set[str] = set()
+    for span in spans.values():
+        chain = [span]
+        while chain[-1].id not in placed and (parent := _find_parent(file, chain[-1], spans)) is not None:
+            if len(chain) > len(spans):
+                raise file.refusal(span.row, span.id, "is its own ancestor: its parents are a cycle")
+            chain.append(parent)
+        for child, parent in zip(chain[-2::-1], chain[:0:-1], strict=True):
+            own = (parent.id,) if parent.operation is Operation.AGENT else ()
+            child.above = parent.above + own
+        placed.update(each.id for each in chain)
+    for span in spans.values():
+        if not span.counts:
+            continue
+        above = spans.get(span.parent)
+        while above is not None and not above.inside:
+            above.inside = True
+            above = spans.get(above.parent)
+
+
+def _find_parent(file: SpanFile, span: _Kept, spans: dict[str, _Kept]) -> _Kept | None:
+    """Return a span's parent; None for a root, also one whose parent is of another process.
+
+    Raises UsageError for a missing parent, and for one that begins more than 0.1 s after the span.
+    """
+    if not span.parent:
+        return None
+    parent = spans.get(span.parent)
+    if parent is None and span.is_remote:
+        return None
+    if parent is None:
+        raise file.refusal(
+            span.row, span.id, f"has a parent, {span.parent}, that is not in the file: export whole traces"
+        )
+    if span.begin_ns < parent.begin_ns - _OFF_NS:
+        early_s = (parent.begin_ns - span.begin_ns) / 1e9
+        raise file.refusal(
+            span.row, span.id, f"begins {early_s:g} s before its parent: their times are of different clocks"
+        )
+    return parent
+
+
+class _Rows:
+    """The rows of a trace, filled session by session."""
+
+    def __init__(self) -> None:
+        self._trees, self._growth = SessionTrees(), GrowthLines()
+        self._calls: list[_Kept] = []
+        self._sessions: list[int] = []
+        self._skipped: dict[str, int] = {}
+        self._found = self._begun = 0
+
+    def add_session(self, spans: list[_Kept]) -> None:
+        """Add the calls of a session that can be sent; those that cannot are counted."""
+        calls = RecordedCalls()
+        agents = _name_agents(spans, calls)
+        sent = sorted(self._choose_calls(spans), key=lambda span: span.begin_ns)
+        if not sent:
+            return
+        begin_ns = sent[0].begin_ns
+        for span in spans:
+            if span.operation is Operation.TOOL:
+                worked_ns = (span.begin_ns - begin_ns, span.end_ns - begin_ns)
+                calls.tools_ns.setdefault(_find_agent(span, agents), []).append(worked_ns)
+        for span in sent:
+            calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, _find_agent(span, agents))
+        for lane, agent, span in zip(self._trees.add(calls), calls.agents, sent, strict=True):
+            kept = None if span.cached is None else span.cached
+            self._growth.add((self._begun, lane), span.input_len, kept, calls.roles[agent])
+        self._calls += sent
+        self._sessions += [self._begun] * len(sent)
+        self._begun += 1
+
+    def _choose_calls(self, spans: list[_Kept]) -> Iterator[_Kept]:
+        """Yield the spans that are calls of models and can be sent; count those left out, by why."""
+        for span in spans:
+            if span.inside or not (span.counts or span.operation is Operation.CALL):
+                continue
+            self._found += 1
+            if span.failed and span.output_len <= 0:
+                why = FAILED
+            elif not span.counts or span.output_len <= 0:
+                why = _NO_LENGTH
+            else:
+                yield span
+                continue
+            self._skipped[why] = self._skipped.get(why, 0) + 1
+
+    def make(self, file: SpanFile) -> TraceRows:
+        """Make the trace's rows, sorted by time; raises UsageError without any."""
+        lines, calls = file.lines, self._calls
+        if not calls:
+            whys = ", ".join(f"{count} {why}" for why, count in self._skipped.items())
+            raise lines.file.refusal(f"no span is a call of a model with its tokens{whys and f' ({whys})'}")
+        column = _list_columns(calls)
+        known = bool((column["input_len"] > 0).all())
+        waits, delays_ns = self._trees.make()
+        told = all(call.messages for call in calls)
+        limited = sum(call.is_limit for call in calls)
+        return sort_by_time(
+            TraceRows(
+                column["begin_ns"], column["input_len"], column["output_len"],
+                np.array([lines.number(call.row) for call in calls], np.int64),
+                *make_no_hashes(len(calls)), lines.path, lines.digest(),
+                file_rows=self._found,
+                skipped=self._skipped,
+                notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
+                sessions=np.array(self._sessions, np.int64),
+                waits=waits,
+                delays_ns=delays_ns,
+                growth=self._growth.make() if known else None,
+                messages=SpanMessages(file, column["row"], column["place"]) if told else None,
+            )
+        )  # fmt: skip
+
+
+def _list_columns(calls: list[_Kept]) -> dict[str, Int64]:
+    """List fields of calls as columns, int64[calls]."""
+    names = ("begin_ns", "input_len", "output_len", "row", "place")
+    return {name: np.array([getattr(call, name) for call in calls], np.int64) for name in names}
+
+
+def _name_agents(spans: list[_Kept], calls: RecordedCalls) -> dict[tuple[str, ...], int]:
+    """Add the agents of a session to its calls, and return their numbers by the spans that they are in.
+
+    Outermost agents are all the main line.
+    """
+    agents: dict[tuple[str, ...], int] = {(): 0}
+    owners = {span.id: span.role for span in spans if span.operation is Operation.AGENT}
+    for path in sorted({span.above for span in spans}, key=len):
+        for depth in range(1, len(path) + 1):
+            inner = path[:depth]
+            if inner not in agents:
+                role = owners.get(inner[-1]) or "subagent"
+                agents[inner] = 0 if depth == 1 else calls.add_agent(agents[inner[:-1]], role)
+    return agents
+
+
+def _find_agent(span: _Kept, agents: dict[tuple[str, ...], int]) -> int:
+    return agents[span.above]
+
+
+class SpanMessages(RecordedMessages):
+    """The messages of calls, read again from their file when they are needed."""
+
+    def __init__(self, file: SpanFile, rows: Int64, places: Int64) -> None:
+        self._file, self._rows, self._places = file, rows, places
+
+    def reorder(self, order: Int64) -> SpanMessages:
+        return SpanMessages(self._file, self._rows[order], self._places[order])
+
+    def read_prompt(self, row: int) -> list[dict[str, Any]]:
+        return chat_messages.read_prompt(self._read(row).attributes)
+
+    def read_answer(self, row: int) -> str:
+        return chat_messages.read_answer(self._read(row).attributes)
+
+    def read_tools(self, row: int) -> list[dict[str, Any]]:
+        return chat_messages.read_tools(self._read(row).attributes)
+
+    def _read(self, row: int) -> Span:
+        return self._file.read_row(int(self._rows[row]))[int(self._places[row])]

@@ -1,0 +1,333 @@
+"""OTel: spans of agents and models as sessions, whoever wrote them; what cannot be read is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, jsonl, planned, prompts, text
+from loadgen.base.errors import UsageError
+from loadgen.features.traces import trace_formats
+from loadgen.features.traces.otel import chat_messages, span_names
+from loadgen.features.traces.otel.span_names import Operation
+from loadgen.plan.plan import Plan
+
+CHAT: dict[str, Any] = {"backend": "openai-chat"}
+BEGIN_NS = 1_780_000_000_000_000_000
+USED = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 40, "gen_ai.usage.output_tokens": 5}
+
+
+def span(name: str, begin: float, end: float, parent: str | None = None, **attributes: Any) -> dict[str, Any]:
+    """A flat span, of a call of a model unless it has attributes of its own; times in seconds."""
+    times = {key: BEGIN_NS + round(at * 1e9) for key, at in (("start_time", begin), ("end_time", end))}
+    own = attributes or USED
+    return {"trace_id": "t", "span_id": name, "parent_span_id": parent, **times, "attributes": own}
+
+
+def call(name: str, begin: float, end: float, parent: str | None = None, **more: Any) -> dict[str, Any]:
+    return span(name, begin, end, parent, **{**USED, **more})
+
+
+def agent(name: str, begin: float, end: float, parent: str | None = None) -> dict[str, Any]:
+    return span(
+        name, begin, end, parent, **{"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name}
+    )
+
+
+def tool(name: str, begin: float, end: float, parent: str | None = None) -> dict[str, Any]:
+    return span(name, begin, end, parent, **{"gen_ai.operation.name": "execute_tool"})
+
+
+def made(tmp_path: Path, *spans: dict[str, Any], **keys: Any) -> Plan:
+    return planned(jsonl(tmp_path, [{"trace_id": "t", "spans": list(spans)}]), **keys)
+
+
+def list_waits(of: Plan) -> list[list[int]]:
+    assert of.turns is not None
+    assert of.turns.waits is not None
+    of.turns.waits.check(of.turns.begins)
+    return [of.turns.waits.list_before(i) for i in range(len(of))]
+
+
+@loop_over("path", [OTEL_GENAI, OTEL_OPENINFERENCE])
+def test_two_instrumentations_of_one_agent_are_one_tree(path: Path) -> None:
+    assert trace_formats.recognise_format(str(path)) == "otel"
+    plan = planned(path, **CHAT)
+    assert plan.turns is not None
+    assert plan.turns.waits is not None
+    waits = list_waits(plan)
+    assert waits[:2] == [[], [0]]
+    assert waits[2:4] == [[1], [1]]
+    assert sorted(map(tuple, waits[4:6])) == [(2,), (3,)]
+    assert waits[6] == [4, 5]
+    assert plan.turns.waits.depths.tolist() == [0, 0, 1, 1, 1, 1, 0]
+    assert plan.turns.waits.role_names == ("main", "explorer")
+    assert plan.turns.waits.tool_ns is not None
+    assert plan.turns.waits.tool_ns[1] > 14e6
+    body = plan.payload(6)
+    roles = [message["role"] for message in body["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert body["messages"][2]["tool_calls"][0]["function"]["name"] == "search"
+    assert body["messages"][3]["tool_call_id"] == "call_1"
+    assert plan.payload(0)["tools"][0]["function"]["name"] == "search"
+    assert "tools" not in plan.payload(2)
+
+
+def test_both_instrumentations_say_the_same() -> None:
+    one, other = (planned(path, **CHAT) for path in (OTEL_GENAI, OTEL_OPENINFERENCE))
+    for i in (0, 1, 6):
+        said, also = (
+            [(message["role"], message["content"]) for message in of.payload(i)["messages"]]
+            for of in (one, other)
+        )
+        assert said == also
+
+
+def test_calls_of_one_agent_at_once_are_on_two_lanes() -> None:
+    plan = planned(OTEL_FAN_IN, **CHAT)
+    assert list_waits(plan) == [[], [0], [0], [1, 2]]
+    assert plan.turns is not None
+    assert plan.turns.waits is not None
+    assert (plan.turns.delays_ns / 1e9).tolist() == [0, 0.5, 1, 1]
+    assert plan.requests.output_lens.tolist() == [500, 500, 500, 1500]
+    assert any(note.startswith("of 4 calls no answer's tokens are recorded") for note in plan.notes)
+    assert len(plan.payload(3)["messages"]) == 7
+
+
+def test_a_live_answer_takes_the_place_of_the_recorded_one() -> None:
+    plan = planned(OTEL_FAN_IN, **CHAT, assistant="live")
+    assert plan.turns is not None
+    assert plan.turns.waits is not None
+    lanes = plan.turns.waits.lanes
+    before = [i for i in range(3) if lanes[i] == lanes[3]]
+    live = [{"role": "assistant", "content": f"live {i}"} for i in before]
+    messages = json.loads(plan.body_after(3, live))["messages"]
+    recorded = plan.payload(3)["messages"]
+    changed = {place for place in range(7) if messages[place] != recorded[place]}
+    assert [messages[place]["content"] for place in sorted(changed)] == [f"live {i}" for i in before]
+    assert changed == {1 + 2 * i for i in before}
+
+
+def test_without_chat_prompts_have_the_recorded_lengths(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="use --backend openai-chat"):
+        planned(OTEL_FAN_IN)
+    plan = planned(OTEL_GENAI)
+    assert [len(prompt) for prompt in prompts(plan)] == plan.requests.input_lens.tolist()
+    assert any("--backend openai-chat sends them" in note for note in plan.notes)
+
+
+def test_prompts_of_lengths_grow_along_a_lane(tmp_path: Path) -> None:
+    cached: dict[str, Any] = {"gen_ai.usage.cache_read.input_tokens": 24}
+    long: dict[str, Any] = {"gen_ai.usage.input_tokens": 60}
+    plan = made(
+        tmp_path,
+        call("a", 0, 1),
+        call("b", 2, 3, **long),
+        call("c", 4, 5),  # shorter: nothing is known to be shared
+        call("d", 6, 7, **cached),
+    )
+    found = [np.array(prompt) for prompt in prompts(plan)]
+    assert [len(prompt) for prompt in found] == [40, 60, 40, 40]
+    assert (found[0] == found[1][:40]).all()
+    assert (found[1][:4] != found[2][:4]).any()
+    assert (found[2][:24] == found[3][:24]).all()
+    assert (found[2][24:28] != found[3][24:28]).any()
+    assert plan.facts.reusable_tokens == 32 + 16
+
+
+@loop_over(
+    ("spans", "waits", "roles"),
+    [
+        pytest.param(
+            [agent("main", 0, 9), call("a", 0, 1, "main"), agent("x", 1, 5, "main"), call("b", 1, 3, "x"),
+             call("c", 2, 4, "main"), call("d", 5, 6, "main")],
+            [[], [0], [0], [1, 2]], ["main", "x", "main", "main"], id="a sub-agent",
+        ),
+        pytest.param(
+            [agent("flow", 0, 9), agent("x", 0, 2, "flow"), call("a", 0, 1, "x"), agent("y", 3, 5, "flow"),
+             call("b", 3, 4, "y")],
+            [[], [0]], ["x", "y"], id="agents in turn",
+        ),
+        pytest.param(
+            [call("outer", 0, 5), call("a", 0, 1, "outer"), call("b", 2, 3, "outer")],
+            [[], [0]], ["main", "main"], id="a wrapper is not counted twice",
+        ),
+        pytest.param(
+            [span("http", 0, 5, other=1), call("a", 0, 1, "http"), call("b", 1, 3, "http")],
+            [[], [0]], ["main", "main"], id="any parent",
+        ),
+    ],
+)  # fmt: skip
+def test_agents_and_leaves_of_a_trace(
+    tmp_path: Path, spans: list[dict[str, Any]], waits: list[list[int]], roles: list[str]
+) -> None:
+    plan = made(tmp_path, *spans)
+    assert list_waits(plan) == waits
+    assert plan.turns is not None
+    assert plan.turns.waits is not None
+    assert [plan.turns.waits.role_names[role] for role in plan.turns.waits.roles] == roles
+
+
+def test_tools_work_in_the_pause_before_a_call(tmp_path: Path) -> None:
+    plan = made(tmp_path, call("a", 0, 1), tool("x", 1, 3), tool("y", 2, 4), call("b", 6, 7))
+    assert plan.turns is not None
+    assert plan.turns.waits is not None
+    assert plan.turns.waits.tool_ns is not None
+    assert plan.turns.delays_ns.tolist() == [0, 5_000_000_000]
+    assert plan.turns.waits.tool_ns.tolist() == [0, 3_000_000_000]
+
+
+def test_traces_of_one_conversation_are_one_session(tmp_path: Path) -> None:
+    same: dict[str, Any] = {"gen_ai.conversation.id": "c"}
+    spans = [
+        {**call("a", 0, 1, **same), "trace_id": "one"},
+        {**call("b", 4, 5, **same), "trace_id": "two"},
+        {**call("c", 2, 3), "trace_id": "three"},
+    ]
+    plan = planned(jsonl(tmp_path, spans))
+    assert plan.turns is not None
+    assert plan.turns.counts.tolist() == [2, 1]
+    assert plan.turns.delays_ns.tolist() == [0, 3_000_000_000, 0]
+
+
+def test_failed_and_empty_calls_are_counted(tmp_path: Path) -> None:
+    failed = {**span("b", 2, 3, **{"gen_ai.operation.name": "chat"}), "status": {"code": 2}}
+    empty = span("c", 4, 5, **{"gen_ai.operation.name": "chat"})
+    plan = made(tmp_path, call("a", 0, 1), failed, empty)
+    assert plan.facts.skipped == {
+        "failed when recorded: no token was answered": 1,
+        "a call of a model without its tokens, and without messages": 1,
+    }
+    assert (plan.facts.rows, len(plan)) == (3, 1)
+
+
+@loop_over(
+    ("rows", "why"),
+    [
+        pytest.param([call("a", 2, 1)], "row 1: span 'a' ends 1 s before it begins", id="ends early"),
+        pytest.param([call("a", 0, 1, "gone")], "span 'a' has a parent, gone, that is not in", id="missing"),
+        pytest.param(
+            [call("a", 0, 1, "b"), call("b", 0, 1, "a")], "is its own ancestor: its parents", id="cycle"
+        ),
+        pytest.param([call("a", 0, 1, "a")], "span 'a' is its own ancestor", id="its own parent"),
+        pytest.param([call("a", 0, 1), call("a", 2, 3)], "row 2: span 'a' stands twice", id="one id"),
+        pytest.param(
+            [call("a", 50, 60), call("b", 1, 2, "a")], "begins 49 s before its parent: their", id="clocks"
+        ),
+        pytest.param([{**call("a", 0, 1), "start_time": 1000}], "1000 is not a time in nano", id="seconds"),
+        pytest.param([{**call("a", 0, 1), "start_time": "now"}], "'now' is not a date", id="no date"),
+        pytest.param([{**call("a", 0, 1), "span_id": ""}], "has no id, or no trace's id", id="no id"),
+        pytest.param([{"start_time": 5, "end_time": "x"}, 3], "row 1: 5 is not a time", id="no attributes"),
+        pytest.param([tool("a", 0, 1)], "no span is a call of a model", id="no calls"),
+    ],
+)
+def test_spans_that_cannot_be_are_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        planned(jsonl(tmp_path, rows), trace_format="otel")
+
+
+def test_a_parent_of_another_process_may_be_missing(tmp_path: Path) -> None:
+    served = {**span("http", 0, 5, "elsewhere", other=1), "kind": "SPAN_KIND_SERVER"}
+    assert list_waits(made(tmp_path, served, call("a", 1, 2, "http"))) == [[]]
+
+
+def test_one_json_text_is_read_as_rows_are(tmp_path: Path) -> None:
+    spans = [call("a", 0, 1), call("b", 2, 3)]
+    for content in (
+        json.dumps({"spans": spans}, indent=1),
+        json.dumps([{"spans": spans}]),
+        json.dumps(spans),
+    ):
+        path = text(tmp_path, content, "trace.json")
+        assert trace_formats.recognise_format(str(path)) == "otel"
+        assert list_waits(planned(path)) == [[], [0]]
+
+
+@loop_over(
+    ("attributes", "operation", "counts"),
+    [
+        (USED, Operation.CALL, (40, 5)),
+        (
+            {"gen_ai.operation.name": "text_completion", "gen_ai.usage.prompt_tokens": 3,
+             "gen_ai.usage.completion_tokens": "4"}, Operation.CALL, (3, 4),
+        ),
+        (
+            {"openinference.span.kind": "LLM", "llm.token_count.prompt": 3, "llm.token_count.completion": 4},
+            Operation.CALL, (3, 4),
+        ),
+        (
+            {"llm.request.type": "chat", "llm.usage.prompt_tokens": 3, "llm.usage.completion_tokens": 4},
+            Operation.CALL, (3, 4),
+        ),
+        (
+            {"ai.operationId": "ai.generateText.doGenerate", "ai.usage.promptTokens": 3,
+             "ai.usage.completionTokens": 4}, Operation.CALL, (3, 4),
+        ),
+        ({"ai.operationId": "ai.generateText", "ai.usage.inputTokens": 9}, Operation.AGENT, (9, None)),
+        ({"ai.operationId": "ai.toolCall"}, Operation.TOOL, (None, None)),
+        ({"traceloop.span.kind": "workflow"}, Operation.AGENT, (None, None)),
+        ({"openinference.span.kind": "CHAIN", "llm.token_count.prompt": -1}, Operation.OTHER, (None, None)),
+        ({}, Operation.OTHER, (None, None)),
+    ],
+)  # fmt: skip
+def test_writers_spell_the_same_in_their_own_way(
+    attributes: dict[str, Any], operation: Operation, counts: tuple[int | None, int | None]
+) -> None:
+    assert span_names.find_operation(attributes) is operation
+    found = [
+        span_names.read_count(attributes, names)
+        for names in (span_names.INPUT_TOKENS, span_names.OUTPUT_TOKENS)
+    ]
+    assert tuple(found) == counts
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@loop_over(
+    ("attributes", "messages"),
+    [
+        ({"gen_ai.input.messages": json.dumps(HELLO)}, HELLO),
+        (
+            {"gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}]},
+            HELLO,
+        ),
+        (
+            {"gen_ai.input.messages": json.dumps(HELLO), "gen_ai.system_instructions":
+             json.dumps([{"type": "text", "content": "be brief"}])},
+            [{"role": "system", "content": "be brief"}, *HELLO],
+        ),
+        ({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hello"}, HELLO),
+        (
+            {"llm.input_messages.0.message.role": "user",
+             "llm.input_messages.0.message.contents.0.message_content.text": "hello"}, HELLO,
+        ),
+        (
+            {"ai.prompt.messages": json.dumps(
+                [{"role": "user", "content": [{"type": "text", "text": "hello"}]}])}, HELLO,
+        ),
+        ({"input.value": json.dumps({"messages": HELLO})}, HELLO),
+        (
+            {"gen_ai.input.messages": [{"role": "tool", "parts": [
+                {"type": "tool_call_response", "id": "c", "response": {"rows": 2}}]}]},
+            [{"role": "tool", "tool_call_id": "c", "content": '{"rows":2}'}],
+        ),
+        (
+            {"gen_ai.input.messages": [{"role": "assistant", "parts": [
+                {"type": "tool_call", "id": "c", "name": "f", "arguments": {"x": 1}}]}]},
+            [{"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]}],
+        ),
+        ({"gen_ai.input.messages": "[cut"}, []),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_messages_are_chats_whoever_wrote_them(
+    attributes: dict[str, Any], messages: list[dict[str, Any]]
+) -> None:
+    assert chat_messages.read_prompt(attributes) == messages
