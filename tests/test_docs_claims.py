@@ -21,6 +21,7 @@ from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
 from loadgen.features.speculation import speculation_checks, step_counts
 from loadgen.features.workers import workers
+from loadgen.figures.workloads import arrival_scales, reuse_distances
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.records.journal import JOURNAL
@@ -117,6 +118,10 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"up to {step_counts.MOST_PARTS} parts of the run",
     ),
     "CHANGELOG.md": (f"`loadgen audit`: {len(CHECKS)} checks",),
+    "traces.md": (
+        f"those of which {arrival_scales._LEAST_WINDOWS} fit",
+        f"exact up to {reuse_distances.MOST_BLOCKS >> 20} Mi blocks",
+    ),
     "audit.md": (f"up to {100 * audit_checks.FAR_BEYOND - 100:g} % is SUSPECT",),
     "selftest.md": (f"({trial.USUAL_STREAMS} streams",),
     "sessions.md": (f"A P99 above {load_checks.TRACE_LATE_MS:g} ms",),
