@@ -151,6 +151,9 @@ class TurnQueue:
         self.reconnects = 0  # turns that went over another connection than the one of their lane before them
         self.soon: set[int] = set()
         self.over: deque[tuple[OpenSession, int]] = deque()
+        self._begins: list[int] = (
+            sessions.turns.begins.tolist()
+        )  # which are found ten times as fast in a list
         self._late_bodies = 0
         self._digest = BodiesDigest()
         self._under_way: dict[int, OpenSession] = {}  # by number
@@ -171,11 +174,14 @@ class TurnQueue:
 
     def find(self, index: int) -> OpenSession:
         """Return the session under way with this request."""
-        return self._under_way[self.sessions.find_session(index)]
+        return self._under_way[self._find_number(index)]
+
+    def _find_number(self, index: int) -> int:
+        return bisect_right(self._begins, index) - 1
 
     def begin(self, index: int, begin_ns: int) -> OpenSession:
         """Begin the session whose first turn is due at `begin_ns`."""
-        number = self.sessions.find_session(index)
+        number = self._find_number(index)
         session = self._under_way[number] = OpenSession(self.sessions.turns, number, begin_ns)
         return session
 
@@ -248,7 +254,7 @@ class TurnQueue:
             return turn.succeeded
         turn.judged, capture, got = True, turn.capture, turn.got
         turn.got = ()
-        session = self._under_way.get(self.sessions.find_session(turn.index))
+        session = self._under_way.get(self._find_number(turn.index))
         if session is None:
             return False  # all that waited for it was dropped
         capture.raw, capture.read_lengths = join_reads(got[::A_READ])
@@ -298,7 +304,7 @@ class TurnQueue:
             del self._to_build[index]
             self._built[index] = self._build(index)
         elif self.first.build_ahead():
-            number = self.sessions.find_session(self.first.newest)
+            number = self._find_number(self.first.newest)
             self._to_build.update(dict.fromkeys(list_roots(self.sessions.turns, number)))
         elif not self._sent:
             return False
@@ -335,7 +341,7 @@ class TurnQueue:
     def _build(self, index: int) -> bytes:
         """Return the HTTP request of a turn, with the server's answers on its lane in it if they are live."""
         after = self.sessions.body_after
-        session = self._under_way.get(self.sessions.find_session(index))
+        session = self._under_way.get(self._find_number(index))
         if after is None or session is None:
             return self.job.make_request(index)
         answers = session.answers.get(session.find_lane(index))

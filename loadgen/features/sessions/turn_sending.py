@@ -176,7 +176,8 @@ class SessionSender(Sender):
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
             self.turns.close()
             return
-        self._release_lanes()
+        if self.turns.over:
+            self._release_lanes()
         waiting = self._waiting
         while waiting and waiting[0][0] <= self.now_ns() and self._passes():
             due_ns, _, index, slot, session = heapq.heappop(waiting)
@@ -192,7 +193,6 @@ class SessionSender(Sender):
                 self._release_slot(slot, session)
                 self._release_lanes()
         self._send_due()
-        self._open_branches()
 
     def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
         """Send a request over its lane's slot, reconnecting first if needed."""
@@ -221,6 +221,8 @@ class SessionSender(Sender):
             self._lanes[slot] = session, MAIN
             for root in session.roots:
                 self._wait_for(root, session)
+        if self.turns.soon:
+            self._open_branches()
         self.counters.publish_sent(self.turns.next)
 
     def _note_gated(self, slot: Slot) -> None:
