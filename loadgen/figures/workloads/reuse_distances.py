@@ -90,9 +90,8 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
     blocks = np.repeat(deepest, runs.lens) - places + 1
     distances = blocks.astype(np.float64) * (uses.scale * load.block_tokens)
     saved = uses.tokens[reused]
-    kept = uses.scale * uses.tokens.sum() if uses.scale > 1 else 0.0
     # What the sample has too few of is as near as can be: blocks that nearly all prompts share.
-    excess = _count_saved(load) - kept if uses.scale > 1 else 0.0
+    excess = _count_saved(load) - uses.scale * int(uses.tokens.sum()) if uses.scale > 1 else 0.0
     order = np.argsort(distances, kind="stable")
     distances, grown = distances[order], np.cumsum(saved[order]).astype(np.float64) * uses.scale
     sizes = _choose_sizes(float(distances[-1]) if len(distances) else 0.0)
