@@ -158,7 +158,11 @@ OF_OTHER_PROGRAMS = {"install.md", "servers.md", "llamacpp.md", "jetson.md", "se
 NOT_OURS = {
     # vLLM's server
     *("--enable-auto-tool-choice", "--tool-call-parser", "--enable-per-request-metrics"),
-    *("--per-request-spec-decode-metrics", "--enable-response-store", "--enable-cache-report"),
+    *(
+        "--per-request-spec-decode-metrics",
+        "--enable-response-store",
+        "--enable-cache-report",
+    ),  # the last two are SGLang's
     *("--summary-export", "--output-format"),  # k6's, oha's
     *("--cap-add", "--num-prompt", "--no-NAME", "--terminal"),
 }

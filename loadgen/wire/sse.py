@@ -24,6 +24,8 @@ from loadgen.wire.openai import Dialect, Message
 _DONE = b"[DONE]"
 _FIELD = b"data: "
 _CLOSE = b"\n\n"
+_NAME = b"event: "
+_FAILED = re.compile(rb"event:\s*error\s*\n")
 _LAST = _FIELD + _DONE + _CLOSE
 _BLANK = ord(" ")  # the last of the bytes that are blank
 _BRACKET = _DONE[0]
@@ -73,9 +75,9 @@ def join_lines(data: bytes) -> bytes:
 def read_events(body: bytes, whole: bool) -> Events:
     """Read the events of a body; an incomplete last line is dropped unless the body is `whole`.
 
-    A body of the usual form is not split: only `split_events` is right where some data is not JSON.
+    A body of a usual form is not split: only `split_events` is right where some data is not JSON.
     """
-    if plain := _read_plain(body):
+    if plain := _read_named(body) if body.startswith(_NAME) else _read_plain(body):
         return plain
     datas, ends, done, fault = split_events(body, whole)
     return Events(b"\n".join(map(join_lines, datas)), np.array(ends, np.int64), done, fault)
@@ -93,6 +95,37 @@ def _read_plain(body: bytes) -> Events | None:
     if ((firsts <= _BLANK) | (firsts == _BRACKET)).any():  # blank data is no event, [DONE] not the last
         return None
     return Events(lines, ends[:events] - 1, done)  # a data line, and its own newline
+
+
+def _read_named(body: bytes) -> Events | None:
+    """Read events that all are `event: …`, `data: …` and an empty line, none an error; None for any other."""
+    ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
+    count, over = divmod(len(ends), 3)
+    if (
+        over
+        or not count
+        or ends[-1] != len(body) - 1
+        or b"\r" in body
+        or _DONE in body
+        or _FAILED.search(body)
+    ):
+        return None
+    names, datas, closes = ends[0::3], ends[1::3], ends[2::3]
+    begins = np.concatenate((_FIRST, closes[:-1] + 1))
+    lines = bytearray(body)
+    fields = names + 1
+    is_usual = np.array_equal(closes, datas + 1) and (datas - fields > len(_FIELD)).all()
+    if not is_usual or _slice_everywhere(lines, len(_NAME))[begins].tobytes() != _NAME * count:
+        return None
+    if _slice_everywhere(lines, len(_FIELD))[fields].tobytes() != _FIELD * count:
+        return None
+    text, firsts = np.frombuffer(lines, np.uint8), fields + len(_FIELD)
+    if (text[firsts] <= _BLANK).any():
+        return None
+    lengths = firsts - begins
+    until = lengths.cumsum()
+    text[(begins - until + lengths).repeat(lengths) + np.arange(until[-1])] = _BLANK
+    return Events(lines, datas + 1, False)
 
 
 def _blank_names(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:

@@ -93,6 +93,19 @@ def of_generate(count: Callable[[int], int]) -> list[Timed]:
     return [(pause(i), generated(i, count(i))) for i in range(TOKENS)]
 
 
+def of_messages(added: Callable[[int], Event]) -> list[Timed]:
+    """Anthropic's events: a begin at admission, what is added to its block, a ping in between, an end."""
+    opened: Event = {"type": "content_block_start", "content_block": {"type": "text", "text": ""}}
+    timed: list[Timed] = [
+        (0, {"type": "message_start", "message": {"usage": {"input_tokens": PROMPT, "output_tokens": 1}}}),
+        (0, opened),
+    ]
+    for i in range(TOKENS):
+        timed += [(pause(i), {"type": "content_block_delta", "delta": added(i)}), (0, {"type": "ping"})]
+    end = {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}
+    return [*timed, (0, {**end, "usage": {"output_tokens": TOKENS}}), (0, {"type": "message_stop"})]
+
+
 def half_thought(thought: Callable[[str], Any]) -> list[Timed]:
     return each(lambda i, w: thought(w) if i < 20 else {"content": w})
 
@@ -223,6 +236,28 @@ RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
         "generate",
         [(pause(i), {"text": "".join(WORDS[: i + 1])}) for i in range(39)] + [(GAP_S, generated(39, 40))],
         TTFT_MS,
+    ),
+    "messages": ("messages", of_messages(lambda i: {"type": "text_delta", "text": WORDS[i]}), TTFT_MS),
+    "messages, arguments": (
+        "messages",
+        of_messages(lambda i: {"type": "input_json_delta", "partial_json": WORDS[i]}),
+        TTFT_MS,
+    ),
+    "messages, thinking": (
+        "messages",
+        of_messages(
+            lambda i: (
+                {"type": "thinking_delta", "thinking": WORDS[i]}
+                if i < 20
+                else {"type": "text_delta", "text": WORDS[i]}
+            )
+        ),
+        SEEN_MS,
+    ),
+    "messages, thinking alone": (
+        "messages",
+        of_messages(lambda i: {"type": "thinking_delta", "thinking": WORDS[i]}),
+        None,
     ),
 }
 

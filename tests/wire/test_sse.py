@@ -58,6 +58,46 @@ def test_events_are_found_and_end_with_their_last_data_line(name: str) -> None:
     assert sse.split_events(body, whole) == (datas, events.ends.tolist(), done, None)
 
 
+NAMED = b"event: ping\ndata: {}\n\nevent: content_block_delta\ndata: [1]\n\n"
+
+
+@loop_over(
+    ("body", "fast"),
+    [
+        (NAMED, True),
+        (NAMED * 9, True),
+        (b"event: \ndata: 1\n\n", True),
+        (b"event: errors\ndata: 1\n\n", True),
+        ("event: a\ndata: \u20ac\n\n".encode() + NAMED, True),
+        (b"event: error\ndata: 1\n\n" + NAMED, False),
+        (NAMED + b"event:  error \ndata: 1\n\n", False),
+        (NAMED + b"event: error\n", False),
+        (NAMED + b"data: [DONE]\n\n", False),
+        (NAMED + b"event: done\ndata: [DONE]\n\n", False),
+        (NAMED + b"data: 1\n\n\n", False),
+        (NAMED + b"event: a\ndata:1\n\n", False),
+        (NAMED + b"event: a\ndata: \n\n", False),
+        (NAMED + b"event: a\ndata:  1\n\n", False),
+        (NAMED + b"event: a\ndata: 1\ndata: 2\n\n\n", False),
+        (NAMED + b"event: a\n\ndata: 1\n", False),
+        (NAMED + b"event: a\ndata: 1\nevent: b", False),
+        (NAMED[:-1], False),
+        (NAMED.replace(b"\n", b"\r\n"), False),
+        (b"event: a\n", False),
+        (b"event: a", False),
+    ],
+)
+def test_named_events_are_found_in_one_pass_as_one_by_one(body: bytes, fast: bool) -> None:
+    found = sse._read_named(body)
+    assert (found is not None) is fast
+    for whole in (True, False):
+        events = sse.read_events(body, whole)
+        datas, ends, done, fault = sse.split_events(body, whole)
+        lines = [line.strip() for line in events.lines.split(b"\n") if line.strip()]
+        assert lines == [data.replace(b"\n", b" ").strip() for data in datas]
+        assert (events.ends.tolist(), events.done, events.fault) == (ends, done, fault)
+
+
 @loop_over(
     ("body", "datas", "fault"),
     [

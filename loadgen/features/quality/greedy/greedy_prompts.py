@@ -151,7 +151,7 @@ class _PromptRun:
         dialect, engine = self.plan.dialect, self.subject.engine
         openai = isinstance(dialect, Chat | Completions)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
-        if engine.vllm_fields:
+        if engine.vllm_fields and "repetition_penalty" not in dialect.lacks:
             # Else the checkpoint's own generation_config.json counts, and a quantized one may differ.
             sampling["repetition_penalty"] = 1.0
         more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
