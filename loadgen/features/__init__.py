@@ -61,6 +61,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "servers": "replicas",
     },
     "sessions": {
+        "columns": "session_figures",
         "doubts": "session_checks",
         "parts": "session_figures",
         "plan": "session_settings",

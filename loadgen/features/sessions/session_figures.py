@@ -1,4 +1,4 @@
-"""Session figures: what a run's sessions and each turn of them got, and why sessions ended early."""
+"""Session figures: how many sessions of a run finished, what they took, and why some ended early."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, Int64, sum_exactly
+from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines.refusals import TOOLS_UNREAD
 from loadgen.facts.run_facts import Facts
+from loadgen.features.sessions.critical_path import mark_critical_requests, measure_critical_path
+from loadgen.features.sessions.turn_figures import divide_by_branch, divide_by_turn, list_depths, list_roles
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import count_cached_tokens, measure_part
-from loadgen.figures.per_request import PerRequest
-from loadgen.figures.session_rows import SessionRows, find_sessions
+from loadgen.figures.session_rows import SessionRows
 from loadgen.records.record import Records
-from loadgen.report.run_directory import Result, ResultPart
+from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.transport.failure import FailureKind
 
 _MOST_ENDS = 1000  # that a result lists
-_OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
 _P99 = (99.0,)
 _WORDS = {
     FailureKind.CONTEXT_LIMIT: "context limit",
@@ -91,69 +90,6 @@ class StoredSessions(msgspec.Struct, frozen=True):
     bodies_digest: str
 
 
-class TurnFigures(msgspec.Struct, frozen=True):
-    """The figures of one turn or range of turns; latencies (ms) over successes, NaN without any."""
-
-    first: int  # turn, counted from 1
-    last: int
-    requests: int
-    failed: int
-    mean_input_tokens: float | None  # by usage, else as planned; None: not known
-    cached_tokens: int  # of successes that report them
-    cached_of: int  # prompt tokens of these
-    cached_share: float | None  # cached_tokens / cached_of, 0 to 1; None: no response reports any
-    mean_output_tokens: float | None
-    mean_ttft_ms: float
-    median_ttft_ms: float
-    p99_ttft_ms: float
-    mean_tpot_ms: float
-    mean_e2el_ms: float
-
-    @property
-    def name(self) -> str:
-        """The turn, or range of turns, as `3` or `5–8`."""
-        return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
-
-
-def divide_by_turn(run: Result) -> list[TurnFigures]:
-    """Compute the figures of turns 1, 2, 3, 4, 5–8, 9–16, …; [] without sessions."""
-    records, turns = run.counted, run.facts.session_turns
-    if not turns:
-        return []
-    sessions = find_sessions(records, turns)
-    each, turn = PerRequest.from_records(records, run.ask), sessions.turn
-    rows, first = [], 1
-    while first <= turn.max(initial=0):
-        last = first if first <= _OWN_ROW else 2 * (first - 1)
-        if (part := (turn >= first) & (turn <= last)).any():
-            rows.append(_measure_turns((first, last), part, records, each))
-        first = last + 1
-    return rows
-
-
-def _measure_turns(turns: tuple[int, int], part: Bool, records: Records, each: PerRequest) -> TurnFigures:
-    """Compute the figures of a range of turns (first, last), whose requests `part` marks, bool[requests]."""
-    ok = part & each.ok
-    hits, looked_up, _ = count_cached_tokens(records, part)
-    return TurnFigures(
-        *turns,
-        requests=int(part.sum()),
-        failed=int((part & each.failed).sum()),
-        mean_input_tokens=_compute_known_mean(each.input_tokens[ok]),
-        cached_tokens=hits,
-        cached_of=looked_up,
-        cached_share=hits / looked_up if looked_up else None,
-        mean_output_tokens=_compute_known_mean(each.output_tokens[ok]),
-        **measure_part(TurnFigures, each, part),
-    )
-
-
-def _compute_known_mean(counts: Int64) -> float | None:
-    """Return the mean of the counts that are 0 or more; None without any."""
-    known = counts[counts >= 0]
-    return float(np.mean(known)) if len(known) else None
-
-
 def summarize_sessions(run: Result) -> StoredSessions | None:
     """Summarize the sessions of a run, with the first 1,000 early ends; None without sessions."""
     facts, records, rows = run.facts, run.records, run.sessions
@@ -176,7 +112,7 @@ def measure_sessions(rows: SessionRows, records: Records, planned: int) -> Sessi
     begins_ns = records.sent_ns[rows.first[:-1]][rows.finished]
     ends_ns = np.maximum.reduceat(records.end_ns, rows.first[:-1]) if len(rows) else records.end_ns
     lasting_ns = ends_ns[rows.finished] - begins_ns
-    waited_ns = sum_exactly((records.end_ns - records.sent_ns)[finished])
+    waited_ns = _measure_busy(rows.session[finished], records.sent_ns[finished], records.end_ns[finished])
     spans_ns = rows.spans_ns(records)
     run_ns = int(spans_ns[1].max() - spans_ns[0].min()) if len(spans_ns[0]) else 0
     held_ns = sum_exactly(spans_ns[1] - spans_ns[0])
@@ -196,6 +132,20 @@ def measure_sessions(rows: SessionRows, records: Records, planned: int) -> Sessi
         lateness=Distribution.from_ns((records.sent_ns - records.intended_ns)[sent], _P99),
         mean_in_flight=held_ns / run_ns if run_ns else 0.0,
     )
+
+
+def _measure_busy(session: Int64, sent_ns: Int64, end_ns: Int64) -> int:
+    """Measure how long sessions had a request on its way, in nanoseconds; `session` ascends."""
+    if not len(session):
+        return 0
+    order = np.lexsort((sent_ns, session))
+    sent_ns, end_ns = sent_ns[order], end_ns[order]
+    begins = np.diff(session, prepend=-1) != 0
+    # Laid one after another, so that no session lies in the time of another one.
+    spans_ns = np.maximum.reduceat(end_ns, np.flatnonzero(begins)) - sent_ns[begins]
+    laid_ns = (np.cumsum(spans_ns) - spans_ns - sent_ns[begins])[np.cumsum(begins) - 1]
+    sent_ns, end_ns = sent_ns + laid_ns, np.maximum.accumulate(end_ns + laid_ns)
+    return sum_exactly(end_ns - np.maximum(sent_ns, np.minimum(np.append(0, end_ns[:-1]), end_ns)))
 
 
 def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
@@ -232,7 +182,23 @@ def name_refused_part(message: str) -> str:
     return next(parts, "")
 
 
+_HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
 PARTS: Mapping[str, ResultPart] = {
-    "by_turn": ResultPart(attrgetter("session_turns"), divide_by_turn),
-    "sessions": ResultPart(attrgetter("session_turns"), summarize_sessions),
+    "by_turn": ResultPart(_HAS_SESSIONS, divide_by_turn),
+    "by_branch": ResultPart(_HAS_BRANCHES, divide_by_branch),
+    "sessions": ResultPart(_HAS_SESSIONS, summarize_sessions),
+    "critical_path": ResultPart(_HAS_BRANCHES, measure_critical_path),
+}
+COLUMNS = {
+    "after turn": (
+        RequestColumn("role", "string", "of agents: main, or its sub-agent's", _HAS_BRANCHES, list_roles),
+        RequestColumn("depth", "int64", "of agents: 0 on the main line", _HAS_BRANCHES, list_depths),
+        RequestColumn(
+            "critical",
+            "int64",
+            "of agents: 1 on the critical path of a finished session, else 0",
+            _HAS_BRANCHES,
+            mark_critical_requests,
+        ),
+    )
 }

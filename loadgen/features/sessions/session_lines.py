@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from loadgen.base.text import align_cells, cut_end, format_cell_ms, format_count, list_first
+from loadgen.features.sessions.critical_path import CriticalPath, measure_critical_path
 from loadgen.features.sessions.session_figures import (
     EarlyEnd,
     SessionFigures,
     StoredSessions,
-    TurnFigures,
-    divide_by_turn,
     summarize_sessions,
+)
+from loadgen.features.sessions.turn_figures import (
+    BranchFigures,
+    PartFigures,
+    TurnFigures,
+    divide_by_branch,
+    divide_by_turn,
 )
 from loadgen.figures.distribution import Distribution
 from loadgen.report.run_directory import Result
@@ -21,6 +27,19 @@ from loadgen.report.section import ReportOptions, Room, Section
 
 _TITLES = ("Turn", "reqs", "fail", "input", "cached", "output", "TTFT ms", "P50", "P99", "TPOT", "E2EL ms")
 _WIDTHS = (-7, 5, 4, 6, 6, 6, 7, 7, 7, 6, 8)
+_BRANCH_TITLES = (
+    "Branch",
+    "reqs",
+    "fail",
+    "input",
+    "cached",
+    "output",
+    "TTFT ms",
+    "P99",
+    "E2EL ms",
+    "queued",
+)
+_BRANCH_WIDTHS = (-16, 5, 4, 6, 6, 6, 7, 7, 7, 7)
 _MOST_ENDS, _MOST_IN_SHORT = 20, 2  # of early ends that are named, for each reason
 _MOST_DETAIL = 150  # characters
 
@@ -65,6 +84,41 @@ def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
         yield align_cells(_TITLES, _WIDTHS, " ")
     for row in rows:
         yield align_cells(_make_cells(row), _WIDTHS, " ")
+
+
+def tabulate_branches(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield the figures of main line and sub-agents as a table of 80 columns; nothing without branches."""
+    rows = result.derive(divide_by_branch) if result.facts.session_waits else ()
+    if rows:
+        yield align_cells(_BRANCH_TITLES, _BRANCH_WIDTHS, " ")
+    for row in rows:
+        yield align_cells(_make_branch_cells(row), _BRANCH_WIDTHS, " ")
+
+
+def describe_critical_path(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield lines on where the time of finished sessions went; nothing without branches."""
+    path = result.derive(measure_critical_path) if result.facts.session_waits else None
+    if path is None:
+        return
+    parts = {"in requests": path.request_s, "in tools": path.tool_s, "in pauses": path.pause_s,
+             "queued": path.queued_s}  # fmt: skip
+    shares = ", ".join(
+        f"{_format_share(seconds, path)} {name}" for name, seconds in parts.items() if seconds is not None
+    )
+    finished = format_count(path.sessions, "finished session")
+    yield (
+        f"critical path: {path.path_requests:.4g} of {path.requests:.4g} requests and "
+        f"{path.session_s:.2f} s, means of {finished}: {shares}"
+    )
+    roles = ", ".join(f"{name} {_format_share(seconds, path)}" for name, seconds in path.role_s.items())
+    yield f"critical path by role: {roles} of the session's time in its requests"
+    if path.all_tool_s is not None and path.tool_s is not None:
+        on_path = f"{path.tool_s:.2f} s of it on the critical path"
+        yield f"time in tools: {path.all_tool_s:.2f} s a session, {on_path}"
+    yield (
+        f"time queued: {path.all_queued_s:.3f} s a session, {path.queued_s:.3f} s of it on the critical path "
+        "(due → sent)"
+    )
 
 
 def describe_unsent_turns(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -145,19 +199,38 @@ def _describe_first_error(ends: list[EarlyEnd]) -> str:
     return f"; the first: {cut_end(detail, _MOST_DETAIL)}" if detail else ""
 
 
+def _format_share(seconds: float, path: CriticalPath) -> str:
+    return f"{100 * seconds / path.session_s:.1f} %" if path.session_s else "-"
+
+
 def _make_cells(row: TurnFigures) -> tuple[str, ...]:
     """Return a row's cells of the table by turn; `-` for what is not known."""
-    latencies = (row.mean_ttft_ms, row.median_ttft_ms, row.p99_ttft_ms)
     return (
         row.name,
+        *_make_first_cells(row),
+        format_cell_ms(row.median_ttft_ms),
+        format_cell_ms(row.p99_ttft_ms),
+        format_cell_ms(row.mean_tpot_ms),
+        format_cell_ms(row.mean_e2el_ms),
+    )
+
+
+def _make_branch_cells(row: BranchFigures) -> tuple[str, ...]:
+    """Return a row's cells of the table by branch; `-` for what is not known."""
+    times = (row.p99_ttft_ms, row.mean_e2el_ms, row.mean_queued_ms)
+    name = cut_end(row.name, -_BRANCH_WIDTHS[0])
+    return (name, *_make_first_cells(row), *(format_cell_ms(value) for value in times))
+
+
+def _make_first_cells(row: PartFigures) -> tuple[str, ...]:
+    """Return the cells that both tables have: counts, tokens and mean TTFT."""
+    return (
         str(row.requests),
         str(row.failed),
         _format_tokens(row.mean_input_tokens),
         "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
         _format_tokens(row.mean_output_tokens),
-        *(format_cell_ms(value) for value in latencies),
-        format_cell_ms(row.mean_tpot_ms),
-        format_cell_ms(row.mean_e2el_ms),
+        format_cell_ms(row.mean_ttft_ms),
     )
 
 
@@ -165,7 +238,7 @@ def _format_tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"
 
 
-_HAS_SESSIONS = attrgetter("session_turns")
+_HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
 SECTIONS = {
     "after block": (Section("measured", describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),),
     "after missing": (
@@ -181,6 +254,8 @@ SECTIONS = {
             page="Sessions",
         ),
         Section("turns", tabulate_turns, _HAS_SESSIONS, wrapped=False, room=Room.TABLE),
+        Section("critical-path", describe_critical_path, _HAS_BRANCHES, room=Room.ALWAYS, page="Sessions"),
+        Section("branches", tabulate_branches, _HAS_BRANCHES, wrapped=False, room=Room.TABLE),
     ),
     "after load": (Section("sessions-in-flight", describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),),
 }

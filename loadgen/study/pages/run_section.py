@@ -16,7 +16,7 @@ from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.text import GIB
 from loadgen.facts.run_facts import Facts
-from loadgen.features.sessions.session_figures import divide_by_turn
+from loadgen.features.sessions.turn_figures import divide_by_branch, divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
@@ -70,6 +70,7 @@ _BY_TURN = (
     ("P50", "median_ttft_ms", 2), ("P99", "p99_ttft_ms", 2), ("TPOT ms", "mean_tpot_ms", 2),
     ("E2EL ms", "mean_e2el_ms", 2),
 )  # fmt: skip
+_BY_BRANCH = (*_BY_TURN, ("queued ms", "mean_queued_ms", 2), ("P99", "p99_queued_ms", 2))
 _Columns = Sequence[tuple[str, str, int]]
 
 
@@ -193,6 +194,8 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
     yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))
     yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))
+    branches = run.derive(divide_by_branch)
+    yield PageSection("By branch", table=_tabulate("by_branch", "branch", "name", branches, _BY_BRANCH))
     both = _make_reconciled_table(run)
     yield PageSection("Client and server-reported figures", folded=True, table=both)
     again = shlex.join(["loadgen", *run.facts.command[1:]])
