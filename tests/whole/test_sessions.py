@@ -18,6 +18,8 @@ from fakes.surroundings import Service, killed, report, started, succeeded
 from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.base.errors import ExitCode
+from loadgen.facts.run_facts import Facts
+from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
@@ -178,6 +180,36 @@ def test_a_recording_server_gets_what_the_schema_means(path: Path | str) -> None
     sent = [json.loads(body) for body in api.served][-len(expected) :]
     assert [body["messages"] for body in sent] == expected
     assert all(body["tools"] == tools for body in sent)
+
+
+AGENTS = ROOT / "tests" / "data" / "traces" / "weka_agents.jsonl"
+
+
+def test_agents_wait_for_what_they_waited_for_and_send_the_same_bodies() -> None:
+    loads = (
+        "wire --max-concurrency 2",
+        "httpx --max-concurrency 2",
+        "wire --request-rate 2 --max-requests 1",
+    )
+    for load_words in loads:
+        with serving(CountingApi(gap_s=0.05)) as server:
+            line = f"bench --quiet --base-url {server.base_url} --seed 1 --transport {load_words}"
+            limits = "--trace-max-output-len 8 --trace-too-long clip --turn-delays 0.01 --vocab-size 1000"
+            assert cli.main([*line.split(), *limits.split(), "--trace", str(AGENTS)]) == 0
+    digests = set()
+    for stored, records in runs():
+        facts = Facts.read_stored(stored)
+        waits = facts.make_waits()
+        assert waits is not None
+        assert (len(records), len(records.failed)) == (21, 0)
+        digests.add(facts.bodies_digest)
+        for row in range(21):
+            ended_ns = [int(records.end_ns[each]) for each in waits.list_before(row)]
+            assert max(ended_ns, default=0) <= records.intended_ns[row] <= records.sent_ns[row]
+        beside = records.sent_ns[2] < records.end_ns[1]  # two sub-agents of the first session
+        assert beside == (facts.profile.max_requests is None)
+        assert find_sessions(records, facts.session_turns, waits).finished.all()
+    assert len(digests) == 1
 
 
 @pytest.fixture
