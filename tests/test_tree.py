@@ -46,7 +46,7 @@ INSIDE = {
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
         "targets", "telemetry", "texts", "roofline", "selftest", "peers", "display", "saturation", "sglang",
-        "export", "quality", "speculation", "messages", "responses",
+        "export", "quality", "speculation", "messages", "responses", "images",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

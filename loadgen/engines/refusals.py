@@ -95,7 +95,8 @@ FEATURES = (
         rb'"image_url":',
         r"multi-?modal|at most 0 image|image input|image_url|(?:not|n't) support .{0,30}(?:image|vision)|"
         r"no endpoints found that support image",
-        f"serve a vision model (--model), with images in vLLM's --limit-mm-per-prompt, {_LEAVE_OUT}",
+        "serve a vision model (--model; llama.cpp: --mmproj), in vLLM with --limit-mm-per-prompt, or "
+        f"leave out --image-size, {_LEAVE_OUT}",
     ),
     Feature(
         "a schema of the answer",

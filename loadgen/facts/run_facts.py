@@ -27,6 +27,7 @@ from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
+from loadgen.plan.image_facts import ImageFacts
 from loadgen.plan.planned_requests import DataFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
@@ -209,6 +210,13 @@ class SpanFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wall_offset_ns: _Time  # added to a record's times: CLOCK_REALTIME − CLOCK_MONOTONIC as the run began
 
 
+class ImageProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request with images of which the server counted the text alone, after the run."""
+
+    index: _Count  # its number in the plan
+    text_tokens: _Count  # of its prompt without the images
+
+
 class GreedyAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The server's answer to one prompt at temperature 0."""
 
@@ -327,6 +335,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Annotated[Calibration | None, Join.SELF_TEST] = None
     cell: Annotated[Cell | None, Join.FIRST] = None  # its place in a campaign; None: in none
     fingerprint: Annotated[Fingerprint | None, Join.PRESENT] = None  # answers to greedy prompts
+    # Requests with images whose text the server counted alone; empty: no images, or it reports their tokens.
+    image_probes: Annotated[tuple[ImageProbe, ...], Join.PRESENT] = ()
     ceiling: Annotated[Ceiling | None, Join.PRESENT] = None  # what the machine could do at best
     no_ceiling: Annotated[str, Join.PRESENT] = ""  # why that is not known, and what to pass
     # GPUs that the server runs on, by `--gpus` or `--hardware`; 0: neither was given.
@@ -409,6 +419,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         window = self.window
         drafted = window is not None and (window.drafts or window.draft_tokens or window.accept_length)
         return bool(drafted or (self.as_run is not None and self.as_run.speculative))
+
+    @property
+    def images(self) -> ImageFacts | None:
+        """The images that were added to the requests; None if there are none."""
+        return self.data.images
 
     @property
     def share(self) -> Share:

@@ -80,6 +80,13 @@ FEATURES: dict[str, dict[str, str]] = {
     "sglang": {"/generate": "generate_api"},
     "responses": {"/responses": "responses_api"},
     "messages": {"/messages": "messages_api"},
+    "images": {
+        "columns": "image_figures",
+        "doubts": "image_checks",
+        "parts": "image_figures",
+        "sections": "image_lines",
+        "settings": "image_settings",
+    },
     "export": {"rows": "request_rows"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},
     "saturation": {"saturation": "saturation_rule"},

@@ -42,6 +42,7 @@ from loadgen.plan.request_sources import (
     Seed,
     SourcedRequests,
     find_source,
+    import_contents,
     import_source,
     make_arrival_rng,
 )
@@ -56,7 +57,7 @@ _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only th
 _ENDS = "requests are sent for {:g} s; those still running then are finished"
 # A profile whose prompts are made here, each request of its own, at a load that does not change.
 _PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
-_COMPARED_PROMPTS = 2048
+_COMPARED_PROMPTS, _COMPARED_WITH_IMAGES = 2048, 32
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
 # How the paths of APIs end, by which an endpoint of one's own is known too: the longer of two comes first.
 _OPENAI: dict[str, Callable[[], Dialect]] = {"/chat/completions": Chat, "/completions": Completions}
@@ -228,7 +229,8 @@ def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
 
 
 def count_repeated_prompts(plan: Plan) -> int:
-    """Count the requests whose prompt equals an earlier one's; of random texts, in the first 2048.
+    """Count the requests whose prompt equals an earlier one's; of random texts, in the first 2048, with
+    images 32.
 
     Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of n² / 2 in
     (ids allowed)^L, which only a length of one or two makes likely.
@@ -237,7 +239,7 @@ def count_repeated_prompts(plan: Plan) -> int:
         return plan.facts.repeated
     if plan.ids_source and int(plan.requests.input_lens.min()) >= _NEVER_EQUAL_IDS:
         return 0
-    compared = min(len(plan), _COMPARED_PROMPTS)
+    compared = min(len(plan), _COMPARED_PROMPTS if plan.facts.images is None else _COMPARED_WITH_IMAGES)
     return compared - len({plan.body(i) for i in range(compared)})
 
 
@@ -248,6 +250,8 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     stream = RandomStream(seed.value, profile.name, seed.repeat, purpose, seed.attempt)
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
+    for feature in import_contents(profile):
+        sourced = feature.add_contents(sourced, inputs)
     made = sourced.requests
     for feature in import_rows("plan"):
         feature.check_requests(profile.__dict__, sourced.facts.kind, sourced.turns)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
+from loadgen.plan.image_facts import ImageFacts
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.wire.openai import Dialect
 
@@ -415,6 +416,7 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # order of the plan; None where that is not known before the run.
     reusable_tokens: int | None = None
     schedule: ScheduleFacts | None = None  # of a trace that is sent at its own times
+    images: ImageFacts | None = None  # None: requests carry none that were added here
 
     def rate_per_s(self, request_rate_per_s: float) -> float:
         """Return requests per second: a trace's mean at its own times, else the given rate."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -37,7 +38,7 @@ from loadgen.settings.setting import (
     make_model_fields,
     setting,
 )
-from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
+from loadgen.settings.table import ALIASES, PROFILE_KEYS, join_rows, list_profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ _DELAY_FACTORS = {"recorded": 1.0, "none": 0.0}
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 _NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
 _OF_SESSIONS = [row for row in join_rows(*PROFILE_KEYS) if row.group == SESSIONS]
+_CHAT = [row for row in join_rows(*PROFILE_KEYS) if row.chat]
 _REPLACING = [row for row in join_rows(*PROFILE_KEYS) if row.replaces]
 
 
@@ -157,6 +159,8 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         if not isinstance(table, dict):
             return table
         filled = {**table}
+        if (alias := ALIASES.get(str(filled.get("dataset_name")))) is not None:
+            import_module(alias).fill_keys(filled)
         _fill_schedule(filled)
         _fill_pace(filled)
         if _takes_every_row(filled):
@@ -317,7 +321,8 @@ def _fill_pace(keys: dict[str, Any]) -> None:
     users = keys.get("users")
     if type(users) is int and keys.get("max_concurrency") is None:
         keys["max_concurrency"] = users
-    if keys.get("turns") is not None and keys.get("backend") is None:
+    chats = any(keys.get(row.name) not in (None, row.default) for row in _CHAT)
+    if chats and keys.get("backend") is None:
         keys["backend"] = "openai-chat"
 
 

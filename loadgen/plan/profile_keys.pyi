@@ -1,6 +1,7 @@
 """Keys of a profile, for type checkers: made by `python scripts/keyword_types.py`."""
 
 from loadgen.features.data.data_settings import DataKeys
+from loadgen.features.images.image_settings import ImageKeys
 from loadgen.features.sessions.session_settings import SessionKeys
 from loadgen.features.texts.text_settings import TextKeys
 from loadgen.features.traces.trace_settings import TraceKeys
@@ -17,6 +18,7 @@ class ProfileKeys(
     TextKeys,
     VariationKeys,
     DataKeys,
+    ImageKeys,
     NameKeys,
     LengthKeys,
     LoadKeys,

@@ -11,6 +11,7 @@ import math
 import secrets
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from loadgen.features import import_rows
 from loadgen.plan.planned_requests import DataFacts, Requests, Turns
 from loadgen.plan.profile import Profile, list_shipped, read_toml
 from loadgen.settings.setting import RequestSource
+from loadgen.settings.table import PROFILE_KEYS, join_rows
 from loadgen.wire.openai import Dialect
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
 # A file has lengths and times at most.
 MADE = tuple(name for name, source in SOURCES.items() if source.is_made)
 _DISTS = ("input", "output")
+_CONTENTS = [row for row in join_rows(*PROFILE_KEYS) if row.contents]
 Purpose = Literal["measure", "warmup", "when"]
 
 
@@ -228,6 +231,12 @@ def find_source(profile: Profile) -> str:
 def import_source(profile: Profile) -> SourceModule:
     """Import the module of a profile's source; only runs that use it do."""
     return cast(SourceModule, importlib.import_module(SOURCES[find_source(profile)].module))
+
+
+def import_contents(profile: Profile) -> list[ModuleType]:
+    """Import the modules that add to each request what a profile's given keys stand for, each once."""
+    given = (row.contents for row in _CONTENTS if getattr(profile, row.name) != row.default)
+    return [importlib.import_module(name) for name in dict.fromkeys(given)]
 
 
 def check_files(profile: Profile) -> None:

@@ -31,7 +31,7 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
-from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, read_remark
+from loadgen.wire.openai import TOKEN, Dialect, Message, PromptDetails, Usage, read_remark
 from loadgen.wire.sse import TypicalMessages
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
@@ -327,6 +327,15 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
     # More than the prompt cannot have been found: what is optional and cannot be true is not known.
     if cached is not None and cached <= record.input_tokens:
         record.cached_tokens = cached
+    if details is not None:
+        record.image_tokens = _read_image_tokens(details, record.input_tokens)
+
+
+def _read_image_tokens(details: PromptDetails, most: int) -> int:
+    """Return the tokens of a prompt's images; -1 if none are reported, or no number from 0 to `most`."""
+    kinds = details.multimodal_tokens
+    tokens = kinds.get("image") if isinstance(kinds, dict) else details.image_tokens
+    return tokens if type(tokens) is int and 0 <= tokens <= most else UNKNOWN
 
 
 def _note_timing(record: Record, messages: Sequence[Message]) -> None:

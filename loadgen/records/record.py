@@ -76,6 +76,7 @@ class Record(msgspec.Struct):
     inner_gaps: int = UNKNOWN  # of these, within a message
     server_drafts: int = UNKNOWN  # the server's own: steps that verified draft tokens (vLLM's `metrics`)
     server_accepted_tokens: int = UNKNOWN  # and draft tokens accepted (of llama.cpp's `timings` too)
+    image_tokens: int = UNKNOWN  # of the prompt's, those of its images: usage's details
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read
@@ -149,6 +150,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     inner_gaps: _MaybeCount
     server_drafts: _MaybeCount
     server_accepted_tokens: _MaybeCount
+    image_tokens: _MaybeCount
 
     def __len__(self) -> int:
         return len(self.index)
@@ -178,6 +180,7 @@ LATER = (
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
     "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
     "word_gaps", "inner_gaps", "server_drafts", "server_accepted_tokens",
+    "image_tokens",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]

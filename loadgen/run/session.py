@@ -32,7 +32,7 @@ from loadgen.host import environment
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts, import_contents
 from loadgen.records import text_tokens
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Records
@@ -172,8 +172,10 @@ class Session(msgspec.Struct, frozen=True):
         An exception passes: with a warning that names the directory if a request was measured, else without
         directory.
         """
-        display = progress.display(self.options.quiet)
-        with display.waiting("making the prompts"):
+        display, contents = progress.display(self.options.quiet), import_contents(workload)
+        for feature in contents:
+            feature.check_place(workload, is_loopback(self.root.host))
+        with display.waiting("making the prompts", forks=bool(contents)):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)
         for extension in find_extensions(self.options):
@@ -256,7 +258,8 @@ class Session(msgspec.Struct, frozen=True):
             *self.sender.list_steps(),
             ("the engine's configuration", self._add_configuration),
             *chain.from_iterable(
-                feature.list_steps(self, made, outcome, display) for feature in import_rows("steps")
+                feature.list_steps(self, made, outcome, display)
+                for feature in (*import_contents(made.profile), *import_rows("steps"))
             ),
         )
 

@@ -3,6 +3,7 @@
 from typing import Any, Literal, TypedDict
 
 from loadgen.features.data.data_settings import DatasetName
+from loadgen.features.images.image_settings import ImageFormat, ImageTransport
 from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.features.texts.text_settings import PromptFormat
 from loadgen.features.traces.trace_settings import TraceFormat
@@ -57,6 +58,15 @@ class WorkloadOptions(TypedDict, total=False):
     timed_trace_label_hash_ids: str
     timed_trace_chunk_hash_size: int
     timed_trace_sec_multiplier: float
+    image_size: str
+    images: str | int
+    image_dir: str
+    image_format: ImageFormat
+    image_transport: ImageTransport
+    random_mm_base_items_per_request: int
+    random_mm_num_mm_items_range_ratio: float
+    random_mm_limit_mm_per_prompt: str
+    random_mm_bucket_config: str
     input_len: int
     output_len: int
     range_ratio: str | float

@@ -101,7 +101,7 @@ def _check_classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
     return request_class.check_classes(value)
 
 
-def _make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
+def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
     """Make a check that returns a text unchanged, and raises what `parse` raises unless the text is empty."""
 
     def check_text(text: str) -> str:
@@ -117,7 +117,7 @@ def _parse_schedule(text: str) -> Any:
     return feature.parse_schedule(text)
 
 
-def _convert_number(value: Any) -> Any:
+def convert_number(value: Any) -> Any:
     """Return an int or a float, as TOML or Python may give a share, as text; other values unchanged."""
     return str(value) if type(value) in (int, float) else value
 
@@ -216,7 +216,7 @@ class ShapeKeys(KeyRows, frozen=True):
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
         read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
-        check=_make_check(_parse_schedule), arrivals=True, swept=False,
+        check=make_check(_parse_schedule), arrivals=True, swept=False,
         not_with=(
             Conflict("ramp_up_strategy", _TWO_LOADS), Conflict("request_rate", _TWO_LOADS), _OWN_TIMES,
             Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
@@ -224,7 +224,7 @@ class ShapeKeys(KeyRows, frozen=True):
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
-        check=_make_check(lambda text: import_rows("shapes")[0].parse_bursts(text)),
+        check=make_check(lambda text: import_rows("shapes")[0].parse_bursts(text)),
         not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
             "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)
@@ -268,12 +268,12 @@ class CancelKeys(KeyRows, frozen=True):
         not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
             "leave out --disable-stream"),))
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
-        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_convert_number,
-        check=_make_check(parse_cancel_rate), keyword="str | float",
+        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=convert_number,
+        check=make_check(parse_cancel_rate), keyword="str | float",
         needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
         read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
-        check=_make_check(parse_cancel_point),
+        check=make_check(parse_cancel_point),
         needs=(Conflict("cancel_rate", _HOW_MANY % "10%"),),
         not_with=(Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no "
             "tokens to count: give a time instead"),))

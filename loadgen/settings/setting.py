@@ -30,6 +30,7 @@ GROUPS = {
     "shapes": "load over time, and classes (docs/load-shapes.md)",
     "sessions": "sessions of several turns (docs/sessions.md)",
     "data": "data (docs/datasets.md)",
+    "images": "images (docs/images.md)",
     "lengths": "lengths and text of random prompts",
     "traces": "traces (docs/traces.md)",
     "requests": "requests",
@@ -42,7 +43,7 @@ GROUPS = {
 }
 GROUP_ORDER = tuple(GROUPS.values())
 (
-    SERVER, LAUNCH, WORKLOAD, SHAPES, SESSIONS, DATA, LENGTHS, TRACES,
+    SERVER, LAUNCH, WORKLOAD, SHAPES, SESSIONS, DATA, IMAGES, LENGTHS, TRACES,
     REQUESTS, RUN, SHARDS, CLUSTER, STOP, ROOFLINE, OUTPUT,
 ) = GROUP_ORDER  # fmt: skip
 UNLISTED = "none"  # flags that no help lists
@@ -129,6 +130,8 @@ class Setting(msgspec.Struct):
     path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it
     extension: str = ""  # the module whose EXTENSION does in a run what it stands for, where it is given
+    chat: bool = False  # it needs an API of messages: without --backend, chat is meant where it is given
+    contents: str = ""  # the module that adds to each request what it stands for, where it is given
     cluster: str = ""  # why a cluster refuses it
     shard: bool = False  # is sent to each shard of a cluster
     campaign: str = ""  # why it is not a key of a campaign's tables

@@ -48,6 +48,10 @@ SOURCE_KEYS: tuple[Subject, ...] = tuple(
     for subjects in module.PROFILE_KEYS.values()
     for subject in subjects
 )
+# Names of data sets that stand for other keys, and the modules whose `fill_keys` writes those.
+ALIASES: dict[str, str] = {
+    name: module for feature in _FEATURES for name, module in getattr(feature, "ALIASES", {}).items()
+}
 OPTIONS: tuple[Subject, ...] = (
     *(TargetOptions, KeyOptions, TrustOptions, SeedOptions, SendOptions, AroundOptions),
     *(StopOptions, OutputOptions),

@@ -215,7 +215,9 @@ def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence |
     "with a context as long as the prompts",
 )
 def prompt_lengths(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the server counts other prompt lengths than were planned."""
+    """Find evidence that the server counts other lengths than were planned of prompts without images."""
+    if run.facts.data.images is not None:
+        return None
     records = run.records
     comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
     if run.facts.profile.assistant != "recorded":  # whose prompts hold the server's own answers

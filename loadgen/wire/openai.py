@@ -45,6 +45,8 @@ class PromptDetails(msgspec.Struct, gc=False):
     """The details of `usage.prompt_tokens`."""
 
     cached_tokens: CountOrNone | None = None
+    image_tokens: Any = None  # SGLang's
+    multimodal_tokens: Any = None  # vLLM's, by modality
 
 
 class CompletionDetails(msgspec.Struct, gc=False):

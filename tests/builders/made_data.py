@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders.made_cases import INPUT, OUTPUT, REQUESTS
+from loadgen.plan.image_facts import ImageFacts
 from loadgen.plan.planned_requests import DataFacts, LengthFacts, ScheduleFacts
 
 
@@ -41,3 +42,17 @@ def data(kind: str = "sharegpt", reusable: float | None = None, **changes: Any) 
         "reusable_tokens": None if reusable is None else round(reusable * REQUESTS * INPUT),
     }
     return DataFacts(**{**known, **changes})
+
+
+def images(**changes: Any) -> ImageFacts:
+    """What is reported of the images of a plan: one in each request."""
+    known: dict[str, Any] = {
+        "format": "jpeg",
+        "sizes": ((64, 64, REQUESTS),),
+        "counts": (1,),
+        "distinct": REQUESTS,
+        "mean_bytes": 2000,
+        "transport": "data",
+        "digest": "0123456789abcdef",
+    }
+    return ImageFacts(**{**known, **changes})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from builders import made_data
-from builders.made_cases import changed, closed, observed, open_loop, run
+from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
+from loadgen.facts.run_facts import ImageProbe
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
@@ -30,6 +31,19 @@ def of_file(data: DataFacts, cached: int | None = None, **facts: Any) -> RunEvid
 def of_trace(**schedule: Any) -> RunEvidence:
     """A trace sent at its own times."""
     return run(open_loop(), TRACE, data=made_data.trace(**schedule), prompt_format="corpus")
+
+
+def of_images(more: int, **changes: Any) -> RunEvidence:
+    """A closed loop with an image in each request, which has so many prompt tokens more than its text."""
+    images = made_data.images(**changes)
+    rows = changed(closed(), input_tokens=INPUT + more)
+    return run(
+        rows,
+        {"image_size": "64x64", "backend": "openai-chat"},
+        data=DataFacts(images=images),
+        image_probes=(ImageProbe(index=0, text_tokens=INPUT),),
+        window=None,
+    )
 
 
 OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
@@ -71,4 +85,10 @@ OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "random tokens measure noise: the model has 128 experts, and routing is not that of text",
         set(),
     ),
+    "images-ignored": (
+        of_images(0),
+        "0 tokens for 1 image, by usage.prompt_tokens less that of the same text alone",
+        set(),
+    ),
+    "images-repeated": (of_images(64, distinct=40), "320 images, of 40 different ones", set()),
 }

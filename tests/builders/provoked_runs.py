@@ -27,6 +27,7 @@ TEN = "--random-input-len 5 --random-output-len 10 --num-prompts 80 --max-concur
 FIVE = "--random-input-len 5 --random-output-len 5 --num-prompts 80 --max-concurrency 4"
 MANY = "--random-input-len 5 --random-output-len 5 --num-prompts 240 --max-concurrency 4"
 SIX = "--random-input-len 64 --random-output-len 10 --num-prompts 72 --max-concurrency 6"
+PICTURES = Path(__file__).parents[1] / "data" / "pictures"
 MODEL = f"--model-config {Path(__file__).parents[1] / 'data' / 'configs' / 'qwen3-8b.json'}"
 
 
@@ -48,6 +49,12 @@ def _accept_more(facts: Facts) -> dict[str, Any]:
 
 # The server, and what it answers.
 _OF_SERVERS = {
+    "a server that ignores images": Provocation(
+        engine(), f"{FOUR} --image-size 8x8 --image-format png", {"images-ignored"}
+    ),
+    "one image in every request, ignored": Provocation(
+        engine(), f"{FOUR} --image-dir {PICTURES}", {"images-ignored", "images-repeated"}
+    ),
     "answers that end early": Provocation(
         engine("--early-eos", "1"), f"""{FOUR} --extra-body '{{"ignore_eos": false}}'""", {"answer-lengths"}
     ),

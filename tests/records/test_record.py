@@ -211,6 +211,7 @@ def test_the_columns_of_a_frame_keep_their_order() -> None:
         server_prompt_tokens server_cached_tokens server_output_tokens server_prefill_ns server_decode_ns
         out_of_order retransmitted
         text_ns hidden_tokens thought_tokens word_gaps inner_gaps server_drafts server_accepted_tokens
+        image_tokens
     """
     assert list(BOUNDS) == names.split()
 

@@ -13,7 +13,7 @@ from loadgen.features import import_rows
 from loadgen.settings.load_settings import NameKeys
 from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, RequestSource, Values, setting
 
-DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
+DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace", "random-mm"]
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 _REPETITION = {**_N, "data_sets": ("prefix_repetition",)}
 _TIMED = {"data_sets": ("timed_trace",)}

@@ -19,8 +19,10 @@ WORDS = {
     "HUB": f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)",
     "QUESTIONS": "download it; --dataset-path FILE without a name reads its rows, --dataset-category NAME "
     "those of a category, --output-len N is the length of answers (docs/datasets.md)",
-    "IMAGES": "images are not made here: write whole chat bodies with images as data URLs, one a line, and "
-    "pass --dataset-path FILE",
+    "IMAGES": "pass --image-size 1024x768 and --images N, or --image-dir DIR (docs/images.md); images of a "
+    "data set: write whole chat bodies with them as data URLs, one a line, and pass --dataset-path FILE",
+    "VIDEO": "videos are not made here: write whole chat bodies with `video_url` parts, one a line, and pass "
+    "--dataset-path FILE",
     "AUDIO": "audio is not made here: write whole chat bodies with `input_audio` parts, one a line, and pass "
     "--dataset-path FILE",
     "TOOLS": "nothing is downloaded: write whole chat bodies with their `tools`, one a line, and pass "
@@ -96,6 +98,11 @@ _SAME = {
     "over the requests' indices, as in vLLM; the first request is sent at once, where vLLM waits for a gap": (
         "--ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy"
     ),
+    "images are noise that compresses as photos do, vLLM's pixels are independent; no videos": (
+        "--random-mm-bucket-config"
+    ),
+    "of images alone": "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio "
+    "--random-mm-limit-mm-per-prompt",
     "on without it for random prompts and traces, as in 0.32; --no-ignore-eos turns it off": "--ignore-eos",
     "as --skip-chat-template, whose name it was in 2025": "--custom-skip-chat-template",
     "0 or less are all rows of `custom`; a file without --dataset-name is sent whole": "--num-prompts",
@@ -115,10 +122,9 @@ _DIFFERS = {
     "sent with each chat request; `custom` over /v1/completions is rendered here with them, as in vLLM": (
         "--chat-template-kwargs"
     ),
-    "`random` (and SGLang's `random-ids`), `sharegpt`, `custom`, `prefix_repetition`, `timed_trace`; without "
-    "it, the rows of --dataset-path are known by their keys; others are refused with the nearest way": (
-        "--dataset-name"
-    ),
+    "`random` (and SGLang's `random-ids`), `random-mm`, `sharegpt`, `custom`, `prefix_repetition`, "
+    "`timed_trace`; without it, the rows of --dataset-path are known by their keys; others are refused with "
+    "the nearest way": "--dataset-name",
     "the name of a workload; the bare flag, which traces vLLM, is refused: --server-trace DIR": "--profile",
     "without it, drawn at random and printed, since the same prompts twice measure the prefix cache "
     "(vLLM: 0)": "--seed",
@@ -161,10 +167,6 @@ _REFUSED = {
     "the name of 2023: --dataset-path FILE": "--dataset",
     WORDS["SONNET"]: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
     WORDS["AUDIO"]: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
-    WORDS["IMAGES"]: (
-        "--random-mm-base-items-per-request --random-mm-bucket-config --random-mm-limit-mm-per-prompt "
-        "--random-mm-num-mm-items-range-ratio"
-    ),
     WORDS["TOOLS"]: "--bfcl-categories",
     "only greedy decoding and sampling are measured": "--use-beam-search",
     WORDS["LORA"]: "--lora-modules --lora-assignment",
@@ -201,7 +203,7 @@ VALUED_FLAGS = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--lo
 # Whole families, whose flags change from version to version.
 _FAMILIES = {
     "--sonnet-": "SONNET", "--hf-": "HUB", "--spec-bench-": "HUB", "--burstgpt-": "BURSTGPT",
-    "--speed-bench-": "HUB", "--blazedit-": "HUB", "--bfcl-": "TOOLS", "--random-mm-": "IMAGES",
+    "--speed-bench-": "HUB", "--blazedit-": "HUB", "--bfcl-": "TOOLS",
     "--asr-": "AUDIO",
 }  # fmt: skip
 

@@ -102,7 +102,7 @@ class SessionKeys(KeyRows, frozen=True):
         replaces=("num_prompts",))
     turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
         "--random-output-len are those of a turn", read=integer_between(1, parsing.MOST_TURNS), metavar="N",
-        keyword="int | None", not_with=(
+        chat=True, keyword="int | None", not_with=(
             Conflict(reads_data, _MAKES % "{data}"), Conflict("dataset_path", _MAKES % "{other}"),
             Conflict("classes",
                 "--turns and --class: a turn has no class: give --input-dist and --output-dist"),

@@ -108,7 +108,7 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--backend openai-chat --endpoint-type openai-comp", "are two APIs: leave out one of them"),
         ("--dataset-name hf", "'hf' is not read here: nothing is downloaded"),
         ("--dataset-name burstgpt", "pass --trace FILE --trace-format burstgpt, and no --dataset-name"),
-        ("--dataset-name random-mm", "write whole chat bodies with images as data URLs"),
+        ("--dataset-name mmmu", "write whole chat bodies with them as data URLs"),
         ("--dataset-name generated-shared-prefix", "--prefix-groups N with --random-prefix-len"),
         ("--dataset-name sharegtp", "is not a valid data set: choose from random, sharegpt, custom"),
         (

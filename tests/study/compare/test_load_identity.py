@@ -45,6 +45,7 @@ OTHER: dict[str, Any] = {
     "timed_trace_label_timestamp": "t", "timed_trace_label_input_length": "i",
     "timed_trace_label_output_length": "o", "timed_trace_label_hash_ids": "h",
     "timed_trace_chunk_hash_size": 8, "timed_trace_sec_multiplier": 2.0,
+    "image_size": "64x64", "images": "2", "image_dir": "pictures", "image_format": "png",
 }  # fmt: skip
 # Keys that name what is read, by what was read: the facts of both runs, and the keys that both have.
 READ: dict[str, tuple[dict[str, Any], Any, Any]] = {
@@ -116,7 +117,7 @@ def test_another_request_or_client_is_marked(key: str) -> None:
         "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,
         "ignore_eos": False, "extra_body": {"a": 1}, "chat_template_kwargs": {"a": 1}, "logprobs": 1,
         "min_tokens": 3, "top_k": 3, "turn_timeout": 9.0, "request_timeout": 9.0, "stall_timeout": 9.0,
-        "warmup": "2", "cooldown": "2",
+        "warmup": "2", "cooldown": "2", "image_transport": "http",
     }  # fmt: skip
     facts: dict[str, dict[str, Any]] = {
         "prompt_format": {"prompt_format": "corpus"},

@@ -1,0 +1,207 @@
+"""Image album: the images of a plan, each made whole when a request is built."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base import untrusted
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
+from loadgen.features.images.image_sizes import ImageSizes
+from loadgen.features.images.noise_images import (
+    JPEG,
+    ImageHead,
+    Texture,
+    finish_image,
+    import_pillow,
+    make_head,
+)
+from loadgen.plan.request_sources import RandomStream
+
+MOST_HEADS = 64  # of a plan: more would be longer in the making
+_MOST_HEAD_BYTES = 32 << 20  # of all heads
+_MOST_BYTES = 256 << 20  # of all files of a directory
+_MOST_FILE_BYTES = 64 << 20
+_DIGEST_BYTES = 16
+_THREE = 3  # bytes that base64 writes as four characters
+AS_THEY_ARE = "as they are"
+# By how files begin.
+_KINDS = (
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"RIFF", "webp"),
+    (b"GIF8", "gif"),
+)
+
+
+class AlbumPage(msgspec.Struct, frozen=True):
+    """The part that several images have in common: a head as it is sent; or, without head, a whole file."""
+
+    kind: str  # png, jpeg, webp, gif
+    start: bytes  # of the file, or of its data URL
+    rest: bytes  # of the file, one byte or two that a data URL has with what follows
+    size: tuple[int, int]  # width, height; (0, 0) where that is not known
+    file_bytes: int
+    digest: bytes
+    head: ImageHead | None = None  # without its bytes
+
+    @classmethod
+    def write(
+        cls, kind: str, content: bytes, size: tuple[int, int], head: ImageHead | None, as_url: bool
+    ) -> AlbumPage:
+        """Make the page of a file, or of its beginning where there is a head, as a data URL if `as_url`."""
+        whole = len(content) if head is None or not as_url else len(content) // _THREE * _THREE
+        start = content
+        if as_url:
+            start = f"data:image/{kind};base64,".encode() + base64.b64encode(content[:whole])
+        digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+        bare = None if head is None else replace(head, start=b"")
+        return cls(kind, start, content[whole:], size, len(content), digest, bare)
+
+
+class Album:
+    """The images of a plan by their number, of which `pages_of` has the page, int64[images].
+
+    An image is its page's start and last rows that a key and its number draw: a data URL if `as_url`, else a
+    file.
+    """
+
+    def __init__(
+        self,
+        pages: list[AlbumPage],
+        pages_of: Int64,
+        as_url: bool,
+        key: int = 0,
+        texture: Texture | None = None,
+    ) -> None:
+        self.pages, self.pages_of, self._as_url = pages, pages_of, as_url
+        self._key, self._texture = key, texture
+
+    def write(self, image: int) -> bytes:
+        """Return an image: its data URL, or its file."""
+        page = self.pages[int(self.pages_of[image])]
+        if page.head is None or self._texture is None:
+            return page.start
+        head = page.head
+        rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(image,)))
+        tail = page.rest + finish_image(head, self._texture.cut(rng, head.width, head.last_rows))
+        return page.start + (base64.b64encode(tail) if self._as_url else tail)
+
+    def kind(self, image: int) -> str:
+        """Return the format of an image, as png."""
+        return self.pages[int(self.pages_of[image])].kind
+
+    @property
+    def distinct(self) -> int:
+        """The number of images that are not equal to an earlier one."""
+        return len(np.unique(self.pages_of)) if self._texture is None else len(self.pages_of)
+
+    @property
+    def mean_bytes(self) -> int:
+        """The mean bytes of an image's file, without its last rows."""
+        each = np.array([page.file_bytes for page in self.pages])
+        return round(float(each[self.pages_of].mean())) if len(self.pages_of) else 0
+
+    def count_sizes(self, images: int) -> tuple[tuple[int, int, int], ...]:
+        """Count the first `images` images of each size: (width, height, images), the most frequent first."""
+        counted: dict[tuple[int, int], int] = {}
+        used = np.bincount(self.pages_of[:images], minlength=len(self.pages)).tolist()
+        for page, count in zip(self.pages, used, strict=True):
+            counted[page.size] = counted.get(page.size, 0) + count
+        rows = sorted(counted.items(), key=lambda row: (-row[1], row[0]))
+        return tuple((width, height, count) for (width, height), count in rows if count)
+
+    def digest(self) -> str:
+        """Return a hash of all pages and of the first image."""
+        hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for page in self.pages:
+            hashed.update(page.digest)
+        hashed.update(self.write(0))
+        hashed.update(self.pages_of.astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+
+def make_album(sizes: ImageSizes, form: str, images: int, stream: RandomStream, as_url: bool) -> Album:
+    """Make the heads of a plan's images and draw which image has which; raises UsageError without Pillow.
+
+    Each size has as many of the 64 heads, one at least, and fewer where they would be over 32 MiB.
+    """
+    if form == JPEG:
+        import_pillow()
+    texture, rng = Texture(stream.rng("image texture")), stream.rng("image heads")
+    every, numbers = sizes.draw(stream.rng("image sizes"), images)
+    used = np.bincount(numbers, minlength=len(every))
+    pages, first, counts, left = list[AlbumPage](), list[int](), list[int](), _MOST_HEAD_BYTES
+    for number, (width, height) in enumerate(every):
+        first.append(len(pages))
+        room = left // (len(every) - number)
+        while used[number] > len(pages) - first[-1] < MOST_HEADS // len(every) or len(pages) == first[-1]:
+            head = make_head(form, texture.cut(rng, width, height))
+            if len(pages) > first[-1] and len(head.start) > room:
+                break
+            room, left = room - len(head.start), left - len(head.start)
+            pages.append(AlbumPage.write(form, head.start, (width, height), head, as_url))
+        counts.append(len(pages) - first[-1])
+    among = (stream.rng("image choice").random(images) * np.array(counts)[numbers]).astype(np.int64)
+    return Album(pages, np.array(first)[numbers] + among, as_url, stream.key("image rows"), texture)
+
+
+def read_album(directory: str, images: int, as_url: bool) -> Album:
+    """Read the image files of a directory, in the order of their names; images take them by turns.
+
+    Raises UsageError for a directory without any, and for files of over 256 MiB in all.
+    """
+    where, flag = expand_path(directory), f"--image-dir {directory}"
+    try:
+        paths = sorted(path for path in where.iterdir() if path.is_file())
+    except OSError as error:
+        raise UsageError(f"{flag}: {error.strerror}: give a directory of image files") from None
+    pages, left = list[AlbumPage](), _MOST_BYTES
+    for path in paths:
+        if (page := _read_page(path, flag, as_url)) is None:
+            continue
+        left -= page.file_bytes
+        if left < 0:
+            raise UsageError(
+                f"{flag}: its images are over {_MOST_BYTES >> 20} MiB, which are held in memory: give fewer"
+            )
+        pages.append(page)
+    if not pages:
+        raise UsageError(f"{flag}: no PNG, JPEG, WebP or GIF file is in it")
+    return Album(pages, np.arange(images, dtype=np.int64) % len(pages), as_url)
+
+
+def _read_page(path: Path, flag: str, as_url: bool) -> AlbumPage | None:
+    """Read an image file; None if it is none by its first bytes. Raises UsageError if it cannot be read."""
+    try:
+        content = untrusted.read_file_bytes(path, _MOST_FILE_BYTES)
+    except OSError as error:
+        raise UsageError(f"{flag}: {path.name}: {error.strerror or error}") from None
+    kind = next((kind for begin, kind in _KINDS if content.startswith(begin)), None)
+    if kind is None or (kind == "webp" and content[8:12] != b"WEBP"):
+        return None
+    return AlbumPage.write(kind, content, _read_size(kind, content), None, as_url)
+
+
+def _read_size(kind: str, content: bytes) -> tuple[int, int]:
+    """Read width and height from a PNG, a GIF or a JPEG; (0, 0) from others, and where they are not found."""
+    if kind == "png" and len(content) >= 24:
+        return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+    if kind == "gif" and len(content) >= 10:
+        return int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
+    at = 2
+    while kind == "jpeg" and at + 9 <= len(content) and content[at] == 0xFF:
+        mark = content[at + 1]
+        if 0xC0 <= mark <= 0xCF and mark not in (0xC4, 0xC8, 0xCC):  # a frame
+            return int.from_bytes(content[at + 7 : at + 9], "big"), int.from_bytes(
+                content[at + 5 : at + 7], "big"
+            )
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return 0, 0

@@ -1,0 +1,104 @@
+"""Image contents: what settings of images add to a plan, and to what is learned after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.features.images.image_album import AS_THEY_ARE, Album, make_album, read_album
+from loadgen.features.images.image_requests import ImageRequests
+from loadgen.features.images.image_sizes import PERIOD, parse_counts, parse_sizes
+from loadgen.features.images.noise_images import name_maker
+from loadgen.plan.image_facts import ImageFacts
+from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
+from loadgen.wire.openai import Chat
+
+if TYPE_CHECKING:
+    from loadgen.facts.run_facts import Facts
+    from loadgen.plan.plan import Plan
+    from loadgen.run.command.progress import Display
+    from loadgen.run.extension import Step
+    from loadgen.run.firing import Outcome
+    from loadgen.run.session import Session
+
+_HTTP = "http"
+
+
+def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequests:
+    """Add the profile's images to a source's requests; raises UsageError where they cannot have any."""
+    profile = inputs.profile
+    flag = "--image-dir" if profile.image_dir else "--image-size"
+    if not isinstance(inputs.dialect, Chat):
+        raise UsageError(
+            f"{flag}: {inputs.dialect.path} takes no images here: use the chat API (--backend openai-chat)"
+        )
+    if sourced.turns is not None:
+        raise UsageError(
+            f"{flag} is of single requests, and the data has conversations: leave out one of them"
+        )
+    requests = len(sourced.requests.input_lens)
+    counts = parse_counts(profile.images).draw(inputs.stream.rng("image counts"), requests)
+    images = int(counts.sum())
+    if not images:
+        raise UsageError(f"--images {profile.images}: none of {requests} requests has an image: raise it")
+    as_url = profile.image_transport != _HTTP
+    if profile.image_dir:
+        album = read_album(profile.image_dir, images, as_url)
+    else:
+        sizes = parse_sizes(profile.image_size)
+        album = make_album(sizes, profile.image_format, images, inputs.stream, as_url)
+    server = None
+    if not as_url:
+        from loadgen.features.images.image_server import ImageServer
+
+        server = ImageServer(album)
+    made = ImageRequests(sourced.requests, album, counts, server)
+    facts = replace(sourced.facts, images=_make_facts(profile, album, counts))
+    return replace(sourced, requests=made, facts=facts)
+
+
+def _make_facts(profile: Profile, album: Album, counts: Int64) -> ImageFacts:
+    alike = len(counts) > 0 and int(counts.min()) == int(counts.max())
+    return ImageFacts(
+        format=AS_THEY_ARE if profile.image_dir else profile.image_format,
+        sizes=album.count_sizes(int(counts.sum())),
+        counts=tuple(counts[: 1 if alike else PERIOD].tolist()),
+        distinct=album.distinct,
+        mean_bytes=album.mean_bytes,
+        transport=profile.image_transport,
+        digest=album.digest(),
+        source=profile.image_dir,
+        maker="" if profile.image_dir else name_maker(profile.image_format),
+    )
+
+
+def check_place(profile: Profile, here: bool) -> None:
+    """Raise UsageError if a server that is not `here`, on this machine, is to fetch images from loopback."""
+    if profile.image_transport == _HTTP and not here:
+        raise UsageError(
+            "--image-transport http serves images at this machine's loopback address, which the server on "
+            "another machine cannot reach: leave it out, and images go in the bodies"
+        )
+
+
+def list_steps(
+    session: Session, made: Plan, outcome: Outcome, display: Display
+) -> Iterator[tuple[str, Step]]:
+    """Yield the step that adds the server's count of some requests' text, without images, to the facts.
+
+    Of several shards only the first has it; a server that reports the tokens of images is not asked.
+    """
+    records = outcome.records
+    if session.options.share.number or outcome.interrupted or (records.image_tokens[records.ok] >= 0).all():
+        return
+    from loadgen.features.images import image_probe
+
+    def add_counts(known: Facts) -> Facts:
+        return image_probe.add_text_counts(known, session, made, records, display)
+
+    yield "the tokens of images", add_counts

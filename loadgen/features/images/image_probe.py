@@ -1,0 +1,84 @@
+"""Image probe: after a run, the server's count of some requests' text, sent again without their images.
+
+What the same request had more are its images' tokens, whatever the server's template and tokenizer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.errors import MeasureError
+from loadgen.base.structs import replace
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.engines import refusals
+from loadgen.facts.run_facts import Facts, ImageProbe
+from loadgen.features.images.image_requests import ImageRequests
+from loadgen.plan.plan import Plan, merge_fields
+from loadgen.records.record import Records
+from loadgen.run.command.progress import Display
+from loadgen.server import control
+from loadgen.wire.openai import Dialect
+
+if TYPE_CHECKING:
+    from loadgen.run.session import Session
+
+MOST_PROBES = 8
+_LIMIT_S = 60.0
+_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+def add_text_counts(known: Facts, session: Session, made: Plan, records: Records, display: Display) -> Facts:
+    """Return the facts with the server's count of the text of up to 8 successful requests with images.
+
+    Requests with different numbers of images come first. Raises MeasureError where the server counts none.
+    """
+    probes = [
+        ImageProbe(index=index, text_tokens=_count_text(session, made, index, display))
+        for index in choose_probes(known, records)
+    ]
+    return replace(known, image_probes=tuple(probes))
+
+
+def choose_probes(known: Facts, records: Records) -> list[int]:
+    """Choose the plan indices of up to 8 counted successes, one of each number of images first."""
+    images = known.data.images
+    if images is None:
+        return []
+    counts = images.count_images(records.index)
+    fit = np.flatnonzero(records.ok & (records.input_tokens > 0) & (counts > 0))
+    _, first = np.unique(counts[fit], return_index=True)
+    chosen = dict.fromkeys([*fit[first].tolist(), *fit[:MOST_PROBES].tolist()])
+    return [int(records.index[at]) for at in list(chosen)[:MOST_PROBES]]
+
+
+def _count_text(session: Session, made: Plan, index: int, display: Display) -> int:
+    """Return the server's count of a request's prompt without images; raises MeasureError if it has none."""
+    requests = made.requests
+    assert isinstance(requests, ImageRequests)
+    text = requests.text_request(index, made.dialect, made.model)
+    fields = {name: value for name, value in made.fields.items() if name != "min_tokens"}
+    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(merge_fields(text, fields)))
+    body |= {name: 1 for name in _LIMITS if name in body}
+    with display.waiting("counting the text of requests with images", _LIMIT_S):
+        answer = control.send_request(session.access, made.path, body, _LIMIT_S)
+    counted = read_prompt_tokens(made.dialect, answer.body) if answer.status == 200 else 0
+    if not counted:
+        why = answer.why if answer.error else refusals.format_message(answer.status, answer.body)
+        hidden = session.access.secrets.hide(why)
+        raise MeasureError(f"the server does not count a request's text without its images ({hidden})")
+    return counted
+
+
+def read_prompt_tokens(dialect: Dialect, body: bytes) -> int:
+    """Return the last usage.prompt_tokens above 0 of an answer, streamed or whole; 0 if it has none."""
+    events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+    lines = b"\n".join(event for event in events if event != b"[DONE]") or body.replace(b"\n", b" ")
+    try:
+        messages = dialect.read_messages(lines)
+    except (*NOT_JSON, ValueError):
+        return 0
+    counts = [message.usage.prompt_tokens or 0 for message in messages if message.usage is not None]
+    return next((count for count in reversed(counts) if count), 0)

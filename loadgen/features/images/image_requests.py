@@ -1,0 +1,67 @@
+"""Image requests: the requests of any source, with images in their last message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.features.images.image_album import Album
+from loadgen.plan.planned_requests import Requests, fingerprint
+from loadgen.wire.openai import Dialect
+
+if TYPE_CHECKING:
+    from loadgen.features.images.image_server import ImageServer
+
+
+class ImageRequests:
+    """Requests of another source, to whose last message the images of each are added, after its text.
+
+    `counts` are the images of each request, int64[requests]; with a server, images are sent as its URLs.
+    """
+
+    def __init__(self, own: Requests, album: Album, counts: Int64, server: ImageServer | None) -> None:
+        self._own, self._album, self._server = own, album, server
+        self._counts, self._before = counts, np.cumsum(counts) - counts
+        self.format, self.input_lens, self.output_lens = own.format, own.input_lens, own.output_lens
+        self.features = {**getattr(own, "features", {}), "images": int(np.argmax(counts > 0))}
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else the requests of the source have, as the file's rows."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._own, name)
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """Make the fields of request i, with its images."""
+        fields = self._own.request(i, dialect, model)
+        if not self._counts[i]:
+            return fields
+        messages = fields["messages"]
+        if isinstance(messages, msgspec.Raw):
+            messages = msgspec.json.decode(messages, type=list[dict[str, Any]])
+        *before, last = messages
+        content = last["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+        first = int(self._before[i])
+        parts += [self._make_part(image) for image in range(first, first + int(self._counts[i]))]
+        return {**fields, "messages": [*before, {**last, "content": parts}]}
+
+    def text_request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """Make the fields of request i without its images."""
+        return self._own.request(i, dialect, model)
+
+    def digest(self) -> str:
+        """Return a hash of the source's requests, of how many images each has, and of all images' parts."""
+        contents = (self._own.digest().encode(), self._album.digest().encode())
+        return fingerprint("images", (self._counts,), contents)
+
+    def _make_part(self, image: int) -> dict[str, Any]:
+        """Make the part of a message that is an image; its URL is JSON already."""
+        if self._server is not None:
+            url = msgspec.Raw(msgspec.json.encode(self._server.name_url(image)))
+        else:
+            url = msgspec.Raw(b'"' + self._album.write(image) + b'"')  # no character needs an escape
+        return {"type": "image_url", "image_url": {"url": url}}

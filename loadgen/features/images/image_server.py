@@ -1,0 +1,99 @@
+"""Image server: serves a plan's images at a port of loopback, from a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import weakref
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from loadgen.features.images.image_album import Album
+
+_HERE = "127.0.0.1"
+_BACKLOG = 1024
+_PATH = "/image-"
+
+
+class ImageServer:
+    """A process that serves the images of an album until this object, or the process that made it, is gone.
+
+    It is forked once the album is made, so that the images are shared, and before the clock starts.
+    """
+
+    def __init__(self, album: Album) -> None:
+        self._album = album
+        listening = socket.create_server((_HERE, 0), backlog=_BACKLOG)
+        self._port = listening.getsockname()[1]
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.close(writing)
+                _serve(album, listening, reading)
+            finally:
+                os._exit(0)
+        os.close(reading)
+        listening.close()
+        self._end = weakref.finalize(self, _end_process, pid, writing, os.getpid())
+
+    def name_url(self, image: int) -> str:
+        """Return the URL of an image."""
+        return f"http://{_HERE}:{self._port}{_PATH}{image}.{self._album.kind(image)}"
+
+    def close(self) -> None:
+        """End the process, if it has not ended."""
+        self._end()
+
+
+def _end_process(pid: int, writing: int, owner: int) -> None:
+    """End the server and close our end of its pipe; nothing in a process that only inherited them."""
+    if os.getpid() != owner:
+        return
+    os.close(writing)
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _serve(album: Album, listening: socket.socket, reading: int) -> None:
+    """Serve images until the other end of a pipe is closed, as it is when whoever has it ends.
+
+    Signals of the terminal are for the run, which ends this process when it is over.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    class ImageAnswer(BaseHTTPRequestHandler):
+        """Answers a GET of an image with its bytes, and anything else with 404."""
+
+        protocol_version = "HTTP/1.1"
+        timeout = 60
+
+        def do_GET(self) -> None:
+            """Send the image that the path names."""
+            number = self.path.removeprefix(_PATH).partition(".")[0]
+            if not self.path.startswith(_PATH) or not number.isdecimal():
+                self.send_error(404)
+                return
+            if int(number) >= len(album.pages_of):
+                self.send_error(404)
+                return
+            content = album.write(int(number))
+            self.send_response(200)
+            self.send_header("Content-Type", f"image/{album.kind(int(number))}")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Write nothing: the terminal is the run's."""
+
+    server = ThreadingHTTPServer((_HERE, 0), ImageAnswer, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    os.read(reading, 1)

@@ -1,0 +1,123 @@
+"""Image sizes: how many images a request has and how large they are, as texts say and as they are drawn."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Float64, Int64
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import parse_share
+from loadgen.plan.lengths import LengthDistribution, parse_lengths
+
+MOST_IMAGES = 256  # of a request
+MOST_SIDE = 8192  # pixels
+PERIOD = 4096  # requests after which their numbers of images repeat
+MOST_SIZES = 64  # different ones of a plan: of distributions so many are drawn
+_LEAST_SHARE = 1e-6
+_SIZE = re.compile(r"([0-9]{1,5})\s*x\s*([0-9]{1,5})(?:\s+([0-9.]+\s*%?))?", re.ASCII)
+_TWO = re.compile(r"\s+x\s+", re.ASCII)
+_SPAN = re.compile(r"([0-9]{1,5})(?:\s*-\s*([0-9]{1,5}))?", re.ASCII)
+_FORM = 'write 1024x768, "640x480 70%, 1024x768 30%", or "DIST x DIST" of widths and heights'
+_COUNT_FORM = "write 1, 1-4, or a distribution as uniform:min=1,max=4"
+
+
+class ImageSizes(msgspec.Struct, frozen=True):
+    """Sizes in pixels with their shares, or distributions of widths and heights to draw sizes from."""
+
+    fixed: tuple[tuple[int, int], ...] = ()  # (width, height)
+    shares: tuple[float, ...] = ()  # of each, in sum 1
+    drawn: tuple[LengthDistribution, LengthDistribution] | None = None  # of widths, of heights
+
+    def draw(self, rng: np.random.Generator, images: int) -> tuple[list[tuple[int, int]], Int64]:
+        """Return the sizes, and for each image the number of its size, int64[images].
+
+        Of distributions 64 sizes are drawn, or as many as there are images, all of equal share.
+        """
+        sizes, shares = list(self.fixed), np.array(self.shares)
+        if self.drawn is not None:
+            several = max(1, min(images, MOST_SIZES))
+            width, height = (dist.draw(rng, several).clip(1, MOST_SIDE).tolist() for dist in self.drawn)
+            sizes = list(zip(width, height, strict=True))
+            shares = np.full(several, 1 / several)
+        return sizes, _deal(shares, rng.random(images))
+
+
+def _deal(shares: Float64, draws: Float64) -> Int64:
+    until = np.cumsum(shares)
+    return np.minimum(np.searchsorted(until, draws, "right"), len(shares) - 1).astype(np.int64)
+
+
+def parse_sizes(text: str) -> ImageSizes:
+    """Parse --image-size; raises ValueError that says what is wrong with it.
+
+    Without shares, all sizes have the same.
+    """
+    parts = _TWO.split(text.strip())
+    if len(parts) == 2 and not _SIZE.fullmatch(text.strip()):
+        return ImageSizes(drawn=(_parse_lengths(parts[0]), _parse_lengths(parts[1])))
+    fixed, shares = list[tuple[int, int]](), list[float | None]()
+    for part in text.split(","):
+        found = _SIZE.fullmatch(part.strip())
+        if found is None:
+            raise ValueError(f"{part.strip()!r} is no size: {_FORM}")
+        width, height = int(found[1]), int(found[2])
+        if not (1 <= width <= MOST_SIDE and 1 <= height <= MOST_SIDE):
+            raise ValueError(f"{width}x{height}: a side has 1 to {MOST_SIDE} pixels")
+        fixed.append((width, height))
+        shares.append(None if found[3] is None else parse_share(found[3], _LEAST_SHARE))
+    if len(fixed) > MOST_SIZES or len(set(fixed)) < len(fixed):
+        raise ValueError(f"there may be {MOST_SIZES} sizes, and each once")
+    given = [share for share in shares if share is not None]
+    if given and len(given) < len(shares):
+        raise ValueError("give each size a share, or none of them")
+    if given and abs(sum(given) - 1) > 1e-6:
+        raise ValueError(f"the shares are {100 * sum(given):g} % in sum, not 100 %")
+    return ImageSizes(tuple(fixed), tuple(given) or (1 / len(fixed),) * len(fixed))
+
+
+def _parse_lengths(text: str) -> LengthDistribution:
+    """Parse a number or a distribution of pixels; raises ValueError."""
+    if text.strip().isdecimal():
+        text = f"fixed:mean={text.strip()}"
+    try:
+        return parse_lengths(text.strip(), "--image-size", 1024)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+class ImageCounts(msgspec.Struct, frozen=True):
+    """The images of a request: whole numbers from `least` to `most`, all as likely, or a distribution."""
+
+    least: int = 1
+    most: int = 1
+    drawn: LengthDistribution | None = None
+
+    def draw(self, rng: np.random.Generator, requests: int) -> Int64:
+        """Draw the number of images of each request, int64[requests], again and again the same 4,096."""
+        several = min(requests, PERIOD)
+        if self.drawn is not None:
+            counts = self.drawn.draw(rng, several).clip(0, MOST_IMAGES)
+        else:
+            counts = rng.integers(self.least, self.most + 1, several)
+        return np.resize(counts, requests)
+
+
+def parse_counts(text: str) -> ImageCounts:
+    """Parse --images, "" as 1; raises ValueError that says what is wrong with it."""
+    if not text:
+        return ImageCounts()
+    if ":" in text:
+        try:
+            return ImageCounts(drawn=parse_lengths(text, "--images", 1))
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no number of images: {_COUNT_FORM}")
+    least, most = int(found[1]), int(found[2] or found[1])
+    if not 0 <= least <= most <= MOST_IMAGES or most < 1:
+        raise ValueError(f"{text}: a request has 1 to {MOST_IMAGES} images, the lower number first")
+    return ImageCounts(least, most)

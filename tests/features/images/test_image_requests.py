@@ -1,0 +1,140 @@
+"""Image requests: which images a plan's bodies have, and what a plan says of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
+
+PICTURES = Path(__file__).parents[2] / "data" / "pictures"
+SMALL = {
+    "image_size": "48x32", "image_format": "png", "input_len": 8, "output_len": 5, "num_prompts": 40,
+    "max_concurrency": 2,
+}  # fmt: skip
+
+OF_FILES = {"image_size": "", "image_format": "jpeg"}
+
+
+def made(seed: int = 1, **keys: Any) -> Plan:
+    target = ModelTarget(ENGINES[0], "m", word_counts=WordCounts())
+    return plan.make(profile.build({**SMALL, **keys}), target, Seed(seed, chosen=True))
+
+
+def parts(of: Plan, i: int) -> list[dict[str, Any]]:
+    (message,) = of.payload(i)["messages"]
+    found: list[dict[str, Any]] = message["content"]
+    return found
+
+
+def files(of: Plan, i: int) -> list[bytes]:
+    urls = [part["image_url"]["url"] for part in parts(of, i) if part["type"] == "image_url"]
+    return [base64.b64decode(url.partition(";base64,")[2], validate=True) for url in urls]
+
+
+def size(content: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(content)) as image:
+        image.load()
+        return image.size
+
+
+def test_images_stand_after_the_text_in_the_chat_api() -> None:
+    of = made(images="2")
+    assert of.path == "/v1/chat/completions"
+    text, *images = parts(of, 3)
+    assert text == {"type": "text", "text": of.requests.prompt(3)}  # type: ignore[attr-defined]
+    assert [image["type"] for image in images] == ["image_url"] * 2
+    assert [size(content) for content in files(of, 3)] == [(48, 32)] * 2
+
+
+def test_no_two_images_of_a_plan_are_equal() -> None:
+    of = made(num_prompts=200)
+    assert len({files(of, i)[0] for i in range(200)}) == 200
+    assert of.facts.images is not None
+    assert of.facts.images.distinct == 200
+
+
+def test_a_seed_makes_the_same_bodies_and_digest_again() -> None:
+    first, again, other = made(), made(), made(seed=2)
+    assert (first.body(7), first.digest()) == (again.body(7), again.digest())
+    assert first.body(7) != other.body(7)
+    assert first.digest() != other.digest()
+
+
+def test_sizes_and_numbers_are_those_that_the_facts_name() -> None:
+    of = made(image_size="48x32 75%, 16x8 25%", images="0-2", num_prompts=300)
+    facts = of.facts.images
+    assert facts is not None
+    sent = [[size(content) for content in files(of, i)] if facts.counts[i] else [] for i in range(300)]
+    assert tuple(map(len, sent)) == facts.counts
+    every = [one for several in sent for one in several]
+    assert sorted(facts.sizes) == sorted((*one, every.count(one)) for one in set(every))
+    assert abs(every.count((48, 32)) / len(every) - 0.75) < 0.1
+
+
+def test_a_request_without_images_is_what_it_was() -> None:
+    of = made(images="0-1")
+    without = next(i for i, count in enumerate(of.facts.images.counts) if not count)  # type: ignore[union-attr]
+    assert of.payload(without)["messages"][0]["content"] == of.requests.prompt(without)  # type: ignore[attr-defined]
+
+
+def test_files_of_a_directory_are_sent_by_turns_as_they_are(tmp_path: Path) -> None:
+    noise = (PICTURES / "noise.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(noise)
+    (tmp_path / "a.png").write_bytes(noise + b"a")
+    (tmp_path / "notes.txt").write_text("no image")
+    of = made(image_size="", image_dir=str(tmp_path), image_format="jpeg")
+    assert [files(of, i)[0] for i in range(3)] == [noise + b"a", noise, noise + b"a"]
+    facts = of.facts.images
+    assert facts is not None
+    assert (facts.format, facts.sizes, facts.distinct) == ("as they are", ((24, 16, 40),), 2)
+
+
+def test_the_warm_up_has_images_too_and_other_ones() -> None:
+    target = ModelTarget(ENGINES[0], "m", word_counts=WordCounts())
+    measured = made()
+    workload = measured.profile.model_copy(update={"num_warmups": 2})
+    warmup = plan.make_warmup(workload, target, measured.seed, like=measured)
+    assert [size(content) for content in files(warmup, 0)] == [(48, 32)]
+    assert files(warmup, 0) != files(measured, 0)
+
+
+def test_random_mm_is_a_load_of_the_chat_api() -> None:
+    of = made(dataset_name="random-mm", image_size="", random_mm_bucket_config="{(8, 16, 1): 1.0}")
+    assert (of.path, of.profile.dataset_name, of.profile.image_size) == (
+        "/v1/chat/completions", "random", "16x8 100%",
+    )  # fmt: skip
+    assert [size(content) for content in files(of, 0)] == [(16, 8)]
+
+
+@loop_over(
+    ("keys", "why"),
+    [
+        ({"backend": "openai"}, "--image-size: /v1/completions takes no images here: use the chat API"),
+        ({**OF_FILES, "image_dir": "/nowhere"}, "--image-dir /nowhere: No such file or directory"),
+        ({**OF_FILES, "image_dir": str(PICTURES.parent / "configs")}, "no PNG, JPEG, WebP or GIF file"),
+        ({"turns": 3}, "and --turns makes conversations: leave out one of them"),
+        ({"image_dir": "x"}, "--image-size and --image-dir are two sources of images"),
+        (
+            {**OF_FILES, "images": "2"},
+            "--images needs images: pass --image-size",
+        ),
+        ({"image_size": "7"}, "'7' is no size"),
+        ({"random_mm_bucket_config": "{}"}, "--random-mm-bucket-config goes with --dataset-name random-mm"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        made(**keys)
+    assert why in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,125 @@
+"""Image sizes: what their texts mean, and that draws have the shares that were asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.features.images import random_mm
+from loadgen.features.images.image_sizes import ImageSizes, parse_counts, parse_sizes
+
+RNG = np.random.default_rng
+
+
+@loop_over(
+    ("text", "sizes", "shares"),
+    [
+        ("1024x768", ((1024, 768),), (1.0,)),
+        (" 640 x 480 ", ((640, 480),), (1.0,)),
+        ("640x480, 1024x768", ((640, 480), (1024, 768)), (0.5, 0.5)),
+        ("640x480 70%, 1024x768 30%", ((640, 480), (1024, 768)), (0.7, 0.3)),
+        ("1x1 0.25,8192x8192 0.75", ((1, 1), (8192, 8192)), (0.25, 0.75)),
+    ],
+)
+def test_sizes_and_their_shares(text: str, sizes: Any, shares: Any) -> None:
+    assert parse_sizes(text) == ImageSizes(sizes, shares)
+
+
+@loop_over(
+    ("text", "why"),
+    [
+        ("1024", "'1024' is no size"),
+        ("0x5", "0x5: a side has 1 to 8192 pixels"),
+        ("9000x5", "a side has 1 to 8192"),
+        ("64x64 50%, 32x32", "give each size a share, or none"),
+        ("64x64 50%, 32x32 40%", "the shares are 90 % in sum"),
+        ("64x64, 64x64", "and each once"),
+        ("64x64 150%", "is not a share"),
+        ("normal:mean=5 x 64", "sd is missing"),
+        ("x", "'x' is no size"),
+    ],
+)
+def test_a_size_that_is_none_is_refused_with_what_to_write(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_sizes(text)
+
+
+def test_drawn_sizes_have_their_shares() -> None:
+    sizes, numbers = parse_sizes("640x480 70%, 1024x768 30%").draw(RNG(1), 10_000)
+    assert sizes == [(640, 480), (1024, 768)]
+    assert abs(float((numbers == 0).mean()) - 0.7) < 0.02
+
+
+def test_distributions_give_64_sizes_within_their_bounds() -> None:
+    sizes, numbers = parse_sizes("uniform:min=100,max=200 x fixed:mean=64").draw(RNG(1), 1000)
+    assert len(sizes) == 64
+    assert all(100 <= width <= 200 and height == 64 for width, height in sizes)
+    assert set(numbers.tolist()) <= set(range(64))
+    assert len(parse_sizes("uniform:min=1,max=9 x 8").draw(RNG(1), 3)[0]) == 3
+
+
+@loop_over(
+    ("text", "least", "most"),
+    [("", 1, 1), ("3", 3, 3), ("1-4", 1, 4), ("0-2", 0, 2), ("uniform:min=2,max=5", 2, 5)],
+)
+def test_numbers_of_images_are_drawn_between_their_bounds(text: str, least: int, most: int) -> None:
+    counts = parse_counts(text).draw(RNG(1), 6000)
+    assert (counts.min(), counts.max()) == (least, most)
+    assert counts[:1904].tolist() == counts[4096:].tolist()
+
+
+@loop_over("text", ["0", "4-1", "300", "many", "1.5", "normal:mean=2"])
+def test_a_number_of_images_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"images|sd is missing"):
+        parse_counts(text)
+
+
+@loop_over(
+    ("keys", "size", "images"),
+    [
+        ({}, "256x256 50%, 1280x720 50%", "1"),
+        ({"random_mm_bucket_config": "{(768, 1024, 1): 1.0}"}, "1024x768 100%", "1"),
+        ({"random_mm_bucket_config": "{(4, 8, 1): 2, '(2, 2, 1)': 6}"}, "8x4 25%, 2x2 75%", "1"),
+        ({"random_mm_base_items_per_request": 3}, "256x256 50%, 1280x720 50%", "3"),
+        (
+            {"random_mm_base_items_per_request": 3, "random_mm_num_mm_items_range_ratio": 0.5},
+            "256x256 50%, 1280x720 50%",
+            "1-5",
+        ),
+        (
+            {
+                "random_mm_base_items_per_request": 2,
+                "random_mm_num_mm_items_range_ratio": 1.0,
+                "random_mm_limit_mm_per_prompt": '{"image": 3, "video": 0}',
+            },
+            "256x256 50%, 1280x720 50%",
+            "0-3",
+        ),
+        ({"image_size": "64x64", "images": "2"}, "64x64", "2"),
+    ],
+)
+def test_vllms_random_mm_is_written_in_our_settings(keys: dict[str, Any], size: str, images: str) -> None:
+    filled = {"dataset_name": "random-mm", **keys}
+    random_mm.fill_keys(filled)
+    assert filled == {"dataset_name": "random", "image_size": size, "images": images}
+
+
+@loop_over(
+    ("keys", "why"),
+    [
+        ({"random_mm_bucket_config": "{(720, 1280, 16): 1.0}"}, "videos are not made here"),
+        ({"random_mm_bucket_config": "{(720, 1280): 1.0}"}, "it is no table of sizes"),
+        ({"random_mm_bucket_config": "{(7, 7, 1): 0}"}, "shares are 0 or more"),
+        ({"random_mm_bucket_config": "__import__('os')"}, "it is no table of sizes"),
+        ({"random_mm_limit_mm_per_prompt": "3"}, 'write it as {"image": 3}'),
+        ({"random_mm_limit_mm_per_prompt": '{"image": 0}'}, "would have 1 to 0 images"),
+    ],
+)
+def test_what_vllm_refuses_of_random_mm_is_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        random_mm.fill_keys({"dataset_name": "random-mm", **keys})
+    assert why in str(raised.value)
