@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits
 from loadgen.figures import distribution
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
 from loadgen.study.series.limit.search import (
+    NextRun,
     SearchSettings,
     Trial,
     choose_next_run,
@@ -110,15 +111,21 @@ def searched(case: Case, seed: int) -> Searched:
         within=_WITHIN,
         alone_s=case.service_s,
     )
-    trials: list[Trial] = []
-    while not isinstance(step := choose_next_run(settings, trials), str):
-        trials.append(_trial(case, step.load, step.duration_s, random))
+    trials, ended = search_virtually(settings, lambda step: _trial(case, step.load, step.duration_s, random))
     edge = find_limiting_edge(settings, trials)
     if edge is None:
-        return Searched(math.inf, False, len(trials), step)
+        return Searched(math.inf, False, len(trials), ended)
     # An end that is not known covers all on its side.
     covered = not edge.low > case.rate_per_s and not edge.high < case.rate_per_s
-    return Searched(edge.load / case.rate_per_s, covered, len(trials), step)
+    return Searched(edge.load / case.rate_per_s, covered, len(trials), ended)
+
+
+def search_virtually(settings: SearchSettings, run: Callable[[NextRun], Trial]) -> tuple[list[Trial], str]:
+    """All runs of a search, and why it ended."""
+    trials: list[Trial] = []
+    while not isinstance(step := choose_next_run(settings, trials), str):
+        trials.append(run(step))
+    return trials, step
 
 
 def _trial(case: Case, load: float, duration_s: float, random: np.random.Generator) -> Trial:
@@ -131,26 +138,28 @@ def _trial(case: Case, load: float, duration_s: float, random: np.random.Generat
         load=load,
         duration_s=duration_s,
         took_s=duration_s,
-        objectives=(evidence(case.objective, waits_ms),),
+        objectives=(show_evidence(case.objective, waits_ms),),
         p99_e2el_s=float(np.quantile(waits_ms, 0.99)) / 1e3 + case.service_s,
         requests_per_s=load,
     )
 
 
-def evidence(
-    objective: Objective, values_ms: np.ndarray[tuple[int], np.dtype[np.float64]]
+def show_evidence(
+    objective: Objective, values: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> ObjectiveEvidence:
-    """What values in order of sending show of an objective, as `objectives.judged` has it of records."""
-    ordered, n = np.sort(values_ms), len(values_ms)
-    index = distribution.find_upper_index(n, objective.percentile)
-    over = values_ms > objective.limit
-    slow = values_ms > ordered[math.ceil(choose_slow_rank(objective) * n) - 1]
+    """What values in order of sending show of an objective, as `objectives.judge_objectives` of records."""
+    sign = -1.0 if objective.is_floor else 1.0
+    slowness = sign * values
+    ordered, n = np.sort(slowness), len(slowness)
+    index = distribution.find_upper_index(n, objective.tail)
+    over = slowness > sign * objective.limit
+    slow = slowness > ordered[math.ceil(choose_slow_rank(objective) * n) - 1]
     return ObjectiveEvidence(
         objective=objective,
         samples=n,
         over=int(over.sum()),
-        value=float(np.quantile(values_ms, objective.percentile / 100)),
-        bound=None if index is None else float(ordered[index]),
+        value=float(np.quantile(values, objective.percentile / 100)),
+        bound=None if index is None else sign * float(ordered[index]),
         batches=_batches(over),
         dispersion=measure_dispersion(_batches(slow)),
     )

@@ -2,7 +2,9 @@
 
 The logarithm of the share is taken as linear in the logarithm of the load, near the edge, and rising: the
 tail of a queue's wait is exponential, at a rate that falls with the load, so that this holds up to a share
-of 1, where a logit bends (of a median it would put the edge some percent too low). Samples of one run are
+of 1, where a logit bends (of a median it would put the edge some percent too low). The speed of tokens
+follows the number of requests that are decoded together, which is about normal: its share is an S-shaped
+curve of the load, whose logit is taken as linear. Samples of one run are
 not independent: behind one that waited long in a queue stand others that did. Their counts therefore vary
 more than binomial ones by a factor, the dispersion, which is estimated from successive parts of each run
 and from how runs differ from the line (quasi-likelihood with a logarithmic link: McCullagh and Nelder,
@@ -33,6 +35,7 @@ _BISECTIONS = 26
 _GRID = 161  # candidates for the edge
 _TIE = 1e-6
 _WIDER = 1.6  # of the deviance that is reached, since a search ends when its interval happens to be narrow
+_TINY = 1e-300
 _LEAST = 1e-4  # of a fitted share, where it is compared with counts
 _Z95 = 1.6448536269514722  # 95 % quantile of the normal distribution
 _MARGIN = math.log(4)  # beyond the lowest and the highest load
@@ -85,17 +88,28 @@ class _Runs(msgspec.Struct, frozen=True):
     over: Float64
     groups: list[Float64]
     dispersions: Float64  # NaN of a run without shares of its own
+    is_s_shaped: bool = False  # the share's logit is linear, else its logarithm
 
     def select(self, kept: Bool) -> _Runs:
         """Return the runs where `kept`, bool[runs], is true."""
         groups = [group for group, wanted in zip(self.groups, kept, strict=True) if wanted]
-        return _Runs(self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
+        columns = (self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
+        return _Runs(*columns, self.is_s_shaped)
+
+    def find_log_shares(self, line: Float64, allowed: float) -> Float64:
+        """Return the logarithm of the fitted shares where the line is so far above the edge, capped."""
+        if self.is_s_shaped:
+            log_shares = -np.logaddexp(0.0, -line - math.log(allowed / (1 - allowed)))
+        else:
+            log_shares = math.log(allowed) + line
+        capped: Float64 = np.minimum(log_shares, _find_highest_shares(self, allowed))
+        return capped
 
 
 class _Profile(msgspec.Struct, frozen=True):
     """Candidates for the edge, and how badly the best line through each fits; float64[candidates].
 
-    Slopes are those of the share's logarithm.
+    Slopes are those of the share's logarithm, or of its logit if it is S-shaped.
     """
 
     x: Float64
@@ -114,8 +128,10 @@ class _Profile(msgspec.Struct, frozen=True):
         return float(self.slopes[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
 
 
-def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
+def fit_edge(points: Sequence[EdgePoint], allowed: float, is_s_shaped: bool = False) -> EdgeFit | None:
     """Fit the edge, with its 95 % interval, where a share of samples `allowed` is above the limit.
+
+    `is_s_shaped`: the share's logit is linear in the logarithm of the load, else its logarithm is.
 
     Runs far from the edge are left out, those near it chosen again until they stay the same, at most 5 times.
     None unless some run is above the allowed share and some is not.
@@ -123,7 +139,7 @@ def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
     groups = [point.groups for point in points]
     n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
     own = np.array([math.nan if point.dispersion is None else point.dispersion for point in points])
-    runs = _Runs(np.log([point.load for point in points]), n, over, groups, own)
+    runs = _Runs(np.log([point.load for point in points]), n, over, groups, own, is_s_shaped)
     above = over > allowed * n
     if above.all() or not above.any():
         return None
@@ -145,19 +161,22 @@ def _make_candidates(x: Float64) -> Float64:
 def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
     """Compute the slope of best fit through each candidate, by bisection, and its deviance.
 
-    The line is that of the log share by the log load, and is `allowed` at the candidate.
+    The line is that of the log share (or its logit) by the log load, and is `allowed` at the candidate.
     """
     away = runs.x - candidates[:, None]
-    most, at_edge = _find_highest_shares(runs, allowed), math.log(allowed)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        share = np.exp(np.minimum(at_edge + np.exp(middle)[:, None] * away, most))
+        share = np.exp(runs.find_log_shares(np.exp(middle)[:, None] * away, allowed))
         steeper = ((runs.over - runs.n * share) * away).sum(1) > 0
         low, high = np.where(steeper, middle, low), np.where(steeper, high, middle)
     slopes = np.exp((low + high) / 2)
-    log_share = np.minimum(at_edge + slopes[:, None] * away, most)
-    deviance = 2 * (runs.n * np.exp(log_share) - runs.over * log_share).sum(1)
+    log_share = runs.find_log_shares(slopes[:, None] * away, allowed)
+    if runs.is_s_shaped:  # that of binomial counts, whose score is zero at that slope
+        others = np.log(np.maximum(-np.expm1(log_share), _TINY))
+        deviance = -2 * (runs.over * log_share + (runs.n - runs.over) * others).sum(1)
+    else:
+        deviance = 2 * (runs.n * np.exp(log_share) - runs.over * log_share).sum(1)
     return _Profile(candidates, deviance, slopes)
 
 
@@ -165,7 +184,8 @@ def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
     """Return each run's bound on the log of its fitted share: its own share's log if far above, else 0."""
     over = runs.over.clip(0.5, runs.n - 0.5)
     far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
-    most: Float64 = np.where(far, np.log(over / runs.n), 0.0)
+    # Of all samples exactly 1: half a sample less would pull at the slope from however far away the run is.
+    most: Float64 = np.where(far, np.log(np.maximum(runs.over, 0.5) / runs.n), 0.0)
     return most
 
 
@@ -175,15 +195,15 @@ def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
     The coarse candidates in that interval are fitted again on a finer grid; an end at the last one is NaN.
     """
     dispersion, freedom = _estimate_dispersion(runs, allowed, coarse)
-    reach = _WIDER * dispersion * (1 - allowed) * t_quantile(freedom) ** 2
+    bend = 1.0 if runs.is_s_shaped else 1 - allowed  # d logit = d log share / (1 − share)
+    reach = _WIDER * dispersion * bend * t_quantile(freedom) ** 2
     within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
     first, last = max(within[0] - 1, 0), min(within[-1] + 1, len(coarse.x) - 1)
     fine = _fit_profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID))
     inside = np.flatnonzero(fine.deviance <= fine.deviance.min() + reach)
     low = math.exp(fine.x[inside[0]]) if within[0] > 0 else math.nan
     high = math.exp(fine.x[inside[-1]]) if within[-1] < len(coarse.x) - 1 else math.nan
-    slope = fine.slope / (1 - allowed)  # d logit = d log share / (1 − share)
-    return EdgeFit(math.exp(fine.best), low, high, slope, dispersion, float(runs.n.sum()))
+    return EdgeFit(math.exp(fine.best), low, high, fine.slope / bend, dispersion, float(runs.n.sum()))
 
 
 def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
@@ -193,8 +213,8 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
     differ more than their parts explain (another program took the machine for one), it is that over runs
     alone.
     """
-    log_share = math.log(allowed) + profile.slope * (runs.x - profile.best)
-    share = np.exp(np.minimum(log_share, _find_highest_shares(runs, allowed))).clip(_LEAST, 1 - _LEAST)
+    line = profile.slope * (runs.x - profile.best)
+    share = np.exp(runs.find_log_shares(line, allowed)).clip(_LEAST, 1 - _LEAST)
     between = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     between_freedom = len(share) - 2
     within, within_freedom = 0.0, 0
@@ -217,7 +237,7 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
 
 
 def _mark_close(distance: Float64) -> Bool:
-    """Return which runs are near the edge, by their log share's distance from the allowed one: bool[runs].
+    """Return which runs are near the edge, by their line's distance from the allowed share: bool[runs].
 
     The nearest two on each side always are.
     """

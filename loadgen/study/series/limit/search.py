@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from loadgen.base.text import format_count
+from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, join_standings
 from loadgen.study.limit_record import SearchEnd
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, drop_first_part, fit_edge
@@ -190,7 +191,11 @@ def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: floa
 def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
     """Fit the edge of each objective; None where no run is above it, or none below."""
     return [
-        fit_edge(_make_points(trials, at), compute_allowed_share(objective))
+        fit_edge(
+            _make_points(trials, at),
+            compute_allowed_share(objective),
+            is_s_shaped=SELECTABLE[objective.metric].phase == "token",
+        )
         for at, objective in enumerate(settings.objectives)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import pytest
 
@@ -98,3 +99,27 @@ def test_runs_that_contradict_each_other_widen_the_interval() -> None:
     assert alike is not None
     assert contrary is not None
     assert contrary.width > 3 * alike.width
+
+
+def test_a_run_far_above_does_not_pull_at_the_edge() -> None:
+    """Where all samples are above, the load may be any: it must not put the edge at the lowest bound."""
+    runs = [point(0.55, 15_000, 0), point(0.77, 15_000, 1), point(1.09, 20_000, 17_000)]
+    near, far = (fit_edge([*runs, point(load, 10_000, 10_000)], 0.5) for load in (1.3, 40))
+    assert near is not None
+    assert far is not None
+    assert far.load == pytest.approx(near.load, rel=0.01)
+    assert far.high > 1.0
+
+
+@loop_over("allowed", [0.1, 0.25, 0.5])
+def test_a_share_like_a_normal_law_is_fitted_by_its_logit(allowed: float) -> None:
+    law = NormalDist()
+    at_edge = law.inv_cdf(allowed)
+    shares = {load: law.cdf(at_edge + 10 * math.log(load / 40)) for load in (36.0, 38.5, 41.5, 46.0)}
+    points = [point(load, 40_000, round(40_000 * share)) for load, share in shares.items()]
+    curved, straight = (fit_edge(points, allowed, is_s_shaped=shape) for shape in (True, False))
+    assert curved is not None
+    assert straight is not None
+    assert curved.load == pytest.approx(40, rel=0.005)
+    assert abs(curved.load - 40) < abs(straight.load - 40)
+    assert curved.slope == pytest.approx(10 * law.pdf(at_edge) / (allowed * (1 - allowed)), rel=0.1)

@@ -25,7 +25,14 @@ ENGINE = Engine(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "objective", [Objective("tpot", 90, 95), Objective("tpot", 99, 120), Objective("e2el", 95, 2500)], ids=str
+    "objective",
+    [
+        Objective("tpot", 90, 95),
+        Objective("tpot", 99, 120),
+        Objective("e2el", 95, 2500),
+        Objective("tps_user", 10, 10.5),
+    ],
+    ids=str,
 )
 def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objective) -> None:
     random = np.random.default_rng(1)

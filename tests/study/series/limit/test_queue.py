@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.bars.limits import CASES, Case, evidence, searched
+from benchmarks.bars.limits import CASES, Case, searched, show_evidence
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from builders.loops import loop_over
 from builders.virtual_engine import open_loop
@@ -51,7 +51,7 @@ def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) ->
         for index, (sent_ns, wait_ns) in enumerate(zip(arrivals_ns.tolist(), waits_ns.tolist(), strict=True))
     )  # fmt: skip
     (shown,) = judge_objectives(records, (objective,), MetricOptions())
-    expected = evidence(objective, waits_ns / 1e6)
+    expected = show_evidence(objective, waits_ns / 1e6)
     assert (shown.samples, shown.over, shown.batches) == (2000, expected.over, expected.batches)
     assert (shown.bound, shown.dispersion) == (expected.bound, expected.dispersion)
     assert shown.value == pytest.approx(expected.value, rel=1e-12)
