@@ -116,6 +116,7 @@ def _load(draw: random.Random) -> tuple[list[str], int, bool]:
     if kind == "sessions":
         number += ["--turns", str(draw.randint(2, 4))] + ["--think-time", "0.02"] * draw.choice([0, 1])
         number += ["--assistant", "live"] * _chance(draw, 0.2)
+        number += ["--max-requests", str(draw.randint(1, 8))] * _chance(draw, 0.3)
         return number + (["--max-concurrency", slots] if _chance(draw, 0.6) else rate), prompts, True
     if kind == "closed":
         return [*number, "--max-concurrency", slots], prompts, False

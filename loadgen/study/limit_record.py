@@ -96,6 +96,7 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     request_throughput_per_s: float | None = None
     output_throughput_per_s: float | None = None
     goodput_per_s: float | None = None
+    power_w: float | None = None  # mean of the machine's or its GPUs' while it lasted; None: not measured
 
     @model_validator(mode="before")
     @classmethod
@@ -126,6 +127,7 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     name: str
     command: tuple[str, ...]  # secrets hidden
     axis: LoadAxis
+    of_sessions: bool = False  # a load counts sessions, else requests
     objectives: tuple[str, ...]
     within: float  # asked: 0.05 is 5 %
     budget_s: float | None
@@ -151,6 +153,8 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     headroom: float | None = None  # of the client there, × its load
     headroom_at_least: bool = False  # its capacity is not known: at least as many
     knee: LimitEstimate | None = None
+    power_w: LimitEstimate | None = None  # mean of the runs near the limit
+    per_kw: LimitEstimate | None = None  # the limit ÷ that power in kW
     notes: tuple[str, ...] = ()
     simulated: bool = False  # the embedded engine answered with a preset's timing
 
@@ -276,6 +280,7 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
         yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {format_load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
+    yield from _describe_efficiency(record)
     if record.headroom is not None:
         least = "at least " if record.headroom_at_least else ""
         yield f"client: could have measured {least}{record.headroom:.3g} × that load"
@@ -284,6 +289,16 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
     yield from (f"note: {note}" for note in record.notes)
     if record.simulated:
         yield SIMULATION
+
+
+def _describe_efficiency(record: LimitRecord) -> Iterator[str]:
+    """Yield a sentence on the limit per kilowatt, where power was measured near it."""
+    if record.per_kw is None or record.per_kw.value is None or record.power_w is None:
+        return
+    what = "sessions" if record.of_sessions else "requests"
+    unit = f"{what}/s" if record.axis == "rate" else f"{what} under way"
+    each = f"{format_load(record.per_kw.value)} {unit}{_format_interval(record.per_kw)}"
+    yield f"per kW: {each}, of {format_load(record.power_w.value or 0.0)} W{_format_interval(record.power_w)}"
 
 
 def _describe_shortage(record: LimitRecord) -> str:
@@ -391,6 +406,11 @@ class Limit:
     def lowest_failing(self) -> float | None:
         """The lowest load above that at which a run is shown to fail one; None: no run is."""
         return self.record.lowest_failing
+
+    @property
+    def per_kw(self) -> LimitEstimate | None:
+        """The limit per kilowatt of the runs near it, with a 95 % interval; None: power is not known."""
+        return self.record.per_kw
 
     def text(self) -> str:
         """Render the answer and the runs, as `loadgen limit` prints them."""

@@ -219,3 +219,25 @@ def test_a_ceiling_keeps_its_names_in_a_file() -> None:
         500,
         None,
     ]
+
+
+@loop_over(
+    ("changes", "line"),
+    [
+        (
+            {"axis": "concurrency", "of_sessions": True},
+            "per kW: 26.7 sessions under way (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)",
+        ),
+        ({"axis": "concurrency"}, "per kW: 26.7 requests under way (95 %: 24.1 to 29.3), of 390 W"),
+        ({"of_sessions": True}, "per kW: 26.7 sessions/s (95 %: 24.1 to 29.3), of 390 W"),
+        ({}, "per kW: 26.7 requests/s (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),
+    ],
+)
+def test_the_limit_per_kilowatt_is_there_where_power_is(changes: dict[str, Any], line: str) -> None:
+    known = {
+        "per_kw": LimitEstimate(value=26.7, low=24.1, high=29.3),
+        "power_w": LimitEstimate(value=390, low=381, high=399),
+    }
+    assert any(each.startswith(line) for each in limits.list_statements(limit_record(**known, **changes)))
+    assert not any("kW" in each for each in limits.list_statements(limit_record(**changes)))
+    assert limits.Limit(limit_record(**known), ()).per_kw == known["per_kw"]

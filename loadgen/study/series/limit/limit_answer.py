@@ -12,7 +12,7 @@ from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
-from loadgen.study.series.limit import search
+from loadgen.study.series.limit import limit_power, search
 from loadgen.study.series.limit.edge import EdgeFit
 from loadgen.study.series.limit.search import SearchSettings, Trial
 from loadgen.study.sweep_record import LoadAxis
@@ -98,21 +98,23 @@ def make_answer(
     """Return the fields of a search's record that follow from its runs.
 
     These are limit, highest passing and lowest failing load, the objective that binds (""), the goodput of
-    the last run at the highest passing load, and the knee of P99 E2EL over load; None for what is not
-    known.
+    the last run at the highest passing load, the knee of P99 E2EL over load, power near the limit and the
+    limit per kW; None for what is not known.
     """
     passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
     # Where P99 E2EL over load bends to a steeper line.
     timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
     bend = find_knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
     there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]
+    limit = estimate_limit(settings, trials)
     return {
-        "limit": estimate_limit(settings, trials),
+        "limit": limit,
         "highest_passing": passing,
         "lowest_failing": find_lowest_failing(settings, trials),
         "bound_by": "" if at is None else str(settings.objectives[at]),
         "goodput_per_s": there[-1].goodput_per_s if there else None,
         "knee": None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high),
+        **limit_power.measure_efficiency(runs, limit),
     }
 
 

@@ -166,6 +166,7 @@ class LimitSearch:
                 "lowest": lowest,
                 "highest": highest,
                 "simulated": bool(point.run.facts.server.simulated),
+                "of_sessions": bool(point.run.facts.session_turns),
                 "attempts": 0,
             }
         )
@@ -358,7 +359,8 @@ def make_entry(
     e2el_ns = each.e2el_ns[each.ok]
     saturated = run.facts.saturated
     disturbing = [] if saturated else _list_disturbing(run)
-    figures = run.metrics
+    figures, sensed = run.metrics, run.facts.sensed
+    spent = None if sensed is None else sensed.energy
     standing, reason = _judge_run(run, point, evidence, disturbing)
     return LimitRun(
         number=number,
@@ -378,6 +380,7 @@ def make_entry(
         request_throughput_per_s=_drop_infinite(figures.request_throughput_per_s),
         output_throughput_per_s=_drop_infinite(figures.output_throughput_per_s),
         goodput_per_s=_drop_infinite(figures.goodput_per_s),
+        power_w=None if spent is None else spent.mean_w,
     )
 
 

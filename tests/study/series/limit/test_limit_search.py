@@ -14,13 +14,14 @@ from typing import cast
 import numpy as np
 import pytest
 
-from builders import made_runs
+from builders import made_runs, provoked_states
 from builders.loops import loop_over
 from builders.made_runs import run
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Stopped
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client
+from loadgen.facts.sensor_facts import Energy
 from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
@@ -291,6 +292,16 @@ def test_p99_of_e2el_is_that_whichever_percentiles_the_report_has() -> None:
     e2el_ms = (measured.records.arrival_ns[15::16] - measured.records.sent_ns) / 1e6
     row = make_entry(1, 4, made(few), MINUTE, "runs/1")
     assert row.p99_e2el_ms == pytest.approx(float(np.percentile(e2el_ms, 99)))
+
+
+def test_a_runs_power_is_that_of_its_sensors() -> None:
+    measured = run(requests=200)
+    assert make_entry(1, 4, made(measured), MINUTE, "runs/1").power_w is None
+    sensed = provoked_states.sensed(1980).model_copy(
+        update={"energy": Energy(joules=7000, mean_w=700, source="NVML energy counter")}
+    )
+    warm = Result(replace(measured.facts, sensed=sensed), measured.records)
+    assert make_entry(1, 4, made(warm), MINUTE, "runs/1").power_w == 700
 
 
 def test_an_invalid_run_names_its_gravest_doubt() -> None:
