@@ -23,13 +23,15 @@ from loadgen.base.untrusted import NOT_JSON, open_unblocked
 
 MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
+_GZIP = b"\x1f\x8b"
+_MOST_UNPACKED_BYTES = 64 << 30
+_UNPACKED: dict[tuple[int, ...], int] = {}  # a command opens its trace several times
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _NO_BLANK = np.array([bool(bytes([byte]).strip()) for byte in range(256)])
 _SHORT_BYTES = 8  # a longer line of blanks alone is refused as a row
 # What a file begins with that is no text, and what to do.
 _MAGIC = {
-    b"\x1f\x8b": "is compressed (gzip): unzip it first",
     b"\x28\xb5\x2f\xfd": "is compressed (zstd): unpack it first",
     b"\xfd7zXZ\x00": "is compressed (xz): unpack it first",
     b"BZh": "is compressed (bzip2): unpack it first",
@@ -79,10 +81,47 @@ class OpenedFile:
         if not status.st_size:
             raise self.refusal("is empty: give a file with a request in each line")
         head = self.read(0, 8)
+        if head.startswith(_GZIP):
+            self._unpack(descriptor)
+            head = self.read(0, 8)
         for magic, why in _MAGIC.items():
             if head.startswith(magic):
                 raise self.refusal(why)
         self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
+
+    def _unpack(self, packed: int) -> None:
+        """Read on from a temporary file without a name, with the text that gzip packed in another.
+
+        Raises UsageError for a damaged file, an empty text, or one of more than 64 GiB.
+        """
+        import gzip  # few files are packed
+        import tempfile
+        import zlib
+
+        status = os.fstat(packed)
+        known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        if known in _UNPACKED:
+            self._keep_open(os.dup(_UNPACKED[known]))
+            return
+        try:
+            with (
+                open(os.dup(packed), "rb") as file,
+                gzip.GzipFile(fileobj=file) as text,
+                tempfile.TemporaryFile() as copy,
+            ):
+                while piece := text.read(_CHUNK_BYTES):
+                    copy.write(piece)
+                    if copy.tell() > _MOST_UNPACKED_BYTES:
+                        raise self.refusal(f"holds over {_MOST_UNPACKED_BYTES >> 30} GiB: unzip it first")
+                copy.flush()
+                status = self._keep_open(os.dup(copy.fileno()))
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise self.refusal("is damaged or cut short: gzip cannot unpack it") from None
+        except OSError as error:
+            raise self.refusal(f"cannot be unpacked: {error.strerror}") from None
+        if not status.st_size:
+            raise self.refusal("is empty: give a file with a request in each line")
+        _UNPACKED[known] = os.dup(self._descriptor)
 
     def _keep_open(self, descriptor: int) -> os.stat_result:
         """Keep a descriptor open while this object lives; set size and time; return the file's status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,12 +55,29 @@ def test_rows_are_found_whatever_the_chunks(
     assert [found.name_row(i) for i in range(len(found))] == [f"{path} row {number}" for number in numbers]
 
 
+def test_a_packed_file_is_read_as_its_text(tmp_path: Path) -> None:
+    text = b'{"a": 1}\n{"a": 2}\n'
+    paths = [tmp_path / "plain", tmp_path / "packed", tmp_path / "in parts"]
+    for path, raw in zip(
+        paths, (text, gzip.compress(text), gzip.compress(text[:9]) + gzip.compress(text[9:])), strict=True
+    ):
+        path.write_bytes(raw)
+        for _ in range(2):  # the second time from the copy that the first one made
+            lines = Lines.open(str(path), FLAG)
+            assert list(lines.read_rows()) == [b'{"a": 1}', b'{"a": 2}']
+            assert lines.name_row(1) == f"{path} row 2"
+            assert lines.digest() == Lines.open(str(paths[0]), FLAG).digest()
+
+
 @loop_over(
     ("raw", "why"),
     [
         (b"", ": is empty: give a file with a request in each line"),
         (b"\n \n\r\n", ": holds no rows: every line is blank"),
-        (b"\x1f\x8b\x08\x00", ": is compressed (gzip): unzip it first"),
+        (b"\x1f\x8b\x08\x00", ": is damaged or cut short: gzip cannot unpack it"),
+        (gzip.compress(b"{}\n{}\n")[:-9], ": is damaged or cut short: gzip cannot unpack it"),
+        (gzip.compress(b""), ": is empty: give a file with a request in each line"),
+        (gzip.compress(b"\xff\xfe{\0}\0"), ": is UTF-16: convert it to UTF-8"),
         (b"\x28\xb5\x2f\xfd\x00", ": is compressed (zstd): unpack it first"),
         (b"\xff\xfe{\0}\0", ": is UTF-16: convert it to UTF-8"),
         (b'{"a": 1}\n{"a": "\xe9"}\n', " row 2: is not UTF-8: convert the file to it"),

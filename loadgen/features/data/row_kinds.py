@@ -74,7 +74,8 @@ _WANTED = (
 )
 _DECODE = msgspec.json.Decoder(RowObject).decode
 _MOST_HEAD_BYTES = 1 << 20
-# Of Mooncake's and like it, Weka's, TraceLab's, spans; columns of Azure's, BurstGPT's and TraceLab's.
+# Of Mooncake's and like it, Weka's, TraceLab's, spans, a workload's head; columns of Azure's, BurstGPT's and
+# TraceLab's.
 _TRACE_KEYS = (
     {"timestamp", "input_length"},
     {"requests"},
@@ -82,6 +83,7 @@ _TRACE_KEYS = (
     {"resourceSpans"},
     {"spans"},
     {"start_time", "end_time", "attributes"},
+    {"workload", "block_size"},
 )
 _TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"}, {"tool_wait_after_ms"})
 _NO_HEADER = "-trace.csv"  # of ServeGen's names of files
@@ -289,6 +291,8 @@ def is_trace(path: str) -> bool:
         head = read_file_head(at, _MOST_HEAD_BYTES)
     except OSError:
         return False
+    if head.startswith(b"\x1f\x8b"):
+        head = _unpack_head(head)
     first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0]
     if first[:1] in b"{[":
         try:
@@ -301,6 +305,16 @@ def is_trace(path: str) -> bool:
     except csv.Error:
         return False
     return any(columns >= needed for needed in _TRACE_COLUMNS)
+
+
+def _unpack_head(packed: bytes) -> bytes:
+    """Unpack the beginning of what gzip packed, 1 MiB at most; b"" if it is damaged."""
+    import zlib  # few files are packed
+
+    try:
+        return zlib.decompressobj(wbits=31).decompress(packed, _MOST_HEAD_BYTES)
+    except zlib.error:
+        return b""
 
 
 def read_body_text(body: bytes) -> str:
