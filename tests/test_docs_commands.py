@@ -19,6 +19,7 @@ from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.quality.quality_command import quality_parser
 from loadgen.features.selftest.selftest_command import selftest_parser
 from loadgen.features.shards.merge_command import merge_parser
+from loadgen.features.traces.learn.learn_command import learn_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser, join_flag_lines
@@ -54,6 +55,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "sweep": sweep_parser,
     "data": data_parser,
     "data describe": describe_parser,
+    "data learn": learn_parser,
     "export": export_parser,
     "shards": shards_parser,
     "merge": merge_parser,
@@ -165,6 +167,7 @@ NOT_OURS = {
     ),  # the last two are SGLang's
     *("--summary-export", "--output-format"),  # k6's, oha's
     *("--cap-add", "--num-prompt", "--no-NAME", "--terminal"),
+    *("--enable-log-requests", "--enable-log-outputs"),  # vLLM's
 }
 
 

@@ -57,6 +57,7 @@ VERBS_OF = {
     "loadgen/features/shards/": ("shards", "bench"),
     "loadgen/features/selftest/": ("selftest", "bench"),
     "loadgen/features/data/data_": ("data", "bench"),
+    "loadgen/features/traces/learn/": ("data learn", "bench"),
     "loadgen/features/quality/": ("quality", "bench"),
     "loadgen/fleet/": ("shards", "bench"),
     "loadgen/run/embedded_engine": ("bench", "engine"),
@@ -71,7 +72,8 @@ FOREIGN = {
     "vLLM": "--max-num-seqs --max-model-len --no-enable-prefix-caching --enable-prompt-tokens-details "
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
-    "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics",
+    "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics "
+    "--enable-log-requests",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
     "--enable-response-store "
     "--mem-fraction-static --sampling-defaults",

@@ -41,7 +41,13 @@ VERBS = {
 }
 
 # What `loadgen data` does by a word of its own, in place of a file.
-DATA_VERBS: dict[str, Verb] = {}
+DATA_VERBS: dict[str, Verb] = {
+    "learn": Verb(
+        PREPARE,
+        "make a workload of a service's log, without its texts, names and ids",
+        "loadgen.features.traces.learn.learn_command",
+    ),
+}
 
 # By feature: the tables of the core that it adds to, and its module with the rows. An API is a table of its
 # own, by the end of its path, since a run imports one of them.

@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import servegen, trace_rows, tracelab, weka
+from loadgen.features.traces import servegen, trace_rows, tracelab, weka, workload
 from loadgen.features.traces.otel import otel_sessions, span_file
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
@@ -31,6 +31,7 @@ _HASHED = {"timestamp", "input_length", "output_length"}
 _SESSION_KEYS = (
     ("weka", {"requests"}),
     ("tracelab", {"round_index", "newly_append_tokens"}),
+    ("workload", {"workload", "block_size"}),
     ("otel", {span_file.EXPORT}),
     ("otel", {span_file.TRACE}),
     ("otel", {"start_time", "end_time", "attributes"}),
@@ -80,16 +81,17 @@ FORMATS = {
             source.path, FLAG, source.stream, source.window.begin_s, source.window.end_s
         ),
     ),
+    "workload": TraceKind("seconds", read=lambda source: workload.read_workload(source.path, FLAG)),
 }
 
 
 def recognise_format(path: str) -> str:
     """Recognize the format of a trace, a key of FORMATS; raises UsageError if it is ambiguous.
 
-    Known by keys of its own are weka (`requests`), bailian (`chat_id`), burstgpt and Azure (columns; that of
-    2024 has a time zone), and servegen (names of its files). Of those that share their keys mooncake is known
-    where each of the first 1,000 rows has a hash for 512 tokens, and times that are whole numbers make less
-    than 50 requests a second if they are milliseconds.
+    Known by keys of its own are weka (`requests`), workload (`workload`), bailian (`chat_id`), burstgpt and
+    Azure (columns; that of 2024 has a time zone), and servegen (names of its files). Of those that share
+    their keys mooncake is known where each of the first 1,000 rows has a hash for 512 tokens, and times that
+    are whole numbers make less than 50 requests a second if they are milliseconds.
     """
     at = expand_path(path)
     if at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name):

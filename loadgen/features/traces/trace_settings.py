@@ -34,6 +34,7 @@ TraceFormat = Literal[
     "timed",
     "tracelab",
     "otel",
+    "workload",
 ]
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}

@@ -1,0 +1,284 @@
+"""Call spool: what is kept of each call, on disk until the log is read, then session by session.
+
+Memory does not grow with the log: the records of calls lie in temporary files by their session's hash, of
+which one at a time is read and sorted, and the hashes of prompts in another. Calls whose end is still to
+come, and the sessions that a call may go on with, are kept in memory, the latest 65,536 and 262,144.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.features.traces.learn.calls import UNKNOWN, Call, CallEnd
+from loadgen.features.traces.learn.prompt_blocks import Measured, PromptMeter, Salt
+
+PARTS = 64  # of sessions, by the first bits of their hash
+_DEEPEST = 4  # agents inside one another
+_RECORD = np.dtype(
+    [
+        ("session", "<u8"),
+        ("begin_ns", "<i8"),
+        ("end_ns", "<i8"),  # UNKNOWN: it is not in the log
+        ("order", "<i8"),  # of the log's rows
+        ("input_len", "<i4"),
+        ("output_len", "<i4"),
+        ("cancelled", "<i4"),
+        ("sampling", "<i4"),  # the number of its values; UNKNOWN: none
+        ("blocks_at", "<i8"),  # among all hashes
+        ("blocks", "<i8"),
+        ("agents", "<u8", (_DEEPEST,)),  # hashes of their ids, 0 for none
+    ]
+)
+_PACK = struct.Struct(f"<Qqqqiiiiqq{_DEEPEST}Q").pack
+_MOST_OPEN, _MOST_LINKS, _MOST_SAMPLINGS = 1 << 16, 1 << 18, 4096
+_LINKED_NS = 3600 * SECOND_NS  # a prompt goes on with one that came within an hour
+_MOST_ENDS = 7  # more prompts of one last block
+_FLUSHED_BYTES = 1 << 16
+NO_ANSWER_LEN = 1  # tokens of an answer of which nothing is known
+Records = NDArray[np.void]
+T = TypeVar("T")
+
+
+def open_temporary(stack: ExitStack, directory: Path, count: int) -> list[IO[bytes]]:
+    """Open temporary files, which the stack removes; raises OSError."""
+    return [stack.enter_context(tempfile.TemporaryFile(dir=directory)) for _ in range(count)]
+
+
+class _OpenCall(msgspec.Struct):
+    """A call whose end may still come."""
+
+    session: int
+    begin_ns: int
+    end_ns: int
+    order: int
+    lens: list[int]  # of prompt and answer
+    limit: int
+    cancelled: bool
+    sampling: int
+    blocks: tuple[int, int]
+    agents: list[int]
+
+
+class _LastPrompt(msgspec.Struct, frozen=True, gc=False):
+    """The last prompt of a session, by which the next one is known."""
+
+    session: int
+    begin_ns: int
+    tokens: int
+    tail_bytes: int  # after the block that it is kept under
+    tail: int  # their hash
+
+
+class CallSpool:
+    """Keeps the calls of a log on disk; a context that removes its files. Raises OSError of a full disk."""
+
+    def __init__(self, directory: Path, salt: Salt, meter: PromptMeter) -> None:
+        self._salt, self.meter = salt, meter
+        self._stack = ExitStack()
+        self._files = open_temporary(self._stack, directory, PARTS + 1)
+        self._buffers = [bytearray() for _ in range(PARTS)]
+        self._open: OrderedDict[str, _OpenCall] = OrderedDict()
+        self._conversations: OrderedDict[int, int] = OrderedDict()  # sessions
+        self._prompts: OrderedDict[int, list[_LastPrompt]] = OrderedDict()  # by their last block
+        self._samplings: dict[tuple[tuple[str, float], ...], int] = {}
+        self.blocks = 0
+        self.calls = self.cancelled = self.without_end = self.joined = 0
+        self.first_ns, self.last_ns = 0, 0
+        self.notes: Counter[str] = Counter()
+
+    def __enter__(self) -> CallSpool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def samplings(self) -> list[dict[str, float]]:
+        """The different ways in which answers were sampled, by number."""
+        return [dict(pairs) for pairs in self._samplings]
+
+    def add(self, call: Call) -> None:
+        """Keep a call: its times, lengths, the hashes of its prompt and of its session's id."""
+        made = self.meter.measure(call)
+        at = self.blocks
+        self._files[PARTS].write(made.blocks.tobytes())
+        self.blocks += len(made.blocks)
+        self.first_ns = min(self.first_ns, call.begin_ns) if self.calls else call.begin_ns
+        self.last_ns = max(self.last_ns, call.begin_ns)
+        kept = _OpenCall(
+            self._find_session(call, made),
+            call.begin_ns,
+            call.end_ns,
+            self.calls,
+            [made.input_len, made.output_len],
+            call.output_limit,
+            call.cancelled,
+            self._number_sampling(call),
+            (at, len(made.blocks)),
+            [self._salt.hash_name("agent", agent) for agent in call.agents[:_DEEPEST]],
+        )
+        self.calls += 1
+        if not call.name:
+            self._write(kept)
+            return
+        if (earlier := self._open.pop(call.name, None)) is not None:
+            self._write(earlier)
+        self._open[call.name] = kept
+        if len(self._open) > _MOST_OPEN:
+            self._write(self._open.popitem(last=False)[1])
+
+    def end(self, end: CallEnd) -> None:
+        """Note the end of a call that was added; one that is not known any more is ignored."""
+        name = self._find_open(end.name)
+        if name is None:
+            return
+        kept = self._open[name]
+        if kept.end_ns == UNKNOWN:
+            kept.end_ns = max(end.end_ns, kept.begin_ns)
+        kept.cancelled |= end.cancelled
+        length = self.meter.measure_end(end, kept.limit)
+        if length != UNKNOWN:
+            kept.lens[1] = length
+
+    def finish(self) -> None:
+        """Write all calls to disk, after the last row of the log."""
+        for kept in self._open.values():
+            self._write(kept)
+        self._open.clear()
+        for part in range(PARTS):
+            self._flush(part)
+        self._files[PARTS].flush()
+
+    def list_sessions(self) -> Iterator[Records]:
+        """Yield the records of each session, sorted by begin, in the order of the sessions' hashes."""
+        for part in range(PARTS):
+            records = self.read_part(part)
+            begins = np.flatnonzero(np.diff(records["session"], prepend=np.uint64(0)) != 0)
+            if len(records) and (not len(begins) or begins[0]):
+                begins = np.concatenate(([0], begins))
+            yield from np.split(records, begins[1:]) if len(records) else ()
+
+    def count_sessions(self) -> int:
+        """Count the sessions of all calls."""
+        return sum(len(np.unique(self.read_part(part)["session"])) for part in range(PARTS))
+
+    def read_part(self, part: int) -> Records:
+        """Read the records of one part, sorted by session, begin and row."""
+        self._files[part].seek(0)
+        records = np.frombuffer(self._files[part].read(), _RECORD)
+        return records[np.lexsort((records["order"], records["begin_ns"], records["session"]))]
+
+    def read_blocks(self, record: np.void) -> Int64:
+        """Read the hashes of a call's prompt."""
+        at, count = int(record["blocks_at"]), int(record["blocks"])
+        data = os.pread(self._files[PARTS].fileno(), count * 8, at * 8) if count else b""
+        return np.frombuffer(data, np.int64)
+
+    def _find_session(self, call: Call, made: Measured) -> int:
+        """Return the hash of a call's session: by its id, or as it goes on with an earlier prompt, or new."""
+        own = self._salt.hash_name("session", call.conversation) if call.conversation else 0
+        if own and call.sure:
+            return own
+        known = self._conversations.get(own, 0) if own else 0
+        earlier = 0 if known else self._find_earlier(call, made)
+        session = known or earlier or own or self._salt.hash_name("call", str(self.calls))
+        self.joined += bool(earlier)
+        if own:
+            _keep_latest(self._conversations, own, session)
+        self._note_prompt(call, made, session)
+        return session
+
+    def _find_earlier(self, call: Call, made: Measured) -> int:
+        """Find the session of which the last prompt is the longest that this one goes on with; 0 if none."""
+        for i, block in reversed(list(enumerate(made.blocks.tolist(), 1))):
+            for prompt in reversed(self._prompts.get(block, ())):
+                end = i * made.width + prompt.tail_bytes
+                if (
+                    0 <= call.begin_ns - prompt.begin_ns <= _LINKED_NS
+                    and made.input_len > prompt.tokens
+                    and len(made.data) >= end
+                    and self._salt.hash_tail(block, made.data[i * made.width : end]) == prompt.tail
+                ):
+                    self._prompts[block].remove(prompt)  # one prompt goes on with another once
+                    return prompt.session
+        return 0
+
+    def _note_prompt(self, call: Call, made: Measured, session: int) -> None:
+        """Keep a prompt, without the end that a template gives it, for the one that goes on with it."""
+        end = len(made.data) - made.slack
+        whole = min(max(end, 0) // made.width, len(made.blocks))
+        if not whole:
+            return
+        block = int(made.blocks[whole - 1])
+        tail = made.data[whole * made.width : end]
+        last = _LastPrompt(
+            session, call.begin_ns, made.input_len, len(tail), self._salt.hash_tail(block, tail)
+        )
+        _keep_latest(self._prompts, block, [*self._prompts.get(block, ())[-_MOST_ENDS:], last])
+
+    def _number_sampling(self, call: Call) -> int:
+        """Return the number of a call's sampling among all; UNKNOWN without any, and beyond 4,096 ways."""
+        if not call.sampling:
+            return UNKNOWN
+        pairs = tuple(sorted(call.sampling.items()))
+        if pairs not in self._samplings and len(self._samplings) == _MOST_SAMPLINGS:
+            self.notes[f"sampled in more than {_MOST_SAMPLINGS:,} ways: their parameters are left out"] += 1
+            return UNKNOWN
+        return self._samplings.setdefault(pairs, len(self._samplings))
+
+    def _find_open(self, name: str) -> str | None:
+        """Find the open call of a name, which vLLM writes with and without a suffix; None of another."""
+        names = (name, name.rpartition("-")[0], f"{name}-0")
+        return next((found for found in names if found in self._open), None)
+
+    def _write(self, kept: _OpenCall) -> None:
+        """Write a call that is over, or whose end does not come, to the part of its session."""
+        input_len, output_len = kept.lens
+        if output_len == UNKNOWN:
+            how = "the longest that was asked for" if kept.limit != UNKNOWN else "unknown, sent as 1 token"
+            self.meter.answers[how] += 1
+            output_len = kept.limit if kept.limit != UNKNOWN else NO_ANSWER_LEN
+        self.cancelled += kept.cancelled
+        self.without_end += kept.end_ns == UNKNOWN
+        agents = [*kept.agents, *[0] * (_DEEPEST - len(kept.agents))]
+        part = kept.session >> 58
+        self._buffers[part] += _PACK(
+            kept.session,
+            kept.begin_ns,
+            kept.end_ns,
+            kept.order,
+            input_len,
+            max(output_len, NO_ANSWER_LEN),
+            kept.cancelled,
+            kept.sampling,
+            *kept.blocks,
+            *agents,
+        )
+        if len(self._buffers[part]) > _FLUSHED_BYTES:
+            self._flush(part)
+
+    def _flush(self, part: int) -> None:
+        self._files[part].write(self._buffers[part])
+        self._files[part].flush()
+        self._buffers[part].clear()
+
+
+def _keep_latest(kept: OrderedDict[int, T], key: int, value: T) -> None:
+    """Keep a value as the latest one, of 262,144 at most."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _MOST_LINKS:
+        kept.popitem(last=False)

@@ -1,0 +1,228 @@
+"""`loadgen data learn`: a log of a service becomes a workload without its texts, names and ids."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.files import expand_path, write_output
+from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
+from loadgen.base.printing import print_text
+from loadgen.base.text import format_count, format_json, wrap_text
+from loadgen.features.traces.learn.call_spool import CallSpool
+from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
+from loadgen.features.traces.learn.learned_columns import LearnedColumns, make_log_columns
+from loadgen.features.traces.learn.learned_sessions import LearnedSessions
+from loadgen.features.traces.learn.log_file import LogFile
+from loadgen.features.traces.learn.log_forms import FORMS, choose_form
+from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
+from loadgen.features.traces.learn.prompt_blocks import (
+    BLOCK,
+    Encoder,
+    PromptMeter,
+    Salt,
+    describe_lengths,
+)
+from loadgen.features.traces.workload import WorkloadHead, encode_row
+from loadgen.figures.workloads.fidelity import Fidelity, compare_workloads
+from loadgen.run.command import progress
+
+_PACKED = (".gz", ".gzip")
+_MOST_COPIES = 1000
+_INPUT_BYTES, _OUTPUT_BYTES = 4.0, 270.0  # of a token; vLLM's and SGLang's streams of chat have 240 to 300
+_BYTES = number_between(0.1, 1e6)
+_PACKING = 6
+
+
+def learn_parser() -> argparse.ArgumentParser:
+    """Make the parser of `loadgen data learn`."""
+    parser = Parser(
+        prog="loadgen data learn",
+        allow_abbrev=False,
+        description="Make a workload of a service's log: times, lengths, turns, shared prefixes as salted "
+        "hashes, sampling and cancellations. No text, name or id of the log is in it. Nothing is sent.",
+        epilog="The workload is a trace: loadgen bench --trace FILE.",
+    )
+    add = parser.add_argument
+    add("log", metavar="LOG", help="the log, also packed by gzip")
+    add("-o", "--output", required=True, metavar="FILE", help="the workload; packed if it ends in .gz")
+    forms = "; ".join(f"{name}: {form.summary}" for name, form in FORMS.items())
+    add("--log-format", default="", choices=FORMS, help=f"{forms} (default: by its first lines)")
+    add("--columns", default="", metavar="A=B,…", help=f"the log's names of {', '.join(COLUMNS)}")
+    add("--path", default="", metavar="TEXT", help="of an access log: requests whose path has it")
+    add("--tokenizer", metavar="DIR", help="directory or name of the model's tokenizer, to count texts")
+    add("--input-bytes", type=_BYTES, default=_INPUT_BYTES, metavar="N",
+        help="a token takes in requests, where only their size is known (default 4)")  # fmt: skip
+    add("--output-bytes", type=_BYTES, default=_OUTPUT_BYTES, metavar="N",
+        help="a token takes in answers, the same (default 270, of a stream)")  # fmt: skip
+    add("--salt", metavar="TEXT", help="of the hashes (default: random, and not kept)")
+    add("--scale", type=number_between(1e-6, _MOST_COPIES), default=1.0, metavar="X",
+        help="times the log's sessions, below 1 a part (default 1)")  # fmt: skip
+    add(
+        "--sample", type=integer_between(1, 2**53), metavar="N", help="sessions of the log, drawn by the salt"
+    )
+    add("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `loadgen data learn`: write the workload whole or not at all, and print what it is.
+
+    Returns 0. Raises UsageError that names a wrong row of the log.
+    """
+    options = parse_arguments(learn_parser(), argv, intermixed=True)
+    log, columns = LogFile(options.log), parse_columns(options.columns)
+    name, form = choose_form(options.log_format, log, columns)
+    path = _check_output(options.output, options.log)
+    tokenizer = _load_encoder(options.tokenizer)
+    salt = Salt(options.salt)
+    meter = PromptMeter(salt, tokenizer, options.input_bytes, options.output_bytes)
+    try:
+        with (
+            progress.display(quiet=False).waiting("reading"),
+            CallSpool(path.parent, salt, meter) as spool,
+            tempfile.TemporaryFile(dir=path.parent) as body,
+        ):
+            left_out = _read_calls(form.read(log, columns, options.path), spool, meter)
+            if not spool.calls:
+                raise log.refusal(_explain_none(left_out))
+            rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
+            learned = LearnedColumns()
+            packed = path.name.endswith(_PACKED)
+            _write_sessions(body, rows, learned, packed)
+            if not rows.rows:
+                raise UsageError(f"--scale {options.scale:g}: no session of {options.log} is left")
+            own, made = make_log_columns(spool), learned.make()
+            fidelity = None if own is None or made is None else compare_workloads(own, made)
+            head = _make_head(name, spool, rows, options, left_out)
+            if fidelity is not None:
+                head.fidelity = fidelity.json()
+            write_output(path, lambda file: _join_parts(file, head, body, packed))
+    except OSError as error:
+        raise UsageError(f"-o {options.output}: {error.strerror}") from None
+    if options.json:
+        print_text(format_json(head.json(), indent=2), sys.stdout)
+    else:
+        print_text("\n".join(_list_lines(options.output, head, fidelity)), sys.stdout)
+    return ExitCode.FIGURES
+
+
+def _check_output(name: str, log: str) -> Path:
+    """Return the path of the workload; raises UsageError if it cannot be a new file, or is the log."""
+    path = expand_path(name)
+    if not path.name or path.is_dir():
+        raise UsageError(f"-o {name}: is a directory: give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {name}: there is no directory {path.parent}")
+    if path.exists() and path.samefile(expand_path(log)):
+        raise UsageError(f"-o {name}: is the log itself: give another name")
+    return path
+
+
+def _load_encoder(name: str | None) -> Encoder | None:
+    """Load the tokenizer that texts are counted by; None without one; raises UsageError."""
+    if name is None:
+        return None
+    from loadgen.plan.tokenizers import load_tokenizer  # slow, and few logs need it
+
+    return cast(Encoder, load_tokenizer(name, "auto"))
+
+
+def _read_calls(found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:
+    """Keep all calls of a log in the spool; return how many rows were left out, by why."""
+    left_out = Counter[str]()
+    for _, row in meter.learn_bytes(found):
+        if isinstance(row, Call):
+            spool.add(row)
+        elif isinstance(row, CallEnd):
+            spool.end(row)
+        elif isinstance(row, SkippedRow):
+            left_out[row.why] += 1
+    spool.finish()
+    return left_out
+
+
+def _explain_none(left_out: Counter[str]) -> str:
+    """Return the message that a log has no call, and why its rows were left out."""
+    whys = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
+    return f"has no request that was answered ({whys})" if whys else "has no request of a model in it"
+
+
+def _write_sessions(body: IO[bytes], rows: LearnedSessions, learned: LearnedColumns, packed: bool) -> None:
+    """Write the row of each session to a file, packed or not, and note its columns."""
+    file: IO[bytes] = cast(IO[bytes], gzip.GzipFile("", "wb", _PACKING, body, mtime=0)) if packed else body
+    for row in rows.make():
+        learned.add(row)
+        file.write(encode_row(row))
+    if packed:
+        file.close()
+
+
+def _join_parts(file: BinaryIO, head: WorkloadHead, body: IO[bytes], packed: bool) -> None:
+    """Write the head and the sessions below it; gzip reads packed parts one after the other as one."""
+    row = encode_row(head)
+    file.write(gzip.compress(row, mtime=0) if packed else row)
+    body.seek(0)
+    shutil.copyfileobj(body, file)
+
+
+def _make_head(
+    name: str, spool: CallSpool, rows: LearnedSessions, options: argparse.Namespace, left_out: Counter[str]
+) -> WorkloadHead:
+    """Make the head of a workload."""
+    meter = spool.meter
+    notes = list(spool.notes)
+    if spool.joined:
+        notes.append(f"{spool.joined:,} calls are turns since their prompts go on with an earlier one")
+    return WorkloadHead(
+        block_size=BLOCK,
+        source=name,
+        sessions=rows.rows,
+        calls=rows.calls,
+        prompts=describe_lengths(meter.prompts, spool.calls),
+        answers=describe_lengths(meter.answers, spool.calls),
+        cancelled=rows.cancelled,
+        without_end=rows.without_end,
+        left_out=dict(left_out),
+        sampled=[] if options.sample is None else [rows.sessions, spool.count_sessions()],
+        scale=options.scale,
+        notes=notes,
+    )
+
+
+def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Iterator[str]:
+    """Yield lines on a workload: what it was made of, how, and how far it is from the log."""
+    rows: list[tuple[str, str]] = [
+        (
+            "workload",
+            f"{file}: {format_count(head.calls, 'call')} in {format_count(head.sessions, 'session')}",
+        ),
+        ("log", head.source),
+        ("prompts", f"tokens {head.prompts}"),
+        ("answers", f"tokens {head.answers}"),
+    ]
+    if head.cancelled:
+        rows.append(("cancelled", f"{head.cancelled:,} by their clients"))
+    if head.without_end:
+        rows.append(("no end", f"{head.without_end:,} calls, whose answers count to the pause after them"))
+    if head.sampled:
+        rows.append(("sample", f"{head.sampled[0]:,} of {head.sampled[1]:,} sessions"))
+    if head.scale != 1:
+        rows.append(("scale", f"{head.scale:g} times the log's sessions"))
+    rows += [("left out", f"{count:,} rows: {why}") for why, count in head.left_out.items()]
+    rows += [("note", note) for note in head.notes]
+    for label, text in rows:
+        first, *rest = wrap_text(text, "", 66)
+        yield f"{label:<14}{first}"
+        yield from (f"{'':<14}{line}" for line in rest)
+    if fidelity is not None:
+        yield ""
+        yield from fidelity.lines("log", "workload")

@@ -1,0 +1,150 @@
+"""Learned sessions: those of a spool as rows of a workload, all or some, at the log's rate or another.
+
+A rate of X is made by superposition, whole sessions at a time. Below 1 each session is kept by the chance X,
+as its hash decides. Above 1 there are copies of the log, the last one thinned to the fraction; each is later
+by one drawn time, 15 s to a minute, and what would begin after the log's end begins at its start. So bursts
+stay as they are, and over longer times the rate is X times the log's; in windows of seconds the index of
+dispersion stays that of the log, since counts that are independent add up in mean and variance alike.
+
+What several sessions of the log share, copies share too. What is a session's own is another in each copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.features.traces.learn.call_spool import PARTS, CallSpool, Records, open_temporary
+from loadgen.features.traces.learn.calls import UNKNOWN
+from loadgen.features.traces.learn.prompt_blocks import Salt
+from loadgen.features.traces.trace_blocks import scope_hashes
+from loadgen.features.traces.workload import WorkloadCall, WorkloadSession, count_kept
+
+_MOST_MOVED_NS, _LEAST_MOVED = 60 * SECOND_NS, 0.25  # by which a copy is later, and the least share of it
+_WORD = 2.0**64
+_MASK = np.int64(2**63 - 1)
+_PART_BITS = 57  # of a hash of 63 bits, below those that choose its part
+_MICROSECOND_NS = 1000
+
+
+class LearnedSessions:
+    """Makes the rows of a workload from a spool, in the order of their sessions' hashes.
+
+    `sessions` are those that were taken of the log, `rows` and `calls` what was made.
+    """
+
+    def __init__(self, spool: CallSpool, salt: Salt, scale: float, most: int | None, directory: Path) -> None:
+        self._spool, self._salt, self._scale, self._most = spool, salt, scale, most
+        self._shared = find_shared_blocks(spool, directory) if scale > 1 else np.zeros(0, np.int64)
+        self.sessions = self.rows = self.calls = self.cancelled = self.without_end = 0
+
+    def make(self) -> Iterator[WorkloadSession]:
+        """Yield the row of each session that is kept, and of its copies."""
+        for records in self._spool.list_sessions():
+            if self._most is not None and self.sessions == self._most:
+                return
+            copies = list(self._list_copies(int(records["session"][0])))
+            self.sessions += bool(copies)
+            blocks = [self._spool.read_blocks(record) for record in records] if copies else []
+            for copy in copies:
+                yield self._make_row(records, blocks, copy)
+
+    def _list_copies(self, session: int) -> Iterator[int]:
+        """Yield the numbers of a session's copies, 0 for the log's own."""
+        whole, part = divmod(self._scale, 1)
+        yield from range(int(whole))
+        if part and session < part * _WORD:
+            yield int(whole)
+
+    def _make_row(self, records: Records, blocks: list[Int64], copy: int) -> WorkloadSession:
+        """Make the row of one session, or of a copy of it."""
+        begin_ns, first_ns = int(records["begin_ns"][0]), self._spool.first_ns
+        moved_ns = self._move(begin_ns - first_ns, copy)
+        agents, parents, calls = _Agents(), list[int](), list[WorkloadCall]()
+        before = np.zeros(0, np.int64)
+        for record, ids in zip(records, blocks, strict=True):
+            ids = ids if copy == 0 else self._change_own(ids, copy)
+            kept = count_kept(before, ids)
+            at_ns, end_ns = int(record["begin_ns"]), int(record["end_ns"])
+            number, cancelled = int(record["sampling"]), bool(record["cancelled"])
+            calls.append(
+                WorkloadCall(
+                    _round_s(at_ns - begin_ns),
+                    int(record["input_len"]),
+                    int(record["output_len"]),
+                    None if end_ns == UNKNOWN else _round_s(max(0, end_ns - at_ns)),
+                    agents.find(record["agents"].tolist(), parents),
+                    kept,
+                    ids[kept:].tolist(),
+                    cancelled,
+                    None if number == UNKNOWN else self._spool.samplings[number],
+                )
+            )
+            self.cancelled += cancelled
+            self.without_end += end_ns == UNKNOWN
+            before = ids
+        self.rows += 1
+        self.calls += len(calls)
+        return WorkloadSession(_round_s(moved_ns), calls, parents)
+
+    def _move(self, at_ns: int, copy: int) -> int:
+        """Move a session's begin (ns after the log's first) by the drawn time of its copy."""
+        if copy == 0:
+            return at_ns
+        span_ns = self._spool.last_ns - self._spool.first_ns + 1
+        drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
+        return (at_ns + int(drawn * min(_MOST_MOVED_NS, span_ns))) % span_ns
+
+    def _change_own(self, ids: Int64, copy: int) -> Int64:
+        """Return a prompt's hashes in a copy: those of blocks that one session alone has are others."""
+        at = np.searchsorted(self._shared, ids)
+        shared = np.zeros(len(ids), np.bool_)
+        inside = at < len(self._shared)
+        shared[inside] = self._shared[at[inside]] == ids[inside]
+        return np.where(shared, ids, scope_hashes(ids, copy) & _MASK)
+
+
+class _Agents:
+    """Numbers the agents of one session as they come, by their paths."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+
+    def find(self, path: list[int], parents: list[int]) -> int:
+        """Return the number of an agent, after that of a new one's parent was added to `parents`."""
+        above = tuple(part for part in path if part)
+        for depth in range(1, len(above) + 1):
+            if above[:depth] not in self._numbers:
+                parents.append(self._numbers[above[: depth - 1]])
+                self._numbers[above[:depth]] = len(parents)
+        return self._numbers[above]
+
+
+def find_shared_blocks(spool: CallSpool, directory: Path) -> Int64:
+    """Find the hashes that several sessions of a spool have, sorted; they go over the disk by parts."""
+    with ExitStack() as stack:
+        files = open_temporary(stack, directory, PARTS)
+        for records in spool.list_sessions():
+            hashes = np.unique(np.concatenate([spool.read_blocks(record) for record in records]))
+            bounds = np.searchsorted(hashes >> _PART_BITS, np.arange(PARTS + 1))
+            for part in np.flatnonzero(np.diff(bounds)).tolist():
+                files[part].write(hashes[bounds[part] : bounds[part + 1]].tobytes())
+        return np.concatenate([_find_repeated(file) for file in files])
+
+
+def _find_repeated(file: IO[bytes]) -> Int64:
+    """Find the hashes that are in a file more than once, sorted."""
+    file.seek(0)
+    hashes = np.sort(np.frombuffer(file.read(), np.int64))
+    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+
+
+def _round_s(span_ns: int) -> float:
+    """Round nanoseconds to microseconds, in seconds."""
+    return round(span_ns / _MICROSECOND_NS) / 1e6

@@ -1,0 +1,83 @@
+"""Log file: the lines of a log, packed by gzip or not, one after another and never all at once."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, cast
+
+from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
+from loadgen.base.json_lines import MOST_ROW_BYTES
+from loadgen.base.untrusted import open_unblocked
+
+_GZIP = b"\x1f\x8b"
+_BOM = "\ufeff"
+_MOST_HEAD_BYTES = 1 << 20
+
+
+class LogFile:
+    """A log that is read line by line; raises UsageError if it cannot be opened, is empty or a directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            descriptor = open_unblocked(expand_path(path))
+        except OSError as error:
+            raise self.refusal(f"{error.strerror}: give a file that can be read") from None
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise self.refusal("is not a regular file: give one")
+            if not status.st_size:
+                raise self.refusal("is empty: give a log with a request")
+            self._packed = file.read(2) == _GZIP
+
+    def refusal(self, why: str, row: int | None = None) -> UsageError:
+        """Make the error that names the log and, if `row` is given, that line, counted from 1."""
+        return UsageError(f"{self.path if row is None else f'{self.path} row {row}'}: {why}")
+
+    def read_lines(self) -> Iterator[tuple[int, str]]:
+        """Yield (number, text) of each line that is not blank, the number from 1; raises UsageError."""
+        row = 0
+        try:
+            with self._open() as file:
+                while line := file.readline(MOST_ROW_BYTES + 1):
+                    row += 1
+                    if len(line) > MOST_ROW_BYTES:
+                        raise self.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is it a log?", row)
+                    text = line.decode().rstrip("\r\n")
+                    if row == 1:
+                        text = text.removeprefix(_BOM)
+                    if text and not text.isspace():
+                        yield row, text
+        except UnicodeDecodeError:
+            raise self.refusal("is not UTF-8: convert the file to it", row) from None
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise self.refusal("is damaged or cut short: gzip cannot unpack it", row + 1) from None
+        except OSError as error:
+            raise self.refusal(f"{error.strerror}", row + 1) from None
+
+    def read_head(self) -> list[str]:
+        """Return the first lines, up to a hundred or 1 MiB, that are not blank."""
+        lines, size = list[str](), 0
+        for _, line in self.read_lines():
+            lines.append(line)
+            size += len(line)
+            if len(lines) == 100 or size > _MOST_HEAD_BYTES:
+                break
+        return lines
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        """Open the text of the log, unpacked, and close it at the end; raises OSError if it has gone."""
+        with os.fdopen(open_unblocked(expand_path(self.path)), "rb", 1 << 20) as file:
+            if not self._packed:
+                yield file
+                return
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast(BinaryIO, unpacked)

@@ -1,0 +1,190 @@
+"""Workload: a log as `loadgen data learn` keeps it, as a file and as the trace that it is.
+
+A file of JSON lines, packed by gzip or not. The first row is the head; each further row is a session: `t`,
+the seconds from the workload's begin to its own, and its `calls` in the order of their begins. Of a call, `t`
+is the seconds after its session's begin, `in` and `out` are tokens, `took` is how long the answer came, in
+seconds, and `keep` how many leading blocks it has in common with the call before it, which its `ids` follow:
+hashes of whole blocks, equal for equal prompts up to the end of the block. `agent` is an index, 0 for the
+main line and i for the one below agent `parents[i - 1]`. `cancelled`: its client went away then.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base import parsing
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.json_lines import Lines, explain_json
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces.call_order import RecordedCalls, SessionTrees
+from loadgen.features.traces.trace_rows import HashLists, Length, TraceRows, sort_by_time
+
+VERSION = 1
+HEAD_KEY = "workload"  # of the first row alone
+_BELOW = "subagent"
+_ENDLESS = "the log has no ends of its {} calls: a pause between two turns includes the first one's answer"
+_CANCELLED = "{} calls were cancelled by their clients, and are sent to their end"
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
+_Hash = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class WorkloadHead(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The first row: what the workload is of, as far as that names nothing of the log."""
+
+    workload: Annotated[int, msgspec.Meta(ge=1, le=VERSION)] = msgspec.field(default=VERSION)
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]  # tokens of a block
+    source: str  # the form of the log
+    sessions: int
+    calls: int
+    prompts: str  # how their lengths were found
+    answers: str
+    cancelled: int = 0
+    without_end: int = 0  # calls whose end is not in the log
+    left_out: dict[str, int] = {}  # rows of the log, by why
+    sampled: list[int] = []  # sessions that were kept, and how many the log has
+    scale: float = 1.0
+    notes: list[str] = []
+    fidelity: dict[str, Any] = {}  # how it differs from the log
+
+    def json(self) -> dict[str, Any]:
+        """Encode the head as JSON."""
+        return {HEAD_KEY: self.workload, **msgspec.to_builtins(self)}
+
+
+class WorkloadCall(msgspec.Struct, gc=False, omit_defaults=True, rename={"prompt": "in", "answer": "out"}):
+    """One request of a session."""
+
+    t: _Seconds
+    prompt: Length
+    answer: Length
+    took: _Seconds | None = None  # None: its end is not in the log
+    agent: _Index = 0
+    keep: _Index = 0
+    ids: list[_Hash] = []
+    cancelled: bool = False
+    sampling: dict[str, float] | None = None
+
+
+class WorkloadSession(msgspec.Struct, gc=False, omit_defaults=True):
+    """One session."""
+
+    t: _Seconds
+    calls: Annotated[list[WorkloadCall], msgspec.Meta(min_length=1)]
+    parents: list[_Index] = []
+
+
+def encode_row(row: WorkloadHead | WorkloadSession) -> bytes:
+    """Encode a row as a line of JSON."""
+    return msgspec.json.encode(row.json() if isinstance(row, WorkloadHead) else row) + b"\n"
+
+
+def count_kept(before: Int64, blocks: Int64) -> int:
+    """Count the leading blocks that two prompts have in common."""
+    shortest = min(len(before), len(blocks))
+    differ = np.flatnonzero(before[:shortest] != blocks[:shortest])
+    return int(differ[0]) if len(differ) else shortest
+
+
+def read_workload(path: str, flag: str) -> TraceRows:
+    """Read a workload as the rows of a trace, sorted by time; raises UsageError that names the row."""
+    lines = Lines.open(path, flag)
+    head = read_head(lines)
+    columns = _Columns()
+    for i, session in _read_sessions(lines):
+        if why := columns.add(session, lines.number(i)):
+            raise lines.refusal(i, why)
+    if not columns.numbers:
+        raise lines.file.refusal("has no session below its head")
+    hashes, starts = columns.hashes.arrays()
+    waits, delays_ns = columns.trees.make()
+    numbers = np.frombuffer(columns.numbers, np.int64)
+    at_ns, prompts, answers = (
+        np.frombuffer(column, np.int64) for column in (columns.at_ns, columns.prompts, columns.answers)
+    )
+    notes = (
+        *((_ENDLESS.format(head.without_end),) if head.without_end else ()),
+        *((_CANCELLED.format(head.cancelled),) if head.cancelled else ()),
+    )
+    rows = TraceRows(
+        at_ns,
+        prompts,
+        answers,
+        numbers,
+        hashes,
+        starts,
+        path,
+        lines.digest(),
+        head.block_size,
+        len(numbers),
+        notes=notes,
+        sessions=numbers,
+        waits=waits,
+        delays_ns=delays_ns,
+    )
+    return sort_by_time(rows)
+
+
+def read_head(lines: Lines) -> WorkloadHead:
+    """Read the head of a workload; raises UsageError for a file that has none, or a newer one."""
+    row = lines[0]
+    try:
+        fields = msgspec.json.decode(row, type=dict[str, Any])
+        version = fields.get(HEAD_KEY)
+        if isinstance(version, int) and version > VERSION:
+            raise lines.refusal(0, f"is of version {version}, and this loadgen reads {VERSION}: update it")
+        return msgspec.json.decode(row, type=WorkloadHead)
+    except NOT_JSON as error:
+        raise lines.refusal(0, f"is no head of a workload: {explain_json(row, error)}") from None
+
+
+def _read_sessions(lines: Lines) -> Iterator[tuple[int, WorkloadSession]]:
+    """Yield (row, session) of all rows below the head; raises UsageError."""
+    decode = msgspec.json.Decoder(WorkloadSession).decode
+    for i, row in enumerate(lines.read_span(1, len(lines)), 1):
+        try:
+            yield i, decode(row)
+        except NOT_JSON as error:
+            raise lines.refusal(i, explain_json(row, error)) from None
+
+
+class _Columns:
+    """The columns of a trace, filled session by session."""
+
+    def __init__(self) -> None:
+        self.at_ns, self.prompts, self.answers, self.numbers = (array("q") for _ in range(4))
+        self.hashes, self.trees = HashLists(), SessionTrees()
+
+    def add(self, session: WorkloadSession, number: int) -> str:
+        """Add the calls of a session; returns what is wrong with it, "" if nothing is."""
+        calls, before, last_s = RecordedCalls(), list[int](), 0.0
+        for agent, parent in enumerate(session.parents, 1):
+            if parent >= agent:
+                return (
+                    f"agent {agent} is below agent {parent}, which comes after it: its agents go in a circle"
+                )
+            calls.add_agent(parent, _BELOW)
+        for i, call in enumerate(session.calls):
+            if call.keep > len(before):
+                return f"call {i + 1} keeps {call.keep} blocks of {len(before)}: a call before it is missing"
+            if call.agent > len(session.parents):
+                return f"call {i + 1} is of agent {call.agent}, and there are {len(session.parents)}"
+            if call.t < last_s:
+                return f"call {i + 1} is before the one above it: sort them by t"
+            before, last_s = [*before[: call.keep], *call.ids], call.t
+            begin_ns = round(call.t * SECOND_NS)
+            end_ns = begin_ns + round((call.took or 0.0) * SECOND_NS)
+            calls.add(begin_ns, end_ns, call.agent)
+            self.at_ns.append(round(session.t * SECOND_NS) + begin_ns)
+            self.prompts.append(call.prompt)
+            self.answers.append(call.answer)
+            self.numbers.append(number)
+            self.hashes.add(before)
+        self.trees.add(calls)
+        return ""
