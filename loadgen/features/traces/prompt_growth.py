@@ -21,6 +21,17 @@ class Growth(msgspec.Struct, frozen=True):
     origins: Int64  # an earlier row, or below 0 a shared text
     kept: Int64  # no more than the origin has; 0 where nothing is known to be shared
 
+    def find_origin(self, row: int) -> int:
+        """Return a row's origin; of rows from the number of rows up, which are the trace's again, as well.
+
+        A shared text has none: -1.
+        """
+        if row < 0:
+            return -1
+        again, row = divmod(row, len(self.kept))
+        origin = int(self.origins[row])
+        return origin if origin < 0 else origin + again * len(self.kept)
+
     def reorder(self, order: Int64) -> Growth:
         """Return the growth of rows in another order; `order` is int64[rows], the earlier index of each."""
         places = np.empty(len(order), np.int64)

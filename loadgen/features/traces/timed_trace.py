@@ -86,7 +86,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
     def make(picked: TraceSelection, held: object) -> MadeRequests:
         content, source, notes = _make_content(inputs)
-        made = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
+        made = ReplayedRequests(trace, picked, content)
         cut_apart = isinstance(content, PythonHashContent)
         hashes = _tell_cuts_apart(trace, made) if cut_apart else trace.hashes
         return MadeRequests(made, hashes, ids_source=source, notes=notes)

@@ -108,14 +108,17 @@ class GrownContent(BlockContent, frozen=True):
         return GrownContent(self.block, self.seed, self.own_seed, np.arange(len(counts.choices)), growth)
 
     def places(self, ids: Int64, length: int, row: int) -> Int64:
-        """Make a row's prompt as indices into `allowed`, int64[length], along its line from its last part."""
-        count, pieces = len(self.allowed), []
+        """Make a row's prompt as indices into `allowed`, int64[length], along its line from its last part.
+
+        Rows from the number of rows up are those of the trace again, with tokens of their own.
+        """
+        count, rows, pieces = len(self.allowed), len(self.growth.kept), []
         while length:
-            kept = 0 if row < 0 else min(int(self.growth.kept[row]), length)
+            kept = 0 if row < 0 else min(int(self.growth.kept[row % rows]), length)
             seed = self.seed if row < 0 else self.own_seed
             if length > kept:
                 pieces.append(make_block_places(np.array([row]), seed, length - kept, count))
-            length, row = kept, -1 if row < 0 else int(self.growth.origins[row])
+            length, row = kept, self.growth.find_origin(row)
         return np.concatenate([*pieces[::-1], np.zeros(0, np.int64)])
 
 
@@ -189,19 +192,22 @@ def find_prefix_reuse(
     return PrefixReuse(np.minimum(shared // SERVER_BLOCK * SERVER_BLOCK, most), repeated)
 
 
-def find_growth_reuse(growth: Growth, places: Int64, input_lens: Int64) -> PrefixReuse:
+def find_growth_reuse(
+    growth: Growth, places: Int64, input_lens: Int64, rounds: Int64 | None = None
+) -> PrefixReuse:
     """Compute what an unlimited prefix cache could reuse between rows sent in the order of `places`.
 
-    As in `find_prefix_reuse`, with a row's longest common prefix with one that was sent before, or
-    with those that began with its shared text.
+    As in `find_prefix_reuse`, with a row's longest common prefix with one that was sent before, or with those
+    that began with its shared text. Each of the `rounds`, int64[places], sends rows with tokens of their own.
     """
-    origins, kept = growth.origins.tolist(), growth.kept.tolist()
+    kept, rows = growth.kept.tolist(), len(growth.kept)
     held: dict[int, int] = {}  # tokens of each row's prompt, or shared text, that the cache has
     tokens = np.zeros(len(places), np.int64)
-    for at, (row, input_len) in enumerate(zip(places.tolist(), input_lens.tolist(), strict=True)):
-        least, origin = min(kept[row], input_len), origins[row]
+    sent = (places if rounds is None else places + rounds * rows).tolist()
+    for at, (row, input_len) in enumerate(zip(sent, input_lens.tolist(), strict=True)):
+        least, origin = min(kept[row % rows], input_len), growth.find_origin(row)
         while origin not in held and origin >= 0:
-            least, origin = min(least, kept[origin]), origins[origin]
+            least, origin = min(least, kept[origin % rows]), growth.find_origin(origin)
         tokens[at] = min(least, held.get(origin, 0))
         if origin < 0:
             held[origin] = max(held.get(origin, 0), least)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
@@ -22,6 +23,7 @@ from loadgen.features.traces.trace_blocks import (
     PrefixReuse,
     find_growth_reuse,
     find_prefix_reuse,
+    scope_hashes,
 )
 from loadgen.features.traces.trace_formats import CLOSED, TraceSource
 from loadgen.features.traces.trace_rows import Hashes, TraceRows
@@ -138,9 +140,16 @@ def _find_reuse(trace: TraceRows, picked: TraceSelection, made: MadeRequests) ->
     sent = made.requests
     if made.hashes is None or not isinstance(sent, ReplayedRequests):
         return None
+    rounds = np.zeros(len(picked.places), np.int64) if picked.rounds is None else picked.rounds
     if trace.growth is not None:
-        return find_growth_reuse(trace.growth, picked.places, sent.input_lens)
-    return find_prefix_reuse(made.hashes, sent.begins, sent.hash_counts, sent.input_lens, trace.block)
+        return find_growth_reuse(trace.growth, picked.places, sent.input_lens, rounds)
+    tokens, repeated = np.zeros(len(rounds), np.int64), 0
+    for number in range(int(rounds.max()) + 1):  # of which none has a prompt of another
+        own = rounds == number
+        lens = sent.input_lens[own]
+        found = find_prefix_reuse(made.hashes, sent.begins[own], sent.hash_counts[own], lens, trace.block)
+        tokens[own], repeated = found.tokens, repeated + found.repeated
+    return PrefixReuse(tokens, repeated)
 
 
 def _make_replayed(
@@ -170,10 +179,10 @@ def _make_replayed(
     if trace.growth is not None:
         content = GrownContent(0, seed, own_seed, vocabulary.allowed, trace.growth)
     if form == IDS:
-        ids = ReplayedRequests(trace, picked.places, picked.input_lens, picked.output_lens, content)
+        ids = ReplayedRequests(trace, picked, content)
         return MadeRequests(ids, trace.hashes, ids_source=vocabulary.source, notes=tuple(notes))
     counts = subject.word_counts or WordCounts()
-    spelled = ReplayedWords(trace, picked.places, (picked.input_lens, picked.output_lens), content, counts)
+    spelled = ReplayedWords(trace, picked, content, counts)
     notes.append(f"prompts of words: {counts.explanation}")
     return MadeRequests(spelled, trace.hashes, text="common words", notes=tuple(notes))
 
@@ -206,10 +215,9 @@ class ReplayedRequests(PromptRequests):
 
     format = "ids"
 
-    def __init__(
-        self, trace: TraceRows, places: Int64, input_lens: Int64, output_lens: Int64, content: BlockContent
-    ) -> None:
-        self.input_lens, self.output_lens = input_lens, output_lens
+    def __init__(self, trace: TraceRows, picked: TraceSelection, content: BlockContent) -> None:
+        places, self._rounds, self._trace_len = picked.places, picked.rounds, len(trace)
+        self.input_lens, self.output_lens = picked.input_lens, picked.output_lens
         self.rows, self._file = trace.numbers[places], trace.file
         self.begins = trace.starts[places]
         self.hash_counts = trace.starts[places + 1] - self.begins
@@ -236,14 +244,18 @@ class ReplayedRequests(PromptRequests):
 
     def digest(self) -> str:
         """Return a hash of all that prompts depend on: lengths, hashes, seeds, block size, ids."""
-        columns = (self.input_lens, self.output_lens, self._places, self.hash_counts)
+        rounds = () if self._rounds is None else (self._rounds,)
+        columns = (self.input_lens, self.output_lens, self._places, self.hash_counts, *rounds)
         return fingerprint(self.format, columns, [self._content.digest(), *self._list_hash_pieces()])
 
     def places(self, i: int, length: int) -> Int64:
         """Return the prompt of request i as `length` indices into the content's tokens."""
         begin = int(self.begins[i])
         hashes = self._hashes[begin : begin + int(self.hash_counts[i])].astype(np.int64)
-        return self._content.places(hashes, length, int(self._places[i]))
+        row = int(self._places[i])
+        if self._rounds is not None and (number := int(self._rounds[i])):
+            hashes, row = scope_hashes(hashes, number), row + number * self._trace_len
+        return self._content.places(hashes, length, row)
 
     def _list_hash_pieces(self) -> Iterator[bytes]:
         """Yield the bytes of all requests' hashes, 4096 requests at a time."""
@@ -270,15 +282,14 @@ class ReplayedWords(ReplayedRequests):
     def __init__(
         self,
         trace: TraceRows,
-        places: Int64,
-        lens: tuple[Int64, Int64],
+        picked: TraceSelection,
         content: BlockContent,
         counts: WordCounts,
     ) -> None:
         self._words = np.array(counts.choices)
         # A server's template and one word: no prompt is shorter.
-        input_lens = np.maximum(lens[0], math.ceil(counts.tokens(1)))
-        super().__init__(trace, places, input_lens, lens[1], content.spell(counts))
+        input_lens = np.maximum(picked.input_lens, math.ceil(counts.tokens(1)))
+        super().__init__(trace, replace(picked, input_lens=input_lens), content.spell(counts))
         self._counts = counts
 
     def prompt(self, i: int) -> str:

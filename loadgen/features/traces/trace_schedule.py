@@ -59,6 +59,7 @@ class TraceSelection(msgspec.Struct, frozen=True):
     output_lens: Int64
     skipped: dict[str, int]
     clipped: int
+    rounds: Int64 | None = None  # int64[requests], how often each one's session was sent before; None: never
 
     @classmethod
     def select(

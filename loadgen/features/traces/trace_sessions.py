@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
@@ -28,10 +30,11 @@ class TraceSessions(msgspec.Struct, frozen=True):
     def make(
         cls, rows: TraceRows, picked: TraceSelection, profile: Profile, most: int | None
     ) -> TraceSessions:
-        """Make the sessions of selected rows: the first --num-sessions of the trace, and `most` requests.
+        """Make the sessions of selected rows: --num-sessions of them, and `most` requests.
 
-        A row that waited for one which is left out waits for what that one waited for. Delays are divided by
-        --speed-up, and then capped by --trace-idle-cap. Raises UsageError if the trace has no sessions.
+        They are repeated where the trace has fewer, unless --no-oversample is given. A row that waited for
+        one which is left out waits for what that one waited for. Delays are divided by --speed-up, and then
+        capped by --trace-idle-cap. Raises UsageError if the trace has no sessions.
         """
         if rows.waits is None or rows.delays_ns is None or rows.sessions is None:
             raise UsageError(_NO_SESSIONS.format(file=rows.file))
@@ -44,20 +47,43 @@ class TraceSessions(msgspec.Struct, frozen=True):
         if profile.trace_idle_cap is not None:
             delays_ns = np.minimum(delays_ns, round(profile.trace_idle_cap * SECOND_NS))
         turns = Turns(begins, delays_ns, number_lanes(reorder_waits(waits, order), begins))
-        wanted = profile.num_sessions
-        turns = turns if wanted is None else turns.take_first(wanted)
+        held = len(counts)
+        sessions_sent = np.arange(_count_sessions(turns, profile, most))
+        chosen = turns.list_chosen(sessions_sent % held)
+        rounds = np.repeat(sessions_sent // held, counts[sessions_sent % held])
+        turns = turns.choose(sessions_sent % held)
         if most is not None and most < int(turns.begins[-1]):
             turns = turns.cut(most)
-        chosen = order[: int(turns.begins[-1])]
+        count = int(turns.begins[-1])
+        places = order[chosen[:count]]
         selected = msgspec.structs.replace(
             picked,
-            places=picked.places[chosen],
-            input_lens=picked.input_lens[chosen],
-            output_lens=picked.output_lens[chosen],
+            places=picked.places[places],
+            input_lens=picked.input_lens[places],
+            output_lens=picked.output_lens[places],
+            rounds=rounds[:count] if rounds.any() else None,
         )
-        short = wanted is not None and len(counts) < wanted
-        held = f"the trace has {len(counts)} of the {wanted} sessions that were asked for"
-        return cls(selected, turns, (held,) if short else ())
+        return cls(selected, turns, tuple(_list_notes(rows, profile, held, len(turns))))
+
+
+def _count_sessions(turns: Turns, profile: Profile, most: int | None) -> int:
+    """Return the number of sessions: --num-sessions, else the trace's, or as many as have `most` requests.
+
+    At most those of the trace with --no-oversample.
+    """
+    held = len(turns)
+    sessions = profile.num_sessions or max(held, -(-(most or 0) // int(turns.begins[-1])) * held)
+    return min(sessions, held) if profile.no_oversample else sessions
+
+
+def _list_notes(rows: TraceRows, profile: Profile, held: int, sent: int) -> Iterator[str]:
+    """Yield notes on sessions that are sent several times, or of which there are fewer than wanted."""
+    if profile.num_sessions is not None and sent < profile.num_sessions:
+        yield f"the trace has {held} of the {profile.num_sessions} sessions that were asked for"
+    if sent > held and rows.messages is None:
+        yield f"the {held} sessions of the trace are repeated, each time with prompts of their own"
+    elif sent > held:
+        yield f"the {held} sessions of the trace are repeated, with the prompts that it recorded"
 
 
 def keep_rows(waits: Waits, places: Int64) -> Waits:

@@ -51,9 +51,8 @@ def test_agents_of_a_published_session_are_a_tree() -> None:
     assert set(turns.waits.role_names) == {"main", "explore", "plan", "general-purpose"}
     assert (turns.delays_ns[:4] / 1e9).tolist() == [0, 0.39, 0.39, 1.0]
     assert made.facts.schedule is None
-    assert planned(WEKA_AGENTS, num_sessions=3).notes == (
-        "the trace has 2 of the 3 sessions that were asked for",
-    )
+    few = planned(WEKA_AGENTS, num_sessions=3, no_oversample=True)
+    assert few.notes == ("the trace has 2 of the 3 sessions that were asked for",)
 
 
 @loop_over(
@@ -161,3 +160,25 @@ def test_a_preview_shows_agents_and_the_time_of_tools(tmp_path: Path) -> None:
     chain = PlanPreview(planned(TRACELAB))
     assert "tools 76.0 s of the delays" in " ".join(" ".join(chain.lines()).split())
     assert PlanPreview(planned(WEKA_AGENTS, trace_replay="recorded")).json()["agents"] is None
+
+
+@loop_over("path", [WEKA_AGENTS, TRACELAB])
+def test_sessions_are_repeated_with_prompts_of_their_own(path: Path) -> None:
+    once, more = planned(path), planned(path, num_sessions=5)
+    assert once.turns is not None
+    assert more.turns is not None
+    count = len(once)
+    counts = once.turns.counts.tolist()
+    assert more.turns.counts.tolist() == [*counts, *counts, counts[0]]
+    waits = list_waits(more)
+    assert waits[count : 2 * count] == [[i + count for i in before] for before in waits[:count]]
+    found = prompts(more)
+    assert found[:count] == prompts(once)
+    assert [len(prompt) for prompt in found[count : 2 * count]] == [len(prompt) for prompt in found[:count]]
+    last = len(found[0]) - 1
+    assert len({tuple(found[i][last - 40 : last]) for i in (0, count, 2 * count)}) == 3
+    assert any("are repeated, each time with prompts of their own" in note for note in more.notes)
+    assert planned(path, num_prompts=count + 1).turns.counts.tolist() == [*counts, 1]  # type: ignore[union-attr]
+    assert once.facts.reuse is not None
+    assert more.facts.reuse is not None
+    assert once.facts.reuse - 0.01 < more.facts.reuse < once.facts.reuse + 0.1  # what all begin with

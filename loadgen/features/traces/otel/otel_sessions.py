@@ -33,7 +33,7 @@ from loadgen.features.traces.trace_rows import (
 )
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 
-_MOST_SPANS = 5_000_000  # 2 GiB of memory
+_MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
 _MOST_LETTERS = 40  # of a role
 _NO_LENGTH = "a call of a model without its tokens, and without messages"
