@@ -110,7 +110,7 @@ class Dialect:
     created_s: int
     interval: int = 1
     drafts: bool = False  # a step gives several tokens
-    opening: bytes = field(init=False)  # everything that leaves with the first token of a plain stream
+    opening: bytes = field(init=False)  # the same for all requests
     table: list[bytes] = field(init=False)  # [n % CYCLE]: the plain message that ends with the n-th token
 
     def __post_init__(self) -> None:
@@ -119,6 +119,10 @@ class Dialect:
         ends = range(self.interval + CYCLE, self.interval + 2 * CYCLE)
         messages = {n % CYCLE: self.tokens(plain, n - self.interval, n) for n in ends}
         self.table = [messages[i] for i in range(CYCLE)]
+
+    def begin(self, wanted: ResponseOptions) -> bytes:
+        """Everything that leaves with the first token of a plain stream."""
+        return self.opening
 
     def role(self, wanted: ResponseOptions) -> bytes:
         """The message before the first token; empty where the API has none."""
@@ -134,8 +138,13 @@ class Dialect:
         fingerprint = _FINGERPRINT if reason and not wanted.include_usage else b""
         return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 
-    def end(self, wanted: ResponseOptions, produced: int, cached: int | None = None) -> bytes:
-        """Everything after the last token of a stream; `cached` prompt tokens if not None."""
+    def end(
+        self, wanted: ResponseOptions, produced: int, cached: int | None = None, reason: str = "length"
+    ) -> bytes:
+        """Everything after the last token of a stream; `cached` prompt tokens if not None.
+
+        The reason is on the last token here.
+        """
         usage = b""
         if wanted.include_usage:
             counts = wanted.usage(produced)

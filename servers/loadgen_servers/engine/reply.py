@@ -51,7 +51,7 @@ class DetailedStream(Reply):
     def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
         role = b"" if self.sent else self.dialect.role(self.wanted)
         message = self.dialect.tokens(self.wanted, self.sent, n, reason)
-        return role + message + self.dialect.end(self.wanted, n, cached)
+        return role + message + self.dialect.end(self.wanted, n, cached, reason)
 
 
 class PlainStream(DetailedStream):
@@ -62,7 +62,7 @@ class PlainStream(DetailedStream):
         if (n - 1) % dialect.interval:
             return b""
         self.sent = n
-        return dialect.table[n % CYCLE] if n > 1 else dialect.opening
+        return dialect.table[n % CYCLE] if n > 1 else dialect.begin(self.wanted)
 
 
 def reply_for(dialect: Dialect, wanted: ResponseOptions) -> Reply:

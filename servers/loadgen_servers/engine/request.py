@@ -43,6 +43,7 @@ class Body(msgspec.Struct):
     model: str | None = None
     prompt: str | list[int | list[int]] | None = None
     messages: list[ChatMessage] | None = None
+    system: str | list[Part] | None = None  # of Anthropic's API
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     min_tokens: int = 0
@@ -102,8 +103,8 @@ _BAD = "400 Bad Request"
 _decoder = msgspec.json.Decoder(Body)
 
 
-def parse(raw: bytes, chat: bool, served: ServedModel) -> GenerationRequest:
-    """Decode and check one request body; raises Refusal."""
+def parse(raw: bytes, chat: bool, served: ServedModel, limited: bool = False) -> GenerationRequest:
+    """Decode and check one request body, which has a limit if `limited`; raises Refusal."""
     try:
         body = _decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -117,6 +118,10 @@ def parse(raw: bytes, chat: bool, served: ServedModel) -> GenerationRequest:
         raise Refusal(_BAD, "this engine gives one answer per request: n and best_of must be 1", param="n")
     if body.logprobs is not None and body.logprobs is not False:
         raise Refusal(_BAD, "this engine does not support logprobs", param="logprobs")
+    if limited and body.max_tokens is None:
+        raise Refusal(
+            _BAD, "1 validation error: max_tokens: Field required", "Bad Request", "body.max_tokens"
+        )
     prompt = _chat(body) if chat else _completion(body)
     ids = None if isinstance(prompt, bytes) else prompt
     prompt_tokens = len(prompt) if ids else len(prompt) // BYTES_PER_TOKEN
@@ -162,7 +167,8 @@ def _chat(body: Body) -> bytes:
     if not body.messages:
         raise Refusal(_BAD, "The messages are missing or empty", param="messages")
     prompt = bytearray()
-    for message in body.messages:
+    system = [ChatMessage("system", body.system)] if body.system else []
+    for message in (*system, *body.messages):
         content = message.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         role = message.role.encode("utf-8", "surrogatepass")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from loadgen_servers import http_server
+from loadgen_servers.engine.anthropic_messages import CHOICE, PATH, MessagesDialect, refuse
 from loadgen_servers.engine.messages import CHOICES, Dialect
 from loadgen_servers.engine.metrics import Metrics
 from loadgen_servers.engine.reply import Reply, reply_for
@@ -55,6 +56,9 @@ class Engine:
             path: Dialect(choice, model, self.created_s, self.interval, bool(self.served.acceptance))
             for path, choice in CHOICES.items()
         }
+        self.dialects[PATH] = MessagesDialect(
+            CHOICE, model, self.created_s, self.interval, bool(self.served.acceptance)
+        )
         self.routes = {
             ("GET", "/health"): lambda: http_server.response(b""),
             ("GET", "/ping"): lambda: http_server.response(b""),
@@ -177,9 +181,11 @@ class Engine:
             self._send(connection, self._control(request))
             return False
         try:
-            generation = parse(request.body, request.path == "/v1/chat/completions", self.served)
+            limited = request.path == PATH
+            chat = limited or request.path == "/v1/chat/completions"
+            generation = parse(request.body, chat, self.served, limited)
         except Refusal as refusal:
-            self._send(connection, _refused(refusal))
+            self._send(connection, refuse(refusal) if request.path == PATH else _refused(refusal))
             return False
         stream = Stream(connection, reply_for(dialect, generation.response), request.close)
         self._accept(stream, request.received_ns, generation)

@@ -27,6 +27,11 @@ PROMPTS = {
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello there"}]}]},
         11,
     ),
+    "chat: Anthropic's system": ({"system": "Hi", "messages": [{"role": "user", "content": ""}]}, 14),
+    "chat: Anthropic's system in parts": (
+        {"system": [{"type": "text", "text": "Hi"}], "messages": [{"role": "user", "content": ""}]},
+        14,
+    ),
     "chat: two messages": (
         {"messages": [{"role": "system", "content": "Hi"}, {"role": "user", "content": ""}]},
         14,
@@ -184,3 +189,10 @@ def test_a_prompt_has_as_many_blocks_as_it_fills() -> None:
     lengths = (15, 16, 31, 32, 90)
     assert [len(ask(prompt=[1] * n, max_tokens=1).blocks(16)) for n in lengths] == [0, 1, 1, 2, 5]
     assert [len(ask(prompt="abcd" * n, max_tokens=1).blocks(16)) for n in lengths] == [0, 1, 1, 2, 5]
+
+
+def test_a_limit_is_refused_where_it_is_missing_and_needed() -> None:
+    raw = b'{"messages":[{"role":"user","content":"hi"}]}'
+    with pytest.raises(Refusal, match="max_tokens: Field required"):
+        parse(raw, True, SERVED, limited=True)
+    assert parse(raw, True, SERVED).max_tokens == 91
