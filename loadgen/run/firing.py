@@ -404,7 +404,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         indices = np.unique(plan.turns.list_sessions()[indices])
         (feature,) = import_rows("turns")
         order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
-    answer_bytes, open_bytes = _limit_bytes(plan, options, len(order))
+    answer_bytes, open_bytes = _limit_bytes(plan, options, len(order), sessions)
     timeouts_s = profile.turn_timeout, profile.request_timeout
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     requests = profile.max_requests
@@ -443,7 +443,9 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     )
 
 
-def _limit_bytes(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
+def _limit_bytes(
+    plan: Plan, options: TransportOptions, requests: int, sessions: Sessions | None
+) -> tuple[int, int]:
     """Compute how many bytes one answer may have, and all answers in flight in one process together.
 
     The first is more than any server needs for the longest answer planned, but an eighth of the second at
@@ -454,6 +456,7 @@ def _limit_bytes(plan: Plan, options: TransportOptions, requests: int) -> tuple[
     repeated = longest * longest * _BYTES_SO_FAR if plan.dialect.cumulative else 0
     share, most = options.part.share, plan.profile.max_concurrency
     streams = requests if most is None else min(share.count_slots(most), requests)
+    streams = streams if sessions is None else sessions.count_slots(streams)
     together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
     one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
     return min(one, max(together // _LARGEST, memory_room.MIB)), together
