@@ -148,6 +148,12 @@ def test_before_its_first_run_a_search_says_what_it_takes(
     assert first.duration_s == pytest.approx(estimate_first_run(settings)[0], abs=0.1)
 
 
+def test_a_floors_cheaper_percentile_is_on_its_own_side() -> None:
+    goals = Objective("tps_user", 1, 30), Objective("ttft", 99, 500)
+    settings = SearchSettings("rate", goals, start=1, lowest=0.01, highest=4096)
+    assert "; with P10 and P90 in place of P1 and P99 at least " in estimate_time(settings)
+
+
 def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
     asked = LimitRecord(
         name="bench", command=(), axis="rate", objectives=("ttft p99 < 500 ms",), within=0.05, budget_s=60,
