@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
@@ -86,6 +87,8 @@ _TRACE_KEYS = (
     {"workload", "block_size"},
 )
 _TRACE_COLUMNS = ({"ContextTokens"}, {"Request tokens"}, {"tool_wait_after_ms"})
+_KEY = re.compile(rb'"([A-Za-z_]+)"\s*:')
+_FIRST_KEYS_BYTES = 4096  # of a JSON text over many lines, in which its own keys stand
 _NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 
@@ -297,8 +300,8 @@ def is_trace(path: str) -> bool:
     if first[:1] in b"{[":
         try:
             keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
-        except NOT_JSON:
-            return False
+        except NOT_JSON:  # one JSON text over many lines
+            keys = {key.decode() for key in _KEY.findall(head[:_FIRST_KEYS_BYTES])}
         return any(keys >= needed for needed in _TRACE_KEYS)
     try:
         columns = {name.strip() for row in csv.reader([first.decode("utf-8", "replace")]) for name in row}

@@ -133,6 +133,8 @@ def test_what_cannot_be_shown_is_one_line(
         ("h.csv", "prompt,output_tokens\n", False),
         ("i.jsonl", "", False),
         ("j.jsonl", "{", False),
+        ("k.json", '{\n  "trace_id": "t",\n  "spans": [\n', True),
+        ("l.json", '[\n  {"conversations": [{"value": "\\"spans\\": []"}]}\n]', False),
     ],
 )
 def test_a_trace_is_known_by_its_first_row(name: str, content: str, traced: bool) -> None:

@@ -42,6 +42,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
         ("azure_2024.csv", {}, 8, 0),
         ("burstgpt.csv", {}, 5, 0),
         ("weka.jsonl", {}, 3, 64),
+        ("../../tests/data/traces/tracelab_rounds.jsonl", {}, 14, 16),
+        ("../../tests/data/traces/otel_fan_in.json", {}, 4, 0),
+        ("../../tests/data/traces/otel_genai.jsonl", {}, 7, 16),
         ("servegen", {}, 2100, 0),
     ],
 )
