@@ -36,6 +36,8 @@ def queued(mean_ms: float) -> ServerWindow:
         pytest.param(TTFT, window(9.0), "queue", id="requests wait"),
         pytest.param(TTFT, window(0.0), "prefill", id="none waits"),
         pytest.param(TPOT, window(9.0), "decode", id="tokens late"),
+        pytest.param(Objective("tps_user", 10, 30), window(9.0), "decode", id="users slow"),
+        pytest.param(Objective("prefill_speed", 10, 30), window(0.0), "prefill", id="prompts slow"),
         pytest.param(TTFT, queued(60.0), "queue", id="TTFT is waiting"),
         pytest.param(TTFT, queued(10.0), "prefill", id="TTFT is prefill"),
         pytest.param(E2EL, queued(60.0), "decode", id="E2EL is decode, though TTFT is waiting"),

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from builders.made_limits import limit_run
+from builders.made_limits import limit_run, speed_run
+from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.study.limit_record import LimitEstimate, LimitRun
+from loadgen.study.series.limit.limit_answer import make_answer
 from loadgen.study.series.limit.limit_power import divide_by_power, estimate_power, measure_efficiency
+from loadgen.study.series.limit.search import SearchSettings, Trial
 
 LIMIT = LimitEstimate(value=40, low=36, high=44)
 
@@ -67,6 +70,23 @@ def test_an_end_that_is_not_known_stays_unknown(limit: LimitEstimate, known: tup
 @loop_over("limit", [None, LimitEstimate(value=None, low=36, high=44)])
 def test_without_a_limit_there_is_nothing_per_kilowatt(limit: LimitEstimate | None) -> None:
     assert measure_efficiency([at(40, 500)], limit) == {"power_w": None, "per_kw": None}
+
+
+def test_a_searchs_answer_has_the_limit_per_kilowatt() -> None:
+    settings = SearchSettings("concurrency", (Objective("tps_user", 10, 30),), 1, 1, 1024)
+    runs, trials = [], []
+    for load, over in ((36, 0), (38, 0), (39, 0), (40, 0), (41, 1200), (42, 1200), (44, 1200)):
+        runs.append(speed_run(load, load, 35, 31 if over == 0 else 25).model_copy(update={"power_w": 400.0}))
+        (figures,) = runs[-1].objectives
+        evidence = ObjectiveEvidence(
+            settings.objectives[0], figures.samples, over, 35, figures.bound, ((120, over // 10),) * 10
+        )
+        trials.append(Trial(load, 60, 60, (evidence,), requests_per_s=load))
+    answer = make_answer(settings, runs, trials)
+    assert answer["limit"].value == 40
+    assert [getattr(answer["power_w"], end) for end in ("value", "low", "high")] == pytest.approx([400.0] * 3)
+    assert answer["per_kw"].value == pytest.approx(100)
+    assert answer["per_kw"].low == pytest.approx(100 * answer["limit"].low / 40)
 
 
 def test_the_interval_covers_the_truth() -> None:
