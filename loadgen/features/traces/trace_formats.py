@@ -14,7 +14,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import servegen, trace_rows, tracelab, weka, workload
+from loadgen.features.traces import servegen, trace_rows, workload
+from loadgen.features.traces.agents import tracelab, weka
 from loadgen.features.traces.otel import otel_sessions, span_file
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow

@@ -95,7 +95,7 @@ def test_calls_of_one_agent_at_once_are_on_two_lanes() -> None:
     assert plan.turns.waits is not None
     assert (plan.turns.delays_ns / 1e9).tolist() == [0, 0.5, 1, 1]
     assert plan.requests.output_lens.tolist() == [500, 500, 500, 1500]
-    assert any(note.startswith("of 4 calls no answer's tokens are recorded") for note in plan.notes)
+    assert any(note.startswith("4 calls recorded the limit of the answer") for note in plan.notes)
     assert len(plan.payload(3)["messages"]) == 7
 
 

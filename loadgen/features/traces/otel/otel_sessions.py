@@ -38,8 +38,8 @@ _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds l
 _MOST_LETTERS = 40  # of a role
 _NO_LENGTH = "a call of a model without its tokens, and without messages"
 _LIMITED = (
-    "of {} no answer's tokens are recorded: they are asked for as many as the call's limit, and by "
-    "--no-ignore-eos end by themselves"
+    "{} recorded the limit of the answer and not its length: the limit is what is asked for; with "
+    "--no-ignore-eos answers end by themselves"
 )
 
 

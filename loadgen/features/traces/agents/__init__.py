@@ -1,0 +1,1 @@
+"""Agents: recorded sessions of coding agents, whose requests wait for answers."""
