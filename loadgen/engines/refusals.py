@@ -84,7 +84,7 @@ FEATURES = (
     ),
     Feature(
         "a system prompt",
-        rb'"role":"system"|"instructions":"',
+        rb'"role":"system"|"(?:instructions|system)":"',
         r"system.{0,40}(?:not|n't) (?:be )?(?:supported|allowed)|(?:not|n't) support.{0,30}system|"
         r"roles must alternate",
         "start the server with a chat template that takes one (vLLM, SGLang: --chat-template), or give "

@@ -22,10 +22,14 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension
+from loadgen.settings.request_settings import CHAT_APIS
+from loadgen.wire.openai import Chat
 
 _RECOUNTED = 1000  # texts
 FLAG = "--export-requests"
 IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
+_CHAT = "openai-chat"
+_VLLMS_CHAT = ("--backend", _CHAT, "--endpoint", "/v1/chat/completions")
 Decode = Callable[[list[int]], str]
 
 
@@ -117,9 +121,10 @@ def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterat
 
 def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
     """Yield lines with the commands of loadgen and vLLM that send the file, and on what the file lacks."""
-    more = ["--ignore-eos"] if made.profile.ignore_eos else []
-    chat = made.profile.backend == "openai-chat"
-    more += ["--backend", "openai-chat"] if chat else []
+    always = ["--ignore-eos"] if made.profile.ignore_eos else []
+    chat = made.profile.backend in CHAT_APIS
+    backend = _CHAT if form == BODIES else made.profile.backend  # whose form whole bodies have
+    more = [*always, *(["--backend", backend] if chat else [])]
     yield f"sent by: loadgen bench {shlex.join(['--dataset-path', str(path), *more])}"
     if form == CONVERSATIONS:
         yield "MLPerf's endpoints client reads such rows too; vLLM's custom reads none"
@@ -131,7 +136,7 @@ def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
         own = (made.requests.output_lens[: len(made)] != UNKNOWN_LEN).all()
         words = ["--dataset-name", "custom", "--dataset-path", str(path), "--num-prompts", str(len(made))]
         words += ["--custom-output-len", "-1" if own else "N", "--disable-shuffle", "--skip-chat-template"]
-        more += ["--endpoint", "/v1/chat/completions"] if chat else []
+        more = [*always, *(_VLLMS_CHAT if chat else ())]
         yield f"or by: vllm bench serve {shlex.join([*words, *more])}"
     if form != CONVERSATIONS and made.turns is not None:
         yield (
@@ -183,13 +188,15 @@ def _list_messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]
 
 
 def _make_row(made: Plan, i: int, decode: Decode | None) -> dict[str, Any]:
-    """Return request i as a row: its prompt, decoded if possible, and length, or its body.
+    """Return request i as a row: its prompt, decoded if possible, and length, or its body as of OpenAI.
 
     A model's name that is the plan's, and an unknown length, are left out.
     """
     requests = made.requests
     if not isinstance(requests, PromptRequests):
-        body = requests.request(i, made.dialect, made.model)
+        is_openai = isinstance(made.dialect, Chat) or not made.dialect.chat
+        dialect = made.dialect if is_openai else Chat()
+        body = requests.request(i, dialect, made.model)
         return {name: value for name, value in body.items() if name != "model" or value != made.model}
     prompt = requests.prompt(i)
     text = decode(prompt) if decode is not None and not isinstance(prompt, str) else prompt

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builders.data_files import planned
+from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.engines.engines import ENGINES
@@ -270,3 +270,23 @@ def test_bodies_of_sessions_are_exported_without_their_order(capsys: pytest.Capt
     printed = " ".join(shown(capsys, file, "--export-requests", "f.jsonl").split())
     assert "f.jsonl, 7 rows of whole bodies; plan" in printed
     assert "which request follows which answer, and after what delay, is not in it: each row is" in printed
+
+
+def test_requests_of_another_api_of_messages_are_exported_as_chat(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        {"conversation_id": "a", "turn": 1, "role": "user", "content": "q", "system": "s", "max_tokens": 7},
+        {"conversation_id": "a", "turn": 2, "role": "assistant", "content": "r"},
+    ]
+    words = [jsonl(Path.cwd(), rows), "--backend", "anthropic-messages", "--export-requests", "g.jsonl"]
+    printed = " ".join(shown(capsys, *words).split())
+    assert "sent by: loadgen bench --dataset-path g.jsonl --backend openai-chat" in printed
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    assert json.loads(Path("g.jsonl").read_bytes()) == {"messages": messages, "max_completion_tokens": 7}
+    printed = shown(
+        capsys, "--turns", "2", "--num-sessions", "1", "--export-requests", "h.jsonl", *words[1:3]
+    )
+    assert (
+        "sent by: loadgen bench --dataset-path h.jsonl --ignore-eos --backend anthropic-messages" in printed
+    )
