@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -39,7 +39,7 @@ _RECORD = np.dtype(
         ("sampling", "<i4"),  # the number of its values; UNKNOWN: none
         ("blocks_at", "<i8"),  # among all hashes
         ("blocks", "<i8"),
-        ("agents", "<u8", (_DEEPEST,)),  # hashes of their ids, 0 for none
+        *((f"agent_{depth}", "<u8") for depth in range(_DEEPEST)),  # hashes of their ids, 0 for none
     ]
 )
 _PACK = struct.Struct(f"<Qqqqiiiiqq{_DEEPEST}Q").pack
@@ -48,6 +48,8 @@ _LINKED_NS = 3600 * SECOND_NS  # a prompt goes on with one that came within an h
 _MOST_ENDS = 7  # more prompts of one last block
 _FLUSHED_BYTES = 1 << 16
 NO_ANSWER_LEN = 1  # tokens of an answer of which nothing is known
+_NO_BLOCKS = np.zeros(0, np.int64)
+_LISTED = 4096  # calls of which the fields are listed at once
 Records = NDArray[np.void]
 T = TypeVar("T")
 
@@ -55,6 +57,30 @@ T = TypeVar("T")
 def open_temporary(stack: ExitStack, directory: Path, count: int) -> list[IO[bytes]]:
     """Open temporary files, which the stack removes; raises OSError."""
     return [stack.enter_context(tempfile.TemporaryFile(dir=directory)) for _ in range(count)]
+
+
+class KeptCall(NamedTuple):
+    """What is kept of a call, as the columns of the spool."""
+
+    session: int
+    begin_ns: int
+    end_ns: int
+    order: int
+    input_len: int
+    output_len: int
+    cancelled: int
+    sampling: int
+    blocks_at: int
+    blocks: int
+    outer: int
+    agent: int
+    inner: int
+    innermost: int
+
+    @property
+    def agents(self) -> tuple[int, ...]:
+        """The agents that it belongs to, the outermost first; () on the main line."""
+        return tuple(filter(None, self[-_DEEPEST:])) if self.outer else ()
 
 
 class _OpenCall(msgspec.Struct):
@@ -105,9 +131,8 @@ class CallSpool:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def samplings(self) -> list[dict[str, float]]:
-        """The different ways in which answers were sampled, by number."""
+    def list_samplings(self) -> list[dict[str, float]]:
+        """List the different ways in which answers were sampled, by number."""
         return [dict(pairs) for pairs in self._samplings]
 
     def add(self, call: Call) -> None:
@@ -162,14 +187,19 @@ class CallSpool:
             self._flush(part)
         self._files[PARTS].flush()
 
-    def list_sessions(self) -> Iterator[Records]:
-        """Yield the records of each session, sorted by begin, in the order of the sessions' hashes."""
+    def list_sessions(self) -> Iterator[list[KeptCall]]:
+        """Yield the calls of each session, sorted by begin, in the order of the sessions' hashes."""
         for part in range(PARTS):
             records = self.read_part(part)
-            begins = np.flatnonzero(np.diff(records["session"], prepend=np.uint64(0)) != 0)
-            if len(records) and (not len(begins) or begins[0]):
-                begins = np.concatenate(([0], begins))
-            yield from np.split(records, begins[1:]) if len(records) else ()
+            session: list[KeptCall] = []
+            for at in range(0, len(records), _LISTED):
+                for call in map(KeptCall._make, records[at : at + _LISTED].tolist()):
+                    if session and session[0].session != call.session:
+                        yield session
+                        session = []
+                    session.append(call)
+            if session:
+                yield session
 
     def count_sessions(self) -> int:
         """Count the sessions of all calls."""
@@ -181,10 +211,11 @@ class CallSpool:
         records = np.frombuffer(self._files[part].read(), _RECORD)
         return records[np.lexsort((records["order"], records["begin_ns"], records["session"]))]
 
-    def read_blocks(self, record: np.void) -> Int64:
+    def read_blocks(self, call: KeptCall) -> Int64:
         """Read the hashes of a call's prompt."""
-        at, count = int(record["blocks_at"]), int(record["blocks"])
-        data = os.pread(self._files[PARTS].fileno(), count * 8, at * 8) if count else b""
+        if not call.blocks:
+            return _NO_BLOCKS
+        data = os.pread(self._files[PARTS].fileno(), call.blocks * 8, call.blocks_at * 8)
         return np.frombuffer(data, np.int64)
 
     def _find_session(self, call: Call, made: Measured) -> int:

@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
             if not spool.calls:
                 raise log.refusal(_explain_none(left_out))
             rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
-            learned = LearnedColumns()
+            learned = LearnedColumns("workload")
             packed = path.name.endswith(_PACKED)
             _write_sessions(body, rows, learned, packed)
             if not rows.rows:

@@ -20,7 +20,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.features.traces.learn.call_spool import PARTS, CallSpool, Records, open_temporary
+from loadgen.features.traces.learn.call_spool import PARTS, CallSpool, KeptCall, open_temporary
 from loadgen.features.traces.learn.calls import UNKNOWN
 from loadgen.features.traces.learn.prompt_blocks import Salt
 from loadgen.features.traces.trace_blocks import scope_hashes
@@ -42,18 +42,19 @@ class LearnedSessions:
     def __init__(self, spool: CallSpool, salt: Salt, scale: float, most: int | None, directory: Path) -> None:
         self._spool, self._salt, self._scale, self._most = spool, salt, scale, most
         self._shared = find_shared_blocks(spool, directory) if scale > 1 else np.zeros(0, np.int64)
+        self._samplings = spool.list_samplings()
         self.sessions = self.rows = self.calls = self.cancelled = self.without_end = 0
 
     def make(self) -> Iterator[WorkloadSession]:
         """Yield the row of each session that is kept, and of its copies."""
-        for records in self._spool.list_sessions():
+        for found in self._spool.list_sessions():
             if self._most is not None and self.sessions == self._most:
                 return
-            copies = list(self._list_copies(int(records["session"][0])))
+            copies = list(self._list_copies(found[0].session))
             self.sessions += bool(copies)
-            blocks = [self._spool.read_blocks(record) for record in records] if copies else []
+            blocks = [self._spool.read_blocks(call) for call in found] if copies else []
             for copy in copies:
-                yield self._make_row(records, blocks, copy)
+                yield self._make_row(found, blocks, copy)
 
     def _list_copies(self, session: int) -> Iterator[int]:
         """Yield the numbers of a session's copies, 0 for the log's own."""
@@ -62,35 +63,33 @@ class LearnedSessions:
         if part and session < part * _WORD:
             yield int(whole)
 
-    def _make_row(self, records: Records, blocks: list[Int64], copy: int) -> WorkloadSession:
+    def _make_row(self, found: list[KeptCall], blocks: list[Int64], copy: int) -> WorkloadSession:
         """Make the row of one session, or of a copy of it."""
-        begin_ns, first_ns = int(records["begin_ns"][0]), self._spool.first_ns
-        moved_ns = self._move(begin_ns - first_ns, copy)
+        begin_ns = found[0].begin_ns
         agents, parents, calls = _Agents(), list[int](), list[WorkloadCall]()
         before = np.zeros(0, np.int64)
-        for record, ids in zip(records, blocks, strict=True):
-            ids = ids if copy == 0 else self._change_own(ids, copy)
-            kept = count_kept(before, ids)
-            at_ns, end_ns = int(record["begin_ns"]), int(record["end_ns"])
-            number, cancelled = int(record["sampling"]), bool(record["cancelled"])
+        for call, own in zip(found, blocks, strict=True):
+            ids = own if copy == 0 else self._change_own(own, copy)
+            kept = count_kept(before, ids) if len(ids) else 0
             calls.append(
                 WorkloadCall(
-                    _round_s(at_ns - begin_ns),
-                    int(record["input_len"]),
-                    int(record["output_len"]),
-                    None if end_ns == UNKNOWN else _round_s(max(0, end_ns - at_ns)),
-                    agents.find(record["agents"].tolist(), parents),
+                    _round_s(call.begin_ns - begin_ns),
+                    call.input_len,
+                    call.output_len,
+                    None if call.end_ns == UNKNOWN else _round_s(max(0, call.end_ns - call.begin_ns)),
+                    agents.find(call.agents, parents),
                     kept,
                     ids[kept:].tolist(),
-                    cancelled,
-                    None if number == UNKNOWN else self._spool.samplings[number],
+                    bool(call.cancelled),
+                    None if call.sampling == UNKNOWN else self._samplings[call.sampling],
                 )
             )
-            self.cancelled += cancelled
-            self.without_end += end_ns == UNKNOWN
+            self.cancelled += call.cancelled
+            self.without_end += call.end_ns == UNKNOWN
             before = ids
         self.rows += 1
         self.calls += len(calls)
+        moved_ns = self._move(begin_ns - self._spool.first_ns, copy)
         return WorkloadSession(_round_s(moved_ns), calls, parents)
 
     def _move(self, at_ns: int, copy: int) -> int:
@@ -116,22 +115,21 @@ class _Agents:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
 
-    def find(self, path: list[int], parents: list[int]) -> int:
+    def find(self, path: tuple[int, ...], parents: list[int]) -> int:
         """Return the number of an agent, after that of a new one's parent was added to `parents`."""
-        above = tuple(part for part in path if part)
-        for depth in range(1, len(above) + 1):
-            if above[:depth] not in self._numbers:
-                parents.append(self._numbers[above[: depth - 1]])
-                self._numbers[above[:depth]] = len(parents)
-        return self._numbers[above]
+        for depth in range(1, len(path) + 1):
+            if path[:depth] not in self._numbers:
+                parents.append(self._numbers[path[: depth - 1]])
+                self._numbers[path[:depth]] = len(parents)
+        return self._numbers[path]
 
 
 def find_shared_blocks(spool: CallSpool, directory: Path) -> Int64:
     """Find the hashes that several sessions of a spool have, sorted; they go over the disk by parts."""
     with ExitStack() as stack:
         files = open_temporary(stack, directory, PARTS)
-        for records in spool.list_sessions():
-            hashes = np.unique(np.concatenate([spool.read_blocks(record) for record in records]))
+        for session in spool.list_sessions():
+            hashes = np.unique(np.concatenate([spool.read_blocks(call) for call in session]))
             bounds = np.searchsorted(hashes >> _PART_BITS, np.arange(PARTS + 1))
             for part in np.flatnonzero(np.diff(bounds)).tolist():
                 files[part].write(hashes[bounds[part] : bounds[part + 1]].tobytes())

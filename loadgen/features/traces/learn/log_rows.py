@@ -41,6 +41,8 @@ _OTHERS = ("input", "output", "input_bytes", "output_bytes", "session", "prompt"
 COLUMNS = (*TIMES, *ENDS, *SPANS, *_OTHERS, *SAMPLING)
 _FORM = "--columns {}: write column=NAME, as time=ts,input=prompt_tokens,output=completion_tokens"
 _MOST_BODY = 1 << 40  # bytes
+_MOST_SHAPES = 1000  # sets of keys
+_BLANK = (None, "", "-")
 CLOSED = 499  # nginx: the client closed the connection
 _AWAY = "DC"  # Envoy: downstream connection termination
 _PATHS = ("/completions", "/messages", "/responses", "/generate", "/invocations")
@@ -113,16 +115,20 @@ def is_access(lines: list[str]) -> bool:
 def read_access(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
     """Yield the calls of an access log, those to `path`, or to a model's API if ""; raises UsageError."""
     keys = {**_KNOWN, **{ours: (name,) for ours, name in columns.items()}}
+    known: dict[tuple[str, ...], list[tuple[str, str]]] = {}  # ours and the log's, the best one last
     for row, line in log.read_lines():
         cells = _match_line(line) or _decode_object(line)
         if cells is None:
             raise log.refusal("is no line of an access log: name its form by --log-format", row)
         flat = _flatten(cells)
-        values = {
-            ours: flat[found]
-            for ours, names in keys.items()
-            if (found := next((name for name in names if flat.get(name) not in (None, "", "-")), None))
-        }
+        shape = tuple(flat)
+        if shape not in known:
+            if len(known) > _MOST_SHAPES:
+                known.clear()
+            known[shape] = [
+                (ours, name) for ours, names in keys.items() for name in reversed(names) if name in flat
+            ]
+        values = {ours: flat[name] for ours, name in known[shape] if flat[name] not in _BLANK}
         try:
             yield row, _read_cells(values, path, is_model_path)
         except ValueFault as fault:
