@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from builders.loops import loop_over
 from builders.made_logs import COLUMNS, KnownCall, make_calls
 from loadgen import cli
 from loadgen.base.arrays import Int64
+from loadgen.features.traces.otel.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.features.traces.workload import read_workload
@@ -171,6 +174,74 @@ LEAKS = (
 
 def list_hashes(path: Path) -> set[int]:
     return {block for row in read_rows(path)[1:] for call in row["calls"] for block in call.get("ids", ())}
+
+
+SPANS = Path(__file__).parents[2] / "data" / "traces"
+
+
+@loop_over("name", ["otel_genai.jsonl", "otel_openinference.jsonl", "otel_fan_in.json"])
+def test_spans_keep_the_order_of_their_agents(name: str) -> None:
+    known = read_otel(str(SPANS / name), "--trace")
+    found = read_workload(str(learn(SPANS / name)), "--trace")
+    assert known.waits is not None
+    assert found.waits is not None
+    assert known.delays_ns is not None
+    assert found.delays_ns is not None
+    for column in ("starts", "before", "lanes", "depths"):
+        assert getattr(found.waits, column).tolist() == getattr(known.waits, column).tolist()
+    assert np.abs(found.delays_ns - known.delays_ns).max() < 2000
+    assert found.output_lens.tolist() == known.output_lens.tolist()
+
+
+@loop_over(
+    ("change", "why"),
+    [
+        ({"endTimeUnixNano": "1700000000000000000"}, "ends "),
+        ({"parentSpanId": "00000000000000ff"}, "has a parent, 00000000000000ff, that is not in the file"),
+    ],
+)
+def test_wrong_spans_are_one_line(
+    change: dict[str, str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *rest = (SPANS / "otel_genai.jsonl").read_text().splitlines()
+    row = json.loads(first)
+    row["resourceSpans"][0]["scopeSpans"][0]["spans"][0].update(change)
+    Path("a.jsonl").write_text("\n".join([json.dumps(row), *rest]))
+    assert cli.main(["data", "learn", "a.jsonl", "-o", "w.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("loadgen: LOG a.jsonl row 1: span ")
+    assert why in said
+    assert said.count("\n") == 1
+    assert not Path("w.jsonl").exists()
+
+
+_MEASURED = """
+import resource, sys
+from loadgen import cli
+from loadgen.features.traces.learn import learned_columns
+learned_columns.MOST_CALLS = 1000
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+code = cli.main(["data", "learn", "a.csv", "-o", "w.jsonl.gz", "--columns", "time=ts,input=i,session=s"])
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(code, peak.split()[1])
+"""
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_log() -> None:
+    peaks = []
+    for rows in (40_000, 200_000):
+        drawn = np.random.default_rng(rows)
+        columns = zip(
+            drawn.integers(1, 3000, rows).tolist(), drawn.integers(0, rows // 3, rows).tolist(), strict=True
+        )
+        lines = (f"{at * 0.01:.2f},{prompt},{session}" for at, (prompt, session) in enumerate(columns))
+        Path("a.csv").write_text("\n".join(["ts,i,s", *lines]))
+        ended = subprocess.run([sys.executable, "-c", _MEASURED], capture_output=True, text=True, check=True)
+        code, peak = ended.stdout.split()[-2:]
+        assert code == "0", ended.stderr
+        peaks.append(int(peak))
+    assert peaks[1] < peaks[0] * 1.2
 
 
 def test_two_salts_share_no_hash(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from loadgen.settings.request_settings import SAMPLING
 UNKNOWN = -1  # a time, length or size that the log does not have
 # Epoch times by their magnitude: beyond these a number is of milliseconds, microseconds, nanoseconds.
 _UNITS_NS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000))
+_MICROSECOND_NS = 1000
 _FAR_S = 1e11  # seconds from the epoch that no clock shows
 _NGINX = "%d/%b/%Y:%H:%M:%S %z"
 
@@ -92,7 +93,12 @@ def read_time_ns(value: Any, unit_ns: int = 0) -> int:
     unit_ns = unit_ns or next((unit for least, unit in _UNITS_NS if value > least), SECOND_NS)
     if value * unit_ns > _FAR_S * SECOND_NS:
         raise ValueFault(f"{quote_value(value)} is no time: it is too far away")
-    return value * unit_ns if isinstance(value, int) else round(value * unit_ns)
+    return value * unit_ns if isinstance(value, int) else _round_ns(value * unit_ns)
+
+
+def _round_ns(time_ns: float) -> int:
+    """Round to whole microseconds: a float of seconds since 1970 is off by a tenth of one."""
+    return round(time_ns / _MICROSECOND_NS) * _MICROSECOND_NS
 
 
 @lru_cache(4096)  # many calls of one second
@@ -122,7 +128,7 @@ def read_span_ns(value: Any, unit_ns: int) -> int:
         number = math.nan
     if not 0 <= number * unit_ns <= parsing.YEAR_S * SECOND_NS:
         raise ValueFault(f"{quote_value(value)} is no duration: give a number from 0")
-    return round(number * unit_ns)
+    return _round_ns(number * unit_ns)
 
 
 def read_size(value: Any, most: int = parsing.MOST_TOKENS) -> int:

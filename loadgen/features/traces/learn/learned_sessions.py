@@ -71,12 +71,15 @@ class LearnedSessions:
         for call, own in zip(found, blocks, strict=True):
             ids = own if copy == 0 else self._change_own(own, copy)
             kept = count_kept(before, ids) if len(ids) else 0
+            at_s, end_s = (
+                _floor_s(at_ns - begin_ns) for at_ns in (call.begin_ns, max(call.begin_ns, call.end_ns))
+            )
             calls.append(
                 WorkloadCall(
-                    _round_s(call.begin_ns - begin_ns),
+                    at_s,
                     call.input_len,
                     call.output_len,
-                    None if call.end_ns == UNKNOWN else _round_s(max(0, call.end_ns - call.begin_ns)),
+                    None if call.end_ns == UNKNOWN else round(end_s - at_s, 6),
                     agents.find(call.agents, parents),
                     kept,
                     ids[kept:].tolist(),
@@ -90,7 +93,7 @@ class LearnedSessions:
         self.rows += 1
         self.calls += len(calls)
         moved_ns = self._move(begin_ns - self._spool.first_ns, copy)
-        return WorkloadSession(_round_s(moved_ns), calls, parents)
+        return WorkloadSession(_floor_s(moved_ns), calls, parents)
 
     def _move(self, at_ns: int, copy: int) -> int:
         """Move a session's begin (ns after the log's first) by the drawn time of its copy."""
@@ -143,6 +146,6 @@ def _find_repeated(file: IO[bytes]) -> Int64:
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
-def _round_s(span_ns: int) -> float:
-    """Round nanoseconds to microseconds, in seconds."""
-    return round(span_ns / _MICROSECOND_NS) / 1e6
+def _floor_s(span_ns: int) -> float:
+    """Round nanoseconds down to microseconds, in seconds: what ended before another began still did."""
+    return span_ns // _MICROSECOND_NS / 1e6

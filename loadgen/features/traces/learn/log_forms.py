@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from loadgen.base.errors import UsageError
-from loadgen.features.traces.learn import litellm_log, log_rows, vllm_log
+from loadgen.features.traces.learn import litellm_log, log_rows, otel_log, vllm_log
 from loadgen.features.traces.learn.calls import Rows
 from loadgen.features.traces.learn.log_file import LogFile
 
@@ -24,6 +24,11 @@ class LogForm(NamedTuple):
 
 
 FORMS = {
+    "otel": LogForm(
+        "spans of OpenTelemetry (OTLP's JSON, or flat)",
+        otel_log.is_otel,
+        lambda log, columns, path: otel_log.read_otel_calls(log),
+    ),
     "litellm": LogForm(
         "LiteLLM's spend logs, or what its JSON loggers write",
         litellm_log.is_litellm,

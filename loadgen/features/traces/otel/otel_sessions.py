@@ -43,7 +43,7 @@ _LIMITED = (
 )
 
 
-class _Kept(msgspec.Struct):
+class KeptSpan(msgspec.Struct):
     """What is kept of a span."""
 
     id: str
@@ -72,6 +72,17 @@ class _Kept(msgspec.Struct):
             return True
         return self.input_len > 0 and self.output_len > 0 and self.operation is not Operation.TOOL
 
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a model's call, and no span below it is the same one."""
+        return not self.inside and (self.counts or self.operation is Operation.CALL)
+
+    def explain_unsent(self) -> str:
+        """Return why a call cannot be sent; "" if it can."""
+        if self.failed and self.output_len <= 0:
+            return FAILED
+        return _NO_LENGTH if not self.counts or self.output_len <= 0 else ""
+
 
 def read_otel(path: str, flag: str) -> TraceRows:
     """Read the calls of models in a file of spans, sorted by time.
@@ -79,27 +90,31 @@ def read_otel(path: str, flag: str) -> TraceRows:
     Raises UsageError that names a row and span: one whose parent is missing, or is below it, one that ends
     before it begins, one that begins before its parent does, and two of one id.
     """
-    lines = Lines.open(path, flag)
-    file = SpanFile(lines)
-    traces: dict[str, dict[str, _Kept]] = {}
-    count = 0
-    for row, spans in file.read():
-        count += len(spans)
-        if count > _MOST_SPANS:
-            raise lines.file.refusal(f"holds more than {_MOST_SPANS:,} spans: cut out a part of it")
-        _keep_spans(file, row, spans, traces)
-    sessions: dict[str, list[_Kept]] = {}
-    for name, kept in traces.items():
-        _place_spans(file, kept)
-        conversation = next((span.conversation for span in kept.values() if span.conversation), "")
-        sessions.setdefault(conversation or name, []).extend(kept.values())
+    file = SpanFile(Lines.open(path, flag))
     rows = _Rows()
-    for of_session in sessions.values():
+    for of_session in read_sessions(file).values():
         rows.add_session(of_session)
     return rows.make(file)
 
 
-def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, dict[str, _Kept]]) -> None:
+def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
+    """Read the spans of a file by session, in the order of their rows; raises UsageError as `read_otel`."""
+    traces: dict[str, dict[str, KeptSpan]] = {}
+    count = 0
+    for row, spans in file.read():
+        count += len(spans)
+        if count > _MOST_SPANS:
+            raise file.lines.file.refusal(f"holds more than {_MOST_SPANS:,} spans: cut out a part of it")
+        _keep_spans(file, row, spans, traces)
+    sessions: dict[str, list[KeptSpan]] = {}
+    for name, kept in traces.items():
+        _place_spans(file, kept)
+        conversation = next((span.conversation for span in kept.values() if span.conversation), "")
+        sessions.setdefault(conversation or name, []).extend(kept.values())
+    return sessions
+
+
+def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, dict[str, KeptSpan]]) -> None:
     """Add what is kept of a row's spans to those of their traces; raises UsageError."""
     for place, span in enumerate(spans):
         if not span.id or not span.trace:
@@ -113,14 +128,14 @@ def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, d
         own[span.id] = _keep(span, row, place)
 
 
-def _keep(span: Span, row: int, place: int) -> _Kept:
+def _keep(span: Span, row: int, place: int) -> KeptSpan:
     """Return what is kept of a span."""
     attributes = span.attributes
     answer = span_names.read_count(attributes, span_names.OUTPUT_TOKENS)
     limit = span_names.read_count(attributes, span_names.LIMIT)
     prompt = span_names.read_count(attributes, span_names.INPUT_TOKENS)
     length = answer if answer is not None else limit
-    return _Kept(
+    return KeptSpan(
         span.id,
         span.parent,
         span.begin_ns,
@@ -140,7 +155,7 @@ def _keep(span: Span, row: int, place: int) -> _Kept:
     )
 
 
-def _place_spans(file: SpanFile, spans: dict[str, _Kept]) -> None:
+def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
     """Find the agents that each span of a trace is in, and mark spans above those that count the same.
 
     Raises UsageError for a parent that is missing, not sensible in time, or below its child.
@@ -165,7 +180,7 @@ def _place_spans(file: SpanFile, spans: dict[str, _Kept]) -> None:
             above = spans.get(above.parent)
 
 
-def _find_parent(file: SpanFile, span: _Kept, spans: dict[str, _Kept]) -> _Kept | None:
+def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> KeptSpan | None:
     """Return a span's parent; None for a root, also one whose parent is of another process.
 
     Raises UsageError for a missing parent, and for one that begins more than 0.1 s after the span.
@@ -192,12 +207,12 @@ class _Rows:
 
     def __init__(self) -> None:
         self._trees, self._growth = SessionTrees(), GrowthLines()
-        self._calls: list[_Kept] = []
+        self._calls: list[KeptSpan] = []
         self._sessions: list[int] = []
         self._skipped: dict[str, int] = {}
         self._found = self._begun = 0
 
-    def add_session(self, spans: list[_Kept]) -> None:
+    def add_session(self, spans: list[KeptSpan]) -> None:
         """Add the calls of a session that can be sent; those that cannot are counted."""
         calls = RecordedCalls()
         agents = _name_agents(spans, calls)
@@ -218,20 +233,16 @@ class _Rows:
         self._sessions += [self._begun] * len(sent)
         self._begun += 1
 
-    def _choose_calls(self, spans: list[_Kept]) -> Iterator[_Kept]:
+    def _choose_calls(self, spans: list[KeptSpan]) -> Iterator[KeptSpan]:
         """Yield the spans that are calls of models and can be sent; count those left out, by why."""
         for span in spans:
-            if span.inside or not (span.counts or span.operation is Operation.CALL):
+            if not span.is_call:
                 continue
             self._found += 1
-            if span.failed and span.output_len <= 0:
-                why = FAILED
-            elif not span.counts or span.output_len <= 0:
-                why = _NO_LENGTH
+            if why := span.explain_unsent():
+                self._skipped[why] = self._skipped.get(why, 0) + 1
             else:
                 yield span
-                continue
-            self._skipped[why] = self._skipped.get(why, 0) + 1
 
     def make(self, file: SpanFile) -> TraceRows:
         """Make the trace's rows, sorted by time; raises UsageError without any."""
@@ -261,13 +272,13 @@ class _Rows:
         )  # fmt: skip
 
 
-def _list_columns(calls: list[_Kept]) -> dict[str, Int64]:
+def _list_columns(calls: list[KeptSpan]) -> dict[str, Int64]:
     """List fields of calls as columns, int64[calls]."""
     names = ("begin_ns", "input_len", "output_len", "row", "place")
     return {name: np.array([getattr(call, name) for call in calls], np.int64) for name in names}
 
 
-def _name_agents(spans: list[_Kept], calls: RecordedCalls) -> dict[tuple[str, ...], int]:
+def _name_agents(spans: list[KeptSpan], calls: RecordedCalls) -> dict[tuple[str, ...], int]:
     """Add the agents of a session to its calls, and return their numbers by the spans that they are in.
 
     Outermost agents are all the main line.
@@ -283,7 +294,7 @@ def _name_agents(spans: list[_Kept], calls: RecordedCalls) -> dict[tuple[str, ..
     return agents
 
 
-def _find_agent(span: _Kept, agents: dict[tuple[str, ...], int]) -> int:
+def _find_agent(span: KeptSpan, agents: dict[tuple[str, ...], int]) -> int:
     return agents[span.above]
 
 
