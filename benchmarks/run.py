@@ -19,6 +19,7 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.bars import (  # noqa: E402
     data,
+    images,
     install,
     limits,
     limits_clock,
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "rows": data.million_rows,
     "replay": replay.replay,
     "sessions": sessions.sessions,
+    "images": images.images,
     "workers": scale.workers,
     "wider": scale.wider,
     "rate": scale.rate,

@@ -52,14 +52,21 @@ def llama_server() -> tuple[Path, Path] | str:
 
 def tiny_model(python: Path, layers: int = 2) -> Path:
     """The directory of the tiny model with so many layers, made once."""
-    model = DIRECTORY / ("tiny-qwen3" if layers == 2 else f"tiny-qwen3-{layers}-layers")
+    name = "tiny-qwen3" if layers == 2 else f"tiny-qwen3-{layers}-layers"
+    return _make_once(python, DIRECTORY / name, "tiny_model.py", str(layers))
+
+
+def tiny_vlm(python: Path) -> Path:
+    """The directory of the tiny vision model, made once."""
+    return _make_once(python, DIRECTORY / "tiny-idefics3", "tiny_vlm.py")
+
+
+def _make_once(python: Path, model: Path, script: str, *words: str) -> Path:
+    """The directory of a model, which a script makes unless it is there."""
     DIRECTORY.mkdir(exist_ok=True)
     with (DIRECTORY / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes run the tests
         if not (model / "config.json").is_file():
-            subprocess.run(
-                [str(python), str(_HERE / "tiny_model.py"), str(model), str(layers)],
-                check=True,
-                env={**os.environ, **OFFLINE},
-            )
+            argv = [str(python), str(_HERE / script), str(model), *words]
+            subprocess.run(argv, check=True, env={**os.environ, **OFFLINE})
     return model
