@@ -94,14 +94,17 @@ def sort_by_time(rows: TraceRows) -> TraceRows:
     order = np.argsort(rows.at_ns, kind="stable").astype(np.int64)
     counts = np.diff(rows.starts)[order]
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    at = np.arange(starts[-1]) + np.repeat(rows.starts[order] - starts[:-1], counts)
+    hashes = np.empty_like(rows.hashes)  # row by row: their indices would be as long again
+    spans = zip(starts.tolist(), rows.starts[order].tolist(), counts.tolist(), strict=False)
+    for begin, earlier, count in spans:
+        hashes[begin : begin + count] = rows.hashes[earlier : earlier + count]
     return replace(
         rows,
         at_ns=rows.at_ns[order] - rows.at_ns[order[0]],
         input_lens=rows.input_lens[order],
         output_lens=rows.output_lens[order],
         numbers=rows.numbers[order],
-        hashes=rows.hashes[at],
+        hashes=hashes,
         starts=starts,
         sessions=None if rows.sessions is None else rows.sessions[order],
         waits=None if rows.waits is None else reorder_waits(rows.waits, order),

@@ -182,3 +182,11 @@ def test_sessions_are_repeated_with_prompts_of_their_own(path: Path) -> None:
     assert once.facts.reuse is not None
     assert more.facts.reuse is not None
     assert once.facts.reuse - 0.01 < more.facts.reuse < once.facts.reuse + 0.1  # what all begin with
+
+
+def test_agents_nested_without_end_are_refused(tmp_path: Path) -> None:
+    nested = agent(1, row(1, 1))
+    for _ in range(70):
+        nested = agent(1, nested)
+    with pytest.raises(UsageError, match="row 1: its sub-agents are nested more than 64 deep"):
+        planned(jsonl(tmp_path, [{"requests": [row(0, 1), nested]}]))

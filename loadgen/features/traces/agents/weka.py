@@ -12,6 +12,7 @@ are whole seconds in the whole file are taken as rounded down.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -19,20 +20,19 @@ import msgspec
 import numpy as np
 
 from loadgen.base import parsing
-from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.text import clean_line
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls, SessionTrees
 from loadgen.features.traces.trace_blocks import scope_hashes
-from loadgen.features.traces.trace_rows import Hashes, TraceRows, sort_by_time
+from loadgen.features.traces.trace_rows import TraceRows, sort_by_time
 
 _DEFAULT_BLOCK = 64
 _MOST_FILE_BYTES = 1 << 30
 _AGENT = "subagent"
 _MOST_LETTERS = 40  # of a role
+_DEEPEST = 64  # agents above one another
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
@@ -79,10 +79,59 @@ class _ListedCall(msgspec.Struct, frozen=True, gc=False):
     request: WekaRequest
 
 
-class _SentRequest(msgspec.Struct, frozen=True, gc=False):
-    number: int  # of the row that it stands in
-    scope: int | None  # of its hashes; None: the whole file
-    call: _ListedCall
+class _FileFacts(msgspec.Struct):
+    """What holds of a whole file, found before its requests are read."""
+
+    sessions: int = 0
+    blocks: set[int] = set()
+    relative: bool = False  # a sub-agent's times count from its own begin
+    whole: bool = True  # all times are whole seconds
+
+    def add(self, session: WekaSession) -> None:
+        """Add a session; raises ValueError if its sub-agents are nested too deep."""
+        self.sessions += 1
+        self.blocks.add(session.block_size)
+        level = [(entry, 0.0) for entry in session.requests]
+        for _ in range(_DEEPEST):
+            self.whole = self.whole and all(entry.t.is_integer() for entry, _ in level)
+            self.relative = self.relative or any(entry.t < begin_s for entry, begin_s in level)
+            level = [(inner, entry.t) for entry, _ in level for inner in entry.requests or ()]
+            if not level:
+                return
+        raise ValueError(f"its sub-agents are nested more than {_DEEPEST} deep")
+
+
+class _Columns:
+    """The requests of a file that can be sent, session after session, and their order."""
+
+    def __init__(self, grid_ns: int) -> None:
+        self.trees = SessionTrees(grid_ns)
+        self.begins_ns, self.prompts, self.answers = array("q"), array("q"), array("q")
+        self.numbers, self.hashes, self.ends = array("q"), array("q"), array("q", [0])
+        self.found = 0
+
+    def add(self, number: int, scope: int | None, session: WekaSession, relative: bool) -> None:
+        """Add a session, of a row of this number, whose hashes are its own unless the scope is None.
+
+        Raises OverflowError for a hash of more than 63 bits.
+        """
+        calls = RecordedCalls()
+        listed = list(_list_calls(session.requests, calls, relative))
+        self.found += len(listed)
+        sent = sorted((call for call in listed if call.request.is_sent), key=lambda call: call.begin_ns)
+        for call in sent:
+            request = call.request
+            pause_ns = UNKNOWN_NS if request.think_time is None else round(request.think_time * SECOND_NS)
+            calls.add(call.begin_ns, call.end_ns, call.agent, pause_ns)
+            self.begins_ns.append(call.begin_ns)
+            self.prompts.append(request.prompt)
+            self.answers.append(request.answer)
+            self.numbers.append(number)
+            ids = np.array(request.hash_ids or [], np.int64)
+            self.hashes.frombytes((ids if scope is None else scope_hashes(ids, scope)).tobytes())
+            self.ends.append(len(self.hashes))
+        if sent:
+            self.trees.add(calls)
 
 
 def read_weka(path: str, flag: str) -> TraceRows:
@@ -92,31 +141,62 @@ def read_weka(path: str, flag: str) -> TraceRows:
     counted. Raises UsageError for blocks of several sizes, too.
     """
     lines = Lines.open(path, flag)
-    sessions = _read_sessions(lines)
-    blocks = sorted({session.block_size for _, session in sessions})
-    if len(blocks) > 1:
-        sizes = ", ".join(map(str, blocks))
-        raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
-    kept, trees, found = _order_requests(sessions)
-    if not kept:
+    whole = _read_whole(lines) if _is_one_text(lines) else None
+    facts = _find_facts(lines, whole)
+    columns = _Columns(SECOND_NS if facts.whole else 1)
+    for scope, (number, session) in enumerate(_read_sessions(lines, whole)):
+        shared = session.hash_id_scope == "global"
+        try:
+            columns.add(number, None if shared else scope, session, facts.relative)
+        except OverflowError:
+            raise lines.file.refusal("hash_ids holds a number of more than 63 bits", number) from None
+    if not columns.numbers:
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
-    hashes, starts = _join_hashes(lines, kept)
-    waits, delays_ns = trees.make()
-    numbers = np.array([sent.number for sent in kept], np.int64)
-    left_out = found - len(kept)
+    return _make_rows(lines, facts, columns)
+
+
+def _find_facts(lines: Lines, whole: list[WekaSession] | None) -> _FileFacts:
+    """Find what holds of all sessions; raises UsageError for blocks of several sizes, or nested too deep."""
+    facts = _FileFacts()
+    for number, session in _read_sessions(lines, whole):
+        try:
+            facts.add(session)
+        except ValueError as error:
+            raise lines.file.refusal(f"{error}", number) from None
+    if len(facts.blocks) > 1:
+        sizes = ", ".join(map(str, sorted(facts.blocks)))
+        raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
+    return facts
+
+
+def _make_rows(lines: Lines, facts: _FileFacts, columns: _Columns) -> TraceRows:
+    """Make the trace's rows of the columns, sorted by time."""
+    waits, delays_ns = columns.trees.make()
+    begins_ns, prompts, answers, numbers, hashes, starts = (
+        np.frombuffer(column, np.int64) if column else np.zeros(0, np.int64)
+        for column in (
+            columns.begins_ns,
+            columns.prompts,
+            columns.answers,
+            columns.numbers,
+            columns.hashes,
+            columns.ends,
+        )
+    )
+    left_out = columns.found - len(numbers)
     rows = TraceRows(
-        np.array([sent.call.begin_ns for sent in kept], np.int64),
-        np.array([sent.call.request.prompt for sent in kept], np.int64),
-        np.array([sent.call.request.answer for sent in kept], np.int64),
+        begins_ns,
+        prompts,
+        answers,
         numbers,
         hashes,
         starts,
-        path,
+        lines.path,
         lines.digest(),
-        blocks[0],
-        found,
+        facts.blocks.pop(),
+        columns.found,
         {"no token in the prompt or in the answer": left_out} if left_out else {},
-        timed_notes=(_AT_ONCE.format(len(sessions)),) if len(sessions) > 1 else (),
+        timed_notes=(_AT_ONCE.format(facts.sessions),) if facts.sessions > 1 else (),
         sessions=numbers,
         waits=waits,
         delays_ns=delays_ns,
@@ -124,15 +204,21 @@ def read_weka(path: str, flag: str) -> TraceRows:
     return sort_by_time(rows)
 
 
-def _read_sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
-    """Return (row, session) pairs of a file: one session per row, or a single JSON text."""
+def _is_one_text(lines: Lines) -> bool:
+    """Whether a file is one JSON text, or a list of sessions, rather than a session a row."""
     try:
         msgspec.json.decode(lines[0])
     except NOT_JSON:
-        return list(enumerate(_read_whole(lines), 1))
-    if lines[0].lstrip().startswith(b"["):
-        return list(enumerate(_read_whole(lines), 1))
-    return [(lines.number(i), session) for i, session in enumerate(lines.decode_rows(WekaSession))]
+        return True
+    return lines[0].lstrip().startswith(b"[")
+
+
+def _read_sessions(lines: Lines, whole: list[WekaSession] | None) -> Iterator[tuple[int, WekaSession]]:
+    """Yield (row, session) of a file, those of one JSON text numbered from 1; raises UsageError."""
+    if whole is not None:
+        yield from enumerate(whole, 1)
+        return
+    yield from ((lines.number(i), session) for i, session in enumerate(lines.decode_rows(WekaSession)))
 
 
 def _read_whole(lines: Lines) -> list[WekaSession]:
@@ -146,46 +232,6 @@ def _read_whole(lines: Lines) -> list[WekaSession]:
         return [msgspec.json.decode(text, type=WekaSession)]
     except NOT_JSON as error:
         raise lines.file.refusal(explain_json(text, error)) from None
-
-
-def _is_before_agent(requests: list[WekaRequest]) -> bool:
-    """Whether a sub-agent's request has an earlier time than the sub-agent."""
-    agents = [(entry.t, entry.requests) for entry in requests if entry.requests]
-    return any(inner.t < t for t, nested in agents for inner in nested) or any(
-        _is_before_agent(nested) for _, nested in agents
-    )
-
-
-def _order_requests(
-    sessions: list[tuple[int, WekaSession]],
-) -> tuple[list[_SentRequest], SessionTrees, int]:
-    """Return the requests of all sessions that can be sent, their order, and how many requests there are.
-
-    Those of a session are sorted by their begins.
-    """
-    relative = any(_is_before_agent(session.requests) for _, session in sessions)
-    grid_ns = SECOND_NS if all(_is_whole(session.requests) for _, session in sessions) else 1
-    kept: list[_SentRequest] = []
-    trees, found = SessionTrees(grid_ns), 0
-    for scope, (number, session) in enumerate(sessions):
-        shared = session.hash_id_scope == "global"
-        calls = RecordedCalls()
-        listed = list(_list_calls(session.requests, calls, relative))
-        sent = sorted((call for call in listed if call.request.is_sent), key=lambda call: call.begin_ns)
-        for call in sent:
-            think_s = call.request.think_time
-            pause_ns = UNKNOWN_NS if think_s is None else round(think_s * SECOND_NS)
-            calls.add(call.begin_ns, call.end_ns, call.agent, pause_ns)
-            kept.append(_SentRequest(number, None if shared else scope, call))
-        found += len(listed)
-        if sent:
-            trees.add(calls)
-    return kept, trees, found
-
-
-def _is_whole(requests: list[WekaRequest]) -> bool:
-    """Whether the times of all requests, also of sub-agents, are whole seconds."""
-    return all(entry.t.is_integer() and _is_whole(entry.requests or []) for entry in requests)
 
 
 def _list_calls(
@@ -206,21 +252,3 @@ def _list_calls(
             end_s = next_s if entry.api_time is None else at_s + entry.api_time
             begin_ns, end_ns = round(at_s * SECOND_NS), round(max(at_s, end_s) * SECOND_NS)
             yield _ListedCall(begin_ns, end_ns, agent, entry)
-
-
-def _join_hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
-    """Return the hashes of all requests, made different between scopes, and where each request's begin.
-
-    Raises UsageError for a hash of more than 63 bits.
-    """
-    counts = [len(each.call.request.hash_ids or ()) for each in sent]
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-    hashes = np.empty(int(starts[-1]), np.int64)
-    for each, begin, count in zip(sent, starts.tolist(), counts, strict=False):
-        try:
-            ids = np.array(each.call.request.hash_ids or [], np.int64)
-        except OverflowError:
-            why = f"{lines.path} row {each.number}: hash_ids holds a number of more than 63 bits"
-            raise UsageError(f"{lines.flag} {why}") from None
-        hashes[begin : begin + count] = ids if each.scope is None else scope_hashes(ids, each.scope)
-    return hashes, starts
