@@ -45,7 +45,8 @@ TEXT = "hello"
 _TOKENS = 4  # of a prompt in ids
 _SIDE = 64  # pixels: models of vision refuse images that are smaller than a patch
 _LIMITS = ("min_tokens", "max_tokens", "max_completion_tokens", "max_output_tokens")
-_OWN_FIELDS = ("messages", "prompt", "input", "stop", "seed", *_LIMITS)
+_SYSTEMS = ("system", "instructions")  # where an API has the system prompt apart from its messages
+_OWN_FIELDS = ("messages", "prompt", "input", "stop", "seed", *_LIMITS, *_SYSTEMS)
 _IMAGE_PART = b'"image_url"'
 _TRIAL_S = 60.0  # for the first byte of an answer
 _MOST_TRIALS = 16  # more than there are fields that can be left out or renamed
@@ -294,19 +295,20 @@ class TrialBodies:
         raw = msgspec.json.encode(self._made.requests.request(place, dialect, model))
         row: dict[str, Any] = msgspec.json.decode(raw)
         kept = {name: value for name, value in row.items() if name not in _OWN_FIELDS}
-        if "messages" not in row:
+        if not dialect.chat:
             prompt = row.get("prompt")
             short = prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
             return {**dialect.make_request(model, short, length), **kept}
-        small = dialect.make_request(model, TEXT, length)
-        kept |= {"system": TEXT} if "system" in kept else {}
-        if row["messages"][0].get("role") == "system":
-            small["messages"] = [{"role": "system", "content": TEXT}, *small["messages"]]
+        message: dict[str, Any] = {"role": "user", "content": TEXT}
         if _IMAGE_PART in raw:
             url = f"data:image/png;base64,{base64.b64encode(make_png(_SIDE)).decode()}"
             image = {"type": "image_url", "image_url": {"url": url}}
-            small["messages"] = [{"role": "user", "content": [{"type": "text", "text": TEXT}, image]}]
-        return {**small, **kept}
+            message["content"] = [{"type": "text", "text": TEXT}, image]
+        roles = [each.get("role") for each in row.get("messages", ())]
+        asks = not {*_SYSTEMS}.isdisjoint(row) or roles[:1] == ["system"]
+        messages = [*([{"role": "system", "content": TEXT}] if asks else ()), message]
+        limit = getattr(dialect, "limit_field", "max_tokens")
+        return {**dialect.convert_chat({"model": model, "messages": messages, limit: length}), **kept}
 
     def name_row(self, i: int) -> str:
         """Name the file's row whose features the body has, as `data.jsonl row 17`; "" without a file."""
