@@ -15,6 +15,7 @@ from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
 CHAT = "openai-chat"
+BACKENDS = ["openai-responses", "anthropic-messages"]
 # Order of the pairs: each API has as many runs early as late.
 _FIRST, _THEN = (0, 1, 1, 0), (1, 0, 0, 1)
 _LOAD = """--model qwen3 --prompt-format words --no-ignore-eos --temperature 0 --random-input-len 64
@@ -53,7 +54,7 @@ def _run(engine: Engine, backend: str, directory: Path, words: list[str]) -> tup
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("backend", ["anthropic-messages"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_tokens_ttft_and_itl_are_those_of_chat(
     server: Engine, backend: str, model: Path, tmp_path: Path
 ) -> None:
@@ -73,7 +74,7 @@ def test_tokens_ttft_and_itl_are_those_of_chat(
         assert min(other) <= max(chat), (name, chat, other)
 
 
-@pytest.mark.parametrize("backend", ["anthropic-messages"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_live_turns_have_the_servers_own_cached_tokens(
     caching_vllm: Engine, backend: str, tmp_path: Path
 ) -> None:

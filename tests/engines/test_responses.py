@@ -1,4 +1,4 @@
-"""/v1/responses of real servers next to chat: the same tokens and times, and histories that servers keep."""
+"""/v1/responses of real servers that keep the history of a session, and of one that does not."""
 
 from __future__ import annotations
 
@@ -7,26 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from engines import place, running
-from engines.clients import loadgen, read_json, scrape
+from engines.clients import loadgen, read_json
 from engines.running import Engine
-from loadgen.base.arrays import Float64
 from loadgen.records.record import Records
 
 pytestmark = pytest.mark.engine
-_SERVERS = {  # by engine: its own TTFT and ITL, as sums and counts of seconds
-    "vllm": ("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"),
-    "sglang": ("sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds"),
-}
-_APIS = ("openai-chat", "openai-responses")
-_PAIRS = 5
-_LOAD = """--model qwen3 --max-concurrency 2 --num-prompts 24 --random-input-len 100 --random-output-len 64
-    --prompt-format words --seed 5 --temperature 0 --num-warmups 2 --quiet"""
 _TALKS = """--model qwen3 --max-concurrency 1 --turns 4 --num-sessions 3 --random-input-len 40
-    --random-output-len 24 --random-prefix-len 64 --prompt-format words --seed 5 --temperature 0 --num-warmups 0 --quiet"""
+    --random-output-len 24 --random-prefix-len 64 --prompt-format words --seed 5 --temperature 0
+    --num-warmups 0 --quiet"""
 
 
 @pytest.fixture(scope="module")
@@ -61,57 +52,6 @@ def _run(engine: Engine, words: str, directory: Path) -> tuple[Records, dict[str
     assert finished.code == 0, finished.err
     (run,) = (directory / "runs").iterdir()
     return Records.load(run / "arrivals.npz"), read_json(run / "result.json"), finished.out
-
-
-def _means(before: dict[str, float], after: dict[str, float], names: tuple[str, ...]) -> Float64:
-    """The server's own means between two scrapes, seconds, float64[names]."""
-
-    def moved(name: str) -> float:
-        return after[name] - before.get(name, 0.0)
-
-    return np.array([moved(f"{name}_sum") / moved(f"{name}_count") for name in names])
-
-
-def _own_means(records: Records) -> Float64:
-    """The client's mean TTFT and ITL by tokens, seconds."""
-    first, last = records.arrival_ns[records.start[:-1]], records.arrival_ns[records.start[1:] - 1]
-    ttft_s = (first - records.sent_ns) / 1e9
-    return np.array([ttft_s.mean(), ((last - first) / 1e9).sum() / (records.output_tokens - 1).sum()])
-
-
-def _check_pairs(engine: Engine, names: tuple[str, str], directory: Path) -> None:
-    """Both APIs have the same tokens; their times differ by less than the server's own from run to run."""
-    found: dict[str, list[tuple[Records, Float64, Float64]]] = {api: [] for api in _APIS}
-    for pair in range(_PAIRS):
-        for api in _APIS[:: (-1) ** pair]:
-            before = scrape(engine.base_url)
-            records, _, _ = _run(engine, f"{_LOAD} --backend {api}", directory / f"{pair}{api}")
-            found[api].append((records, _own_means(records), _means(before, scrape(engine.base_url), names)))
-    chats, responses = found.values()
-    for (chat, _, _), (own, _, _) in zip(chats, responses, strict=True):
-        assert (chat.failed, own.failed) == ([], [])
-        for column in ("input_tokens", "output_tokens", "usage"):
-            assert getattr(own, column).tolist() == getattr(chat, column).tolist()
-    differences = np.array([own[1] - chat[1] for chat, own in zip(chats, responses, strict=True)])
-    theirs = np.array([each[2] for each in (*chats, *responses)])
-    spread = np.ptp(theirs, axis=0)
-    print(
-        "ms, responses - chat, median:",
-        np.median(differences, axis=0) * 1e3,
-        "server's spread:",
-        spread * 1e3,
-    )
-    assert (np.abs(np.median(differences, axis=0)) <= spread).all()
-
-
-@pytest.mark.alone
-def test_vllm_is_as_quick_over_either_api(keeping_vllm: Engine, tmp_path: Path) -> None:
-    _check_pairs(keeping_vllm, _SERVERS["vllm"], tmp_path)
-
-
-@pytest.mark.alone
-def test_sglang_is_as_quick_over_either_api(keeping_sglang: Engine, tmp_path: Path) -> None:
-    _check_pairs(keeping_sglang, _SERVERS["sglang"], tmp_path)
 
 
 def _check_kept(engine: Engine, directory: Path) -> None:

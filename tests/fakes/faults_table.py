@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fakes import faults_http, faults_messages, faults_stream, faults_usage
+from fakes import faults_http, faults_messages, faults_responses, faults_stream, faults_usage
 from fakes.faults import OUTPUT, Ending, Fault
 
 SECTIONS: dict[str, Sequence[Fault]] = {
@@ -24,6 +24,7 @@ SECTIONS: dict[str, Sequence[Fault]] = {
     "Cached tokens": faults_usage.CACHED,
     "Times that the server reports": faults_usage.TIMES,
     "Anthropic's messages": faults_messages.EVENTS,
+    "OpenAI's responses": faults_responses.EVENTS,
 }
 
 

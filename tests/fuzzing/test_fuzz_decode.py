@@ -38,6 +38,7 @@ ODD = [
     *(b'"completion_tokens":2000000000', b'"cached_tokens":99', b'"metrics":{"queue_time_ms":1e308}'),
     *(b'"output_tokens":2000000000', b'"cache_read_input_tokens":99', b'"stop_reason":"refusal"'),
     *(b'"type":"error"', b'"type":"message_start"', b'"type":"message"', b'"delta":7', b'"text":5'),
+    *(b'"type":"response.completed"', b'"type":"response.failed"', b'"status":"cancelled"', b'"output":[]'),
     b"HTTP/1.1 200 OK\r\n",
 ]
 

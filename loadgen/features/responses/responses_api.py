@@ -134,7 +134,7 @@ class Event(ResponseObject, gc=False):
 
     type: str = ""
     object: str = ""
-    delta: Any = None  # text; of another type it is no token
+    delta: str | None = None
     item: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()  # unread before the last event
     code: Any = None  # of an error
@@ -258,14 +258,10 @@ class Responses(Dialect, frozen=True):
 def _make_message(field: str, value: Any) -> ChatMessage:
     """Make a message with a value in one field of its delta, in a form in which text of calls is found."""
     if field == "content":
-        return ChatMessage(choices=[ChatChoice(delta=Delta(content=value if _is_text(value) else None))])
+        return ChatMessage(choices=[ChatChoice(delta=Delta(content=value))])
     if field == "tool_calls" and not isinstance(value, list):
         value = [{"function": {"arguments": value}}]
     return ChatMessage(choices=[ChatChoice(delta=Delta(**{field: value}))])
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _read_text(value: Any) -> str | None:
