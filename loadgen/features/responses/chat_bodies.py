@@ -75,17 +75,18 @@ def _list_items(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the items of a message: reasoning, its content, calls of tools; or the result of a call."""
     role, content = message.get("role"), message.get("content")
     if role == "tool":
-        output = content if isinstance(content, str) else _convert_parts(content, "input")
-        yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": output}
+        yield {
+            "type": "function_call_output",
+            "call_id": message.get("tool_call_id"),
+            "output": _convert(content),
+        }
         return
     thought = next((message[key] for key in _REASONING if message.get(key)), None)
     if isinstance(thought, str):
         yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]}
     calls = message.get("tool_calls") or []
     if content or not (calls or thought):
-        side = "output" if role == "assistant" else "input"
-        text = content if isinstance(content, str) else _convert_parts(content, side)
-        yield {"role": role, "content": text}
+        yield _make_answer(content) if role == "assistant" else {"role": role, "content": _convert(content)}
     for call in calls:
         function = read_mapping(call.get("function"))
         yield {
@@ -96,14 +97,24 @@ def _list_items(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _convert_parts(content: Any, side: str) -> Any:
-    """Convert the parts of a content: text and images; others, and what is no list, stay; None is ""."""
+def _make_answer(content: Any) -> dict[str, Any]:
+    """Make the item of an answer in the form in which servers write them: llama.cpp takes no other."""
+    texts: list[Any] = []
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+        is_text = part.get("type") == "text"
+        text: dict[str, Any] = {"type": "output_text", "text": part.get("text", ""), "annotations": []}
+        texts.append(text if is_text else part)
+    return {"type": "message", "role": "assistant", "content": texts}
+
+
+def _convert(content: Any) -> Any:
+    """Convert a content's parts: texts and images; others, and what is no list, stay; None is ""."""
     if not isinstance(content, list):
         return "" if content is None else content
     parts = []
     for part in content:
         if part.get("type") == "text":
-            parts.append({**part, "type": f"{side}_text"})
+            parts.append({**part, "type": "input_text"})
         elif part.get("type") == "image_url":
             image = part.get("image_url")
             image = {"url": image} if isinstance(image, str) else read_mapping(image)

@@ -137,6 +137,7 @@ class Event(ResponseObject, gc=False):
     delta: str | None = None
     item: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()  # unread before the last event
+    timings: msgspec.Raw = msgspec.Raw()  # llama.cpp's, beside its last response
     code: Any = None  # of an error
     message: Any = None
 
@@ -149,7 +150,9 @@ class Event(ResponseObject, gc=False):
         if field is not None:
             return _make_message(field, self.delta)
         if self.type in _LAST:
-            return _RESPONSE.decode(self.response).convert(repeats)
+            last = _RESPONSE.decode(self.response).convert(repeats)
+            last.timings = self.timings
+            return last
         if self.type == _ADDED:
             return self._convert_added()
         if self.type.startswith(_OTHERS):

@@ -10,6 +10,8 @@ from builders.loops import loop_over
 from loadgen.features.responses.chat_bodies import convert_body, select_new_items
 
 USER = {"role": "user", "content": "hi"}
+PART = {"type": "output_text", "text": "a", "annotations": []}
+SAID = {"type": "message", "role": "assistant", "content": [PART]}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
@@ -22,15 +24,15 @@ RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
         ([{"role": "system", "content": "s"}, USER], "hi", "s"),
         ([{"role": "system", "content": [{"type": "text", "text": "s"}]}, USER],
          [{"role": "system", "content": [{"type": "input_text", "text": "s"}]}, USER], None),
-        ([USER, {"role": "assistant", "content": "a"}, USER],
-         [USER, {"role": "assistant", "content": "a"}, USER], None),
+        ([USER, {"role": "assistant", "content": "a"}, USER], [USER, SAID, USER], None),
+        ([USER, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}], [USER, SAID], None),
         ([USER, {"role": "assistant", "content": "a", "reasoning": "r"}, USER],
          [USER, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
-          {"role": "assistant", "content": "a"}, USER], None),
+          SAID, USER], None),
         ([USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
           {"role": "tool", "tool_call_id": "c1", "content": "sun"}], [USER, CALLED, RESULT], None),
         ([USER, {"role": "assistant", "content": ""}, USER],
-         [USER, {"role": "assistant", "content": ""}, USER], None),
+         [USER, {**SAID, "content": [{**PART, "text": ""}]}, USER], None),
         ([{"role": "user", "content": [{"type": "text", "text": "t"},
                                        {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}},
                                        {"type": "input_audio", "input_audio": {}}]}],

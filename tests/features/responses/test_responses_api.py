@@ -61,6 +61,7 @@ def decode(events: list[dict[str, Any]], named: bool = True) -> Record:
         ("vllm-0.32/responses_state_next_stream", 228, 192, [1] * 8, 0, "):\n\nMLAGS couldMLAGS couldM"),
         ("vllm-0.32/responses_tools_stream", 16, 0, [100, 100], 0, "weather{"),
         ("vllm-0.32/responses_stop_stream", 16, 0, [1], 0, "R"),
+        ("llama-server/responses_stream", 16, 0, [1] * 8, 0, ":irites nor storaw outside param(c"),
         ("sglang-0.5.23/responses_stream", 16, 0, [1, 2, 1, 2], 0, "BADBADBADBAD subclasses whose"),
         ("sglang-0.5.23/responses_reasoning_stream", 131, 130, [1] * 8, 8, " charset while loop while loop"),
         ("sglang-0.5.23/responses_state_first_stream", 204, 1, [1] * 6, 0, "LDoutineDecimal separator_obj"),
@@ -75,7 +76,8 @@ def test_a_stream_has_its_tokens_once(
     record = recorded.decode(name, recorded.reads(name), keep_text=True)
     assert (record.failure, record.usage, record.tokens.tolist()) == (None, True, tokens)
     assert (record.input_tokens, record.cached_tokens, record.thought_tokens) == (prompt, cached, thought)
-    assert record.finish_reason == ("stop" if "stop" in name else "length")
+    # llama.cpp calls every answer complete.
+    assert record.finish_reason == ("stop" if "stop" in name or "llama" in name else "length")
     assert (record.text or "").startswith(text)
 
 
@@ -106,6 +108,11 @@ def test_a_whole_answer_has_the_same_counts(name: str, prompt: int, tokens: int,
     [
         ("vllm-0.32/responses_err_unknown_id", K.HTTP_STATUS, "404: Response with id 'resp_none' not found."),
         ("vllm-0.32/responses_err_toolong", K.CONTEXT_LIMIT, "400: This model's maximum context length is"),
+        (
+            "llama-server/responses_err_unknown_id",
+            K.HTTP_STATUS,
+            "400: llama.cpp does not support 'previous_",
+        ),
         ("sglang-0.5.23/responses_err_toolong", K.CONTEXT_LIMIT, "server_error: The input (18010 tokens) is"),
         ("sglang-0.5.23/responses_err_unkept", K.HTTP_STATUS, "400: Response store is disabled. Stateful"),
         ("sglang-0.5.23/responses_err_no_harmony", K.HTTP_STATUS, "500: Internal Server Error"),
@@ -115,6 +122,12 @@ def test_a_recorded_failure_is_in_the_servers_words(name: str, kind: FailureKind
     record = recorded.decode(name, recorded.reads(name))
     assert record.failure is not None
     assert (record.failure.kind, record.failure.detail[: len(words)]) == (kind, words)
+
+
+def test_llamas_own_times_come_with_its_last_event() -> None:
+    record = recorded.decode("responses", recorded.reads("llama-server/responses_stream"))
+    assert (record.server_prompt_tokens, record.server_output_tokens) == (16, 8)
+    assert (record.server_prefill_ns, record.server_decode_ns) == (899_000, 5_482_000)
 
 
 def test_vllms_own_times_come_with_its_last_event() -> None:
