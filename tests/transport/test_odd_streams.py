@@ -106,6 +106,24 @@ def of_messages(added: Callable[[int], Event]) -> list[Timed]:
     return [*timed, (0, {**end, "usage": {"output_tokens": TOKENS}}), (0, {"type": "message_stop"})]
 
 
+def of_responses(kind: Callable[[int], str]) -> list[Timed]:
+    """OpenAI's typed events: begins at admission, deltas of these kinds, all of it again, an end."""
+    opened: Event = {"type": "response.output_item.added", "item": {"type": "message", "content": []}}
+    timed: list[Timed] = [
+        (0, {"type": "response.created", "response": {"status": "in_progress"}}),
+        (0, opened),
+    ]
+    timed += [(pause(i), {"type": f"response.{kind(i)}.delta", "delta": WORDS[i]}) for i in range(TOKENS)]
+    part = {"type": "output_text", "text": "".join(WORDS), "annotations": []}
+    item = {"type": "message", "role": "assistant", "content": [part]}
+    timed += [(0, {"type": "response.output_text.done", "text": part["text"]})]
+    timed += [(0, {"type": "response.output_item.done", "item": item})]
+    used = {"input_tokens": PROMPT, "output_tokens": TOKENS, "total_tokens": PROMPT + TOKENS}
+    end = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    last = {"type": "response.incomplete", "response": {**end, "output": [item], "usage": used}}
+    return [*timed, (0, last)]
+
+
 def half_thought(thought: Callable[[str], Any]) -> list[Timed]:
     return each(lambda i, w: thought(w) if i < 20 else {"content": w})
 
@@ -237,6 +255,14 @@ RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
         [(pause(i), {"text": "".join(WORDS[: i + 1])}) for i in range(39)] + [(GAP_S, generated(39, 40))],
         TTFT_MS,
     ),
+    "responses": ("responses", of_responses(lambda _: "output_text"), TTFT_MS),
+    "responses, arguments": ("responses", of_responses(lambda _: "function_call_arguments"), TTFT_MS),
+    "responses, reasoning": (
+        "responses",
+        of_responses(lambda i: "reasoning_text" if i < 20 else "output_text"),
+        SEEN_MS,
+    ),
+    "responses, summary of reasoning": ("responses", of_responses(lambda _: "reasoning_summary_text"), None),
     "messages": ("messages", of_messages(lambda i: {"type": "text_delta", "text": WORDS[i]}), TTFT_MS),
     "messages, arguments": (
         "messages",
