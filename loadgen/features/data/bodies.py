@@ -16,7 +16,7 @@ from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.wire.openai import Chat, Completions, Dialect
+from loadgen.wire.openai import Completions, Dialect
 
 LIMITS = ("max_completion_tokens", "max_tokens")  # each is the length of the answer, where it is there
 _DECODE = msgspec.json.Decoder(RowObject).decode
@@ -107,7 +107,7 @@ class WholeBodies:
         self.models: dict[str, int] = {}
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Return the row, values as JSON bytes, with `model` if it has none.
+        """Return the row, values as JSON bytes, with `model` if it has none, in the form of the API.
 
         An output length that was given replaces the row's limits, or is added under the API's name.
         """
@@ -117,7 +117,7 @@ class WholeBodies:
             fallback = getattr(dialect, "limit_field", LIMITS[1])
             for key in [key for key in LIMITS if key in row] or [fallback]:
                 row[key] = self._output_len
-        return row
+        return dialect.convert_chat(row) if self.format == row_kinds.CHAT else row
 
     def name_row(self, i: int) -> str:
         """Name request i by file and line, as `data.jsonl row 17`."""
@@ -163,7 +163,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 def _check_api(lines: Lines, kind: str, dialect: Dialect) -> None:
     """Raise UsageError if the run's API is not that of the bodies."""
-    if kind == row_kinds.CHAT and not isinstance(dialect, Chat):
+    if kind == row_kinds.CHAT and not dialect.chat:
         raise lines.file.refusal(
             f"holds {kind}, and requests go to {dialect.path}: use --backend openai-chat"
         )
