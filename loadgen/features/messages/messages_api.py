@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.features.messages import chat_bodies
@@ -30,6 +31,7 @@ _REASONS = {
 }
 _WRITTEN = ("text", "thinking", "tool_use", "server_tool_use")  # blocks that the model wrote
 _NAMED = ("tool_use", "server_tool_use")  # of these the name comes as the block begins
+_SGLANG = "SGLang"
 _PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 _LACKS = frozenset(("ignore_eos", "min_tokens", "min_p", "logprobs", *_PENALTIES))
 _VERSION = {"anthropic-version": "2023-06-01"}  # the only one of this API
@@ -142,6 +144,7 @@ class Messages(Dialect, frozen=True):
     """`/v1/messages`: messages by role in; text, thinking and tool calls out."""
 
     path: str = "/v1/messages"
+    names_hits_alone: bool = False  # cached tokens are named only in answers that have some
     chat: ClassVar[bool] = True
     needs_limit: ClassVar[bool] = True
     lacks: ClassVar[frozenset[str]] = _LACKS
@@ -161,6 +164,16 @@ class Messages(Dialect, frozen=True):
         if running_usage:
             raise UsageError(f"{self.path} counts tokens at the end alone: leave out --continuous-usage")
         return {**sampling, "stream": stream}
+
+    def fit_engine(self, engine: str) -> Messages:
+        return replace(self, names_hits_alone=engine == _SGLANG)
+
+    def list_notes(self) -> Iterator[str]:
+        if self.names_hits_alone:
+            yield (
+                f"in {self.path} {_SGLANG} names cached tokens only in answers that have some "
+                "(--enable-cache-report): the cached share leaves the others out"
+            )
 
     def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         return chat_bodies.convert_body(body)

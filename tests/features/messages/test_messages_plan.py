@@ -61,6 +61,14 @@ def test_turns_have_their_system_prompt_apart_and_their_limit() -> None:
     assert made(ignore_eos=False).notes == of.notes[:-1]
 
 
+@loop_over(("engine", "noted"), [(engine.name, engine.name == "SGLang") for engine in ENGINES])
+def test_what_sglang_does_not_count_is_a_note(engine: str, noted: bool) -> None:
+    notes = list(Messages().fit_engine(engine).list_notes())
+    assert [note.startswith("in /v1/messages SGLang names cached tokens only") for note in notes] == [
+        True
+    ] * noted
+
+
 def test_a_live_answer_is_sent_back_without_its_reasoning() -> None:
     name = "vllm-0.32/messages_thinking_stream"
     job = turn_answers._make_live_judge(Decoder(Messages(), True), Messages())
