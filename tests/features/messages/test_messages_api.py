@@ -48,7 +48,7 @@ def word(text: str) -> Event:
     return delta(type="text_delta", text=text)
 
 
-def end(reason: str | None, **usage: int) -> Event:
+def end(reason: str | None, **usage: Any) -> Event:
     return {
         "type": "message_delta",
         "delta": {"stop_reason": reason, "stop_sequence": None},
@@ -88,6 +88,23 @@ THOUGHT = [
     delta(1, type="text_delta", text="The greatest"),
     {"type": "content_block_stop", "index": 1},
     end("end_turn", output_tokens=3),
+    STOP,
+]
+
+
+# A search by the server: its words are the model's, what it found is not.
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1"}
+SEARCHED = [
+    begin(**USED, cache_creation_input_tokens=0, cache_read_input_tokens=0),
+    block(type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+    delta(type="input_json_delta", partial_json='{"query":"tides"}'),
+    CLOSE,
+    block(1, **FOUND, content=[{"type": "web_search_result", "title": "Tides", "text": "no"}]),
+    {"type": "content_block_stop", "index": 1},
+    block(2, type="text", text=""),
+    delta(2, type="text_delta", text="Two"),
+    delta(2, type="citations_delta", citation={"type": "web_search_result_location", "cited_text": "no"}),
+    end("end_turn", output_tokens=3, server_tool_use={"web_search_requests": 1}),
     STOP,
 ]
 
@@ -167,6 +184,7 @@ def test_recorded_errors_are_told_in_the_servers_words(name: str, kind: FailureK
     [
         (HELLO, [1, 1], "Hello!", "stop", 0),
         (CALL, 89, 'Okay, let\'sget_weather{"location": "Paris"}', "stop", 0),
+        (SEARCHED, [1, 1, 1], 'web_search{"query":"tides"}Two', "stop", 0),
         (THOUGHT, [1, 1, 1], "I need 453The greatest", "stop", 2),
         ([*HELLO[:-2], end("max_tokens", output_tokens=2), STOP], [1, 1], "Hello!", "length", 0),
         ([*HELLO[:-2], end("stop_sequence", output_tokens=4), STOP], [2, 2], "Hello!", "stop", 0),
