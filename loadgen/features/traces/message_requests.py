@@ -26,6 +26,11 @@ class MessageRequests:
         self.input_lens: Int64 = np.full(len(picked.places), UNKNOWN_LEN, np.int64)
         self._trace, self._messages, self._places = trace, messages, picked.places
         self._turns = turns
+        # What not every server has, by the first request that asks for it.
+        self.features: dict[str, int] = {}
+        for i, row in enumerate(picked.places.tolist()):
+            for name in messages.list_features(row):
+                self.features.setdefault(name, i)
 
     def name_row(self, i: int) -> str:
         """Name request i by file and row, as `trace.jsonl row 17`."""

@@ -46,8 +46,11 @@ class RecordedMessages(Protocol):
     def reorder(self, order: Int64) -> RecordedMessages:
         """Return the messages of rows in another order, of which `order` is each one's earlier index."""
 
+    def list_features(self, row: int) -> tuple[str, ...]:
+        """List what a row's body has that not every server takes: tools, system."""
+
     def read_prompt(self, row: int) -> list[dict[str, Any]]:
-        """Return the messages of a row's prompt, as chat has them; [] where there are none."""
+        """Return the messages of a row's prompt, as chat has them; never empty."""
 
     def read_answer(self, row: int) -> str:
         """Return the text of a row's recorded answer; "" where it has none."""

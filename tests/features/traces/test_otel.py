@@ -76,6 +76,7 @@ def test_two_instrumentations_of_one_agent_are_one_tree(path: Path) -> None:
     assert body["messages"][3]["tool_call_id"] == "call_1"
     assert plan.payload(0)["tools"][0]["function"]["name"] == "search"
     assert "tools" not in plan.payload(2)
+    assert plan.requests.features == {"tools": 0, "system": 0}  # type: ignore[attr-defined]
 
 
 def test_both_instrumentations_say_the_same() -> None:
@@ -331,3 +332,9 @@ def test_messages_are_chats_whoever_wrote_them(
     attributes: dict[str, Any], messages: list[dict[str, Any]]
 ) -> None:
     assert chat_messages.read_prompt(attributes) == messages
+
+
+def test_messages_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    cut: dict[str, Any] = {"gen_ai.input.messages": '[{"role": "user", "content": "cut'}
+    plan = made(tmp_path, call("a", 0, 1, **cut), **CHAT)
+    assert plan.requests.format == "words"

@@ -36,6 +36,11 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN
 _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
 _MOST_LETTERS = 40  # of a role
+_FEATURES = {
+    (tools, system): ("tools",) * tools + ("system",) * system
+    for tools in (False, True)
+    for system in (False, True)
+}
 _NO_LENGTH = "a call of a model without its tokens, and without messages"
 _LIMITED = (
     "{} recorded the limit of the answer and not its length: the limit is what is asked for; with "
@@ -58,6 +63,7 @@ class KeptSpan(msgspec.Struct):
     cached: int | None
     is_limit: bool  # the length of its answer is its limit
     messages: bool
+    features: tuple[str, ...]  # of its body that not every server has
     failed: bool
     is_remote: bool
     conversation: str
@@ -135,6 +141,9 @@ def _keep(span: Span, row: int, place: int) -> KeptSpan:
     limit = span_names.read_count(attributes, span_names.LIMIT)
     prompt = span_names.read_count(attributes, span_names.INPUT_TOKENS)
     length = answer if answer is not None else limit
+    messages = chat_messages.read_prompt(attributes) if chat_messages.has_messages(attributes) else []
+    tools = bool(messages) and bool(chat_messages.read_tools(attributes))
+    system = bool(messages) and messages[0]["role"] == "system"
     return KeptSpan(
         span.id,
         span.parent,
@@ -147,7 +156,8 @@ def _keep(span: Span, row: int, place: int) -> KeptSpan:
         min(UNKNOWN_LEN if length is None else length, parsing.MOST_TOKENS),
         span_names.read_count(attributes, span_names.CACHED_TOKENS),
         answer is None and limit is not None,
-        chat_messages.has_messages(attributes),
+        bool(messages),
+        _FEATURES[tools, system],
         span.failed,
         span.is_remote,
         sys.intern(span_names.read_text(attributes, span_names.CONVERSATION)),
@@ -267,14 +277,14 @@ class _Rows:
                 waits=waits,
                 delays_ns=delays_ns,
                 growth=self._growth.make() if known else None,
-                messages=SpanMessages(file, column["row"], column["place"]) if told else None,
+                messages=SpanMessages.of_calls(file, calls) if told else None,
             )
         )  # fmt: skip
 
 
 def _list_columns(calls: list[KeptSpan]) -> dict[str, Int64]:
     """List fields of calls as columns, int64[calls]."""
-    names = ("begin_ns", "input_len", "output_len", "row", "place")
+    names = ("begin_ns", "input_len", "output_len")
     return {name: np.array([getattr(call, name) for call in calls], np.int64) for name in names}
 
 
@@ -301,11 +311,21 @@ def _find_agent(span: KeptSpan, agents: dict[tuple[str, ...], int]) -> int:
 class SpanMessages(RecordedMessages):
     """The messages of calls, read again from their file when they are needed."""
 
-    def __init__(self, file: SpanFile, rows: Int64, places: Int64) -> None:
-        self._file, self._rows, self._places = file, rows, places
+    def __init__(self, file: SpanFile, rows: Int64, places: Int64, features: list[tuple[str, ...]]) -> None:
+        self._file, self._rows, self._places, self._features = file, rows, places, features
+
+    @classmethod
+    def of_calls(cls, file: SpanFile, calls: list[KeptSpan]) -> SpanMessages:
+        """Return the messages of these calls of a file."""
+        rows, places = (np.array([getattr(call, name) for call in calls]) for name in ("row", "place"))
+        return cls(file, rows, places, [call.features for call in calls])
 
     def reorder(self, order: Int64) -> SpanMessages:
-        return SpanMessages(self._file, self._rows[order], self._places[order])
+        features = [self._features[row] for row in order.tolist()]
+        return SpanMessages(self._file, self._rows[order], self._places[order], features)
+
+    def list_features(self, row: int) -> tuple[str, ...]:
+        return self._features[row]
 
     def read_prompt(self, row: int) -> list[dict[str, Any]]:
         return chat_messages.read_prompt(self._read(row).attributes)
