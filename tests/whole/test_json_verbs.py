@@ -15,6 +15,7 @@ from builders import made_runs
 pytestmark = pytest.mark.whole
 SMOKE = "--profile smoke --num-prompts 4"
 HISTORY = Path(__file__).parents[1] / "data" / "histories" / "slower.jsonl"
+LOG = Path(__file__).parents[1] / "data" / "logs" / "litellm-1.110.jsonl"
 VERBS = {
     f"bench {SMOKE}": {"output_throughput", "loadgen"},
     f"bench {SMOKE} --repeat 2": {"runs"},
@@ -31,6 +32,7 @@ VERBS = {
     "engine --list-presets": {"presets"},
     "data --profile smoke": {"kind"},
     "data describe --profile smoke": {"workloads", "fidelity"},
+    f"data learn {LOG} -o w.jsonl.gz": {"workload", "calls", "fidelity"},
     "selftest --seconds 2 --no-save": {"modes", "selftests"},
 }
 

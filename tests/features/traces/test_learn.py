@@ -176,6 +176,30 @@ def list_hashes(path: Path) -> set[int]:
     return {block for row in read_rows(path)[1:] for call in row["calls"] for block in call.get("ids", ())}
 
 
+REAL = Path(__file__).parents[2] / "data" / "logs"
+
+
+def test_a_real_log_of_vllm() -> None:
+    head, *sessions = read_rows(learn(REAL / "vllm-0.32-debug.log"))
+    lens = sorted([(call["in"], call["out"]) for call in session["calls"]] for session in sessions)
+    assert lens == [[(64, 3000)], [(167, 8)], [(200, 16), (418, 16), (636, 16)], [(243, 15)]]
+    (given_up,) = (session["calls"][0] for session in sessions if session["calls"][0].get("cancelled"))
+    assert given_up["took"] == 1
+    (talk,) = (session["calls"] for session in sessions if len(session["calls"]) == 3)
+    assert [call.get("keep", 0) for call in talk] == [0, 200 // BLOCK, 418 // BLOCK]
+    assert head["left_out"] == {"no request for an answer": 1}
+    assert (head["without_end"], head["cancelled"]) == (2, 1)
+
+
+def test_a_real_log_of_litellm() -> None:
+    head, *sessions = read_rows(learn(REAL / "litellm-1.110.jsonl"))
+    assert [[(call["in"], call["out"]) for call in session["calls"]] for session in sessions] == [
+        [(38, 24), (92, 24), (146, 24)]
+    ]
+    assert [call["sampling"] for call in sessions[0]["calls"]] == [{"temperature": 0.3}] * 3
+    assert head["left_out"] == {"failed: no answer": 1}
+
+
 SPANS = Path(__file__).parents[2] / "data" / "traces"
 
 
