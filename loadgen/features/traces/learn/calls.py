@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ UNKNOWN = -1  # a time, length or size that the log does not have
 # Epoch times by their magnitude: beyond these a number is of milliseconds, microseconds, nanoseconds.
 _UNITS_NS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000))
 _MICROSECOND_NS = 1000
-_FAR_S = 1e11  # seconds from the epoch that no clock shows
+_FAR_S = 9_000_000_000  # seconds from the epoch, in 2255: nanoseconds in 64 bits end soon after
 _NGINX = "%d/%b/%Y:%H:%M:%S %z"
 
 
@@ -80,25 +81,28 @@ def read_time_ns(value: Any, unit_ns: int = 0) -> int:
     """Read a time as nanoseconds: a date with or without a zone, or a number of `unit_ns`.
 
     A number without a unit is of seconds, or of milliseconds, microseconds or nanoseconds since 1970 where it
-    would be beyond the year 5000 as seconds. A date without a zone is UTC. Raises ValueFault.
+    would be beyond the year 5000 as seconds. A date without a zone is UTC. Fractions are read as decimals, so
+    that times of milliseconds stay on their grid. Raises ValueFault.
     """
-    if isinstance(value, str):
-        text = value.strip().strip("[]")
+    number: int | Decimal
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        text = value.strip().strip("[]") if isinstance(value, str) else repr(value)
         try:
-            value = int(text) if text.isascii() and text.isdigit() else float(text)
-        except ValueError:
-            return _read_date_ns(text)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            number = Decimal(text)
+        except InvalidOperation:
+            if isinstance(value, str):
+                return _read_date_ns(text)
+            number = Decimal("nan")
+        if not number.is_finite():
+            number = -1
+    if number < 0:
         raise ValueFault(f"{quote_value(value)} is no time: give a date, or seconds since any instant")
-    unit_ns = unit_ns or next((unit for least, unit in _UNITS_NS if value > least), SECOND_NS)
-    if value * unit_ns > _FAR_S * SECOND_NS:
+    unit_ns = unit_ns or next((unit for least, unit in _UNITS_NS if number > least), SECOND_NS)
+    if number > _FAR_S * SECOND_NS // unit_ns:
         raise ValueFault(f"{quote_value(value)} is no time: it is too far away")
-    return value * unit_ns if isinstance(value, int) else _round_ns(value * unit_ns)
-
-
-def _round_ns(time_ns: float) -> int:
-    """Round to whole microseconds: a float of seconds since 1970 is off by a tenth of one."""
-    return round(time_ns / _MICROSECOND_NS) * _MICROSECOND_NS
+    return round(number * unit_ns)
 
 
 @lru_cache(4096)  # many calls of one second
@@ -113,8 +117,8 @@ def _read_date_ns(text: str) -> int:
             raise ValueFault(f"{quote_value(text)} is no time: give a date, or seconds") from None
     date = date.replace(tzinfo=UTC) if date.tzinfo is None else date
     whole = round(date.replace(microsecond=0).timestamp())
-    if whole < 0:
-        raise ValueFault(f"{quote_value(text)} is before 1970")
+    if not 0 <= whole <= _FAR_S:
+        raise ValueFault(f"{quote_value(text)} is no time of a log: it is before 1970, or after 2255")
     return whole * SECOND_NS + date.microsecond * 1000
 
 
@@ -122,26 +126,36 @@ def read_span_ns(value: Any, unit_ns: int) -> int:
     """Read a duration in a unit as nanoseconds; UNKNOWN of None and "-"; raises ValueFault."""
     if value in (None, "", "-"):
         return UNKNOWN
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = _read_float(value)
     if not 0 <= number * unit_ns <= parsing.YEAR_S * SECOND_NS:
         raise ValueFault(f"{quote_value(value)} is no duration: give a number from 0")
-    return _round_ns(number * unit_ns)
+    return round(number * unit_ns / _MICROSECOND_NS) * _MICROSECOND_NS  # floats are a little off the grid
 
 
 def read_size(value: Any, most: int = parsing.MOST_TOKENS) -> int:
     """Read a whole number from 0 to `most`; UNKNOWN of None and "-"; raises ValueFault."""
     if value in (None, "", "-"):
         return UNKNOWN
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = _read_float(value)
     if isinstance(value, bool) or not 0 <= number <= most or number != int(number):
         raise ValueFault(f"{quote_value(value)} is no whole number from 0 to {most}")
     return int(number)
+
+
+def _read_float(value: Any) -> float:
+    """Read a number, or a text of one; NaN of anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def read_number(value: Any) -> float:
+    """Read a number, or a text of one, that a file of JSON can hold; raises ValueFault."""
+    number = parsing.read_figure(_read_float(value))
+    if number is None or isinstance(value, bool):
+        raise ValueFault(f"{quote_value(value)} is no number")
+    return number
 
 
 def read_sampling(fields: Mapping[str, Any]) -> dict[str, float]:
@@ -149,9 +163,7 @@ def read_sampling(fields: Mapping[str, Any]) -> dict[str, float]:
     return {
         key: value
         for key in SAMPLING
-        if isinstance(value := fields.get(key), int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
+        if isinstance(value := fields.get(key), int | float) and parsing.read_figure(value) is not None
     }
 
 

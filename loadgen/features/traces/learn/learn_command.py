@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
+from loadgen.base import parsing
+from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
@@ -40,6 +42,7 @@ _MOST_COPIES = 1000
 _INPUT_BYTES, _OUTPUT_BYTES = 4.0, 270.0  # of a token; vLLM's and SGLang's streams of chat have 240 to 300
 _BYTES = number_between(0.1, 1e6)
 _PACKING = 6
+_MOST_NS = round(parsing.YEAR_S * SECOND_NS)  # of a log, and of a call
 
 
 def learn_parser() -> argparse.ArgumentParser:
@@ -91,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
             CallSpool(path.parent, salt, meter) as spool,
             tempfile.TemporaryFile(dir=path.parent) as body,
         ):
-            left_out = _read_calls(form.read(log, columns, options.path), spool, meter)
+            left_out = _read_calls(log, form.read(log, columns, options.path), spool, meter)
             if not spool.calls:
                 raise log.refusal(_explain_none(left_out))
             rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
@@ -136,12 +139,17 @@ def _load_encoder(name: str | None) -> Encoder | None:
     return cast(Encoder, load_tokenizer(name, "auto"))
 
 
-def _read_calls(found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:
-    """Keep all calls of a log in the spool; return how many rows were left out, by why."""
+def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:
+    """Keep all calls of a log in the spool; return how many rows were left out, by why.
+
+    Raises UsageError for a call that is over a year from another one.
+    """
     left_out = Counter[str]()
-    for _, row in meter.learn_bytes(found):
+    for number, row in meter.learn_bytes(found):
         if isinstance(row, Call):
             spool.add(row)
+            if spool.last_ns - spool.first_ns > _MOST_NS or row.end_ns - row.begin_ns > _MOST_NS:
+                raise log.refusal("is over a year from another call, or long: was the clock set?", number)
         elif isinstance(row, CallEnd):
             spool.end(row)
         elif isinstance(row, SkippedRow):

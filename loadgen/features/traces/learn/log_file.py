@@ -42,8 +42,11 @@ class LogFile:
         return UsageError(f"{self.path if row is None else f'{self.path} row {row}'}: {why}")
 
     def read_lines(self) -> Iterator[tuple[int, str]]:
-        """Yield (number, text) of each line that is not blank, the number from 1; raises UsageError."""
-        row = 0
+        """Yield (number, text) of each line that is not blank, the number from 1.
+
+        Raises UsageError for what is no text, or is damaged, and if every line is blank.
+        """
+        row, is_blank = 0, True
         try:
             with self._open() as file:
                 while line := file.readline(MOST_ROW_BYTES + 1):
@@ -54,6 +57,7 @@ class LogFile:
                     if row == 1:
                         text = text.removeprefix(_BOM)
                     if text and not text.isspace():
+                        is_blank = False
                         yield row, text
         except UnicodeDecodeError:
             raise self.refusal("is not UTF-8: convert the file to it", row) from None
@@ -61,6 +65,8 @@ class LogFile:
             raise self.refusal("is damaged or cut short: gzip cannot unpack it", row + 1) from None
         except OSError as error:
             raise self.refusal(f"{error.strerror}", row + 1) from None
+        if is_blank:
+            raise self.refusal("holds no rows: every line is blank")
 
     def read_head(self) -> list[str]:
         """Return the first lines, up to a hundred or 1 MiB, that are not blank."""

@@ -63,6 +63,4 @@ def choose_form(name: str, log: LogFile, columns: Columns) -> tuple[str, LogForm
 def _find_form(log: LogFile) -> str:
     """Return the form of a log by its first lines, "" if none knows them; raises UsageError if blank."""
     lines = log.read_head()
-    if not lines:
-        raise log.refusal("holds no rows: every line is blank")
     return next((name for name, form in FORMS.items() if form.is_form(lines)), "")

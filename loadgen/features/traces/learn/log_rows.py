@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import MOST_ROW_BYTES
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON
@@ -25,6 +25,7 @@ from loadgen.features.traces.learn.calls import (
     Rows,
     SkippedRow,
     ValueFault,
+    read_number,
     read_size,
     read_span_ns,
     read_time_ns,
@@ -190,19 +191,8 @@ def _read_cells(values: Cells, path: str, is_wanted: Callable[[str], bool]) -> C
         text=str(text) if text else None,
         conversation=str(values.get("session", "")),
         cancelled=cancelled,
-        sampling={key: _read_number(values[key]) for key in SAMPLING if key in values},
+        sampling={key: read_number(values[key]) for key in SAMPLING if key in values},
     )
-
-
-def _read_number(value: Any) -> float:
-    """Read a number of a CSV or of JSON; raises ValueFault."""
-    number = parsing.read_figure(float(value)) if isinstance(value, int | float) else None
-    if number is None:
-        try:
-            return float(str(value))
-        except ValueError:
-            raise ValueFault(f"{quote_value(value)} is no number") from None
-    return number
 
 
 def _read_times(values: Cells) -> tuple[int, int]:
@@ -243,14 +233,34 @@ def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[in
     missing = next((name for name in columns.values() if name not in names), None)
     if missing is not None:
         raise log.refusal(f"has no column {missing!r}{suggest_name(missing, names)}", number)
-    for row, line in lines:
-        try:
-            values = next(csv.reader([line], strict=True))
-        except csv.Error as error:
-            raise log.refusal(f"is not valid CSV: {error}", row) from None
+    for row, values in _read_csv(log, lines):
         if len(values) != len(names):
             raise log.refusal(f"has {len(values)} columns, and the header {len(names)}", row)
         yield row, dict(zip(names, values, strict=True))
+
+
+def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of its first line, cells) of each row of CSV; a quoted cell may go over several lines."""
+    numbers: list[int] = []
+
+    def list_lines() -> Iterator[str]:
+        for row, line in lines:
+            numbers.append(row)
+            yield f"{line}\n"
+
+    rows = csv.reader(list_lines(), strict=True)
+    while True:
+        numbers.clear()
+        most = csv.field_size_limit(MOST_ROW_BYTES)
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            raise log.refusal(f"is not valid CSV: {error}", numbers[0]) from None
+        finally:
+            csv.field_size_limit(most)
+        if cells is None:
+            return
+        yield numbers[0], cells
 
 
 def _chain(number: int, first: str, rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeVar
 
+from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
 from loadgen.features.traces.learn.calls import (
     UNKNOWN,
@@ -20,6 +21,7 @@ from loadgen.features.traces.learn.calls import (
     Rows,
     SkippedRow,
     ValueFault,
+    read_number,
     read_time_ns,
 )
 from loadgen.features.traces.learn.log_file import LogFile
@@ -38,7 +40,8 @@ _DELTA = "streaming delta"
 _MARKS = ("Received request ", " details: prompt", "Generated response ", "borted")
 _ABORTED = re.compile(r"\] (?:Aborted request(?:\(s\))? (\S+?)\.?|Request (\S+) aborted\.)$")
 _PARAMS = re.compile(r"(?:^|, |\d\] )(?:sampling_)?params: SamplingParams\(")
-_NUMBER = re.compile(rf"\b({'|'.join((*SAMPLING, 'max_tokens'))})=(-?\d[\d.e+-]*)")
+_NUMBER = re.compile(rf"\b({'|'.join((*SAMPLING, 'max_tokens'))})=(-?\d[\d.e+-]*)(?=[,)])")
+_MOST_ID = 2**31 - 1
 _IDS = re.compile(r"(?:^|token_ids: )\[([\d, ]*)\]")
 _FINISHED = re.compile(r", finish_reason: (\w+)$")
 _LITERAL = re.compile(r"""'(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+\"""")
@@ -157,26 +160,26 @@ def _read_call(
     name: str, rest: str, at_ns: int, details: dict[str, tuple[str | None, list[int] | None]]
 ) -> Call | SkippedRow:
     """Read the line of a request that came, with the prompt of the line before it where that has it."""
-    begins = [found.end() for found in _PARAMS.finditer(rest)]  # the last one: a prompt may hold it too
-    params = rest[begins[-1] :] if begins else ""
     text, ids = details.pop(name, (None, None))
-    if rest.startswith("prompt: "):
-        text, after = _split_literal(rest.removeprefix("prompt: "))
-        ids = _read_ids(after)
-    if not begins:
+    is_whole = rest.startswith("prompt: ")
+    if is_whole:
+        text, rest = _split_literal(rest.removeprefix("prompt: "))
+    rest = _LITERAL.sub("''", rest)  # stop strings and schemas, which may hold anything
+    if is_whole:
+        ids = _read_ids(rest)
+    begin = _PARAMS.search(rest)
+    if begin is None:
         return SkippedRow(_NO_ANSWER)
     if text is None and ids is None:
         return SkippedRow(_NO_PROMPT)
-    end = params.rfind("), ")
-    found = _NUMBER.findall(params[:end] if end > 0 else params)
-    numbers = dict(reversed(found))  # the first of a name: a stop string may hold it too
+    numbers = dict(_NUMBER.findall(rest, begin.end()))
     limit = numbers.pop("max_tokens", "")
     return Call(
         begin_ns=at_ns,
         ids=ids,
         text=None if ids is not None else text,
-        output_limit=int(limit) if limit.isdigit() else UNKNOWN,
-        sampling={key: float(value) for key, value in numbers.items()},
+        output_limit=min(int(limit), parsing.MOST_TOKENS) if limit.isdigit() else UNKNOWN,
+        sampling={key: read_number(value) for key, value in numbers.items()},
         name=name,
     )
 
@@ -197,4 +200,12 @@ def _split_literal(text: str) -> tuple[str | None, str]:
 def _read_ids(text: str) -> list[int] | None:
     """Read the token ids of a prompt or an answer; None where they are not in the line, or an empty list."""
     found = _IDS.search(text)
-    return None if found is None or not found[1] else [int(part) for part in found[1].split(",")]
+    if found is None or not found[1]:
+        return None
+    try:
+        ids = [int(part) for part in found[1].split(",")]
+    except ValueError:
+        raise ValueFault("has token ids that are no numbers: is the line cut?") from None
+    if max(ids) > _MOST_ID:
+        raise ValueFault("has a token id of more than 32 bits")
+    return ids

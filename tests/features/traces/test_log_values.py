@@ -1,0 +1,84 @@
+"""Values of logs: times, numbers and texts that nobody expects are read exactly, or refused in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
+from loadgen.features.traces.workload import read_workload
+
+HUGE = b"1" + b"0" * 400
+VLLM = b"INFO 11-27 07:00:00 [logger.py:39] Received request a: prompt: 'Hello', params: SamplingParams("
+ROWS = ["--columns", "time=ts,input=in"]
+HOT = ["--columns", "time=ts,input=in,temperature=t"]
+TIMES = [
+    (1790000000.123, 1_790_000_000_123_000_000),
+    ("1790000000.123", 1_790_000_000_123_000_000),
+    ("1790000000123", 1_790_000_000_123_000_000),
+    (1790000000123.5, 1_790_000_000_123_500_000),
+    (1790000000123456789, 1_790_000_000_123_456_789),
+    ("[1790000000.000000001]", 1_790_000_000_000_000_001),
+    ("2026-11-27T09:00:00.25+02:00", 1_795_762_800_250_000_000),
+    (0.001, 1_000_000),
+]
+WRONG = [
+    (b"ts,in\n9999999999,5\n", ROWS, "row 2: '9999999999' is no time: it is too far away"),
+    (b"ts,in\n1e999999999,5\n", ROWS, "row 2: '1e999999999' is no time: it is too far away"),
+    (b"ts,in\n2500-01-01,5\n", ROWS, "row 2: '2500-01-01' is no time of a log"),
+    (b"ts,in\nnan,5\n", ROWS, "row 2: 'nan' is no time"),
+    (b"ts,in\n1,5\n2020-01-01,5\n", ROWS, "row 3: is over a year from another call"),
+    (b'{"ts":%s,"in":5}\n' % HUGE, ROWS, "row 1: 100000"),
+    (b'{"ts":1,"in":%s}\n' % HUGE, ROWS, "row 1: 100000"),
+    (b'{"ts":1,"in":5,"t":%s}\n' % HUGE, HOT, "is no number"),
+    (b"ts,in,t\n1,5,nan\n", HOT, "row 2: 'nan' is no number"),
+    (b'ts,in\n\n1,5\n\n2,"5\n3,5\n', ROWS, "row 5: is not valid CSV: unexpected end of data"),
+    (gzip.compress(b""), ROWS, "holds no rows: every line is blank"),
+    (VLLM + b"max_tokens=1), prompt_token_ids: [1, 2, , 3], lora\n", [], "row 1: has token ids that are no"),
+    (VLLM + b"max_tokens=1), prompt_token_ids: [99999999999], lora\n", [], "row 1: has a token id of more"),
+]
+
+
+@loop_over(("value", "at_ns"), TIMES)
+def test_times_are_read_as_they_are_written(value: object, at_ns: int) -> None:
+    assert read_time_ns(value) == at_ns
+
+
+@loop_over("value", [True, None, [1], "soon", "", "inf", -1, float("nan"), {"a": 1}])
+def test_what_is_no_time_is_refused(value: object) -> None:
+    with pytest.raises(ValueFault):
+        read_time_ns(value)
+
+
+@loop_over(("text", "words", "why"), WRONG)
+def test_a_strange_value_is_one_line(
+    text: bytes, words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(text)
+    assert cli.main(["data", "learn", str(log), "-o", str(tmp_path / "w.jsonl"), *words]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_a_cell_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
+    log, made = tmp_path / "a.csv", tmp_path / "w.jsonl"
+    log.write_text(f'ts,p\n1,"a\n\nb, ""c"""\n2,"{"long " * 40_000}"\n')
+    assert cli.main(["data", "learn", str(log), "-o", str(made), "--columns", "time=ts,prompt=p"]) == 0
+    assert sorted(read_workload(str(made), "--trace").input_lens) == [2, 50_000]
+
+
+def test_stop_strings_are_no_parameters(tmp_path: Path) -> None:
+    log, made = tmp_path / "a.log", tmp_path / "w.jsonl"
+    stops = b"temperature=0.5, stop=['max_tokens=9, min_p=1.2.3, ', ', params: SamplingParams(', \"it's\"], "
+    ending = b"max_tokens=99999999999, min_tokens=2, logprobs=None), prompt_token_ids: [1, 2, 3], lora\n"
+    log.write_bytes(VLLM + stops + ending)
+    assert cli.main(["data", "learn", str(log), "-o", str(made)]) == 0
+    (call,) = json.loads(made.read_text().splitlines()[1])["calls"]
+    assert call == {"t": 0.0, "in": 3, "out": 20_000_000, "sampling": {"min_tokens": 2.0, "temperature": 0.5}}
