@@ -160,7 +160,7 @@ def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
             "agents",
             (
                 f"{roles} requests; {count_nouns(found['most_lanes'], 'connection')} a session at most; "
-                f"{found['joins']:,} wait for several"
+                f"{found['joins']:,} {'waits' if found['joins'] == 1 else 'wait'} for several"
             ),
         )
     if found["tools_s"] is not None:

@@ -64,6 +64,15 @@ def test_a_prompt_begins_as_the_round_before_it() -> None:
     assert made.facts.reusable_tokens == expected
 
 
+def test_prompts_of_words_begin_as_those_of_ids_do() -> None:
+    made = planned(TRACELAB, backend="openai-chat")
+    words = [made.payload(i)["messages"][0]["content"].split() for i in range(3)]
+    numbers: dict[str, int] = {}
+    found = [[numbers.setdefault(word, len(numbers)) for word in prompt] for prompt in words]
+    assert [len(prompt) for prompt in found] == [row["input_tokens_total"] for row in ROWS[:3]]
+    assert [shared(found[i - 1], found[i]) for i in (1, 2)] == [29_380, 35_738]
+
+
 def test_sessions_of_one_model_begin_with_the_same_text(tmp_path: Path) -> None:
     again = [{**row, "session_id": "other"} for row in ROWS[:2]]
     path = tmp_path / "rounds.jsonl"
