@@ -19,6 +19,7 @@ from loadgen.figures.peaks import peak_tokens
 from loadgen.figures.per_request import PerRequest
 from loadgen.report.result_file import name_marked_model
 from loadgen.report.run_directory import Result
+from loadgen.settings.request_settings import CHAT_APIS
 from loadgen.study.speed.ladder_rows import (
     GENERATION,
     PROMPT,
@@ -32,7 +33,6 @@ from loadgen.study.speed.ladder_rows import (
 from loadgen.study.speed.speed_tables import TABLES
 from loadgen.study.tables import Column, Table
 
-_CHATS = ("openai-chat", "openai-responses")
 _COLUMNS = {
     "model": "Model", "test": "Test", "total": "t/s (total)", "each": "t/s (req)", "peak": "peak t/s",
     "ttft": "e2e_ttft (ms)", "cached": "Cached", "note": "Note",
@@ -180,7 +180,7 @@ def measure_batch(run: Result, test: BatchTest) -> BatchFigures:
         tg_each=_divide_each(after, spans_ns),
         peak_each=tuple(_find_peak(*arrival) for arrival in arrivals),
         ttft_ms=ttft_ms,
-        ttfr_ms=() if run.facts.profile.backend in _CHATS else ttft_ms,
+        ttfr_ms=() if run.facts.profile.backend in CHAT_APIS else ttft_ms,
     )
 
 
