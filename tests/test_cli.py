@@ -60,7 +60,7 @@ USAGE = [
     ("--backend openai-chat --endpoint /v1/completions --base-url {url}", "/chat/completions"),
     (
         "--endpoint /v1/embeddings --base-url {url}",
-        "must end in one of /chat/completions, /completions, /generate",
+        "must end in one of /chat/completions, /completions, /responses, /generate, /messages",
     ),
     ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
     ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),

@@ -73,7 +73,7 @@ def test_a_refused_ignore_eos_is_left_out_and_the_other_way_named(caplog: pytest
     ("content", "reported"),
     [
         (b"", "is empty"),
-        (b"\x1f\x8b\x08\x00rest", "unzip it first"),
+        (b"\x1f\x8b\x08\x00rest", "gzip cannot unpack it"),
         (b'{"prompt": "caf\xe9"}\n', "UTF-8"),
         (
             b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',

@@ -61,7 +61,7 @@ UNREAD = [
     ),
     ("--dataset-path empty", "--dataset-path empty: is a directory: give a file"),
     ("--dataset-path none.jsonl", "--dataset-path none.jsonl: is empty"),
-    ("--dataset-path packed.gz", "--dataset-path packed.gz: is compressed (gzip): unzip it first"),
+    ("--dataset-path packed.gz", "--dataset-path packed.gz: is damaged or cut short: gzip cannot unpack it"),
     ("--trace nope", f"--trace nope{NO_FILE}"),
     ("--trace nope --trace-format servegen", f"--trace nope{NO_FILE}"),
     ("--trace none.jsonl --trace-format mooncake", "--trace none.jsonl: is empty"),
@@ -119,7 +119,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty").mkdir()
     Path("a.md").write_text("nothing", "utf-8")
     Path("none.jsonl").touch()
-    Path("packed.gz").write_bytes(gzip.compress(b"{}"))
+    Path("packed.gz").write_bytes(gzip.compress(b"{}")[:-4])
     Path("RUN").mkdir()
     made_runs.keep(made_runs.run(), Path("RUN"))
     for key, value in (("tokenizer", "/no/such"), ("hardware", "foo"), ("model_config", "/no/such")):

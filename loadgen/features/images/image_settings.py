@@ -61,7 +61,7 @@ class ImageKeys(KeyRows, frozen=True):
         'have them, "DIST x DIST"', read=refuse_blank("1024x768"), metavar="SIZE",
         check=make_check(_parse_sizes),
         not_with=(Conflict("image_dir", "{flag} and {other} are two sources of images: leave out one of "
-            "them"), _NO_TURNS), chat=True, contents=_CONTENTS, common=True)
+            "them"), _NO_TURNS), chat=True, contents=_CONTENTS)
     # A number, LEAST-MOST, or a distribution; "": 1.
     images: str = _image("", "of each request: N, LEAST-MOST, or a distribution as of lengths (default 1)",
         read=refuse_blank("1"), metavar="N", check=make_check(_parse_counts), convert=convert_number,

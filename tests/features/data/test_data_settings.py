@@ -14,7 +14,7 @@ from loadgen.features.data.data_settings import DatasetName
 from loadgen.plan import profile
 from loadgen.plan.request_sources import SOURCES
 from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
+from loadgen.settings.table import ALIASES, ANSWER_LENS, PROFILE_KEYS, join_rows
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
@@ -128,7 +128,9 @@ def test_answers_to_prompts_that_mean_nothing_are_held_to_their_length(
 
 
 def test_a_named_data_set_is_a_source_and_a_source_without_a_key_is_named() -> None:
-    assert set(get_args(DatasetName)) == {name for name, source in SOURCES.items() if not source.key}
+    assert set(get_args(DatasetName)) == {name for name, source in SOURCES.items() if not source.key} | set(
+        ALIASES
+    )
 
 
 @loop_over("name", [name for name, source in data_settings.SOURCES.items() if source.reads_file])

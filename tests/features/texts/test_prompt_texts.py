@@ -111,7 +111,7 @@ def test_a_text_of_ones_own_is_named_and_changes_the_digest(tmp_path: Path) -> N
         (b"", "is empty"),
         (b" \n\n", "is empty: give a longer text"),
         (WORDS.encode(), "is too short, with 7 words of at least 256"),
-        (b"\x1f\x8b\x08\x00", "is compressed (gzip): unzip it first"),
+        (b"\x1f\x8b\x08\x00", "is damaged or cut short: gzip cannot unpack it"),
         (b"\x28\xb5\x2f\xfd\x00", "is compressed (zstd): unpack it first"),
         (WORDS.encode() * 50 + b"\xff\xfe", "row 51 is not UTF-8"),
     ],
