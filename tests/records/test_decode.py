@@ -202,6 +202,26 @@ def test_whatever_the_framing_the_answer_is_the_same(data: list[bytes]) -> None:
     assert (record.cached_tokens, record.text) == (4, "ac")
 
 
+@loop_over(
+    ("details", "tokens"),
+    [
+        ({"cached_tokens": 4, "multimodal_tokens": {"image": 3, "audio": 1}}, 3),  # vLLM
+        ({"cached_tokens": 0, "image_tokens": 5, "audio_tokens": 0}, 5),  # SGLang
+        ({"cached_tokens": 4, "multimodal_tokens": None}, -1),
+        ({"cached_tokens": 4}, -1),
+        ({"multimodal_tokens": {"audio": 1}}, -1),
+        ({"image_tokens": 6}, -1),  # more than the prompt has
+        ({"image_tokens": "3", "cached_tokens": 4}, -1),
+        ({"image_tokens": True}, -1),
+        (None, -1),
+    ],
+)
+def test_tokens_of_images_are_those_of_the_details(details: Any, tokens: int) -> None:
+    usage = msgspec.json.encode({"choices": [], "usage": {**USED, "prompt_tokens_details": details}})
+    record = recorded.decode("chat", stream(A, LAST, b"data: %b\n\n" % usage, DONE))
+    assert (record.image_tokens, record.input_tokens) == (tokens, 5)
+
+
 def test_a_letter_split_between_reads_arrives_with_its_message() -> None:
     data = stream(event("\N{HEDGEHOG}"), LAST, USAGE, DONE)
     raw = b"".join(data)
