@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import resource
 import signal
 import socket
 import threading
@@ -32,7 +34,7 @@ class ImageServer:
         pid = os.fork()
         if not pid:
             try:
-                os.close(writing)
+                _close_others(listening.fileno(), reading)
                 _serve(album, listening, reading)
             finally:
                 os._exit(0)
@@ -57,6 +59,20 @@ def _end_process(pid: int, writing: int, owner: int) -> None:
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def _close_others(*kept: int) -> None:
+    """Close every descriptor but the standard ones and those `kept`, and switch the garbage collector off.
+
+    What others wait for the end of, as a server for that of its pipe, must not stay open here. An object that
+    the collector finds would close a number that is in use again.
+    """
+    gc.disable()
+    first = 3
+    for number in sorted(kept):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _serve(album: Album, listening: socket.socket, reading: int) -> None:
@@ -92,7 +108,13 @@ def _serve(album: Album, listening: socket.socket, reading: int) -> None:
         def log_message(self, format: str, *args: Any) -> None:
             """Write nothing: the terminal is the run's."""
 
-    server = ThreadingHTTPServer((_HERE, 0), ImageAnswer, bind_and_activate=False)
+    class QuietServer(ThreadingHTTPServer):
+        """Writes nothing where a client goes away."""
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Write nothing: the terminal is the run's."""
+
+    server = QuietServer((_HERE, 0), ImageAnswer, bind_and_activate=False)
     server.socket.close()
     server.socket = listening
     threading.Thread(target=server.serve_forever, daemon=True).start()
