@@ -18,6 +18,8 @@ CHAT = "openai-chat"
 BACKENDS = ["openai-responses", "anthropic-messages"]
 # Order of the pairs: each API has as many runs early as late.
 _FIRST, _THEN = (0, 1, 1, 0), (1, 0, 0, 1)
+_MOST_ROUNDS = 3  # where another process of the machine slows one of them down
+_TIMES = ("median_ttft_ms", "median_itl_ms")
 _LOAD = """--model qwen3 --prompt-format words --no-ignore-eos --temperature 0 --random-input-len 64
     --random-output-len 64 --num-prompts 16 --max-concurrency 2 --seed 7 --quiet"""
 _TURNS = """--model qwen3 --turns 3 --num-sessions 4 --assistant live --random-input-len 64
@@ -61,7 +63,7 @@ def test_tokens_ttft_and_itl_are_those_of_chat(
     words = [*_LOAD.split(), "--tokenizer", str(model)]
     found: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     tokens, ends = [], []
-    for run, which in enumerate(_FIRST + _THEN):
+    for run, which in enumerate((_FIRST + _THEN) * _MOST_ROUNDS):
         result, records = _run(server, (CHAT, backend)[which], tmp_path / str(run), words)
         found[which].append(result)
         tokens.append((records.input_tokens.tolist(), records.output_tokens.tolist()))
@@ -69,12 +71,17 @@ def test_tokens_ttft_and_itl_are_those_of_chat(
             ends.append(records.finish_reasons)  # llama.cpp has every response complete
         assert result["completed"] == 16
         assert result["total_output_tokens"] > 0
+        if run % 8 == 7 and all(_overlap(*found, name) for name in _TIMES):
+            break
     assert all(each == tokens[0] for each in tokens)
     assert all(each == ends[0] for each in ends)
-    for name in ("median_ttft_ms", "median_itl_ms"):
-        chat, other = ([result[name] for result in results] for results in found)
-        assert min(chat) <= max(other), (name, chat, other)
-        assert min(other) <= max(chat), (name, chat, other)
+    assert [name for name in _TIMES if not _overlap(*found, name)] == [], found
+
+
+def _overlap(chat: list[dict[str, Any]], other: list[dict[str, Any]], name: str) -> bool:
+    """Whether a figure is the same within the spread of the runs over each."""
+    ours, theirs = ([result[name] for result in results] for results in (chat, other))
+    return bool(max(min(ours), min(theirs)) <= min(max(ours), max(theirs)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
