@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import re
 import subprocess
 import sys
@@ -421,3 +422,50 @@ def test_what_was_done_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[
         r"left out      1 rows: no request to a model",
     ):
         assert re.search(f"^{line}$", printed, re.M), line
+
+
+_VALUES = (
+    b"null",
+    b"-1",
+    b"1e400",
+    b"{}",
+    b"[]",
+    b"true",
+    b"9" * 23,
+    b'"x"',
+    b"\0",
+    b"\xf0\x9f",
+    b"[[[[",
+    b"\\ud800",
+)
+
+
+@pytest.mark.long
+def test_a_damaged_log_is_learned_or_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = random.Random(4)
+    calls = make_calls(3)
+    texts = {name: (write(Path("a.log"), calls).read_bytes(), words) for name, (write, words) in LOGS.items()}
+    texts |= {path.name: (path.read_bytes(), []) for path in (*REAL.glob("*l*g*"), *SPANS.glob("otel*l"))}
+    ends = {0: 0, 2: 0}
+    for _ in range(400):
+        text, words = texts[drawn.choice(list(texts))]
+        values = list(re.finditer(rb'-?\d+(?:\.\d+)?|"[^"\n]*"', text))
+        at = drawn.randrange(len(text))
+        match drawn.choice("bcdvv"):
+            case "b":
+                text = text[:at] + bytes([drawn.randrange(256)]) + text[at + 1 :]
+            case "c":
+                text = text[:at] or b"x"
+            case "d":
+                text = text[:at] + text[at + drawn.randint(1, 50) :]
+            case "v" if values:
+                found = drawn.choice(values[:400])
+                text = text[: found.start()] + drawn.choice(_VALUES) + text[found.end() :]
+        Path("a.log").write_bytes(text)
+        code = cli.main(["data", "learn", "a.log", "-o", "w.jsonl", *words])
+        said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("reading")]
+        ends[code] += 1
+        assert len(said) == (code == 2), said
+        if not code:
+            assert len(read_workload("w.jsonl", "--trace"))
+    assert min(ends.values()) > 20

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.features.traces.learn.calls import UNKNOWN, Call, CallEnd
@@ -292,7 +293,7 @@ class CallSpool:
             kept.end_ns,
             kept.order,
             input_len,
-            max(output_len, NO_ANSWER_LEN),
+            min(max(output_len, NO_ANSWER_LEN), parsing.MOST_TOKENS),
             kept.cancelled,
             kept.sampling,
             *kept.blocks,
