@@ -91,7 +91,7 @@ class Album:
             return page.start
         head = page.head
         rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(image,)))
-        tail = page.rest + finish_image(head, self._texture.cut(rng, head.width, head.last_rows))
+        tail = page.rest + finish_image(head, self._texture.cut_strip(rng, head.width, head.last_rows))
         return page.start + (base64.b64encode(tail) if self._as_url else tail)
 
     def kind(self, image: int) -> str:

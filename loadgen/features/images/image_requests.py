@@ -44,7 +44,7 @@ class ImageRequests:
             messages = msgspec.json.decode(messages, type=list[dict[str, Any]])
         *before, last = messages
         content = last["content"]
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
         first = int(self._before[i])
         parts += [self._make_part(image) for image in range(first, first + int(self._counts[i]))]
         return {**fields, "messages": [*before, {**last, "content": parts}]}

@@ -28,6 +28,7 @@ _SIDE = 1024  # pixels of the texture, which repeats beyond
 _SLOPE = 1.35  # amplitude ∝ 1 / frequency^slope; photos have 1 to 1.5 (Field 1987, van der Schaaf 1996)
 _LIGHT, _COLOUR = 45.0, 10.0  # standard deviations of brightness and of each colour around it
 _ROWS = 16  # of pixels that JPEG codes together, with colours at half the resolution
+_WINDOWS = 4  # of the last rows
 _LEVEL = 1  # of zlib: more makes noise hardly smaller
 _SUB = 1  # PNG's filter: each byte less the one a pixel before it
 _END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -54,6 +55,15 @@ class Texture:
         rows = (np.arange(top, top + height) % _SIDE)[:, None]
         window: Pixels = self._pixels[rows, np.arange(left, left + width) % _SIDE]
         return window
+
+    def cut_strip(self, rng: np.random.Generator, width: int, height: int) -> Pixels:
+        """Cut windows at random places, up to four side by side, of 16 columns and more each.
+
+        One window alone is equal to an earlier one by a chance of one in a million, four are not.
+        """
+        several = max(1, min(_WINDOWS, width // _ROWS))
+        widths = [_ROWS] * (several - 1) + [width - _ROWS * (several - 1)]
+        return np.concatenate([self.cut(rng, each, height) for each in widths], axis=1)
 
 
 def _make_layer(rng: np.random.Generator, amplitude: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -59,3 +59,9 @@ def test_without_pillow_jpeg_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match=r"JPEG needs the images extra: .*; or pass --image-format png"):
         noise_images.import_pillow()
+
+
+@loop_over(("width", "least"), [(64, 2000), (32, 2000), (16, 1980)])
+def test_last_rows_are_hardly_ever_equal(width: int, least: int) -> None:
+    rng = np.random.default_rng(3)
+    assert len({TEXTURE.cut_strip(rng, width, 1).tobytes() for _ in range(2000)}) >= least
