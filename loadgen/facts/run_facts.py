@@ -152,7 +152,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 _Time = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # a sum of two fits into 64 bits
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_REQUESTS)]
-_Turns = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TURNS)]
+_Turns = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_REQUESTS)]  # a recorded session may be long
 
 
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

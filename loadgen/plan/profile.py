@@ -238,6 +238,11 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return [row.name for row in _OF_SESSIONS if getattr(self, row.name) != row.default]
 
     @property
+    def sends_sessions(self) -> bool:
+        """Whether its keys say that sessions are sent; a file of conversations says so itself."""
+        return bool(self.own_session_keys) or self.trace_replay == "closed"
+
+    @property
     def delay_factor(self) -> float:
         """The factor on the recorded delays between turns."""
         known = _DELAY_FACTORS.get(self.turn_delays)

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from loadgen.base import files
 from loadgen.base.errors import Broken, UsageError, make_guarded
+from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion
 from loadgen.features import import_rows
@@ -255,6 +256,8 @@ def load(directory: Path) -> Result:
             raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
         ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
         facts, records = _read_facts(directory, ours), Records.load(directory / ARRIVALS)
+        if sum(facts.session_turns) > MOST_REQUESTS:
+            raise ValueError(f"its sessions have more than {MOST_REQUESTS:,} turns")
         if facts.session_turns:
             find_sessions(records, facts.session_turns)  # of which each request must be one
             facts.make_waits()  # of these sessions alone

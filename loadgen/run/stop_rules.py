@@ -155,7 +155,7 @@ def has_one_rate(profile: Profile) -> bool:
 
     That of a trace, a schedule, a ramp or bursts changes by itself; that of sessions is of their first turns.
     """
-    changes = profile.timed or profile.shaped or profile.own_session_keys
+    changes = profile.timed or profile.shaped or profile.sends_sessions
     return math.isfinite(profile.request_rate) and not changes
 
 

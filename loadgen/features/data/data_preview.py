@@ -159,7 +159,7 @@ def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
         yield (
             "agents",
             (
-                f"{roles} requests; {count_nouns(found['most_lanes'], 'connection')} a session at most; "
+                f"{roles} requests; {count_nouns(found['most_lanes'], 'line')} a session at most; "
                 f"{found['joins']:,} {'waits' if found['joins'] == 1 else 'wait'} for several"
             ),
         )
@@ -181,10 +181,14 @@ def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
     yield (
         "delays",
         (
-            f"{delays['count']:,} of {turns.begins[-1]:,} turns wait, {delays['mean_s']:.3g} s on "
-            f"average, {delays['most_s']:.3g} s at most, {delays['sum_s']:,.1f} s in all"
+            f"{delays['count']:,} of {turns.begins[-1]:,} turns wait, {_format_s(delays['mean_s'])} s on "
+            f"average, {_format_s(delays['most_s'])} s at most, {delays['sum_s']:,.1f} s in all"
         ),
     )
+
+
+def _format_s(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.3g}"
 
 
 def count_nouns(number: int, noun: str) -> str:

@@ -140,12 +140,19 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
 
 
 def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
-    """Sum the prompt tokens of later turns that the turn before had sent too, by usage."""
-    records, later = run.records, np.flatnonzero(~run.begins)
-    both = later[
-        records.ok[later] & (records.input_tokens[later] >= 0) & (records.input_tokens[later - 1] >= 0)
-    ]
-    return int(np.minimum(records.input_tokens[both - 1], records.input_tokens[both]).sum())
+    """Sum the prompt tokens of later turns that the turn before, of the same line, had sent too, by usage.
+
+    Of a trace that says which prompts share blocks, these at most.
+    """
+    records, waits = run.records, run.facts.make_waits()
+    lanes = np.zeros(len(records), np.int64) if waits is None else waits.lanes[records.index]
+    order = np.lexsort((lanes, sessions.session))  # the turns of a line stay in order
+    tokens = records.input_tokens[order]
+    both = np.diff(sessions.session[order]) == 0
+    both &= (np.diff(lanes[order]) == 0) & records.ok[order][1:] & (tokens[1:] >= 0) & (tokens[:-1] >= 0)
+    repeated = int(np.minimum(tokens[:-1], tokens[1:])[both].sum())
+    recorded = run.facts.data.reusable_tokens if run.facts.profile.trace else None
+    return repeated if recorded is None else min(repeated, recorded)
 
 
 @note(

@@ -107,7 +107,7 @@ def describe_critical_path(result: Result, options: ReportOptions) -> Iterator[s
     )
     finished = format_count(path.sessions, "finished session")
     yield (
-        f"critical path: {path.path_requests:.4g} of {path.requests:.4g} requests and "
+        f"critical path: {_format_mean(path.path_requests)} of {_format_mean(path.requests)} requests and "
         f"{path.session_s:.2f} s, means of {finished}: {shares}"
     )
     roles = ", ".join(f"{name} {_format_share(seconds, path)}" for name, seconds in path.role_s.items())
@@ -135,8 +135,11 @@ def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
     if (sessions := result.derive(summarize_sessions)) is not None:
         facts, held = result.facts, sessions.figures.mean_in_flight
         of = "" if facts.held_concurrency is None else f" of {facts.held_concurrency}"
-        requests = f"{result.whole.mean_concurrency:.2f} requests in flight"
-        yield f"concurrency: {held:.2f} sessions on average{of}, {requests} (the others between two turns)"
+        most = facts.profile.max_requests
+        limit = "" if most is None else f" of {most} at most (--max-requests)"
+        rest = "" if facts.session_waits else " (the others between two turns)"
+        requests = f"{result.whole.mean_concurrency:.2f} requests in flight{limit}"
+        yield f"concurrency: {held:.2f} sessions on average{of}, {requests}{rest}"
 
 
 def _describe_counts(result: Result, figures: SessionFigures) -> str:
@@ -150,7 +153,8 @@ def _describe_counts(result: Result, figures: SessionFigures) -> str:
     line = f"sessions: {', '.join(parts)}"
     if figures.mean_turns is None:
         return line
-    return f"{line}; {figures.mean_turns:.4g} turns on average, {figures.least_turns} to {figures.most_turns}"
+    mean = _format_mean(figures.mean_turns)
+    return f"{line}; {mean} turns on average, {figures.least_turns} to {figures.most_turns}"
 
 
 def _describe_pace(result: Result) -> str:
@@ -206,7 +210,7 @@ def _format_share(seconds: float, path: CriticalPath) -> str:
 def _make_cells(row: TurnFigures) -> tuple[str, ...]:
     """Return a row's cells of the table by turn; `-` for what is not known."""
     return (
-        row.name,
+        row.name if len(row.name) <= -_WIDTHS[0] else f"≤{row.last}",
         *_make_first_cells(row),
         format_cell_ms(row.median_ttft_ms),
         format_cell_ms(row.p99_ttft_ms),
@@ -232,6 +236,11 @@ def _make_first_cells(row: PartFigures) -> tuple[str, ...]:
         _format_tokens(row.mean_output_tokens),
         format_cell_ms(row.mean_ttft_ms),
     )
+
+
+def _format_mean(mean: float) -> str:
+    """Format a mean number of turns or requests: 8.429, or 10,100."""
+    return f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}"
 
 
 def _format_tokens(mean: float | None) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from builders.made_cases import START_NS
 from builders.made_runs import MS, keep
-from builders.made_sessions import OUTPUT, TTFT_MS, TURN_MS, made, turn_of
+from builders.made_sessions import ADDED, OUTPUT, TTFT_MS, TURN_MS, judged, made, turn_of
 from loadgen.base.structs import replace
 from loadgen.features.export import request_rows
 from loadgen.features.sessions.critical_path import (
@@ -20,6 +20,7 @@ from loadgen.features.sessions.critical_path import (
     mark_critical_requests,
     measure_critical_path,
 )
+from loadgen.features.sessions.session_checks import session_forgotten
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.features.sessions.turn_figures import divide_by_branch
 from loadgen.plan.planned_requests import WaitFacts
@@ -175,3 +176,25 @@ def test_the_table_of_branches_has_80_columns() -> None:
     assert max(map(len, shown[begin : begin + 3])) <= 80
     assert shown[begin + 1].split()[:3] == ["main", "2", "0"]
     assert int(shown[begin + 1].split()[5]) == OUTPUT
+
+
+def test_concurrency_names_the_limit_of_requests() -> None:
+    rows = send_tree(BEFORE, DELAYS_MS, (0,) * 6, (0,) * 6)
+    waits = make_agents().facts.session_waits
+    limited = made(
+        [len(BEFORE)], rows, 1, session_waits=waits, keys={"max_requests": 3, "dataset_path": "a.jsonl"}
+    )
+    shown = report.render_report(limited)
+    assert "1.04 requests in flight of 3 at most\n  (--max-requests)\n" in shown
+    assert "between two turns" not in shown
+
+
+def test_a_branch_forgets_only_what_its_own_line_sent() -> None:
+    rows = [replace(row, cached_tokens=0) for row in send_tree(BEFORE, DELAYS_MS, (0,) * 6, (0,) * 6)]
+    run = judged([len(BEFORE)], rows, session_waits=make_agents().facts.session_waits)
+    found = session_forgotten.find(run)
+    # The main line's second request, and the first sub-agent's.
+    assert found is not None
+    assert found.startswith(
+        f"of {ADDED + 2 * ADDED} prompt tokens that sessions had sent in their turn before"
+    )

@@ -12,6 +12,7 @@ from builders.loops import loop_over
 from builders.made_runs import keep
 from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of
 from builders.shard_runs import divided, named, part
+from loadgen.base import parsing
 from loadgen.base.structs import replace
 from loadgen.features.export import request_rows
 from loadgen.features.sessions import session_figures, turn_figures
@@ -53,6 +54,20 @@ def test_later_turns_share_rows_by_powers_of_two() -> None:
     assert [(row.name, row.requests) for row in whole.derive(turn_figures.divide_by_turn)] == [
         ("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5–8", 4), ("9–16", 8), ("17–32", 16), ("33–64", 8),
     ]  # fmt: skip
+
+
+def test_a_session_may_have_more_turns_than_one_made_here(tmp_path: Path) -> None:
+    count = parsing.MOST_TURNS + 1
+    whole = keep(made([count], rows_of([count], slots=1), slots=1), tmp_path)
+    shown = report.render_report(run_directory.load(whole))
+    assert f"; {count:,} turns on average, {count} to {count}" in shown
+    table = shown[shown.index("\nTurn ") :].split("\nconcurrency")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    assert [line.split()[:2] for line in table[-3:]] == [
+        ["≤4096", "2048"],
+        ["≤8192", "4096"],
+        ["≤16384", "1809"],
+    ]
 
 
 def test_what_usage_does_not_report_is_not_known() -> None:

@@ -154,7 +154,7 @@ def test_waits_of_a_session_are_those_of_its_own_times() -> None:
 def test_a_preview_shows_agents_and_the_time_of_tools(tmp_path: Path) -> None:
     shown = PlanPreview(planned(WEKA_AGENTS))
     text = " ".join(" ".join(shown.lines()).split())
-    assert "agents main 9, explore 8, plan 2, general-purpose 2 requests; 6 connections a session" in text
+    assert "agents main 9, explore 8, plan 2, general-purpose 2 requests; 6 lines a session" in text
     assert shown.json()["agents"]["depths"] == {"0": 9, "1": 10, "2": 2}
     assert shown.json()["agents"]["tools_s"] is None
     chain = PlanPreview(planned(TRACELAB))

@@ -268,7 +268,7 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
     limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()
     if not limited and (count := count_requests(workload)) is not None:
-        workload = build({**keys, "num_sessions" if workload.own_session_keys else "num_prompts": count})
+        workload = build({**keys, "num_sessions" if workload.sends_sessions else "num_prompts": count})
     return workload
 
 

@@ -93,6 +93,7 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
         (concurrency("1,8"), {"turns": 4}, [(None, 50), (None, 80)]),
         (rate("0.05,10"), {"turns": 4}, [(None, 50), (None, 600)]),
         (concurrency("1,8"), {"turns": 4, "num_sessions": 7}, [(None, 7), (None, 7)]),
+        (concurrency("1,8"), {"trace": "a.jsonl", "trace_replay": "closed"}, [(None, 50), (None, 80)]),
         (concurrency("1,8"), {"turns": 4, "num_prompts": 7}, [(7, None), (7, None)]),
         (concurrency("1,8"), {"turns": 4, "duration": 30.0}, [(None, None), (None, None)]),
     ],
