@@ -13,6 +13,7 @@ from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
 from loadgen.features.export import request_rows
+from loadgen.features.images import image_album, noise_images
 from loadgen.features.launch import launched_server
 from loadgen.features.quality.greedy import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
@@ -112,6 +113,10 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"**Over {100 * roofline_settings.TOLERANCE:g} %**",
         f"**Under {100 * roofline_settings.SLOW:g} %**",
         f"less than {roofline_settings.LEAST_MS:g} ms at best",
+    ),
+    "images.md": (
+        f"(quality {noise_images.QUALITY}, the `images` extra: Pillow)",
+        f"At most {image_album.MOST_HEADS} images, and {image_album._MOST_HEAD_BYTES >> 20} MiB",
     ),
     "speculation.md": (
         f"agree with theirs: by {100 * speculation_checks.APART:.0f} % of the tokens",
