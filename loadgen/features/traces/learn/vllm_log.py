@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+import msgspec
 
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
@@ -41,7 +43,7 @@ _MARKS = ("Received request ", " details: prompt", "Generated response ", "borte
 _ABORTED = re.compile(r"\] (?:Aborted request(?:\(s\))? (\S+?)\.?|Request (\S+) aborted\.)$")
 _PARAMS = re.compile(r"(?:^|, |\d\] )(?:sampling_)?params: SamplingParams\(")
 _NUMBER = re.compile(rf"\b({'|'.join((*SAMPLING, 'max_tokens'))})=(-?\d[\d.e+-]*)(?=[,)])")
-_MOST_ID = 2**31 - 1
+_DECODE_IDS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0, lt=2**31)]]).decode
 _IDS = re.compile(r"(?:^|token_ids: )\[([\d, ]*)\]")
 _FINISHED = re.compile(r", finish_reason: (\w+)$")
 _LITERAL = re.compile(r"""'(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+\"""")
@@ -164,9 +166,10 @@ def _read_call(
     is_whole = rest.startswith("prompt: ")
     if is_whole:
         text, rest = _split_literal(rest.removeprefix("prompt: "))
-    rest = _LITERAL.sub("''", rest)  # stop strings and schemas, which may hold anything
+    head, mark, after = rest.rpartition(", prompt_token_ids: ")
     if is_whole:
-        ids = _read_ids(rest)
+        ids = _read_ids(f"{mark}{after}")
+    rest = _LITERAL.sub("''", head or rest)  # stop strings and schemas, which may hold anything
     begin = _PARAMS.search(rest)
     if begin is None:
         return SkippedRow(_NO_ANSWER)
@@ -203,9 +206,8 @@ def _read_ids(text: str) -> list[int] | None:
     if found is None or not found[1]:
         return None
     try:
-        ids = [int(part) for part in found[1].split(",")]
-    except ValueError:
+        return _DECODE_IDS(f"[{found[1]}]")
+    except msgspec.ValidationError:
+        raise ValueFault("has a token id of more than 32 bits") from None
+    except msgspec.DecodeError:
         raise ValueFault("has token ids that are no numbers: is the line cut?") from None
-    if max(ids) > _MOST_ID:
-        raise ValueFault("has a token id of more than 32 bits")
-    return ids
