@@ -229,10 +229,10 @@ class Lines:
                 yield piece[row_begin:row_end]
             begin = end
 
-    def decode_rows(self, kind: type[T]) -> Iterator[T]:
-        """Yield every row decoded from JSON as `kind`; raises UsageError that names a wrong row."""
+    def decode_rows(self, kind: type[T], begin: int = 0) -> Iterator[T]:
+        """Yield all rows from `begin` on, decoded from JSON as `kind`; raises UsageError for a wrong row."""
         decode = msgspec.json.Decoder(kind).decode
-        for i, row in enumerate(self.read_rows()):
+        for i, row in enumerate(self.read_span(begin, len(self)), begin):
             try:
                 yield decode(row)
             except NOT_JSON as error:

@@ -17,9 +17,6 @@ from loadgen.plan.profile import Profile
 from loadgen.settings.load_settings import LEAST_RATE_PER_S
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
-_FINEST_GRID_NS = 1_000_000  # a millisecond is the unit of many traces
-_OFF = 0.01  # of the step
-_ENOUGH_INSTANTS = 16  # fewer may have a step in common by chance
 
 
 class ArrivalProcess(Protocol):
@@ -110,21 +107,3 @@ def make_process(profile: Profile, count: int) -> ArrivalProcess:
     (feature,) = import_rows("shapes")
     process: ArrivalProcess = feature.make_process(profile, count)
     return process
-
-
-def find_grid_ns(at_ns: Int64) -> int:
-    """Find the step, over a millisecond, of which ascending times are multiples; 0: none, or too few times.
-
-    Each may be off by a hundredth of the step: Mooncake's steps of 3 s are off by up to 3 ms.
-    """
-    instants = at_ns[np.diff(at_ns, prepend=at_ns[:1] - 1) > 0]  # np.unique takes 14 s for 10⁷
-    gaps = np.diff(instants)
-    if len(instants) < _ENOUGH_INSTANTS:
-        return 0
-    after = instants - instants[0]
-    step = float(after[-1]) / float(np.rint(gaps / gaps.min()).sum())
-    off = np.abs(after - np.rint(after / step) * step)
-    if off.max() > step * _OFF:
-        return 0
-    rounded = round(step / _FINEST_GRID_NS) * _FINEST_GRID_NS
-    return rounded if rounded > _FINEST_GRID_NS else 0

@@ -33,7 +33,6 @@ Answer = Any
 _EMPTY = (b"", b"null", b"false", b"[]")
 _ROLE = b'"role"'  # a message of another API, and no error
 _NO_MESSAGE = "an error without a message"
-_NO_IDS = "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
 
 
@@ -501,6 +500,13 @@ class Dialect(msgspec.Struct, frozen=True):
             yield from kinds
 
 
+def check_text(prompt: list[int] | str, api: str) -> str:
+    """Return a prompt that is text; raises UsageError for token ids, which the API does not take."""
+    if isinstance(prompt, str):
+        return prompt
+    raise UsageError(f"{api} takes text, not token ids: use --prompt-format words, or /v1/completions")
+
+
 def _split_lines(cut: bytes) -> list[bytes]:
     """Split bytes cut out of a response into lines, dropping chunk sizes."""
     return _CHUNK_SEAM.sub(b"", cut).splitlines()
@@ -543,9 +549,7 @@ class Chat(_OpenAI, frozen=True):
     _messages: ClassVar = msgspec.json.Decoder(ChatMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        if not isinstance(prompt, str):
-            raise UsageError(_NO_IDS)
-        messages = [{"role": "user", "content": prompt}]
+        messages = [{"role": "user", "content": check_text(prompt, "the chat API")}]
         return {"model": model, "messages": messages, self.limit_field: output_tokens}
 
 

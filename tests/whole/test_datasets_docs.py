@@ -72,7 +72,7 @@ def test_the_documented_hash_makes_the_blocks_that_are_sent() -> None:
     assert callable(block)
     allowed = np.arange(1000, 5000)
     for hash_id, seed in ((0, 0), (1, 0), (46, 7), (2**63 - 1, 2**64 - 1)):
-        made = trace_blocks.make_block_ids(np.array([hash_id]), seed, 16, allowed)
+        made = allowed[trace_blocks.make_block_places(np.array([hash_id]), seed, 16, len(allowed))]
         assert made.tolist() == block(hash_id, seed, 16, allowed.tolist())
 
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.text import clean_line, wrap_text
+from loadgen.base.text import clean_line, label_lines, wrap_text
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import LengthFacts, Turns
 from loadgen.plan.request_sources import TRACES
 
-_LABEL = 14  # columns
 _EXAMPLE_LETTERS = 300
 
 
@@ -45,9 +44,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
 
     def lines(self) -> Iterator[str]:
         """Yield the preview in lines of 80 columns."""
-        for label, text in self._list_parts():
-            first, *more = wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
-            yield from (first, *more)
+        yield from label_lines(self._list_parts())
         yield "example"
         yield from wrap_text(f"  {_show_first_body(self.made)}", "  ", break_words=True)
 

@@ -58,7 +58,7 @@ def _count_text(session: Session, made: Plan, index: int, display: Display) -> i
     """Return the server's count of a request's prompt without images; raises MeasureError if it has none."""
     requests = made.requests
     assert isinstance(requests, ImageRequests)
-    text = requests.text_request(index, made.dialect, made.model)
+    text = requests.own.request(index, made.dialect, made.model)
     fields = {name: value for name, value in made.fields.items() if name != "min_tokens"}
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(merge_fields(text, fields)))
     body |= {name: 1 for name in _LIMITS if name in body}

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 class ImageRequests:
     """Requests of another source, to whose last message the images of each are added, after its text.
 
-    `counts` are the images of each request, int64[requests]; with a server, images are sent as its URLs.
+    `own` are those of the source, `counts` the images of each, int64[requests]. With a server, images are
+    sent as its URLs.
     """
 
     def __init__(self, own: Requests, album: Album, counts: Int64, server: ImageServer | None) -> None:
-        self._own, self._album, self._server = own, album, server
+        self.own, self._album, self._server = own, album, server
         self._counts, self._before = counts, np.cumsum(counts) - counts
         self.format, self.input_lens, self.output_lens = own.format, own.input_lens, own.output_lens
         self.features = {**getattr(own, "features", {}), "images": int(np.argmax(counts > 0))}
@@ -32,11 +33,11 @@ class ImageRequests:
         """Return what else the requests of the source have, as the file's rows."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._own, name)
+        return getattr(self.own, name)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the fields of request i, with its images."""
-        fields = self._own.request(i, dialect, model)
+        fields = self.own.request(i, dialect, model)
         if not self._counts[i]:
             return fields
         messages = fields["messages"]
@@ -49,13 +50,9 @@ class ImageRequests:
         parts += [self._make_part(image) for image in range(first, first + int(self._counts[i]))]
         return {**fields, "messages": [*before, {**last, "content": parts}]}
 
-    def text_request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Make the fields of request i without its images."""
-        return self._own.request(i, dialect, model)
-
     def digest(self) -> str:
         """Return a hash of the source's requests, of how many images each has, and of all images' parts."""
-        contents = (self._own.digest().encode(), self._album.digest().encode())
+        contents = (self.own.digest().encode(), self._album.digest().encode())
         return fingerprint("images", (self._counts,), contents)
 
     def _make_part(self, image: int) -> dict[str, Any]:

@@ -33,7 +33,6 @@ _LEVEL = 1  # of zlib: more makes noise hardly smaller
 _SUB = 1  # PNG's filter: each byte less the one a pixel before it
 _END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _START_OF_SCAN = b"\xff\xda"
-_END_OF_IMAGE = b"\xff\xd9"
 
 
 class Texture:

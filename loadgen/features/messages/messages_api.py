@@ -21,6 +21,7 @@ from loadgen.wire.openai import (
     Message,
     PromptDetails,
     Usage,
+    check_text,
 )
 
 # OpenAI's finish reasons for Anthropic's; others keep their name.
@@ -154,9 +155,7 @@ class Messages(Dialect, frozen=True):
     _begun: ClassVar = msgspec.json.Decoder(BegunMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        if not isinstance(prompt, str):
-            raise UsageError(f"{self.path} takes text, not token ids: use --prompt-format words")
-        messages = [{"role": "user", "content": prompt}]
+        messages = [{"role": "user", "content": check_text(prompt, self.path)}]
         return {"model": model, "max_tokens": output_tokens, "messages": messages}
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from loadgen.wire.openai import (
     Message,
     PromptDetails,
     Usage,
+    check_text,
 )
 
 # Events with what the model wrote, by the field of a chat's delta. Those that end in `.done` repeat them.
@@ -194,11 +195,8 @@ class Responses(Dialect, frozen=True):
     _events: ClassVar = msgspec.json.Decoder(Event)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        if not isinstance(prompt, str):
-            raise UsageError(
-                "/v1/responses takes text, not token ids: use --prompt-format words, or /v1/completions"
-            )
-        return {"model": model, "input": prompt, self.limit_field: output_tokens + self.spare_tokens}
+        text = check_text(prompt, self.path)
+        return {"model": model, "input": text, self.limit_field: output_tokens + self.spare_tokens}
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         """Make the shared fields; log-probabilities have other names. Raises UsageError for running usage."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.plan.planned_requests import Waits, make_waits
@@ -268,14 +269,10 @@ def reorder_waits(waits: Waits, order: Int64) -> Waits:
 
     `order` is int64[requests], the earlier index of each.
     """
-    counts = np.diff(waits.starts)[order]
-    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    at = np.arange(starts[-1]) + np.repeat(waits.starts[order] - starts[:-1], counts)
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
-    tool_ns = None if waits.tool_ns is None else waits.tool_ns[order]
-    lanes, depths, roles = waits.lanes[order], waits.depths[order], waits.roles[order]
-    return Waits(starts, places[waits.before[at]], lanes, depths, roles, waits.role_names, tool_ns)
+    chosen = waits.choose(order, np.zeros(len(order), np.int64))
+    return replace(chosen, before=places[chosen.before])
 
 
 def measure_union_ns(spans_ns: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> int:

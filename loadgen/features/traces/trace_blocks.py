@@ -24,17 +24,11 @@ _GOLDEN = 0x9E37_79B9_7F4A_7C15
 _WORD = 2**64
 
 
-def make_block_ids(ids: Int64, seed: int, block: int, allowed: Int64) -> Int64:
-    """Make the token ids of the blocks with these hashes, int64[len(ids) × block].
-
-    `seed` counts modulo 2⁶⁴; `allowed` are the token ids to choose from, fewer than 2³² of them.
-    """
-    tokens: Int64 = allowed[make_block_places(ids, seed, block, len(allowed))]
-    return tokens
-
-
 def make_block_places(ids: Int64, seed: int, block: int, count: int) -> Int64:
-    """Make the tokens of blocks as indices below `count`, int64[len(ids) × block]."""
+    """Make the tokens of the blocks with these hashes, as indices below `count`, int64[len(ids) × block].
+
+    `seed` counts modulo 2⁶⁴; `count` is less than 2³².
+    """
     start = np.array([(seed + _GOLDEN) % _WORD], np.uint64)
     states = mix_words(ids.astype(np.int64).view(np.uint64) + mix_words(start))
     steps = np.arange(1, block + 1, dtype=np.uint64) * np.uint64(_GOLDEN)

@@ -11,7 +11,6 @@ main line and i for the one below agent `parents[i - 1]`. `cancelled`: its clien
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -97,7 +96,7 @@ def read_workload(path: str, flag: str) -> TraceRows:
     lines = Lines.open(path, flag)
     head = read_head(lines)
     columns = _Columns()
-    for i, session in _read_sessions(lines):
+    for i, session in enumerate(lines.decode_rows(WorkloadSession, 1), 1):
         if why := columns.add(session, lines.number(i)):
             raise lines.refusal(i, why)
     if not columns.numbers:
@@ -142,16 +141,6 @@ def read_head(lines: Lines) -> WorkloadHead:
         return msgspec.json.decode(row, type=WorkloadHead)
     except NOT_JSON as error:
         raise lines.refusal(0, f"is no head of a workload: {explain_json(row, error)}") from None
-
-
-def _read_sessions(lines: Lines) -> Iterator[tuple[int, WorkloadSession]]:
-    """Yield (row, session) of all rows below the head; raises UsageError."""
-    decode = msgspec.json.Decoder(WorkloadSession).decode
-    for i, row in enumerate(lines.read_span(1, len(lines)), 1):
-        try:
-            yield i, decode(row)
-        except NOT_JSON as error:
-            raise lines.refusal(i, explain_json(row, error)) from None
 
 
 class _Columns:

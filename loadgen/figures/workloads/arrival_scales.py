@@ -7,7 +7,6 @@ import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.plan.arrival import find_grid_ns
 
 # Of windows; a name each, for tables and axes.
 SCALES_NS = {
@@ -20,6 +19,9 @@ SCALES_NS = {
     "10 min": 600 * SECOND_NS,
     "1 h": 3600 * SECOND_NS,
 }
+_FINEST_GRID_NS = MS_NS  # which is the unit of many traces
+_OFF = 0.01  # of the step
+_ENOUGH_INSTANTS = 16  # fewer may have a step in common by chance
 _LEAST_WINDOWS = 30  # a Poisson process' index is then 1 ± 0.26 (one standard deviation)
 
 
@@ -97,3 +99,21 @@ def count_arrivals(times_ns: Int64, bins: int) -> tuple[Float64, Float64]:
     width_s = span_ns / bins / SECOND_NS
     rates: Float64 = counts / width_s
     return np.arange(bins, dtype=np.float64) * width_s, rates
+
+
+def find_grid_ns(at_ns: Int64) -> int:
+    """Find the step, over a millisecond, of which ascending times are multiples; 0: none, or too few times.
+
+    Each may be off by a hundredth of the step: Mooncake's steps of 3 s are off by up to 3 ms.
+    """
+    instants = at_ns[np.diff(at_ns, prepend=at_ns[:1] - 1) > 0]  # np.unique takes 14 s for 10⁷
+    gaps = np.diff(instants)
+    if len(instants) < _ENOUGH_INSTANTS:
+        return 0
+    after = instants - instants[0]
+    step = float(after[-1]) / float(np.rint(gaps / gaps.min()).sum())
+    off = np.abs(after - np.rint(after / step) * step)
+    if off.max() > step * _OFF:
+        return 0
+    rounded = round(step / _FINEST_GRID_NS) * _FINEST_GRID_NS
+    return rounded if rounded > _FINEST_GRID_NS else 0

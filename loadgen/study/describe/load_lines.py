@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.base.text import clean_line, wrap_text
+from loadgen.base.text import clean_line, label_lines
 from loadgen.features.data.data_preview import count_nouns, describe_lengths
 from loadgen.figures.workloads.arrival_scales import ArrivalFigures
 from loadgen.figures.workloads.fidelity import WorkloadFigures, format_value
 from loadgen.figures.workloads.reuse_distances import ReuseFigures
 from loadgen.figures.workloads.session_shape import SessionShape
 
-_LABEL = 14  # columns
 _PARTS = (0.5, 0.9)  # of what is reused, for which sizes are named
 
 
 def render_load(found: WorkloadFigures) -> str:
     """Render the figures of a workload as lines of 80 columns, a label before each."""
-    lines: list[str] = []
-    for label, text in list_parts(found):
-        lines += wrap_text(f"{label:<{_LABEL}}{clean_line(text)}", " " * _LABEL)
-    return "\n".join(lines)
+    return "\n".join(label_lines((label, clean_line(text)) for label, text in list_parts(found)))
 
 
 def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:

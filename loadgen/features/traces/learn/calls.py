@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -70,7 +70,6 @@ class SkippedRow(msgspec.Struct):
 
 Found = Call | CallEnd | SkippedRow
 Rows = Iterator[tuple[int, Found]]  # with the number of the row that it stands in
-Refuse = Callable[[str], Exception]
 
 
 class ValueFault(ValueError):

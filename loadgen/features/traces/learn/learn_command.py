@@ -18,7 +18,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.text import format_count, format_json, wrap_text
+from loadgen.base.text import format_count, format_json, label_lines
 from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
 from loadgen.features.traces.learn.learned_columns import LearnedColumns, make_log_columns
@@ -227,10 +227,7 @@ def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Ite
         rows.append(("scale", f"{head.scale:g} times the log's sessions"))
     rows += [("left out", f"{count:,} rows: {why}") for why, count in head.left_out.items()]
     rows += [("note", note) for note in head.notes]
-    for label, text in rows:
-        first, *rest = wrap_text(text, "", 66)
-        yield f"{label:<14}{first}"
-        yield from (f"{'':<14}{line}" for line in rest)
+    yield from label_lines(rows)
     if fidelity is not None:
         yield ""
         yield from fidelity.lines("log", "workload")
