@@ -171,21 +171,26 @@ class Adapter(msgspec.Struct, frozen=True):
     def _check_history(self, made: Plan) -> None:
         """Raise MeasureError if the server does not keep an answer for the turn after it.
 
-        Two small requests find out. Nothing is known if the first one fails, which the warm-up explains.
+        Two small requests find out: the answer to the first one must have what the second one needs of it.
+        Nothing is known if the first one fails, which the warm-up explains.
         """
         trial, limit_s = _make_trial(made, TrialBodies(made)), _choose_limit_s(made)
+        fix = f"{made.dialect.history_needs}, or pass --assistant live"
         body = {**trial.payload(0), "stream": False}
         answer = control.send_request(self.access, trial.path, body, limit_s)
         try:
-            state = made.dialect.read_state(join_lines(answer.body)) if answer.status == 200 else None
+            lines = join_lines(answer.body)
+            if answer.status != 200 or any(each.error for each in made.dialect.read_messages(lines)):
+                return
+            state = made.dialect.read_state(lines)
         except untrusted.NOT_JSON:
-            state = None
-        if state is None:
             return
+        if state is None:
+            url = self.access.shown_url + trial.path.partition("?")[0]
+            raise MeasureError(f"{url} keeps no history of sessions (its answer has no id): {fix}")
         body = made.dialect.continue_request(body, state)
         answer = control.send_request(self.access, trial.path, body, limit_s)
         if answer.status != 200:
-            fix = f"{made.dialect.history_needs}, or pass --assistant live"
             raise self._make_error(trial, "keeps no history of sessions", answer, fix)
 
     def _learn(self, made: Plan, unnamed: bool = False) -> Adaptation:

@@ -19,6 +19,8 @@ from loadgen.server.exchange import ControlAnswer, ServerAddress
 KEPT = ControlAnswer("/", 200, b'{"id":"resp_1","object":"response","status":"completed","output":[]}')
 FORGOTTEN = ControlAnswer("/", 404, b'{"error":{"message":"Response with id \'resp_1\' not found."}}')
 FAILED = ControlAnswer("/", 500, b"Internal Server Error")
+NAMELESS = ControlAnswer("/", 200, b'{"id":null,"object":"response","status":"completed","output":[]}')
+IN_BAND = ControlAnswer("/", 200, b'{"error":{"message":"overloaded"}}')
 ODD = ControlAnswer("/", 200, b"<html>")
 TALKS = {
     "turns": 2,
@@ -60,7 +62,7 @@ def test_the_second_request_names_the_answer_to_the_first(monkeypatch: pytest.Mo
     assert second == {**first, "previous_response_id": "resp_1"}
 
 
-@pytest.mark.parametrize("answer", [FAILED, ODD])
+@pytest.mark.parametrize("answer", [FAILED, ODD, IN_BAND])
 def test_a_request_that_fails_shows_nothing(answer: ControlAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(warm_up(made(), [answer], monkeypatch)) == 1
 
@@ -73,6 +75,13 @@ def test_a_server_that_forgets_is_named_with_the_way_to_have_it_keep(monkeypatch
         "start vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store, or pass "
         "--assistant live"
     )
+
+
+def test_an_answer_without_an_id_is_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        MeasureError, match=r"keeps no history of sessions \(its answer has no id\): start vLLM"
+    ):
+        warm_up(made(), [NAMELESS], monkeypatch)
 
 
 def test_other_sessions_need_no_such_request(monkeypatch: pytest.MonkeyPatch) -> None:
