@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from loadgen.figures.workloads.session_shape import (
     measure_sessions,
 )
 
+T = TypeVar("T")
 _LABEL, _CELL = 34, 14  # columns of a line
 _SAME_RATE = 0.02  # two rates that differ by less are one
 
@@ -141,106 +143,103 @@ def compare_measured(
     first: tuple[LoadColumns, WorkloadFigures], second: tuple[LoadColumns, WorkloadFigures]
 ) -> Fidelity:
     """Compare two workloads whose figures are measured already; figures that neither has are left out."""
-    (own, one), (other, two) = first, second
+    loads, both = (first[0], second[0]), (first[1], second[1])
     figures = [
-        _compare_ratio("requests", one.requests, two.requests),
-        *_compare_arrivals(own, one.arrivals, other, two.arrivals),
-        *_compare_lengths(own, one.lengths, other, two.lengths),
-        *_compare_reuse(one.reuse, two.reuse),
-        *_compare_sessions(own, one.sessions, other, two.sessions),
+        _compare_ratio("requests", both, lambda own: own.requests),
+        *_compare_arrivals(loads, [own.arrivals for own in both]),
+        *_compare_lengths(loads, [own.lengths for own in both]),
+        *_compare_reuse([own.reuse for own in both]),
+        *_compare_sessions(loads, [own.sessions for own in both]),
     ]
     kept = tuple(
         figure for figure in figures if (figure.first, figure.second, figure.apart) != (None, None, None)
     )
-    return Fidelity(one.name, two.name, kept, tuple(_list_remarks(one, two)))
+    return Fidelity(both[0].name, both[1].name, kept, tuple(_list_remarks(*both)))
 
 
-def _compare_ratio(label: str, first: float | None, second: float | None) -> FidelityFigure:
-    ratio = second / first if first and second is not None else None
-    return FidelityFigure(label, first, second, Measure.RATIO, ratio)
-
-
-def _compare_difference(
-    label: str, values: Sequence[float | None], measure: Measure = Measure.DIFFERENCE
+def _compare(
+    label: str, both: Sequence[T | None], find: Callable[[T], float | None], measure: Measure
 ) -> FidelityFigure:
-    first, second = values
-    apart = second - first if first is not None and second is not None else None
+    """Compare what `find` returns of each of two workloads; None: one has none."""
+    first, second = (None if own is None else find(own) for own in both)
+    apart = None
+    if first is not None and second is not None:
+        is_ratio = measure is Measure.RATIO
+        apart = second - first if not is_ratio else second / first if first else None
     return FidelityFigure(label, first, second, measure, apart)
 
 
-def _compare_samples(label: str, first: NDArray[Any], second: NDArray[Any]) -> FidelityFigure:
-    return FidelityFigure(label, None, None, Measure.DISTANCE, find_ks_distance(first, second))
+def _compare_ratio(label: str, both: Sequence[T | None], find: Callable[[T], float | None]) -> FidelityFigure:
+    return _compare(label, both, find, Measure.RATIO)
+
+
+def _compare_samples(label: str, samples: Iterable[NDArray[Any]]) -> FidelityFigure:
+    return FidelityFigure(label, None, None, Measure.DISTANCE, find_ks_distance(*samples))
 
 
 def _compare_arrivals(
-    own: LoadColumns, first: ArrivalFigures | None, other: LoadColumns, second: ArrivalFigures | None
+    loads: Sequence[LoadColumns], both: Sequence[ArrivalFigures | None]
 ) -> Iterator[FidelityFigure]:
     """Yield rate, gaps as they are and over their mean, and the dispersion at each scale of either."""
-    pairs = ((first, own), (second, other))
-    rates = [None if each is None else each.rate_per_s for each, _ in pairs]
-    yield _compare_ratio("requests/s", *rates)
-    yield _compare_ratio("gaps, CV", *(None if each is None else each.gap_cv for each, _ in pairs))
-    gaps = [load.find_gaps_ns() for _, load in pairs]
-    yield _compare_samples("gaps", *gaps)
+    yield _compare_ratio("requests/s", both, lambda own: own.rate_per_s)
+    yield _compare_ratio("gaps, CV", both, lambda own: own.gap_cv)
+    gaps = [load.find_gaps_ns() for load in loads]
+    yield _compare_samples("gaps", gaps)
     if all(column.any() for column in gaps):
-        yield _compare_samples("gaps / their mean", *(column / column.mean() for column in gaps))
-    measured = {scale.window for each, _ in pairs if each is not None for scale in each.scales}
+        yield _compare_samples("gaps / their mean", [column / column.mean() for column in gaps])
+    measured = {scale.window for own in both if own is not None for scale in own.scales}
     for window in (window for window in SCALES_NS if window in measured):
-        indices = [None if each is None else each.find_index(window) for each, _ in pairs]
-        yield _compare_ratio(f"dispersion over {window}", *indices)
+        yield _compare_ratio(
+            f"dispersion over {window}", both, partial(ArrivalFigures.find_index, window=window)
+        )
 
 
-def _compare_lengths(
-    own: LoadColumns, first: JointLengths, other: LoadColumns, second: JointLengths
-) -> Iterator[FidelityFigure]:
+def _compare_lengths(loads: Sequence[LoadColumns], both: Sequence[JointLengths]) -> Iterator[FidelityFigure]:
     """Yield the mean and the distribution of prompts and answers, and how their ranks go along."""
     for name, facts, columns in (
-        ("prompt", (first.input, second.input), (own.input_lens, other.input_lens)),
-        ("answer", (first.output, second.output), (own.output_lens, other.output_lens)),
+        ("prompt", [own.input for own in both], [load.input_lens for load in loads]),
+        ("answer", [own.output for own in both], [load.output_lens for load in loads]),
     ):
-        yield _compare_ratio(f"{name} tokens, mean", *(None if each is None else each.mean for each in facts))
-        yield _compare_samples(f"{name} tokens", *(lens[lens > 0] for lens in columns))
-    correlations = (first.rank_correlation, second.rank_correlation)
-    yield _compare_difference("rank correlation of the two", correlations)
+        yield _compare_ratio(f"{name} tokens, mean", facts, lambda own: own.mean)
+        yield _compare_samples(f"{name} tokens", [lens[lens > 0] for lens in columns])
+    yield _compare("rank correlation of the two", both, lambda own: own.rank_correlation, Measure.DIFFERENCE)
 
 
-def _compare_reuse(first: ReuseFigures | None, second: ReuseFigures | None) -> Iterator[FidelityFigure]:
+def _compare_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigure]:
     """Yield the reuse of caches without a limit and of the size at which the shares differ most."""
-    shares = [None if each is None else 100 * each.share for each in (first, second)]
-    yield _compare_difference("prefix reuse (%)", shares, Measure.POINTS)
-    if first is not None and second is not None:
-        sizes = max(first.sizes, second.sizes, key=len)
-        own, other = (
-            np.array([100 * each.find_share(size) for size in sizes.tolist()]) for each in (first, second)
-        )
-        at = int(np.abs(other - own).argmax())
-        label = f"in a cache of {sizes[at]:,.0f} tokens"
-        yield _compare_difference(label, (float(own[at]), float(other[at])), Measure.POINTS)
-    distances = [
-        None if each is None or not each.distances else each.distances[1] for each in (first, second)
-    ]
-    yield _compare_ratio("tokens between two uses, P50", *distances)
-    gaps_s = [None if each is None or not each.gaps_s else each.gaps_s[1] for each in (first, second)]
-    yield _compare_ratio("seconds between two uses, P50", *gaps_s)
+    yield _compare("prefix reuse (%)", both, lambda own: 100 * own.share, Measure.POINTS)
+    known = [own for own in both if own is not None]
+    if len(known) == len(both):
+        sizes = max((own.sizes for own in known), key=len).tolist()
+        first, second = (np.array([100 * own.find_share(size) for size in sizes]) for own in known)
+        size = sizes[int(np.abs(second - first).argmax())]
+        label = f"in a cache of {size:,.0f} tokens"
+        yield _compare(label, both, lambda own: 100 * own.find_share(size), Measure.POINTS)
+    yield _compare_ratio("tokens between two uses, P50", both, lambda own: _find_median(own.distances))
+    yield _compare_ratio("seconds between two uses, P50", both, lambda own: _find_median(own.gaps_s))
+
+
+def _find_median(quantiles: tuple[float, ...]) -> float | None:
+    """Return the middle one of P10, P50 and P90; None of ()."""
+    return quantiles[1] if quantiles else None
 
 
 def _compare_sessions(
-    own: LoadColumns, first: SessionShape | None, other: LoadColumns, second: SessionShape | None
+    loads: Sequence[LoadColumns], both: Sequence[SessionShape | None]
 ) -> Iterator[FidelityFigure]:
     """Yield how many sessions there are, their requests, pauses, and the requests of sub-agents."""
-    shapes = (first, second)
-    yield _compare_ratio("sessions", *(None if each is None else each.sessions for each in shapes))
-    means = (None if each is None else each.requests.mean for each in shapes)
-    yield _compare_ratio("requests of a session, mean", *means)
-    if own.sessions is not None and other.sessions is not None:
-        counts = (count_requests(own.sessions), count_requests(other.sessions))
-        yield _compare_samples("requests of a session", *counts)
-    yield _compare_samples("pauses before requests", find_delays_ns(own), find_delays_ns(other))
-    deep = [
-        100 * (1 - each.by_depth[0] / sum(each.by_depth)) if each is not None and each.by_depth else None
-        for each in shapes
-    ]
-    yield _compare_difference("requests of sub-agents (%)", deep, Measure.POINTS)
+    yield _compare_ratio("sessions", both, lambda own: own.sessions)
+    yield _compare_ratio("requests of a session, mean", both, lambda own: own.requests.mean)
+    sessions = [load.sessions for load in loads if load.sessions is not None]
+    if len(sessions) == len(loads):
+        yield _compare_samples("requests of a session", map(count_requests, sessions))
+    yield _compare_samples("pauses before requests", map(find_delays_ns, loads))
+    yield _compare("requests of sub-agents (%)", both, _find_deep_percent, Measure.POINTS)
+
+
+def _find_deep_percent(own: SessionShape) -> float | None:
+    """Return how many of the requests are of sub-agents, in percent; None where depths are unknown."""
+    return 100 * (1 - own.by_depth[0] / sum(own.by_depth)) if own.by_depth else None
 
 
 def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[str]:
