@@ -13,7 +13,7 @@ import pytest
 
 from loadgen.base.errors import UsageError
 from loadgen.cli import main
-from loadgen.features.data.data_command import data_parser
+from loadgen.features.data.preview.data_command import data_parser
 from loadgen.features.export.export_command import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.quality.quality_command import quality_parser

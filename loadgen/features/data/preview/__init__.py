@@ -1,0 +1,1 @@
+"""Preview: what `loadgen data` shows and writes of a plan before any of it is sent."""
