@@ -20,7 +20,7 @@ _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "trans
 _MOST_FACTOR = 1000.0
 _ARRIVALS = ("request_rate", "schedule", "bursts", "ramp_up_strategy")
 RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
-_CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
+_CONVERSATIONS = "pass --dataset-path FILE of conversations, --turns N, or --trace-replay closed"
 
 
 def _format_number(value: Any) -> Any:

@@ -49,6 +49,16 @@ _ALONE = (
 )
 
 
+_UNTIMED = (
+    "--trace-jitter spreads requests of one instant, and those of sessions wait for answers: leave it out, "
+    "or add --trace-replay recorded"
+)
+
+
+def _sends_sessions(values: Values) -> bool:
+    return bool(values["trace_replay"] == "closed")
+
+
 def _sends_alone(values: Values) -> bool:
     """Whether requests of a trace are sent by rate or concurrency, without their sessions."""
     return values["self_timed"] is False
@@ -83,7 +93,8 @@ class TraceKeys(KeyRows, frozen=True):
     trace_idle_cap: float | None = _trace(None, "longest gap between requests",
         read=number_between(0, parsing.YEAR_S), metavar="S")
     trace_jitter: Literal["none", "uniform"] = _trace("none",
-        "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"))
+        "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"),
+        not_with=(Conflict(_sends_sessions, _UNTIMED),))
 # fmt: on
 
 PROFILE_KEYS = {VariationKeys: (TraceKeys,)}

@@ -25,7 +25,9 @@ CONVERSATION = [
     {"conversation_id": "a", "turn": 1, "role": "user", "content": "hi"},
     {"conversation_id": "a", "turn": 2, "role": "assistant", "content": "ho"},
 ]
-NEEDS = "applies to conversations: pass --dataset-path FILE of conversations, or --turns N"
+NEEDS = (
+    "applies to conversations: pass --dataset-path FILE of conversations, --turns N, or --trace-replay closed"
+)
 
 
 @loop_over(
