@@ -49,6 +49,13 @@ def test_rounds_of_a_session_follow_one_another() -> None:
     assert (delays_ms[8], tools_ms[8]) == (1_162, 1_162)  # of three tools at once, after the usage report
 
 
+def test_files_of_one_session_id_are_sessions_of_their_own(tmp_path: Path) -> None:
+    rows = [{**row, "session_id": "one", "session_file": f"{row['session_id']}.jsonl"} for row in ROWS]
+    made = planned(text(tmp_path, "\n".join(map(json.dumps, rows))), trace_format="tracelab")
+    assert made.turns is not None
+    assert made.turns.counts.tolist() == [7, 7]
+
+
 def test_a_prompt_begins_as_the_round_before_it() -> None:
     made = planned(TRACELAB)
     found = prompts(made)

@@ -58,6 +58,8 @@ class RoundRow(msgspec.Struct, gc=False):
     output_tokens: _Count
     provider: str = ""
     model: str | None = None
+    project: str | None = None  # with the file, of sessions whose ids are alike
+    session_file: str | None = None
     timing_events: list[TimingEvent] = []
     tools: list[ToolCall] = []
 
@@ -152,7 +154,7 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
         first = next((place for place, (kind, _) in enumerate(events) if kind not in _INPUTS), len(events))
         begin_ns = max((at_ns for _, at_ns in events[:first]), default=events[0][1])
         yield (
-            row.session_id,
+            "\0".join((row.session_id, row.project or "", row.session_file or "")),
             _Round(
                 lines.number(i),
                 row.round_index,
