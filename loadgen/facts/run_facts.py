@@ -27,8 +27,7 @@ from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
-from loadgen.plan.image_facts import ImageFacts
-from loadgen.plan.planned_requests import DataFacts, WaitFacts, Waits
+from loadgen.plan.planned_requests import DataFacts, ImageFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
 from loadgen.settings.validation import ServerSettings, explain_unknown

@@ -229,8 +229,7 @@ def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
 
 
 def count_repeated_prompts(plan: Plan) -> int:
-    """Count the requests whose prompt equals an earlier one's; of random texts, in the first 2048, with
-    images 32.
+    """Count requests whose prompt equals an earlier one's; of random texts in the first 2048, with images 32.
 
     Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of n² / 2 in
     (ids allowed)^L, which only a length of one or two makes likely.

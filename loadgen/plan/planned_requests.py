@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
-from loadgen.plan.image_facts import ImageFacts
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.wire.openai import Dialect
 
@@ -394,6 +393,30 @@ class ScheduleFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_s: float | None = None
     idle_cap_s: float | None = None
     idle_cut_s: float = 0.0  # what the cap took out
+
+
+class ImageFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The images that a plan's requests carry."""
+
+    format: str  # jpeg, png; of files "as they are"
+    sizes: tuple[tuple[int, int, int], ...]  # width and height in pixels, and how many images have them
+    counts: tuple[int, ...]  # images of each request, in the plan's order; a single one: of every request
+    distinct: int  # images that are not equal to an earlier one
+    mean_bytes: int  # of an image as it is sent, without base64
+    transport: str  # data, or http
+    digest: str  # of the images that all are made of
+    source: str = ""  # the directory of the files, as it was given; "": made here
+    maker: str = ""  # what encoded them, with its version; "": files
+
+    def count_images(self, indices: Int64) -> Int64:
+        """Count the images of requests by their plan index, int64[requests]."""
+        counts = np.array(self.counts, np.int64)
+        return counts[indices % len(counts)]
+
+    @property
+    def planned(self) -> int:
+        """The images of the whole plan."""
+        return sum(count for _, _, count in self.sizes)
 
 
 class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

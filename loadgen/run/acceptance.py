@@ -312,8 +312,8 @@ class TrialBodies:
         roles = [each.get("role") for each in row.get("messages", ())]
         asks = not {*_SYSTEMS}.isdisjoint(row) or roles[:1] == ["system"]
         messages = [*([{"role": "system", "content": TEXT}] if asks else ()), message]
-        limit = getattr(dialect, "limit_field", "max_tokens")
-        return {**dialect.convert_chat({"model": model, "messages": messages, limit: length}), **kept}
+        body = {"model": model, "messages": messages, dialect.limit_field: length}
+        return {**dialect.convert_chat(body), **kept}
 
     def name_row(self, i: int) -> str:
         """Name the file's row whose features the body has, as `data.jsonl row 17`; "" without a file."""

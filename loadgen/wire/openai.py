@@ -430,6 +430,7 @@ class Dialect(msgspec.Struct, frozen=True):
     """One API: its path, the fields of its requests, and the parser of its messages."""
 
     path: str
+    limit_field: str = "max_tokens"  # of its requests: the longest answer
     cumulative: ClassVar[bool] = False  # a message repeats those before it
     chat: ClassVar[bool] = False  # takes messages by role, around which the server puts its chat template
     lacks: ClassVar[frozenset[str]] = frozenset()  # of vLLM's sampling names: it has no such field
@@ -515,7 +516,6 @@ def _split_lines(cut: bytes) -> list[bytes]:
 class _OpenAI(Dialect, frozen=True):
     """The base of OpenAI's two APIs."""
 
-    limit_field: str
     _messages: ClassVar[msgspec.json.Decoder[Any]]
 
     def rename_limit(self, field: str) -> Dialect:
@@ -533,7 +533,6 @@ class Completions(_OpenAI, frozen=True):
     """`/v1/completions`: token ids or text in, text out."""
 
     path: str = "/v1/completions"
-    limit_field: str = "max_tokens"
     _messages: ClassVar = msgspec.json.Decoder(CompletionMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:

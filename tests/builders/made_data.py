@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders.made_cases import INPUT, OUTPUT, REQUESTS
-from loadgen.plan.image_facts import ImageFacts
-from loadgen.plan.planned_requests import DataFacts, LengthFacts, ScheduleFacts
+from loadgen.plan.planned_requests import DataFacts, ImageFacts, LengthFacts, ScheduleFacts
 
 
 def lengths(mean: float = INPUT, least: int = INPUT, most: int = INPUT, known: int = REQUESTS) -> LengthFacts:

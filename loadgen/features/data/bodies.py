@@ -114,8 +114,7 @@ class WholeBodies:
         row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
         row.setdefault("model", model)
         if self._output_len > 0:
-            fallback = getattr(dialect, "limit_field", LIMITS[1])
-            for key in [key for key in LIMITS if key in row] or [fallback]:
+            for key in [key for key in LIMITS if key in row] or [dialect.limit_field]:
                 row[key] = self._output_len
         return dialect.convert_chat(row) if self.format == row_kinds.CHAT else row
 

@@ -375,7 +375,7 @@ class RecordedTurns:
             recorded = msgspec.structs.replace(recorded, turns=_lay_answers(recorded.turns, answers))
         body = {"model": model, "messages": recorded.make_history(), **recorded.make_settings()}
         if self.output_lens[i] > 0:
-            body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
+            body[dialect.limit_field] = int(self.output_lens[i])
         return dialect.convert_chat(body)
 
     def name_row(self, i: int) -> str:

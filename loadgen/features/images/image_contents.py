@@ -13,7 +13,7 @@ from loadgen.features.images.image_album import AS_THEY_ARE, Album, make_album, 
 from loadgen.features.images.image_requests import ImageRequests
 from loadgen.features.images.image_sizes import PERIOD, parse_counts, parse_sizes
 from loadgen.features.images.noise_images import name_maker
-from loadgen.plan.image_facts import ImageFacts
+from loadgen.plan.planned_requests import ImageFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Chat

@@ -8,7 +8,7 @@ from operator import attrgetter
 from loadgen.base.text import format_count
 from loadgen.features.images.image_counts import BY_DETAILS
 from loadgen.features.images.image_figures import measure_images
-from loadgen.plan.image_facts import ImageFacts
+from loadgen.plan.planned_requests import ImageFacts
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
 

@@ -108,8 +108,8 @@ def _convert_tool(tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, dict):
         return tool
-    told = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
-    return {**told, "input_schema": function.get("parameters") or {"type": "object"}}
+    named = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
+    return {**named, "input_schema": function.get("parameters") or {"type": "object"}}
 
 
 def _convert_choice(choice: Any) -> dict[str, Any] | None:

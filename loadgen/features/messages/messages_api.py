@@ -149,7 +149,6 @@ class Messages(Dialect, frozen=True):
     chat: ClassVar[bool] = True
     needs_limit: ClassVar[bool] = True
     lacks: ClassVar[frozenset[str]] = _LACKS
-    limit_field: ClassVar[str] = "max_tokens"
     headers: ClassVar[Mapping[str, str]] = _VERSION
     _events: ClassVar = msgspec.json.Decoder(MessageEvent)
     _begun: ClassVar = msgspec.json.Decoder(BegunMessage)

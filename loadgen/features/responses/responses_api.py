@@ -184,8 +184,8 @@ class Responses(Dialect, frozen=True):
     """`/v1/responses`: text or items in; text, reasoning and calls of tools out, by events with types."""
 
     path: str = "/v1/responses"
+    limit_field: str = "max_output_tokens"
     chat: ClassVar[bool] = True
-    limit_field: ClassVar[str] = "max_output_tokens"
     history_needs: ClassVar[str] = (
         "start vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store"
     )

@@ -79,8 +79,8 @@ class SyntheticTurns:
     ) -> dict[str, Any]:
         """Make the chat body of request i, with the server's `answers` in place of generated ones."""
         messages = [*self._history(i, answers), {"role": "user", "content": self.message(i)}]
-        limit = getattr(dialect, "limit_field", "max_tokens")
-        return dialect.convert_chat({"model": model, "messages": messages, limit: int(self.output_lens[i])})
+        body = {"model": model, "messages": messages, dialect.limit_field: int(self.output_lens[i])}
+        return dialect.convert_chat(body)
 
     def digest(self) -> str:
         """Return a hash of all lengths and of the messages of the first 64 requests."""

@@ -54,7 +54,7 @@ class MessageRequests:
         body: dict[str, Any] = {"model": model, "messages": messages}
         if tools := self._messages.read_tools(row):
             body["tools"] = tools
-        body[getattr(dialect, "limit_field", "max_tokens")] = int(self.output_lens[i])
+        body[dialect.limit_field] = int(self.output_lens[i])
         return dialect.convert_chat(body)
 
     def digest(self) -> str:

@@ -34,6 +34,7 @@ from loadgen.features.traces.trace_rows import (
 )
 from loadgen.features.traces.trace_schedule import TraceSelection
 from loadgen.plan.model_files import find_vocabulary
+from loadgen.plan.planned_requests import Turns
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.plan.tokenizers import find_optional_tokenizer, load_tokenizer
@@ -84,7 +85,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     _check_api(inputs)
     trace = _read_rows(inputs.profile)
 
-    def make(picked: TraceSelection, held: object) -> MadeRequests:
+    def make(picked: TraceSelection, held: int, turns: Turns | None) -> MadeRequests:
         content, source, notes = _make_content(inputs)
         made = ReplayedRequests(trace, picked, content)
         cut_apart = isinstance(content, PythonHashContent)

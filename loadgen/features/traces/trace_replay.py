@@ -44,8 +44,6 @@ from loadgen.plan.request_sources import (
 from loadgen.wire.openai import Dialect
 
 _BITS = 2**64
-
-
 IDS = "ids"
 _PIECE = 4096  # rows whose hashes are hashed at once
 _NO_LENGTHS = (
@@ -83,13 +81,13 @@ def replay(
     inputs: PlanInputs,
     trace: TraceRows,
     named: tuple[str, str],
-    make: Callable[[TraceSelection, int | Turns], MadeRequests],
+    make: Callable[[TraceSelection, int, Turns | None], MadeRequests],
 ) -> SourcedRequests:
     """Make requests of the trace's rows that a profile selects, with their times or sessions.
 
-    `named` are the source of requests and the trace's format. `make` is called with the selected rows, and
-    with their turns, or with how many they were before --duration cut them; it makes their requests. Without
-    its own times a trace has no due times. Raises UsageError.
+    `named` are the source of requests and the trace's format. `make` makes the requests of the selected rows,
+    of which it also gets how many they were before --duration cut them, and their turns, if any. Without its
+    own times a trace has no due times. Raises UsageError.
     """
     profile, (kind, name) = inputs.profile, named
     window, closed = TraceWindow.parse(profile.trace_window), profile.trace_replay == CLOSED
@@ -97,12 +95,12 @@ def replay(
     held, schedule, sessions = len(picked.places), None, None
     if closed:
         sessions = TraceSessions.make(trace, picked, profile, inputs.most)
-        picked = sessions.picked
+        picked, held = sessions.picked, len(sessions.picked.places)
     if profile.timed:
         rng = make_arrival_rng(inputs.stream)
         schedule = TraceSchedule.make(trace, picked.places, profile, window, name, rng)
         picked = picked.take_first(len(schedule.offsets_ns))
-    made = make(picked, held if sessions is None else sessions.turns)
+    made = make(picked, held, None if sessions is None else sessions.turns)
     if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
         raise UsageError(_NOT_LIVE.format(file=trace.file))
     reuse = _find_reuse(trace, picked, made)
@@ -153,20 +151,19 @@ def _find_reuse(trace: TraceRows, picked: TraceSelection, made: MadeRequests) ->
 
 
 def _make_replayed(
-    inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int | Turns
+    inputs: PlanInputs, trace: TraceRows, picked: TraceSelection, held: int, turns: Turns | None
 ) -> MadeRequests:
     """Make the requests of selected rows, as messages where they are recorded, else as ids or words.
 
-    `held` is their turns, or how many there were, with a note if that is below the most wanted. Raises
-    UsageError for messages without lengths in an API that takes none.
+    A note says if `held`, how many there were, is below the most wanted. Raises UsageError for messages
+    without lengths in an API that takes none.
     """
     subject, most, notes = inputs.subject, inputs.most, list[str]()
-    if most is not None and (count := held if isinstance(held, int) else len(picked.places)) < most:
-        notes.append(f"the trace has {count} of the {most} requests that were asked for")
+    if most is not None and held < most:
+        notes.append(f"the trace has {held} of the {most} requests that were asked for")
     if trace.messages is not None and inputs.dialect.chat:
-        turns = None if isinstance(held, int) else held
-        told = MessageRequests(trace, trace.messages, picked, turns)
-        return MadeRequests(told, text="the recorded messages", notes=tuple(notes))
+        recorded = MessageRequests(trace, trace.messages, picked, turns)
+        return MadeRequests(recorded, text="the recorded messages", notes=tuple(notes))
     if (picked.input_lens <= 0).any():
         raise UsageError(_NO_LENGTHS.format(file=trace.file, path=inputs.dialect.path))
     if trace.messages is not None:

@@ -41,7 +41,7 @@ EMPTY = "no token in the prompt"
 
 
 class RecordedMessages(Protocol):
-    """What the requests of a trace said, read when it is needed."""
+    """The messages of a trace's requests, read when they are needed."""
 
     def reorder(self, order: Int64) -> RecordedMessages:
         """Return the messages of rows in another order, of which `order` is each one's earlier index."""

@@ -117,8 +117,8 @@ def _read_call(fields: dict[str, Any]) -> Call | SkippedRow:
 def _read_fault(fields: dict[str, Any]) -> str:
     """Return what a failed row says of its error; "" where it says nothing."""
     metadata = untrusted.read_mapping(_read_nested(fields.get("metadata")))
-    told = untrusted.read_mapping(fields.get("error_information") or metadata.get("error_information"))
-    return " ".join(str(told.get(key, "")) for key in ("error_code", "error_class", "error_message"))
+    error = untrusted.read_mapping(fields.get("error_information") or metadata.get("error_information"))
+    return " ".join(str(error.get(key, "")) for key in ("error_code", "error_class", "error_message"))
 
 
 def _read_nested(value: Any) -> Any:

@@ -237,8 +237,7 @@ class _Rows:
         for span in sent:
             calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, _find_agent(span, agents))
         for lane, agent, span in zip(self._trees.add(calls), calls.agents, sent, strict=True):
-            kept = None if span.cached is None else span.cached
-            self._growth.add((self._begun, lane), span.input_len, kept, calls.roles[agent])
+            self._growth.add((self._begun, lane), span.input_len, span.cached, calls.roles[agent])
         self._calls += sent
         self._sessions += [self._begun] * len(sent)
         self._begun += 1
@@ -263,7 +262,7 @@ class _Rows:
         column = _list_columns(calls)
         known = bool((column["input_len"] > 0).all())
         waits, delays_ns = self._trees.make()
-        told = all(call.messages for call in calls)
+        has_messages = all(call.messages for call in calls)
         limited = sum(call.is_limit for call in calls)
         return sort_by_time(
             TraceRows(
@@ -277,7 +276,7 @@ class _Rows:
                 waits=waits,
                 delays_ns=delays_ns,
                 growth=self._growth.make() if known else None,
-                messages=SpanMessages.of_calls(file, calls) if told else None,
+                messages=SpanMessages.of_calls(file, calls) if has_messages else None,
             )
         )  # fmt: skip
 

@@ -4,14 +4,15 @@ The logarithm of the share is taken as linear in the logarithm of the load, near
 tail of a queue's wait is exponential, at a rate that falls with the load, so that this holds up to a share
 of 1, where a logit bends (of a median it would put the edge some percent too low). The speed of tokens
 follows the number of requests that are decoded together, which is about normal: its share is an S-shaped
-curve of the load, whose logit is taken as linear. Samples of one run are
-not independent: behind one that waited long in a queue stand others that did. Their counts therefore vary
-more than binomial ones by a factor, the dispersion, which is estimated from successive parts of each run
-and from how runs differ from the line (quasi-likelihood with a logarithmic link: McCullagh and Nelder,
-Generalized Linear Models, 2nd edition, chapters 6 and 9). The interval is that of the profile likelihood:
-it needs no finite slope, so where the share jumps from 0 to 1 it reaches from one load to the next. Far
-above the edge the line need not hold (a share may stay at a third): a run there shows that the share is at
-least what it counted, and no more.
+curve of the load, whose logit is taken as linear.
+
+Samples of one run are not independent: behind one that waited long in a queue stand others that did. Their
+counts therefore vary more than binomial ones by a factor, the dispersion, which is estimated from successive
+parts of each run and from how runs differ from the line (quasi-likelihood with a logarithmic link: McCullagh
+and Nelder, Generalized Linear Models, 2nd edition, chapters 6 and 9). The interval is that of the profile
+likelihood: it needs no finite slope, so where the share jumps from 0 to 1 it reaches from one load to the
+next. Far above the edge the line need not hold (a share may stay at a third): a run there shows that the
+share is at least what it counted, and no more.
 """
 
 from __future__ import annotations
