@@ -1,8 +1,8 @@
 """Call spool: what is kept of each call, on disk until the log is read, then session by session.
 
-Memory does not grow with the log: the records of calls lie in temporary files by their session's hash, of
-which one at a time is read and sorted, and the hashes of prompts in another. Calls whose end is still to
-come, and the sessions that a call may go on with, are kept in memory, the latest 65,536 and 262,144.
+Memory grows by 5 bytes a call: the records of calls lie in temporary files by their session's hash, of which
+one at a time is read and sorted, and the hashes of prompts in another. Calls whose end is still to come, and
+the sessions that a call may go on with, are kept in memory, the latest 65,536 and 262,144.
 """
 
 from __future__ import annotations

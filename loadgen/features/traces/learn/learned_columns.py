@@ -13,7 +13,7 @@ from loadgen.features.traces.learn.prompt_blocks import BLOCK
 from loadgen.features.traces.workload import WorkloadSession
 from loadgen.figures.workloads.load_columns import LoadColumns
 
-MOST_CALLS, MOST_BLOCKS = 1 << 20, 1 << 23  # that are compared, in 1 GiB: memory does not grow with the log
+MOST_CALLS, MOST_BLOCKS = 1 << 20, 1 << 23  # that are compared, in 1 GiB at most
 
 
 class LearnedColumns:
