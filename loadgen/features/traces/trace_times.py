@@ -35,5 +35,5 @@ def parse_instant_ns(text: str) -> int:
 def check_epoch_ns(value: int) -> int:
     """Return nanoseconds since 1970 as they are; raises ValueError for those before 1990 or after 2261."""
     if not _FIRST_NS <= value < 2**63:
-        raise ValueError(f"{value} is not a time in nanoseconds since 1970")
+        raise ValueError(f"{quote_value(value)} is not a time in nanoseconds since 1970")
     return value

@@ -27,8 +27,8 @@ from loadgen.features.traces.trace_rows import HashLists, Length, TraceRows, sor
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone
 _BELOW = "subagent"
-_ENDLESS = "the log has no ends of its {} calls: a pause between two turns includes the first one's answer"
-_CANCELLED = "{} calls were cancelled by their clients, and are sent to their end"
+_ENDLESS = "the log has no ends of its {:,} calls: a pause between two turns includes the first one's answer"
+_CANCELLED = "{:,} calls were cancelled by their clients, and are sent to their end"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Hash = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=0)]

@@ -11,7 +11,14 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
-from loadgen.features.traces.workload import read_workload
+from loadgen.features.traces.trace_times import check_epoch_ns
+from loadgen.features.traces.workload import (
+    WorkloadCall,
+    WorkloadHead,
+    WorkloadSession,
+    encode_row,
+    read_workload,
+)
 
 HUGE = b"1" + b"0" * 400
 VLLM = b"INFO 11-27 07:00:00 [logger.py:39] Received request a: prompt: 'Hello', params: SamplingParams("
@@ -82,3 +89,21 @@ def test_stop_strings_are_no_parameters(tmp_path: Path) -> None:
     assert cli.main(["data", "learn", str(log), "-o", str(made)]) == 0
     (call,) = json.loads(made.read_text().splitlines()[1])["calls"]
     assert call == {"t": 0.0, "in": 3, "out": 20_000_000, "sampling": {"min_tokens": 2.0, "temperature": 0.5}}
+
+
+def test_a_number_of_hundreds_of_digits_is_shortened() -> None:
+    with pytest.raises(ValueError, match="is not a time in nanoseconds") as refused:
+        check_epoch_ns(10**400)
+    assert len(str(refused.value)) < 100
+
+
+def test_counts_in_notes_have_their_commas(tmp_path: Path) -> None:
+    made = tmp_path / "w.jsonl"
+    head = WorkloadHead(
+        block_size=16, source="rows", sessions=1, calls=1, prompts="", answers="", cancelled=1234,
+        without_end=12345,
+    )  # fmt: skip
+    made.write_bytes(encode_row(head) + encode_row(WorkloadSession(0.0, [WorkloadCall(0.0, 5, 5)])))
+    endless, cancelled = read_workload(str(made), "--trace").notes
+    assert endless.startswith("the log has no ends of its 12,345 calls")
+    assert cancelled.startswith("1,234 calls were cancelled")
