@@ -20,7 +20,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
-from loadgen.features.traces.call_order import reorder_waits
+from loadgen.features.traces.call_order import SessionTrees, reorder_waits
 from loadgen.features.traces.prompt_growth import Growth
 from loadgen.plan.planned_requests import Waits
 
@@ -152,6 +152,42 @@ def _wrap_signed(value: int) -> int:
 def make_no_hashes(rows: int) -> tuple[Hashes, Int64]:
     """Return the empty hashes and the begins (0 for each) of this many rows without hashes."""
     return np.zeros(0, np.int32), np.zeros(rows + 1, np.int64)
+
+
+class SessionColumns:
+    """The calls of a file's sessions that can be sent, filled session after session, with their order."""
+
+    def __init__(self, grid_ns: int = 1) -> None:
+        self.trees = SessionTrees(grid_ns)
+        self._columns = tuple(array("q") for _ in range(5))
+        self._hashes = HashLists()
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(
+        self, at_ns: int, lens: tuple[int, int], number: int, session: int, hashes: Sequence[int] = ()
+    ) -> None:
+        """Add a call by its time, its prompt's and answer's tokens, and its row; raises OverflowError.
+
+        It is one of those that are added to `trees`, in their order. A hash has 64 bits at most.
+        """
+        for column, value in zip(self._columns, (at_ns, *lens, number, session), strict=True):
+            column.append(value)
+        self._hashes.add(hashes)
+
+    def make(self, lines: Lines, block: int = NO_BLOCKS, **others: Any) -> TraceRows:
+        """Make the rows of the file, sorted by time, with `others` of their fields; there must be some."""
+        at_ns, prompts, answers, numbers, sessions = (
+            np.frombuffer(column, np.int64) for column in self._columns
+        )
+        waits, delays_ns = self.trees.make()
+        others |= {"sessions": sessions, "waits": waits, "delays_ns": delays_ns}
+        hashes, starts = self._hashes.arrays()
+        file, digest = lines.path, lines.digest()
+        return sort_by_time(
+            TraceRows(at_ns, prompts, answers, numbers, hashes, starts, file, digest, block, **others)
+        )
 
 
 def find_elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], UsageError]) -> Int64:

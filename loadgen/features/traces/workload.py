@@ -10,7 +10,6 @@ main line and i for the one below agent `parents[i - 1]`. `cancelled`: its clien
 
 from __future__ import annotations
 
-from array import array
 from typing import Annotated, Any
 
 import msgspec
@@ -21,8 +20,8 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.call_order import RecordedCalls, SessionTrees
-from loadgen.features.traces.trace_rows import HashLists, Length, TraceRows, sort_by_time
+from loadgen.features.traces.call_order import RecordedCalls
+from loadgen.features.traces.trace_rows import Length, SessionColumns, TraceRows
 
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone
@@ -95,39 +94,17 @@ def read_workload(path: str, flag: str) -> TraceRows:
     """Read a workload as the rows of a trace, sorted by time; raises UsageError that names the row."""
     lines = Lines.open(path, flag)
     head = read_head(lines)
-    columns = _Columns()
+    columns = SessionColumns()
     for i, session in enumerate(lines.decode_rows(WorkloadSession, 1), 1):
-        if why := columns.add(session, lines.number(i)):
+        if why := _add_session(columns, session, lines.number(i)):
             raise lines.refusal(i, why)
-    if not columns.numbers:
+    if not len(columns):
         raise lines.file.refusal("has no session below its head")
-    hashes, starts = columns.hashes.arrays()
-    waits, delays_ns = columns.trees.make()
-    numbers = np.frombuffer(columns.numbers, np.int64)
-    at_ns, prompts, answers = (
-        np.frombuffer(column, np.int64) for column in (columns.at_ns, columns.prompts, columns.answers)
-    )
     notes = (
         *((_ENDLESS.format(head.without_end),) if head.without_end else ()),
         *((_CANCELLED.format(head.cancelled),) if head.cancelled else ()),
     )
-    rows = TraceRows(
-        at_ns,
-        prompts,
-        answers,
-        numbers,
-        hashes,
-        starts,
-        path,
-        lines.digest(),
-        head.block_size,
-        len(numbers),
-        notes=notes,
-        sessions=numbers,
-        waits=waits,
-        delays_ns=delays_ns,
-    )
-    return sort_by_time(rows)
+    return columns.make(lines, head.block_size, file_rows=len(columns), notes=notes)
 
 
 def read_head(lines: Lines) -> WorkloadHead:
@@ -143,37 +120,25 @@ def read_head(lines: Lines) -> WorkloadHead:
         raise lines.refusal(0, f"is no head of a workload: {explain_json(row, error)}") from None
 
 
-class _Columns:
-    """The columns of a trace, filled session by session."""
-
-    def __init__(self) -> None:
-        self.at_ns, self.prompts, self.answers, self.numbers = (array("q") for _ in range(4))
-        self.hashes, self.trees = HashLists(), SessionTrees()
-
-    def add(self, session: WorkloadSession, number: int) -> str:
-        """Add the calls of a session; returns what is wrong with it, "" if nothing is."""
-        calls, before, last_s = RecordedCalls(), list[int](), 0.0
-        for agent, parent in enumerate(session.parents, 1):
-            if parent >= agent:
-                return (
-                    f"agent {agent} is below agent {parent}, which comes after it: its agents go in a circle"
-                )
-            calls.add_agent(parent, _BELOW)
-        for i, call in enumerate(session.calls):
-            if call.keep > len(before):
-                return f"call {i + 1} keeps {call.keep} blocks of {len(before)}: a call before it is missing"
-            if call.agent > len(session.parents):
-                return f"call {i + 1} is of agent {call.agent}, and there are {len(session.parents)}"
-            if call.t < last_s:
-                return f"call {i + 1} is before the one above it: sort them by t"
-            before, last_s = [*before[: call.keep], *call.ids], call.t
-            begin_ns = round(call.t * SECOND_NS)
-            end_ns = begin_ns + round((call.took or 0.0) * SECOND_NS)
-            calls.add(begin_ns, end_ns, call.agent)
-            self.at_ns.append(round(session.t * SECOND_NS) + begin_ns)
-            self.prompts.append(call.prompt)
-            self.answers.append(call.answer)
-            self.numbers.append(number)
-            self.hashes.add(before)
-        self.trees.add(calls)
-        return ""
+def _add_session(columns: SessionColumns, session: WorkloadSession, number: int) -> str:
+    """Add the calls of a session; returns what is wrong with it, "" if nothing is."""
+    calls, before, last_s = RecordedCalls(), list[int](), 0.0
+    for agent, parent in enumerate(session.parents, 1):
+        if parent >= agent:
+            return f"agent {agent} is below agent {parent}, which comes after it: its agents go in a circle"
+        calls.add_agent(parent, _BELOW)
+    for i, call in enumerate(session.calls):
+        if call.keep > len(before):
+            return f"call {i + 1} keeps {call.keep} blocks of {len(before)}: a call before it is missing"
+        if call.agent > len(session.parents):
+            return f"call {i + 1} is of agent {call.agent}, and there are {len(session.parents)}"
+        if call.t < last_s:
+            return f"call {i + 1} is before the one above it: sort them by t"
+        before, last_s = [*before[: call.keep], *call.ids], call.t
+        begin_ns = round(call.t * SECOND_NS)
+        end_ns = begin_ns + round((call.took or 0.0) * SECOND_NS)
+        calls.add(begin_ns, end_ns, call.agent)
+        at_ns = round(session.t * SECOND_NS) + begin_ns
+        columns.add(at_ns, (call.prompt, call.answer), number, number, before)
+    columns.trees.add(calls)
+    return ""

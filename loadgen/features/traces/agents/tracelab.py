@@ -15,16 +15,15 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from loadgen.base import parsing
 from loadgen.base.clock import MS_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces import trace_rows
-from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls, SessionTrees
+from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls
 from loadgen.features.traces.prompt_growth import GrowthLines
-from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, sort_by_time
+from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
 from loadgen.features.traces.trace_times import parse_instant_ns
 
 COLUMNS = ("id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms")
@@ -91,33 +90,27 @@ def read_tracelab(path: str, flag: str) -> TraceRows:
     for name, made in _read_sheet(lines) if sheet else _read_json(lines):
         found += 1
         sessions.setdefault(name, []).append(made)
-    columns: list[tuple[int, int, int, int, int]] = []  # of each row: time, lengths, number and session
-    trees, growth = SessionTrees(), GrowthLines()
+    columns, growth = SessionColumns(), GrowthLines()
     for number, rounds in enumerate(sessions.values()):
         rounds.sort(key=lambda each: each.index)
         kept = [each for each in rounds if each.input_len and each.output_len]
         if not kept:
             continue
         calls = _order_rounds(kept)
-        trees.add(calls)
+        columns.trees.add(calls)
         for each, begin_ns in zip(kept, calls.begins_ns, strict=True):
             growth.add(number, each.input_len, each.kept, each.shared)
-            columns.append(
-                (kept[0].begin_ns + begin_ns, each.input_len, each.output_len, each.number, number)
-            )
-    if not columns:
+            lens = (each.input_len, each.output_len)
+            columns.add(kept[0].begin_ns + begin_ns, lens, each.number, number)
+    if not len(columns):
         raise lines.file.refusal("no round has tokens in its prompt and in its answer")
-    times, inputs, outputs, numbers, of = np.array(columns, np.int64).T
-    waits, delays_ns = trees.make()
-    return sort_by_time(
-        TraceRows(
-            times, inputs, outputs, numbers, *make_no_hashes(len(columns)), path, lines.digest(),
-            file_rows=found,
-            skipped={_NO_TOKEN: found - len(columns)} if found > len(columns) else {},
-            timed_notes=(_UNTIMED,) if sheet else (),
-            sessions=of, waits=waits, delays_ns=delays_ns, growth=growth.make(),
-        )
-    )  # fmt: skip
+    return columns.make(
+        lines,
+        file_rows=found,
+        skipped={_NO_TOKEN: found - len(columns)} if found > len(columns) else {},
+        timed_notes=(_UNTIMED,) if sheet else (),
+        growth=growth.make(),
+    )
 
 
 def _order_rounds(rounds: list[_Round]) -> RecordedCalls:

@@ -12,7 +12,6 @@ are whole seconds in the whole file are taken as rounded down.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -24,9 +23,9 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.text import clean_line
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls, SessionTrees
+from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls
 from loadgen.features.traces.trace_blocks import scope_hashes
-from loadgen.features.traces.trace_rows import TraceRows, sort_by_time
+from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
 
 _DEFAULT_BLOCK = 64
 _MOST_FILE_BYTES = 1 << 30
@@ -101,16 +100,12 @@ class _FileFacts(msgspec.Struct):
         raise ValueError(f"its sub-agents are nested more than {_DEEPEST} deep")
 
 
-class _Columns:
-    """The requests of a file that can be sent, session after session, and their order."""
+class _Columns(SessionColumns):
+    """The requests of a file that can be sent, and how many there are in all."""
 
-    def __init__(self, grid_ns: int) -> None:
-        self.trees = SessionTrees(grid_ns)
-        self.begins_ns, self.prompts, self.answers = array("q"), array("q"), array("q")
-        self.numbers, self.hashes, self.ends = array("q"), array("q"), array("q", [0])
-        self.found = 0
+    found = 0
 
-    def add(self, number: int, scope: int | None, session: WekaSession, relative: bool) -> None:
+    def add_session(self, number: int, scope: int | None, session: WekaSession, relative: bool) -> None:
         """Add a session, of a row of this number, whose hashes are its own unless the scope is None.
 
         Raises OverflowError for a hash of more than 63 bits.
@@ -123,13 +118,9 @@ class _Columns:
             request = call.request
             pause_ns = UNKNOWN_NS if request.think_time is None else round(request.think_time * SECOND_NS)
             calls.add(call.begin_ns, call.end_ns, call.agent, pause_ns)
-            self.begins_ns.append(call.begin_ns)
-            self.prompts.append(request.prompt)
-            self.answers.append(request.answer)
-            self.numbers.append(number)
             ids = np.array(request.hash_ids or [], np.int64)
-            self.hashes.frombytes((ids if scope is None else scope_hashes(ids, scope)).tobytes())
-            self.ends.append(len(self.hashes))
+            hashes = (ids if scope is None else scope_hashes(ids, scope)).tolist()
+            self.add(call.begin_ns, (request.prompt, request.answer), number, number, hashes)
         if sent:
             self.trees.add(calls)
 
@@ -147,12 +138,19 @@ def read_weka(path: str, flag: str) -> TraceRows:
     for scope, (number, session) in enumerate(_read_sessions(lines, whole)):
         shared = session.hash_id_scope == "global"
         try:
-            columns.add(number, None if shared else scope, session, facts.relative)
+            columns.add_session(number, None if shared else scope, session, facts.relative)
         except OverflowError:
             raise lines.file.refusal("hash_ids holds a number of more than 63 bits", number) from None
-    if not columns.numbers:
+    if not len(columns):
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
-    return _make_rows(lines, facts, columns)
+    left_out = columns.found - len(columns)
+    return columns.make(
+        lines,
+        facts.blocks.pop(),
+        file_rows=columns.found,
+        skipped={"no token in the prompt or in the answer": left_out} if left_out else {},
+        timed_notes=(_AT_ONCE.format(facts.sessions),) if facts.sessions > 1 else (),
+    )
 
 
 def _find_facts(lines: Lines, whole: list[WekaSession] | None) -> _FileFacts:
@@ -167,41 +165,6 @@ def _find_facts(lines: Lines, whole: list[WekaSession] | None) -> _FileFacts:
         sizes = ", ".join(map(str, sorted(facts.blocks)))
         raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
     return facts
-
-
-def _make_rows(lines: Lines, facts: _FileFacts, columns: _Columns) -> TraceRows:
-    """Make the trace's rows of the columns, sorted by time."""
-    waits, delays_ns = columns.trees.make()
-    begins_ns, prompts, answers, numbers, hashes, starts = (
-        np.frombuffer(column, np.int64) if column else np.zeros(0, np.int64)
-        for column in (
-            columns.begins_ns,
-            columns.prompts,
-            columns.answers,
-            columns.numbers,
-            columns.hashes,
-            columns.ends,
-        )
-    )
-    left_out = columns.found - len(numbers)
-    rows = TraceRows(
-        begins_ns,
-        prompts,
-        answers,
-        numbers,
-        hashes,
-        starts,
-        lines.path,
-        lines.digest(),
-        facts.blocks.pop(),
-        columns.found,
-        {"no token in the prompt or in the answer": left_out} if left_out else {},
-        timed_notes=(_AT_ONCE.format(facts.sessions),) if facts.sessions > 1 else (),
-        sessions=numbers,
-        waits=waits,
-        delays_ns=delays_ns,
-    )
-    return sort_by_time(rows)
 
 
 def _is_one_text(lines: Lines) -> bool:

@@ -19,7 +19,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import clean_line, format_count
-from loadgen.features.traces.call_order import RecordedCalls, SessionTrees
+from loadgen.features.traces.call_order import RecordedCalls
 from loadgen.features.traces.otel import chat_messages, span_names
 from loadgen.features.traces.otel.span_file import Span, SpanFile
 from loadgen.features.traces.otel.span_names import Operation
@@ -27,9 +27,8 @@ from loadgen.features.traces.prompt_growth import GrowthLines
 from loadgen.features.traces.trace_rows import (
     FAILED,
     RecordedMessages,
+    SessionColumns,
     TraceRows,
-    make_no_hashes,
-    sort_by_time,
 )
 from loadgen.plan.planned_requests import UNKNOWN_LEN
 
@@ -97,10 +96,10 @@ def read_otel(path: str, flag: str) -> TraceRows:
     before it begins, one that begins before its parent does, and two of one id.
     """
     file = SpanFile(Lines.open(path, flag))
-    rows = _Rows()
+    rows = _Rows(file)
     for of_session in read_sessions(file).values():
         rows.add_session(of_session)
-    return rows.make(file)
+    return rows.make()
 
 
 def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
@@ -215,10 +214,9 @@ def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> 
 class _Rows:
     """The rows of a trace, filled session by session."""
 
-    def __init__(self) -> None:
-        self._trees, self._growth = SessionTrees(), GrowthLines()
+    def __init__(self, file: SpanFile) -> None:
+        self._file, self._columns, self._growth = file, SessionColumns(), GrowthLines()
         self._calls: list[KeptSpan] = []
-        self._sessions: list[int] = []
         self._skipped: dict[str, int] = {}
         self._found = self._begun = 0
 
@@ -236,10 +234,11 @@ class _Rows:
                 calls.tools_ns.setdefault(_find_agent(span, agents), []).append(worked_ns)
         for span in sent:
             calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, _find_agent(span, agents))
-        for lane, agent, span in zip(self._trees.add(calls), calls.agents, sent, strict=True):
+        for lane, agent, span in zip(self._columns.trees.add(calls), calls.agents, sent, strict=True):
             self._growth.add((self._begun, lane), span.input_len, span.cached, calls.roles[agent])
+            lens, number = (span.input_len, span.output_len), self._file.lines.number(span.row)
+            self._columns.add(span.begin_ns, lens, number, self._begun)
         self._calls += sent
-        self._sessions += [self._begun] * len(sent)
         self._begun += 1
 
     def _choose_calls(self, spans: list[KeptSpan]) -> Iterator[KeptSpan]:
@@ -253,38 +252,23 @@ class _Rows:
             else:
                 yield span
 
-    def make(self, file: SpanFile) -> TraceRows:
+    def make(self) -> TraceRows:
         """Make the trace's rows, sorted by time; raises UsageError without any."""
-        lines, calls = file.lines, self._calls
+        lines, calls = self._file.lines, self._calls
         if not calls:
             whys = ", ".join(f"{count} {why}" for why, count in self._skipped.items())
             raise lines.file.refusal(f"no span is a call of a model with its tokens{whys and f' ({whys})'}")
-        column = _list_columns(calls)
-        known = bool((column["input_len"] > 0).all())
-        waits, delays_ns = self._trees.make()
+        has_lengths = all(call.input_len > 0 for call in calls)
         has_messages = all(call.messages for call in calls)
         limited = sum(call.is_limit for call in calls)
-        return sort_by_time(
-            TraceRows(
-                column["begin_ns"], column["input_len"], column["output_len"],
-                np.array([lines.number(call.row) for call in calls], np.int64),
-                *make_no_hashes(len(calls)), lines.path, lines.digest(),
-                file_rows=self._found,
-                skipped=self._skipped,
-                notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
-                sessions=np.array(self._sessions, np.int64),
-                waits=waits,
-                delays_ns=delays_ns,
-                growth=self._growth.make() if known else None,
-                messages=SpanMessages.of_calls(file, calls) if has_messages else None,
-            )
-        )  # fmt: skip
-
-
-def _list_columns(calls: list[KeptSpan]) -> dict[str, Int64]:
-    """List fields of calls as columns, int64[calls]."""
-    names = ("begin_ns", "input_len", "output_len")
-    return {name: np.array([getattr(call, name) for call in calls], np.int64) for name in names}
+        return self._columns.make(
+            lines,
+            file_rows=self._found,
+            skipped=self._skipped,
+            notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
+            growth=self._growth.make() if has_lengths else None,
+            messages=SpanMessages.of_calls(self._file, calls) if has_messages else None,
+        )
 
 
 def _name_agents(spans: list[KeptSpan], calls: RecordedCalls) -> dict[tuple[str, ...], int]:
