@@ -73,9 +73,9 @@ FOREIGN = {
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
     "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics "
-    "--enable-log-requests",
+    "--enable-log-requests --mm-processor-cache-gb",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
-    "--enable-response-store "
+    "--enable-response-store --enable-cache-report "
     "--mem-fraction-static --sampling-defaults",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",
     "uvicorn": "--timeout-keep-alive",

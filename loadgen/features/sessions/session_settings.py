@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
-from loadgen.plan.planned_requests import Turns
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ShapeKeys
 from loadgen.settings.request_settings import CHAT_APIS
 from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, RequestSource, Values, setting
+
+if TYPE_CHECKING:  # else numpy, which `bench --help` does without
+    from loadgen.plan.planned_requests import Turns
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
