@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -222,6 +223,18 @@ def test_at_most_so_many_requests_of_all_sessions_are_in_flight(transport: str, 
     assert most_in_flight(driven) == most
     late_ns = [capture.sent_ns - capture.intended_ns for capture in driven.captures]
     assert max(late_ns) > 5 * MS  # a turn waits for its place, and that is seen
+
+
+@loop_over("most", [1, 2, 3])
+def test_requests_that_wait_at_the_end_of_the_time_are_not_sent(transport: str, most: int) -> None:
+    server = taking({})
+    job = trees_of(server, [FORK] * 40, 4, max_requests=most, duration_ns=100 * MS)
+    began_s = time.monotonic()
+    driven = drive(job, transport, server)
+    assert time.monotonic() - began_s < 10  # and not until the time to drain is over
+    assert 0 < len(driven.captures) < 240
+    assert kinds(driven) == [None] * len(driven.captures)
+    assert max(capture.sent_ns for capture in driven.captures) - driven.captures[0].sent_ns <= 110 * MS
 
 
 def test_sessions_are_limited_and_their_requests_are_not(transport: str) -> None:

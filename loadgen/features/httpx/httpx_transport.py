@@ -368,6 +368,11 @@ class HttpxTransport:
         for gate in self.gates:
             gate.note_sent(exchange)
 
+    def leave_gates(self) -> None:
+        for gate in self.gates:
+            gate.note_ended(self.now_ns())
+            self.freed.set()
+
     async def _wait_for_room(self) -> None:
         """Wait for a free slot, or until a gate that time alone opens."""
         self.freed.clear()
@@ -415,9 +420,7 @@ class HttpxTransport:
             await self._replace_client(exchange.slot)
         exchange.index = -1
         self.ended += 1
-        for gate in self.gates:
-            gate.note_ended(self.now_ns())
-            self.freed.set()
+        self.leave_gates()
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away

@@ -435,6 +435,8 @@ class _SessionExchange:
             owner.reconnects += later and turn.connect_begin_ns > 0
             next_index = self._note_ended(turn, index, failure)
             turn = None if next_index is None else await self._make_turn(turn, next_index)
+        if turn is not None:
+            self.carrier.leave_gates()  # else those that wait there would wait for ever
         self._close_lanes()
 
     def _note_ended(self, turn: TurnExchange, index: int, failure: Failure | None) -> int | None:

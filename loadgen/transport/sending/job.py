@@ -333,6 +333,9 @@ class TurnCarrier(Protocol):
     async def pass_gates(self, exchange: Any) -> None:
         """Wait until all gates let one more request pass, which then has passed."""
 
+    def leave_gates(self) -> None:
+        """Let another request pass the gates in place of one that passed and is not sent."""
+
     def open_branch(self) -> Any:
         """Return an exchange without a request, over a slot for a lane of a session besides its main line."""
 
