@@ -124,7 +124,7 @@ USAGE = [
     ("--seed x", "--seed"),
     ("--extra-body {}x", "is not a JSON object"),
     ("--extra-body [1]", "is not a JSON object"),
-    ('--extra-body {{"a":NaN}}', "json"),
+    ('--extra-body {{"a":NaN}}', "sent as JSON"),
     ('--chat-template-kwargs {{"a":1}} --base-url {url}', "--backend openai-chat"),
     ("--header novalue", "write NAME=VALUE"),
     ("--header a=b c", "write NAME=VALUE"),

@@ -22,6 +22,7 @@ FLAGS = "the flags"  # as the origin of a table: the command line
 _FLAGS = {row.name: row.option for row in join_rows(*PROFILE_KEYS, ServerKeys)}
 # Flags that were read into tables, which are not as they were typed.
 _TABLES = {row.name for row in join_rows(*PROFILE_KEYS) if row.action == "append"}
+_OWN = "Value error, "
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
@@ -105,5 +106,7 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed:
 
 
 def _explain_why(item: Mapping[str, Any]) -> str:
-    """Return pydantic's message of one error in lower case, without its `value error`."""
-    return str(item["msg"]).lower().removeprefix("value error, ")
+    """Return the message of one error: a check's own with a small first letter, pydantic's in lower case."""
+    why = str(item["msg"])
+    own = why.removeprefix(_OWN)
+    return why.lower() if own == why else own[:1].lower() + own[1:]

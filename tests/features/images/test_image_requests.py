@@ -129,7 +129,10 @@ def test_random_mm_is_a_load_of_the_chat_api() -> None:
             {**OF_FILES, "images": "2"},
             "--images needs images: pass --image-size",
         ),
-        ({"image_size": "7"}, "'7' is no size"),
+        (
+            {"image_size": "7"},
+            '\'7\' is no size: write 1024x768, "640x480 70%, 1024x768 30%", or "DIST x DIST"',
+        ),
         ({"random_mm_bucket_config": "{}"}, "--random-mm-bucket-config goes with --dataset-name random-mm"),
     ],
 )
