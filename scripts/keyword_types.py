@@ -27,6 +27,7 @@ from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.features.texts.text_settings import PromptFormat
 from loadgen.features.traces.trace_settings import TraceFormat
 from loadgen.settings.prompt_settings import Compat
+from loadgen.settings.request_settings import Backend
 from loadgen.settings.setting import OptionRows
 from loadgen.transport.sending.job import Share
 

@@ -204,9 +204,7 @@ def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
             raise UsageError(
                 f"--goodput {pair}: unknown objective {name!r}: choose from {', '.join(GOODPUT)}"
             )
-        unit = (
-            "tokens per second" if name in SELECTABLE and SELECTABLE[name].kind == SPEED else "milliseconds"
-        )
+        unit = "tokens per second" if SELECTABLE[name].kind == SPEED else "milliseconds"
         if name in limits:
             raise UsageError(f"--goodput: {name} is given twice; give it once")
         try:

@@ -8,13 +8,14 @@ from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.features.texts.text_settings import PromptFormat
 from loadgen.features.traces.trace_settings import TraceFormat
 from loadgen.settings.prompt_settings import Compat
+from loadgen.settings.request_settings import Backend
 from loadgen.settings.setting import OptionRows
 from loadgen.transport.sending.job import Share
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
 
-    backend: Literal["openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages"]
+    backend: Backend
     num_prompts: int | None
     max_concurrency: int | None
     request_rate: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -16,7 +16,8 @@ from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
 from loadgen.settings.setting import NO_KEYWORD, OUTPUT, REQUESTS, RUN, SERVER, KeyRows, Makes, setting
 
-APIS = ("openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages")
+Backend = Literal["openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages"]
+APIS: tuple[str, ...] = get_args(Backend)
 CHAT_APIS = ("openai-chat", "openai-responses", "anthropic-messages")  # that take messages by role
 API_PATHS = {  # how they end
     "openai-chat": "/chat/completions",
@@ -158,9 +159,7 @@ _client = partial(setting, Makes.CLIENT)
 class RequestKeys(KeyRows, frozen=True):
     """The settings of the fields that each request sends to the server."""
 
-    backend: Literal[
-        "openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages"
-    ] = _request("openai",
+    backend: Backend = _request("openai",
         "API (default openai: completions; sglang: its own /generate)", group=SERVER,
         read=parse_with(check_backend), metavar="{" + ",".join(APIS) + "}",
         names_server=True, rank=0, common=True)

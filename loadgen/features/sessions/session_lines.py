@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from loadgen.base.text import align_cells, cut_end, format_cell_ms, format_count, list_first
@@ -27,18 +27,7 @@ from loadgen.report.section import ReportOptions, Room, Section
 
 _TITLES = ("Turn", "reqs", "fail", "input", "cached", "output", "TTFT ms", "P50", "P99", "TPOT", "E2EL ms")
 _WIDTHS = (-7, 5, 4, 6, 6, 6, 7, 7, 7, 6, 8)
-_BRANCH_TITLES = (
-    "Branch",
-    "reqs",
-    "fail",
-    "input",
-    "cached",
-    "output",
-    "TTFT ms",
-    "P99",
-    "E2EL ms",
-    "queued",
-)
+_BRANCH_TITLES = ("Branch", *_TITLES[1:7], "P99", "E2EL ms", "queued")
 _BRANCH_WIDTHS = (-16, 5, 4, 6, 6, 6, 7, 7, 7, 7)
 _MOST_ENDS, _MOST_IN_SHORT = 20, 2  # of early ends that are named, for each reason
 _MOST_DETAIL = 150  # characters
@@ -79,25 +68,24 @@ def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the figures by turn as a table of 80 columns; nothing without sessions."""
-    rows = result.derive(divide_by_turn)
-    if rows:
-        yield align_cells(_TITLES, _WIDTHS, " ")
-    for row in rows:
-        yield align_cells(_make_cells(row), _WIDTHS, " ")
+    return _tabulate(_TITLES, _WIDTHS, map(_make_cells, result.derive(divide_by_turn)))
 
 
 def tabulate_branches(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the figures of main line and sub-agents as a table of 80 columns; nothing without branches."""
-    rows = result.derive(divide_by_branch) if result.facts.session_waits else ()
-    if rows:
-        yield align_cells(_BRANCH_TITLES, _BRANCH_WIDTHS, " ")
-    for row in rows:
-        yield align_cells(_make_branch_cells(row), _BRANCH_WIDTHS, " ")
+    rows = result.derive(divide_by_branch)
+    return _tabulate(_BRANCH_TITLES, _BRANCH_WIDTHS, map(_make_branch_cells, rows))
+
+
+def _tabulate(titles: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table's titles and its rows; nothing without rows."""
+    lines = [align_cells(row, widths, " ") for row in rows]
+    yield from [align_cells(titles, widths, " "), *lines] if lines else ()
 
 
 def describe_critical_path(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield lines on where the time of finished sessions went; nothing without branches."""
-    path = result.derive(measure_critical_path) if result.facts.session_waits else None
+    path = result.derive(measure_critical_path)
     if path is None:
         return
     parts = {"in requests": path.request_s, "in tools": path.tool_s, "in pauses": path.pause_s,

@@ -18,8 +18,9 @@ def measure_efficiency(runs: Sequence[LimitRun], limit: LimitEstimate | None) ->
 
     Both are None without a limit, or where power was not measured near it.
     """
-    power_w = None if limit is None else estimate_power(runs, limit)
-    return {"power_w": power_w, "per_kw": None if power_w is None else divide_by_power(limit, power_w)}
+    if limit is None or (power_w := estimate_power(runs, limit)) is None:
+        return {"power_w": None, "per_kw": None}
+    return {"power_w": power_w, "per_kw": divide_by_power(limit, power_w)}
 
 
 def estimate_power(runs: Sequence[LimitRun], limit: LimitEstimate) -> LimitEstimate | None:
@@ -43,12 +44,12 @@ def estimate_power(runs: Sequence[LimitRun], limit: LimitEstimate) -> LimitEstim
     return LimitEstimate(value=math.exp(log_w.mean), low=math.exp(log_w.low), high=math.exp(log_w.high))
 
 
-def divide_by_power(limit: LimitEstimate | None, power_w: LimitEstimate) -> LimitEstimate | None:
+def divide_by_power(limit: LimitEstimate, power_w: LimitEstimate) -> LimitEstimate | None:
     """Divide a limit by kilowatts; an end of the interval has both distances, as squares on a log scale.
 
     The two errors are independent. An end that either does not know is None; None without a limit.
     """
-    if limit is None or limit.value is None or power_w.value is None:
+    if limit.value is None or power_w.value is None:
         return None
     value = _KW * limit.value / power_w.value
     low = _measure_distance(limit.value, limit.low), _measure_distance(power_w.value, power_w.high)
