@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -35,8 +35,7 @@ def plot_workloads(described: Sequence[DescribedLoad]) -> tuple[Panel, ...]:
     plots = (
         _plot_arrivals,
         _plot_dispersion,
-        _plot_lengths("prompts", "Prompt lengths", lambda load: load.input_lens),
-        _plot_lengths("answers", "Answer lengths", lambda load: load.output_lens),
+        _plot_lengths,
         _plot_joint_lengths,
         _plot_reuse,
         _plot_session_sizes,
@@ -91,16 +90,13 @@ def _plot_dispersion(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     )  # fmt: skip
 
 
-def _plot_lengths(
-    key: str, title: str, choose: Callable[[LoadColumns], NDArray[Any]]
-) -> Callable[[Sequence[DescribedLoad]], Iterator[Panel]]:
-    """Return the function that yields the panel of the distributions of one length."""
-
-    def plot(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-        columns = [(each.name, choose(each.load)) for each in described]
-        yield _plot_shares(key, title, "tokens", [(name, lens[lens > 0]) for name, lens in columns])
-
-    return plot
+def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    """Yield the panels of the distributions of prompts and answers."""
+    prompts = [(each.name, each.load.input_lens) for each in described]
+    answers = [(each.name, each.load.output_lens) for each in described]
+    for name, columns in (("prompt", prompts), ("answer", answers)):
+        samples = [(load, lens[lens > 0]) for load, lens in columns]
+        yield _plot_shares(f"{name}s", f"{name.capitalize()} lengths", "tokens", samples)
 
 
 def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, NDArray[Any]]]) -> Panel:
