@@ -239,7 +239,7 @@ def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: st
         ({"num_prompts": "many"}, "num_prompts = 'many': input should be a valid integer"),
         ({"input_length": 3}, "unknown key 'input_length', did you mean 'input_len'"),
         ({"duration": 5.0}, "duration = 5.0: needs max_concurrency or request_rate"),
-        ({"extra_body": {"a": float("nan")}}, "extra_body = .*: cannot be sent as json"),
+        ({"extra_body": {"a": float("nan")}}, "extra_body = .*: cannot be sent as JSON"),
         ({"server": {"seed": -1}}, r"\[server\] seed = -1"),
     ],
 )
