@@ -1,15 +1,18 @@
 """Call order: which calls of a recorded session each call waited for, and which connection each took.
 
-A call waited for every call of its own agent, of that agent's ancestors and of its descendants that had ended
-when it began; agents that are not above one another work side by side. Of those, the calls that another one
-of them waited for are left out: it follows from the others.
+A call waited for the calls of its own agent and of that agent's descendants that had ended when it began, and
+for what its agent was started by: its parent's own calls that had ended when the first call of the agent or a
+descendant began, or, if none had, what the parent was started by. Of those, the calls that another of them
+waited for, directly or not, are left out.
+
+So an agent joins its sub-agents, and no later call of a sub-agent waits for a later one of its parent.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 from msgspec.structs import replace
@@ -64,17 +67,33 @@ class RecordedCalls:
 class _EndedCalls:
     """The calls that have ended, by agent: what a call that begins now waits for.
 
-    A call is redundant where the new one also waits for a later call of a related agent that began after its
-    end. So of each agent and its subtree the latest call is kept, and its own calls by their ends.
+    A call is redundant where the new one also waits for a call of its agent, or of one above it, that began
+    after its end, or for any of a sub-agent that was started after its end. The latest such begin decides,
+    and what ended before a redundant call is redundant, too.
     """
 
     def __init__(self, begins_ns: Sequence[int], ends_ns: Sequence[int], parents: Sequence[int]) -> None:
         self._begins_ns, self._ends_ns, self._parents = begins_ns, ends_ns, parents
         agents = len(parents)
         self._own: list[list[int]] = [[] for _ in range(agents)]  # by their ends
-        self._latest_own, self._latest = [_NONE] * agents, [_NONE] * agents  # of itself; of its subtree
-        self._last_end_ns = [_NONE] * agents  # of its subtree
-        self._live: list[dict[int, None]] = [{} for _ in range(agents)]  # children that may be waited for
+        self._latest_own = [_NONE] * agents
+        self._last = [_NONE] * agents  # of its subtree, by its end
+        self._children: list[dict[int, None]] = [{} for _ in range(agents)]  # by the ends of their last calls
+        self._firsts = [_NONE] * agents  # of its subtree, ended or not
+        self._latest_start = [_NONE] * agents  # the latest first call of a child of which any has ended
+        self._started_by: list[list[int]] = [[] for _ in range(agents)]
+
+    def begin(self, call: int, agent: int) -> None:
+        """Start the agent of a call that begins, and those above it, unless an earlier call did."""
+        path = []
+        while agent != _NONE and self._firsts[agent] == _NONE:
+            path.append(agent)
+            agent = self._parents[agent]
+        for each in reversed(path):
+            self._firsts[each], parent = call, self._parents[each]
+            if parent != _NONE:
+                own = list(self._list_needed(parent, self._latest_own[parent]))
+                self._started_by[each] = sorted(own) or self._started_by[parent]
 
     def add(self, call: int, agent: int) -> None:
         """Add a call of an agent that ended, not before any that was added."""
@@ -82,43 +101,32 @@ class _EndedCalls:
         self._latest_own[agent] = max(self._latest_own[agent], call)
         child = _NONE
         while agent != _NONE:
-            self._latest[agent] = max(self._latest[agent], call)
-            self._last_end_ns[agent] = self._ends_ns[call]
+            self._last[agent] = call
             if child != _NONE:
-                self._live[agent][child] = None
+                self._latest_start[agent] = max(self._latest_start[agent], self._firsts[child])
+                self._children[agent].pop(child, None)
+                self._children[agent][child] = None
             child, agent = agent, self._parents[agent]
 
     def list_before(self, agent: int) -> list[int]:
         """List the calls that a call of this agent waits for, if it begins now, ascending."""
-        ancestors, above = [], self._parents[agent]
-        while above != _NONE:
-            ancestors.append(above)
-            above = self._parents[above]
-        bound = max((self._latest_own[each] for each in ancestors), default=_NONE)
-        latest = max(bound, self._latest[agent])
-        found = [call for each in ancestors for call in self._list_needed(each, latest)]
-        return sorted([*found, *self._list_subtree(agent, bound)])
-
-    def _list_subtree(self, agent: int, bound: int) -> Iterator[int]:
-        """Yield the calls of a subtree that neither one of it nor the call `bound` makes redundant."""
-        latest = self._latest[agent]
-        yield from (call for call in self._list_needed(agent, latest) if not self._is_redundant(call, bound))
-        bound = max(bound, self._latest_own[agent])
-        live = self._live[agent]
-        for child in list(live):
-            last_ns = self._last_end_ns[child]
-            if bound > self._latest[child] and last_ns <= self._begins_ns[bound]:
-                del live[child]  # for all that follows, too: the bound only rises
-            else:
-                yield from self._list_subtree(child, bound)
+        if self._last[agent] == _NONE:
+            return list(self._started_by[agent])
+        found: list[int] = []
+        subtrees = [(agent, _NONE)]  # and the latest call of an agent above each
+        while subtrees:
+            each, bound = subtrees.pop()
+            bound = max(bound, self._latest_own[each])
+            found += self._list_needed(each, max(bound, self._latest_start[each]))
+            for child in reversed(self._children[each]):
+                if self._is_redundant(self._last[child], bound):
+                    break
+                subtrees.append((child, bound))
+        return sorted(found)
 
     def _list_needed(self, agent: int, latest: int) -> Iterator[int]:
         """Yield an agent's own calls that the call `latest` does not make redundant."""
-        for call in reversed(self._own[agent]):
-            if self._ends_ns[call] < self._begins_ns[latest]:
-                return
-            if not self._is_redundant(call, latest):
-                yield call
+        return takewhile(lambda call: not self._is_redundant(call, latest), reversed(self._own[agent]))
 
     def _is_redundant(self, call: int, later: int) -> bool:
         """Whether a call ended before another, which is later in order, began; False for none."""
@@ -140,6 +148,7 @@ def find_order(
         while running and running[0][0] <= begin_ns:
             _, over = heapq.heappop(running)
             ended.add(over, agents[over])
+        ended.begin(call, agent)
         order.append(ended.list_before(agent))
         heapq.heappush(running, (end_ns, call))
     return order

@@ -25,15 +25,22 @@ def path(agent: int, parents: Sequence[int]) -> list[int]:
 
 
 def list_precedences(calls: Calls) -> list[set[int]]:
-    """Every call that a call waited for, by the plain definition: related agents, ended when it began."""
+    """Every call that a call waited for, by the plain definition."""
     begins, ends, agents, parents = calls
-    paths = [set(path(agent, parents)) for agent in range(len(parents))]
+    paths = [path(agent, parents) for agent in range(len(parents))]
+
+    def list_ended(call: int) -> list[int]:
+        return [p for p in range(call) if ends[p] <= begins[call]]
+
+    def list_starters(agent: int) -> set[int]:
+        if not agent:
+            return set()
+        first = next(call for call, of in enumerate(agents) if agent in paths[of])
+        own = {p for p in list_ended(first) if agents[p] == parents[agent]}
+        return own or list_starters(parents[agent])
+
     return [
-        {
-            p
-            for p in range(c)
-            if ends[p] <= begins[c] and (agents[p] in paths[agents[c]] or agents[c] in paths[agents[p]])
-        }
+        {p for p in list_ended(c) if agents[c] in paths[agents[p]]} | list_starters(agents[c])
         for c in range(len(begins))
     ]
 
@@ -58,10 +65,10 @@ def recorded_calls(draw: st.DrawFn) -> Calls:
 @given(recorded_calls())
 def test_order_is_the_plain_definition_transitively_reduced(calls: Calls) -> None:
     order, plain = find_order(*calls), list_precedences(calls)
-    reached = close(order)
-    reduced = [sorted(p for p in before if not any(p in reached[q] for q in before)) for before in plain]
-    assert order == reduced
-    assert reached == close(plain)
+    reached = close(plain)
+    assert all(p < c for c, before in enumerate(plain) for p in before)
+    assert order == [sorted(before.difference(*(reached[p] for p in before))) for before in plain]
+    assert close(order) == reached
 
 
 @given(recorded_calls())
@@ -92,6 +99,24 @@ def test_calls_of_a_lane_waited_for_one_another(calls: Calls) -> None:
             [(0, 2, 0), (3, 9, 1), (4, 5, 0), (10, 11, 0)], [[], [0], [0], [1, 2]], [0, 1, 0, 0], id="behind"
         ),
         pytest.param([(0, 1, 1), (2, 3, 0)], [[], [0]], [0, 1], id="agent-first"),
+        pytest.param(
+            [(0, 2, 0), (3, 5, 1), (3, 4, 0), (6, 7, 1), (8, 9, 1)],
+            [[], [0], [0], [1], [3]],
+            [0, 1, 0, 1, 1],
+            id="background",
+        ),
+        pytest.param(
+            [(0, 2, 0), (3, 5, 1), (3, 4, 0), (6, 7, 1), (8, 9, 0)],
+            [[], [0], [0], [1], [2, 3]],
+            [0, 1, 0, 1, 0],
+            id="joined",
+        ),
+        pytest.param(
+            [(0, 9, 0), (1, 2, 0), (3, 8, 1), (4, 5, 1), (10, 11, 0)],
+            [[], [], [1], [1], [0, 2, 3]],
+            [0, 1, 2, 3, 0],
+            id="side-by-side-from-one-start",
+        ),
     ],
 )
 def test_order_of_small_sessions(
@@ -122,6 +147,20 @@ def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     assert waits.role_names == ("main", "explore")
     assert waits.depths.tolist() == [0, 1, 0, 0, 1] * 2
     waits.check(np.array([0, 5, 10]))
+
+
+@pytest.mark.parametrize(
+    ("last", "delay_ns"),
+    [pytest.param(1, 6, id="background"), pytest.param(0, 2, id="joined")],
+)
+def test_delays_of_a_sub_agent_count_from_its_own_answers(last: int, delay_ns: int) -> None:
+    calls = RecordedCalls()
+    calls.add_agent(0, "explore")
+    for begin_ns, end_ns, agent in [(0, 2, 0), (3, 5, 1), (4, 8, 0), (9, 12, 1), (10, 16, 0), (18, 19, last)]:
+        calls.add(begin_ns, end_ns, agent)
+    trees = SessionTrees()
+    trees.add(calls)
+    assert trees.make()[1].tolist() == [0, 1, 2, 4, 2, delay_ns]
 
 
 @pytest.mark.parametrize(
