@@ -216,20 +216,20 @@ def make_record_again(record: LimitRecord, directory: Path) -> LimitRecord:
     UsageError if a run cannot be read, ValueError if the record is not one that a search leaves.
     """
     objectives = parse_objectives(", ".join(record.objectives))
-    entries = list[LimitRun]()
+    entries, of_sessions = list[LimitRun](), record.of_sessions
     for stored in record.runs:
         if not stored.directory:
             entries.append(stored)
             continue
         run = run_directory.load(directory / stored.directory)
-        profile = run.facts.profile
+        profile, of_sessions = run.facts.profile, bool(run.facts.session_turns)
         load = profile.request_rate if record.axis == "rate" else float(profile.max_concurrency or 0)
         point = MeasuredPoint(run=run, reason=stored.reason if stored.cut else "", duration_s=stored.took_s)
         entries.append(make_entry(stored.number, load, point, objectives, stored.directory))
     runs = tuple(entries)
     trials = [make_trial(run, objectives) for run in runs]
     answer = limit_answer.make_answer(_read_settings(record, objectives), runs, trials)
-    made = record.model_copy(update={"runs": runs, **answer})
+    made = record.model_copy(update={"runs": runs, "of_sessions": of_sessions, **answer})
     if record.ended is None:
         return made
     return made.model_copy(update=_find_cause(made, record.ended, objectives, directory))
