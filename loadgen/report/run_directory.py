@@ -26,6 +26,7 @@ from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
+from loadgen.plan.planned_requests import Waits
 from loadgen.records import journal, text_tokens
 from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
@@ -52,10 +53,15 @@ class Result:
     samples: KeptSamples = field(default_factory=KeptSamples)
 
     @cached_property
+    def waits(self) -> Waits | None:
+        """What the requests of sessions wait for; None: each for the one before it, or no sessions."""
+        return self.facts.make_waits()
+
+    @cached_property
     def sessions(self) -> SessionRows | None:
         """The sessions that the requests belong to; None if the run has no sessions."""
         turns = self.facts.session_turns
-        return find_sessions(self.records, turns, self.facts.make_waits()) if turns else None
+        return find_sessions(self.records, turns, self.waits) if turns else None
 
     @cached_property
     def counted(self) -> Records:

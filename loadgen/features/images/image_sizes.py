@@ -15,7 +15,7 @@ from loadgen.plan.lengths import LengthDistribution, parse_lengths
 MOST_IMAGES = 256  # of a request
 MOST_SIDE = 8192  # pixels
 PERIOD = 4096  # requests after which their numbers of images repeat
-MOST_SIZES = 64  # different ones of a plan: of distributions so many are drawn
+MOST_SIZES = 64  # of a plan at most: as many are drawn from distributions
 _LEAST_SHARE = 1e-6
 _SIZE = re.compile(r"([0-9]{1,5})\s*x\s*([0-9]{1,5})(?:\s+([0-9.]+\s*%?))?", re.ASCII)
 _TWO = re.compile(r"\s+x\s+", re.ASCII)

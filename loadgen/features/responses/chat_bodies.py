@@ -126,7 +126,7 @@ def _convert(content: Any) -> Any:
 
 
 def _lift(value: Any, name: str) -> Any:
-    """Return an object with the fields of its table `name` beside its own, as this API has them."""
+    """Return an object with its own fields and those of its table `name`, as this API has them."""
     if not isinstance(value, dict) or not isinstance(value.get(name), dict):
         return value
     return {**{key: own for key, own in value.items() if key != name}, **value[name]}

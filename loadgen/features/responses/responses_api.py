@@ -138,7 +138,7 @@ class Event(ResponseObject, gc=False):
     delta: str | None = None
     item: msgspec.Raw = msgspec.Raw()
     response: msgspec.Raw = msgspec.Raw()  # unread before the last event
-    timings: msgspec.Raw = msgspec.Raw()  # llama.cpp's, beside its last response
+    timings: msgspec.Raw = msgspec.Raw()  # llama.cpp's, in the event of its last response
     code: Any = None  # of an error
     message: Any = None
 

@@ -57,7 +57,7 @@ class _PathRows(msgspec.Struct, frozen=True):
 
 def measure_critical_path(run: Result) -> CriticalPath | None:
     """Measure where the time of finished sessions went; None if none finished or all have one line."""
-    waits, sessions, records = run.facts.make_waits(), run.sessions, run.records
+    waits, sessions, records = run.waits, run.sessions, run.records
     if waits is None or sessions is None or not (count := int(sessions.finished.sum())):
         return None
     rows = run.derive(_find_paths)
@@ -97,7 +97,7 @@ def mark_critical_requests(run: Result) -> Sequence[int]:
 
 def _find_paths(run: Result) -> _PathRows:
     """Find the critical paths of a run's finished sessions, whose facts say what requests wait for."""
-    records, sessions, waits = run.records, run.sessions, run.facts.make_waits()
+    records, sessions, waits = run.records, run.sessions, run.waits
     assert sessions is not None
     assert waits is not None
     whole = np.repeat(sessions.finished, sessions.sent)

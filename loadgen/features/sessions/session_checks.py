@@ -144,7 +144,7 @@ def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
 
     Of a trace that says which prompts share blocks, these at most.
     """
-    records, waits = run.records, run.facts.make_waits()
+    records, waits = run.records, run.waits
     lanes = np.zeros(len(records), np.int64) if waits is None else waits.lanes[records.index]
     order = np.lexsort((lanes, sessions.session))  # the turns of a line stay in order
     tokens = records.input_tokens[order]

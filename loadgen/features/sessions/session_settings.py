@@ -155,7 +155,7 @@ SOURCES = {
 def check_requests(values: Values, kind: str, turns: Turns | None) -> None:
     """Raise UsageError if settings do not go with turns, or session settings are of data without turns.
 
-    `kind` is that of the data, `turns` those of sessions that its requests are; None: of none.
+    `kind` is that of the data, `turns` those of its sessions; None if its requests are of no session.
     """
     if turns is not None:
         if values["users"] and turns.has_branches:

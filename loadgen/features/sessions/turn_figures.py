@@ -81,7 +81,7 @@ def divide_by_turn(run: Result) -> list[TurnFigures]:
 
 def divide_by_branch(run: Result) -> list[BranchFigures]:
     """Compute the figures of each depth and role, the main line first; [] where sessions have one line."""
-    waits, records = run.facts.make_waits(), run.counted
+    waits, records = run.waits, run.counted
     if waits is None:
         return []
     each = PerRequest.from_records(records, run.ask)
@@ -105,14 +105,14 @@ def divide_by_branch(run: Result) -> list[BranchFigures]:
 
 def list_roles(run: Result) -> Sequence[str]:
     """List the role of each request, as the recording names it, of a run whose sessions have branches."""
-    waits = run.facts.make_waits()
+    waits = run.waits
     assert waits is not None
     return [waits.role_names[role] for role in waits.roles[run.records.index].tolist()]
 
 
 def list_depths(run: Result) -> Sequence[int]:
     """List how deep each request lies, 0 on the main line, of a run whose sessions have branches."""
-    waits = run.facts.make_waits()
+    waits = run.waits
     assert waits is not None
     depths: list[int] = waits.depths[run.records.index].tolist()
     return depths

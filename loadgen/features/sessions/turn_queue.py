@@ -46,7 +46,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
         return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
 
     def count_slots(self, sessions: int) -> int:
-        """Count the connections that so many sessions at once take at most: one for each lane of each."""
+        """Count the connections that `sessions` at once take at most: one for each lane of each."""
         waits = self.turns.waits
         if waits is None or not len(waits.lanes):
             return sessions

@@ -83,7 +83,7 @@ class TraceRows(msgspec.Struct, frozen=True):
     waits: Waits | None = None  # what each waits for, by index; None: not known, each has its time alone
     delays_ns: Int64 | None = None  # int64[rows], before each, as `Turns` has them; None without `waits`
     growth: Growth | None = None  # in place of hashes: which earlier row each prompt begins with
-    messages: RecordedMessages | None = None  # of all rows; None: of none, or not of all
+    messages: RecordedMessages | None = None  # of all rows; None: some have none
 
     def __len__(self) -> int:
         return len(self.at_ns)

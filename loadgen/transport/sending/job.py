@@ -313,7 +313,7 @@ class Sessions(Protocol):
         """Make the headers that request `index` carries as a turn of its session."""
 
     def count_slots(self, sessions: int) -> int:
-        """Count the connections that so many sessions at once take at most."""
+        """Count the connections that `sessions` at once take at most."""
 
     def make_sender(
         self, job: Job, pool: Any, counters: Counters, send: Callable[[Any], None]

@@ -189,7 +189,7 @@ class PromptMeter:
 
 
 def describe_lengths(counted: Counter[str], total: int) -> str:
-    """Describe how lengths were found, as `in the log`, or with counts where in several ways; "" of none."""
+    """Describe how lengths were found, as `in the log`, or with counts of several ways; "" without any."""
     ways: list[Any] = counted.most_common()
     if len(ways) == 1 and ways[0][1] == total:
         return str(ways[0][0])
