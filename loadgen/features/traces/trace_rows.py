@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -22,6 +21,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.call_order import SessionTrees, reorder_waits
 from loadgen.features.traces.prompt_growth import Growth
+from loadgen.features.traces.trace_times import parse_instant_ns
 from loadgen.plan.planned_requests import Waits
 
 NO_BLOCKS = 0
@@ -34,8 +34,6 @@ BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
 _SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
 _UNREAD = ("session_id", "delay", "messages", "text_input")
 _PIECE = 65_536  # rows that are read at once
-_FIRST_YEAR, _LAST_YEAR = "1970", "2261"  # nanoseconds between two of them fit into 63 bits
-_DATETIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
 FAILED = "failed when recorded: no token was answered"
 EMPTY = "no token in the prompt"
 
@@ -324,16 +322,12 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
     places = [names.index(wanted) for wanted in columns.names]
     times: list[Int64] = []
     input_lens, output_lens = array("q"), array("q")
-    zones: set[str] = set()
     cells = _read_cells(lines, places, len(names))
     read_rows = 0
     while piece := list(islice(cells, _PIECE)):
         texts = [row[0] for row in piece]
-        times.append(
-            _read_dates(texts, zones, lines, read_rows)
-            if columns.dated
-            else _read_seconds(texts, lines, read_rows)
-        )
+        read_times = _read_dates if columns.dated else _read_seconds
+        times.append(read_times(texts, lines, read_rows))
         for i, (_, prompt, answer) in enumerate(piece):
             input_lens.append(_read_length(prompt, lines, read_rows + i, columns.input_len))
             output_lens.append(_read_length(answer, lines, read_rows + i, columns.output_len))
@@ -399,40 +393,15 @@ def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
     return np.rint(np.array(texts, np.float64) * 1e9).astype(np.int64)
 
 
-def _read_dates(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64:
-    """Parse dates to ns since 1970, int64[rows], zones dropped; the first is row `first`.
-
-    `zones` gets each zone. Raises UsageError for a text that is no date from 1970 to 2261, and a second zone.
-    """
-    dates = []
+def _read_dates(texts: list[str], lines: Lines, first: int) -> Int64:
+    """Parse dates to ns since 1970, int64[rows]; the first is row `first`; raises UsageError."""
+    times_ns = np.zeros(len(texts), np.int64)
     for i, text in enumerate(texts):
-        parts = _DATETIME.fullmatch(text.strip())
-        if parts is None:
-            raise lines.refusal(first + i + 1, f"{quote_value(text)} is not a date and time")
-        if not _FIRST_YEAR <= parts[1][:4] <= _LAST_YEAR:
-            raise lines.refusal(
-                first + i + 1, f"{quote_value(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
-            )
-        zones.add(parts[2] or "")
-        dates.append(parts[1])
-        if len(zones) > 1:
-            raise lines.refusal(
-                first + i + 1, f"{quote_value(text)} is in another time zone than the rows above"
-            )
-    try:
-        return np.array(dates, "datetime64[ns]").astype(np.int64)
-    except ValueError as error:
-        wrong = next(i for i, date in enumerate(dates) if not _is_date(date))
-        raise lines.refusal(first + wrong + 1, f"{quote_value(texts[wrong])} is no date: {error}") from None
-
-
-def _is_date(text: str) -> bool:
-    """Whether numpy reads a text as a date."""
-    try:
-        np.datetime64(text, "ns")
-    except ValueError:
-        return False
-    return True
+        try:
+            times_ns[i] = parse_instant_ns(text)
+        except ValueError as error:
+            raise lines.refusal(first + i + 1, f"{error}") from None
+    return times_ns
 
 
 def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:

@@ -144,6 +144,8 @@ def test_rounds_that_cannot_be_read_are_named(tmp_path: Path, content: str, why:
         ("1970-01-01T00:00:01.5Z", 1_500_000_000),
         ("1970-01-01 01:00:00.000000001+01:00", 1),
         ("1970-01-01T00:00:00", 0),
+        ("1970-01-01 00:00:00,0000000129 +0000", 12),
+        ("01/Jan/1970:00:00:01 +0000", 1_000_000_000),
         ("2026-06-01T05:40:20.151Z", 1_780_292_420_151_000_000),
     ],
 )
@@ -153,5 +155,5 @@ def test_instants_are_exact_to_the_nanosecond(written: str, ns: int) -> None:
 
 @loop_over("written", ["", "now", "2026-13-01T00:00:00Z", "1969-12-31T23:59:59Z", "2026-06-01"])
 def test_what_is_no_instant_is_refused(written: str) -> None:
-    with pytest.raises(ValueError, match=r"is not|is no date"):
+    with pytest.raises(ValueError, match="is not a date and time from 1970 to 2261"):
         parse_instant_ns(written)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,6 +12,7 @@ import msgspec
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import quote_value
+from loadgen.features.traces.trace_times import parse_instant_ns
 from loadgen.settings.request_settings import SAMPLING
 
 UNKNOWN = -1  # a time, length or size that the log does not have
@@ -21,7 +20,6 @@ UNKNOWN = -1  # a time, length or size that the log does not have
 _UNITS_NS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000))
 _MICROSECOND_NS = 1000
 _FAR_S = 9_000_000_000  # seconds from the epoch, in 2255: nanoseconds in 64 bits end soon after
-_NGINX = "%d/%b/%Y:%H:%M:%S %z"
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -91,34 +89,22 @@ def read_time_ns(value: Any, unit_ns: int = 0) -> int:
         try:
             number = Decimal(text)
         except InvalidOperation:
-            if isinstance(value, str):
-                return _read_date_ns(text)
             number = Decimal("nan")
+            if isinstance(value, str):
+                try:
+                    return parse_instant_ns(text)
+                except ValueError:
+                    pass  # refused below
         if not number.is_finite():
             number = -1
     if number < 0:
-        raise ValueFault(f"{quote_value(value)} is no time: give a date, or seconds since any instant")
+        raise ValueFault(
+            f"{quote_value(value)} is no time: give a date and time, or seconds since any instant"
+        )
     unit_ns = unit_ns or next((unit for least, unit in _UNITS_NS if number > least), SECOND_NS)
     if number > _FAR_S * SECOND_NS // unit_ns:
         raise ValueFault(f"{quote_value(value)} is no time: it is too far away")
     return round(number * unit_ns)
-
-
-@lru_cache(4096)  # many calls of one second
-def _read_date_ns(text: str) -> int:
-    """Read a date of ISO 8601, or as nginx writes it, as nanoseconds since 1970; raises ValueFault."""
-    try:
-        date = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            date = datetime.strptime(text, _NGINX)
-        except ValueError:
-            raise ValueFault(f"{quote_value(text)} is no time: give a date, or seconds") from None
-    date = date.replace(tzinfo=UTC) if date.tzinfo is None else date
-    whole = round(date.replace(microsecond=0).timestamp())
-    if not 0 <= whole <= _FAR_S:
-        raise ValueFault(f"{quote_value(text)} is no time of a log: it is before 1970, or after 2255")
-    return whole * SECOND_NS + date.microsecond * 1000
 
 
 def read_span_ns(value: Any, unit_ns: int) -> int:
