@@ -5,14 +5,16 @@ for what its agent was started by: its parent's own calls that had ended when th
 descendant began, or, if none had, what the parent was started by. Of those, the calls that another of them
 waited for, directly or not, are left out.
 
-So an agent joins its sub-agents, and no later call of a sub-agent waits for a later one of its parent.
+So an agent joins its sub-agents, and no later call of a sub-agent waits for a later one of its parent. An
+agent that makes no call itself runs its sub-agents as a program does: an agent below it was started by all
+calls below it that had ended.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise, takewhile
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import takewhile
 
 import numpy as np
 from msgspec.structs import replace
@@ -72,8 +74,15 @@ class _EndedCalls:
     and what ended before a redundant call is redundant, too.
     """
 
-    def __init__(self, begins_ns: Sequence[int], ends_ns: Sequence[int], parents: Sequence[int]) -> None:
+    def __init__(
+        self,
+        begins_ns: Sequence[int],
+        ends_ns: Sequence[int],
+        parents: Sequence[int],
+        callers: Container[int],
+    ) -> None:
         self._begins_ns, self._ends_ns, self._parents = begins_ns, ends_ns, parents
+        self._callers = callers  # the agents that make calls themselves
         agents = len(parents)
         self._own: list[list[int]] = [[] for _ in range(agents)]  # by their ends
         self._latest_own = [_NONE] * agents
@@ -91,9 +100,11 @@ class _EndedCalls:
             agent = self._parents[agent]
         for each in reversed(path):
             self._firsts[each], parent = call, self._parents[each]
-            if parent != _NONE:
+            if parent in self._callers:
                 own = list(self._list_needed(parent, self._latest_own[parent]))
                 self._started_by[each] = sorted(own) or self._started_by[parent]
+            elif parent != _NONE:
+                self._started_by[each] = self.list_before(parent)
 
     def add(self, call: int, agent: int) -> None:
         """Add a call of an agent that ended, not before any that was added."""
@@ -117,7 +128,9 @@ class _EndedCalls:
         while subtrees:
             each, bound = subtrees.pop()
             bound = max(bound, self._latest_own[each])
-            found += self._list_needed(each, max(bound, self._latest_start[each]))
+            started = max(bound, self._latest_start[each])
+            found += self._list_needed(each, started)
+            bound = bound if each in self._callers else started
             for child in reversed(self._children[each]):
                 if self._is_redundant(self._last[child], bound):
                     break
@@ -141,7 +154,7 @@ def find_order(
     Calls are in the order of their begins, from 0 ns up. Of two that began at once, and have no duration, the
     second waited for the first. The work is that of sorting the ends, and of what is found.
     """
-    ended = _EndedCalls(begins_ns, ends_ns, parents)
+    ended = _EndedCalls(begins_ns, ends_ns, parents, set(agents))
     running: list[tuple[int, int]] = []  # a heap
     order = []
     for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
@@ -204,7 +217,7 @@ class SessionTrees:
         """
         ends_ns = [end_ns // self._grid_ns * self._grid_ns for end_ns in calls.ends_ns]
         first, depths = len(self._before), [len(calls.list_path(i)) - 1 for i in range(len(calls.parents))]
-        for i, before in enumerate(_order_calls(calls, ends_ns)):
+        for i, before in enumerate(find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)):
             self._before.append([first + earlier for earlier in before])
             agent, delay_ns = calls.agents[i], calls.pauses_ns[i]
             since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
@@ -231,46 +244,6 @@ class SessionTrees:
             self._tools_ns if self._has_tools else None,
         )
         return waits, np.array(self._delays_ns, np.int64)
-
-
-def _order_calls(calls: RecordedCalls, ends_ns: Sequence[int]) -> list[list[int]]:
-    """Find what each call of a session waited for.
-
-    An agent that makes no call itself runs its sub-agents as a program does: one that began after calls of
-    another had ended waited for them.
-    """
-    order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
-    silent = set(calls.parents) - set(calls.agents) - {_NONE}
-    return _order_programs(calls, ends_ns, order, silent) if silent else order
-
-
-def _order_programs(
-    calls: RecordedCalls, ends_ns: Sequence[int], order: list[list[int]], silent: set[int]
-) -> list[list[int]]:
-    """Return the order with what sub-agents of `silent` agents waited for of one another, at their begins."""
-    paths = [calls.list_path(agent) for agent in range(len(calls.parents))]
-    firsts: dict[int, int] = {}
-    reached: list[int] = []  # bits: the calls that each call waits for, directly or not
-    found = []
-    for i, agent in enumerate(calls.agents):
-        path, before = paths[agent], set(order[i])
-        for inner, outer in pairwise(path):
-            begin_ns = calls.begins_ns[firsts.setdefault(inner, i)]
-            if outer not in silent or any(inner in paths[calls.agents[call]] for call in before):
-                continue
-            before |= {
-                call
-                for call in range(i)
-                if ends_ns[call] <= begin_ns
-                and outer in paths[calls.agents[call]]
-                and inner not in paths[calls.agents[call]]
-            }
-        covered = 0
-        for call in before:
-            covered |= reached[call]
-        found.append(sorted(call for call in before if not covered >> call & 1))
-        reached.append(covered | sum(1 << call for call in before))
-    return found
 
 
 def reorder_waits(waits: Waits, order: Int64) -> Waits:
