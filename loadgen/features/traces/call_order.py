@@ -13,6 +13,7 @@ calls below it that had ended.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 
@@ -217,13 +218,14 @@ class SessionTrees:
         """
         ends_ns = [end_ns // self._grid_ns * self._grid_ns for end_ns in calls.ends_ns]
         first, depths = len(self._before), [len(calls.list_path(i)) - 1 for i in range(len(calls.parents))]
+        unions = {agent: SpanUnion(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
         for i, before in enumerate(find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)):
             self._before.append([first + earlier for earlier in before])
             agent, delay_ns = calls.agents[i], calls.pauses_ns[i]
             since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
             if delay_ns == UNKNOWN_NS or [calls.agents[earlier] for earlier in before] != [agent]:
                 delay_ns = max(0, calls.begins_ns[i] - since_ns)
-            worked_ns = measure_union_ns(calls.tools_ns.get(agent, ()), since_ns, calls.begins_ns[i])
+            worked_ns = unions[agent].measure_ns(since_ns, calls.begins_ns[i]) if agent in unions else 0
             self._delays_ns.append(delay_ns)
             self._tools_ns.append(min(worked_ns, delay_ns))
             self._depths.append(depths[agent])
@@ -257,11 +259,25 @@ def reorder_waits(waits: Waits, order: Int64) -> Waits:
     return replace(chosen, before=places[chosen.before])
 
 
-def measure_union_ns(spans_ns: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
-    """Measure how much of the time from `begin_ns` to `end_ns` lies in at least one of the spans."""
-    total, reached = 0, begin_ns
-    for begin, end in sorted(spans_ns):
-        last = min(end, end_ns)
-        total += max(0, last - max(begin, reached))
-        reached = max(reached, last)
-    return total
+class SpanUnion:
+    """Times that may overlap, as of tools that work at once, joined to times that do not."""
+
+    def __init__(self, spans_ns: Iterable[tuple[int, int]]) -> None:
+        self._begins_ns: list[int] = []
+        self._ends_ns: list[int] = []
+        self._before_ns = [0]  # how long all before each are, together
+        for begin_ns, end_ns in sorted(spans_ns):
+            if not self._ends_ns or begin_ns > self._ends_ns[-1]:
+                self._begins_ns.append(begin_ns)
+                self._ends_ns.append(end_ns)
+            self._ends_ns[-1] = max(self._ends_ns[-1], end_ns)
+        for begin_ns, end_ns in zip(self._begins_ns, self._ends_ns, strict=True):
+            self._before_ns.append(self._before_ns[-1] + end_ns - begin_ns)
+
+    def measure_ns(self, begin_ns: int, end_ns: int) -> int:
+        """Measure how much of the time from `begin_ns` to `end_ns` lies in the spans; 0 if that is before."""
+        return max(0, self._measure_until_ns(end_ns) - self._measure_until_ns(begin_ns))
+
+    def _measure_until_ns(self, at_ns: int) -> int:
+        begun = bisect_left(self._begins_ns, at_ns)
+        return self._before_ns[begun] - max(0, self._ends_ns[begun - 1] - at_ns) if begun else 0

@@ -201,3 +201,18 @@ def test_a_hundred_thousand_calls_are_ordered_in_seconds(agents: int, silent: in
     order = find_order(begins.tolist(), ends.tolist(), of, [-1] + [0] * (agents - 1))
     assert time.perf_counter() - began < 20
     assert len(order) == 100_000
+
+
+@pytest.mark.long
+def test_tools_of_a_long_session_are_measured_in_seconds() -> None:
+    calls = RecordedCalls()
+    for i in range(100_000):
+        calls.add(10 * i, 10 * i + 5)
+    calls.tools_ns = {0: [(10 * i + 6, 10 * i + 9) for i in range(100_000)]}
+    began = time.perf_counter()
+    trees = SessionTrees()
+    trees.add(calls)
+    assert time.perf_counter() - began < 20
+    waits, _ = trees.make()
+    assert waits.tool_ns is not None
+    assert waits.tool_ns.tolist() == [0, *[3] * 99_999]

@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from builders.traces import TRACELAB, offsets_ms, planned, prompts, text
 from loadgen.base.errors import UsageError
-from loadgen.features.traces.call_order import measure_union_ns
+from loadgen.features.traces.call_order import SpanUnion
 from loadgen.features.traces.trace_times import parse_instant_ns
 
 ROWS = [json.loads(line) for line in TRACELAB.read_text().splitlines()]
@@ -111,10 +111,18 @@ def test_the_canonical_sheet_has_waits_for_tools(tmp_path: Path) -> None:
 
 @loop_over(
     ("spans", "total"),
-    [([], 0), ([(0, 5)], 3), ([(3, 4), (3, 9)], 6), ([(1, 3), (7, 20), (4, 5)], 5), ([(20, 30)], 0)],
+    [
+        ([], 0),
+        ([(0, 5)], 3),
+        ([(3, 4), (3, 9)], 6),
+        ([(1, 3), (7, 20), (4, 5)], 5),
+        ([(20, 30)], 0),
+        ([(0, 9), (1, 3), (2, 2), (9, 10)], 8),
+    ],
 )
 def test_tools_that_work_at_once_count_once(spans: list[tuple[int, int]], total: int) -> None:
-    assert measure_union_ns(spans, 2, 10) == total
+    assert SpanUnion(spans).measure_ns(2, 10) == total
+    assert SpanUnion(spans).measure_ns(10, 2) == 0
 
 
 @loop_over(
