@@ -56,10 +56,10 @@ def summarize_window(
 
 def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
     """Return the GPUs with the server's processes, or all if none is known, and in words which they are."""
-    ours = window.list_places("server_bytes")
+    ours = window.list_places("server_bytes", ever=True)
     if ours:
         return tuple(ours), WITH_SERVER
-    every = window.list_places("device_bytes", "energy_j", "power_w", "sm_mhz")
+    every = window.list_places("device_bytes", "energy_j", "power_w", "sm_mhz", ever=True)
     gpus = tuple(where for where in every if where.startswith("GPU "))
     return gpus, "all of the machine" if gpus else ""
 
@@ -83,7 +83,7 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
 
 
 _LEAST_S = 1e-9
-_ENDS = 0.05  # of the window, or two periods: power may be unknown for this long at most at either end of it
+_UNREAD = 0.05  # of the window, or two periods: power may be unknown for this long at most between readings
 
 
 class Window(msgspec.Struct, frozen=True, dict=True):
@@ -106,9 +106,10 @@ class Window(msgspec.Struct, frozen=True, dict=True):
             return inside
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
-    def list_places(self, *quantities: Quantity) -> list[str]:
-        """List the places (GPU, rail, zone) at which one of these quantities was sampled."""
-        places = {where for s in self.inside for what, where in s.reading.values if what in quantities}
+    def list_places(self, *quantities: Quantity, ever: bool = False) -> list[str]:
+        """List the places (GPU, rail, zone) of these quantities, sampled inside, or with `ever` around it."""
+        samples = self.samples if ever else self.inside
+        places = {where for s in samples for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
 
     def read_series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
@@ -168,16 +169,22 @@ def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -
     """Compute the joules of a GPU or rail over the window by the first quantity sampled; or say why not.
 
     A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the times
-    at which it was read. Where it was never read the result is "": the sensor has reported why.
+    at which it was read, unless it was not for long. Where it was never read the result is "": the sensor
+    has reported why.
     """
     for quantity in quantities:
         at_s, values = window.read_series(quantity, where)
         if not len(at_s):
             continue
-        allowed_s = max(2 * window.period_s, _ENDS * window.duration_s)
-        if at_s[0] > allowed_s or at_s[-1] < window.duration_s - allowed_s:
-            seen_s = min(at_s[-1], window.duration_s) - max(at_s[0], 0.0)
-            return f"energy of {where}: read for {max(seen_s, 0.0):.1f} of {window.duration_s:.1f} s"
+        edges_s = np.concatenate(([min(at_s[0], 0.0)], at_s, [max(at_s[-1], window.duration_s)]))
+        gaps_s = np.diff(edges_s)
+        if quantity == "energy_j":
+            gaps_s[1:-1] = 0.0  # it went on counting
+        inside_s = np.diff(edges_s.clip(0.0, window.duration_s))
+        unread_s = inside_s[gaps_s > max(2 * window.period_s, _UNREAD * window.duration_s)].sum()
+        if unread_s > 0:
+            read_s = window.duration_s - unread_s
+            return f"energy of {where}: read for {read_s:.1f} of {window.duration_s:.1f} s"
         return _OF[quantity](at_s, values, window.duration_s, where)
     return ""
 
@@ -222,7 +229,7 @@ def measure_energy(
 
     A board's energy includes its GPU's. None, and what is missing, if a part of the total is unknown.
     """
-    rails = window.list_places("board_w")
+    rails = window.list_places("board_w", ever=True)
     of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
     quantities: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
     within: Wanted = {**dict.fromkeys(window.list_places("rail_w"), ("rail_w",)), **of_gpus}

@@ -60,6 +60,9 @@ def power(watts: Sequence[float], where: str = "GPU 0") -> dict[Key, Sequence[fl
         pytest.param(power([10, 20]), -1, 2, 45.0, id="constant beyond the samples"),
         pytest.param(power([10]), -1, 1, 20.0, id="one sample"),
         pytest.param({**power([10, 10]), **power([5, 5], "GPU 1")}, 0, 1, 15.0, id="two GPUs"),
+        pytest.param({GPU: [0, 10, *[None] * 9, 110]}, 0, 11, 110.0, id="a counter counts on, unread"),
+        pytest.param({GPU: [0, 10, 40]}, 1.2, 1.4, 6.0, id="a run between two readings"),
+        pytest.param(power([10, 20]), 0.2, 0.6, 5.6, id="a run between two readings of power"),
     ],
 )
 def test_energy_is_of_the_window(
@@ -87,6 +90,16 @@ def test_energy_is_of_the_window(
             ("energy of GPU 1: read for 4.0 of 19.0 s",),
             id="never a part of the sum",
         ),
+        pytest.param(
+            {("power_w", "GPU 0"): [9, 9, 9, *[None] * 9, 9, 9, 9]},
+            ("energy of GPU 0: read for 4.0 of 14.0 s",),
+            id="power that was away for a while",
+        ),
+        pytest.param(
+            {GPU: [1, 2, 3, 4, 5, 6], ("energy_j", "GPU 1"): [1, 2, 3, 0, 1, 2]},
+            ("energy of GPU 1: its counter went backwards",),
+            id="one of two GPUs that was reset",
+        ),
         pytest.param({("sm_mhz", "GPU 0"): [100]}, (), id="the sensor says why"),
         pytest.param({("rss_bytes", ""): [100]}, (), id="no GPU"),
     ],
@@ -98,6 +111,11 @@ def test_energy_that_is_not_known_whole_is_not_told(
     found = sensed(series, 0, end_s)
     assert found.energy is None
     assert found.missing == missing
+
+
+def test_a_gpu_that_was_gone_before_the_run_is_no_part_left_out() -> None:
+    found = sensed({**power([10] * 9), **power([10], "GPU 1")}, 3, 8)
+    assert (found.energy, found.missing) == (None, ("energy of GPU 1: read for 0.0 of 5.0 s",))
 
 
 def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
