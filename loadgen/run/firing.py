@@ -465,7 +465,7 @@ def _limit_bytes(
 def allow_files(job: Job, transport: str) -> None:
     """Raise the open-file limit to what the job may need, or the most that is allowed.
 
-    Raises UsageError if that is too few for the connections of the first wave.
+    Raises UsageError if that is too few for the connections of the first wave, sub-agents' among them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
@@ -475,8 +475,10 @@ def allow_files(job: Job, transport: str) -> None:
         return
     limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit < job.first_slots + used + _SPARE_FILES:
+    if limit < job.least_slots + used + _SPARE_FILES:
+        aside = job.least_slots - job.first_slots
+        agents = f", {aside} of them of sub-agents at work together," if aside else ""
         raise UsageError(
-            f"{job.first_slots} connections need more open files than the limit of {hard}: "
-            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
+            f"{job.least_slots} connections{agents} need more open files than the limit of {hard}: "
+            "lower --max-concurrency, or raise it (ulimit -Hn)"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +20,11 @@ from builders.loops import loop_over
 from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import VirtualServer
+from loadgen.base.errors import UsageError
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.planned_requests import Turns, make_turns, make_waits
 from loadgen.records.decode import Decoder
+from loadgen.run.firing import _SPARE_FILES, allow_files
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Job
@@ -362,6 +366,34 @@ def test_any_tree_is_sent_in_order_and_once(
     check_order(driven, turns, sender)
     assert driven.counters.sent == driven.counters.ended == len(sent)
     assert most_in_flight(driven) <= (requests or count)
+
+
+@loop_over(
+    ("trees", "most", "slots"),
+    [
+        ([CHAIN] * 3, 2, 2),
+        ([FORK], 1, 3),
+        ([CHAIN, FORK, BACKGROUND], 1, 3),
+        ([CHAIN, FORK, BACKGROUND], 2, 5),
+        ([CHAIN, FORK, BACKGROUND], None, 6),
+        ([ROOTS, ROOTS], 1, 2),
+        ([[((), 0), ((0,), 1), ((1,), 2), ((2,), 3), ((2,), 4), ((2, 3, 4), 5)]], 1, 3),
+        ([[((), 0), *(((0,), lane) for lane in range(1, 9)), (range(9), 0)]] * 2, 2, 18),
+    ],
+)
+def test_open_files_are_enough_for_what_one_answer_begins(
+    monkeypatch: pytest.MonkeyPatch, trees: list[Tree], most: int | None, slots: int
+) -> None:
+    job = trees_of(taking({}), trees, most)
+    assert job.first_slots <= job.least_slots == slots <= job.most_slots
+    need = len(os.listdir("/proc/self/fd")) + _SPARE_FILES + slots
+    monkeypatch.setattr(resource, "setrlimit", lambda what, limits: None)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1, need))
+    allow_files(job, "wire")
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1, need - 1))
+    aside = f", {slots - job.first_slots} of them of sub-agents" if slots > job.first_slots else " need more"
+    with pytest.raises(UsageError, match=f"^{slots} connections{aside}"):
+        allow_files(job, "wire")
 
 
 @loop_over("most", [1, 3])

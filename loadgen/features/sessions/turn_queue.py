@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from loadgen.base.arrays import Int64
 from loadgen.plan.planned_requests import Turns
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.sending.job import DIGEST_BYTES, Job, join_digests, split_body
@@ -51,6 +52,11 @@ class SessionPlan(msgspec.Struct, frozen=True):
         if waits is None or not len(waits.lanes):
             return sessions
         return sessions + sessions * int(waits.lanes.max())
+
+    def count_least_slots(self, sessions: int) -> int:
+        """Count the connections of `sessions` at once, the widest, where one answer begins most lanes."""
+        fans = np.sort(_count_fans(self.turns))
+        return sessions + int(fans[max(len(fans) - sessions, 0) :].sum())
 
 
 @dataclass(eq=False, slots=True)
@@ -106,6 +112,24 @@ def list_roots(turns: Turns, number: int) -> list[int]:
     counts = np.diff(turns.waits.starts[begin : end + 1])
     roots: list[int] = (begin + 1 + np.flatnonzero(counts[1:] == 0)).tolist()
     return roots
+
+
+def _count_fans(turns: Turns) -> Int64:
+    """Count the lanes besides the main one that wait for the same one answer at most, int64[sessions].
+
+    The first answer is that of the lanes that wait for none, too.
+    """
+    fans, waits = np.zeros(len(turns), np.int64), turns.waits
+    if waits is None or not waits.lanes.any():
+        return fans
+    waited, sessions = np.diff(waits.starts), turns.list_sessions()
+    aside = np.flatnonzero((waited <= 1) & (waits.lanes > 0))
+    after, follows = turns.begins[sessions[aside]], waited[aside] == 1
+    after[follows] = waits.before[waits.starts[aside[follows]]]
+    lanes = np.unique(np.stack((after, waits.lanes[aside])), axis=1)
+    answers, counts = np.unique(lanes[0], return_counts=True)
+    np.maximum.at(fans, sessions[answers], counts)
+    return fans
 
 
 def _list_order(turns: Turns, begin: int, end: int) -> tuple[list[list[int]], list[int]]:

@@ -289,6 +289,12 @@ class Job(msgspec.Struct, frozen=True):
         return self.most_places if self.sessions is None else self.sessions.count_slots(self.most_places)
 
     @property
+    def least_slots(self) -> int:
+        """The number of connections that it needs: the first ones, and the lanes of their sessions."""
+        first = self.first_slots
+        return first if self.sessions is None else self.sessions.count_least_slots(first)
+
+    @property
     def reads_at_once(self) -> bool:
         """Whether tokens decide what is sent or cancelled, so that none may wait unread in a socket."""
         by_tokens = self.cancellations is not None and self.cancellations.point.after_tokens > 0
@@ -314,6 +320,9 @@ class Sessions(Protocol):
 
     def count_slots(self, sessions: int) -> int:
         """Count the connections that `sessions` at once take at most."""
+
+    def count_least_slots(self, sessions: int) -> int:
+        """Count the connections of `sessions` at once, the widest, where one answer begins most lanes."""
 
     def make_sender(
         self, job: Job, pool: Any, counters: Counters, send: Callable[[Any], None]
