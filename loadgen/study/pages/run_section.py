@@ -20,8 +20,9 @@ from loadgen.features.sessions.turn_figures import divide_by_branch, divide_by_t
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
-from loadgen.figures.metrics import Metrics, compute_metrics
+from loadgen.figures.metrics import Metrics, measure_latencies
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
+from loadgen.figures.per_request import PerRequest
 from loadgen.plan.request_sources import RANDOM
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
@@ -236,12 +237,14 @@ def _list_data(run: Result) -> Iterator[tuple[str, str]]:
 
 
 def _add_percentiles(run: Result) -> Metrics:
-    """Return the run's metrics with P90, P95 and P99 added to the requested percentiles."""
+    """Return the run's metrics with P90, P95 and P99 of latencies added to the requested percentiles."""
     ask = run.ask
     missing = [rank for rank in _RANKS if rank not in ask.metric_percentiles]
     if not missing:
         return run.metrics
-    return compute_metrics(run.counted, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
+    ask = replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing))
+    each = PerRequest.from_records(run.counted, ask)
+    return replace(run.metrics, **measure_latencies(run.counted, each, ask))
 
 
 def _make_latency_table(run: Result, metrics: Metrics) -> Table:

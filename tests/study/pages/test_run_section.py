@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import made_runs
+from builders import made_runs, made_sessions
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.report.run_directory import Result
@@ -63,6 +63,14 @@ def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
     run = made_runs.saturated()
     (figure,) = of(run)["Output"].figures
     assert figure.number.value == 24 * 16 / run.metrics.duration_s
+
+
+def test_rates_count_the_work_of_turns_that_ended_after_the_first_slot_ran_dry() -> None:
+    run = made_sessions.made((4, 3, 5), made_sessions.rows_of((4, 3, 5), rest_ms=130))
+    account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
+    values = [card.figures[0].number.value for card in account.cards[:2]]
+    assert values == [run.metrics.output_throughput_per_s, run.metrics.request_throughput_per_s]
+    assert run.metrics.completed < run.whole.completed
 
 
 def test_goodput_is_there_where_objectives_were_requested() -> None:
