@@ -80,8 +80,8 @@ def describe_install(extra: str) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Format a number with its noun: 1 run, 2 runs."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Format a number with its noun: 1 run, 2,000 runs."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def count_decimals(number: float, digits: int, most: int = 6) -> int:

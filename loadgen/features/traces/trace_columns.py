@@ -6,6 +6,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import SERVER_BLOCK
+from loadgen.base.text import format_count
 from loadgen.features.traces.prompt_growth import Growth
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
@@ -26,7 +27,7 @@ def make_load_columns(rows: TraceRows, name: str = "") -> LoadColumns:
     pauses_ns = None if rows.delays_ns is None else rows.delays_ns.copy()
     if pauses_ns is not None and rows.waits is not None:
         pauses_ns[np.diff(rows.waits.starts) == 0] = NO_DELAY
-    skipped = (f"left out: {count:,} rows, {why}" for why, count in rows.skipped.items())
+    skipped = (f"left out: {format_count(count, 'row')}, {why}" for why, count in rows.skipped.items())
     return LoadColumns(
         name or rows.file,
         rows.input_lens,

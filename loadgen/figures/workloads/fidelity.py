@@ -248,13 +248,13 @@ def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[s
     if not rates[0] or not rates[1] or abs(rates[1] / rates[0] - 1) < _SAME_RATE:
         return
     ratio = rates[1] / rates[0]
-    yield f"The second workload has {ratio:.3g} times the rate: compare its gaps over their mean."
+    yield f"The rate is {ratio:.3g} times as high: compare the gaps over their mean."
     if ratio < 1:
         thinned = (
-            f"{scale.window} {1 + ratio * (scale.index - 1):.3g}"
+            f"{1 + ratio * (scale.index - 1):.3g} over {scale.window}"
             for scale in (first.arrivals.scales if first.arrivals is not None else ())
         )
         yield (
-            f"Of each request kept or left out by chance the dispersion would be {', '.join(thinned)}: "
+            f"Had each request been kept or left out by chance, dispersion would be {', '.join(thinned)}: "
             "1 + ratio × (index − 1)."
         )

@@ -31,7 +31,8 @@ from loadgen.study.pages.page_parts import PageSection
 from loadgen.study.tables import cut_middle, make_table
 
 _OWN = ("file", "against", "html", "json", "against_format")
-_MOST_LETTERS = 13  # of a name over a column, or in a legend
+_MOST_LETTERS = 24  # of a name in a legend
+_COLUMN = 13  # of a name over a column of text
 
 
 def describe_parser() -> argparse.ArgumentParser:
@@ -113,7 +114,8 @@ def _render_text(described: Sequence[DescribedLoad], compared: Fidelity | None) 
     """Return the figures of each workload, and the comparison below them."""
     texts = [render_load(each.figures) for each in described]
     if compared is not None:
-        texts.append("\n".join(compared.lines(described[1].name, described[0].name)))
+        first, second = (cut_middle(each.name, _COLUMN) for each in reversed(described))
+        texts.append("\n".join(compared.lines(first, second)))
     return "\n\n".join(texts)
 
 
@@ -151,4 +153,4 @@ def _make_fidelity_section(described: Sequence[DescribedLoad], compared: Fidelit
         notes=compared.remarks,
     )
     title = f"How far {described[0].name} is from {described[1].name}"
-    return PageSection(title, "fidelity", "Fidelity", table=table, style="words")
+    return PageSection(title, "fidelity", "Fidelity", table=table)

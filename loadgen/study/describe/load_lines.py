@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.base.text import clean_line, label_lines
-from loadgen.features.data.preview.data_preview import count_nouns, describe_lengths
+from loadgen.base.text import clean_line, format_count, label_lines
+from loadgen.features.data.preview.data_preview import describe_lengths
 from loadgen.figures.workloads.arrival_scales import ArrivalFigures
 from loadgen.figures.workloads.fidelity import WorkloadFigures, format_value
 from loadgen.figures.workloads.reuse_distances import ReuseFigures
@@ -21,7 +21,7 @@ def render_load(found: WorkloadFigures) -> str:
 
 def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of all that is known of a workload, and its notes."""
-    yield "workload", f"{found.name}; {count_nouns(found.requests, 'request')}"
+    yield "workload", f"{found.name}; {format_count(found.requests, 'request')}"
     if found.arrivals is not None:
         yield "arrivals", describe_arrivals(found.arrivals)
         if found.arrivals.scales:
@@ -47,7 +47,7 @@ def describe_arrivals(found: ArrivalFigures) -> str:
         return "all at once"
     parts = [f"{found.span_s:,.1f} s, {found.rate_per_s:.4g} requests/s"]
     if found.grid_s:
-        parts.append(f"{count_nouns(found.instants, 'instant')} on a grid of {found.grid_s:g} s")
+        parts.append(f"{format_count(found.instants, 'instant')} on a grid of {found.grid_s:g} s")
     if found.gap_cv is not None:
         parts.append(f"coefficient of variation of the gaps {found.gap_cv:.2f} (Poisson: 1)")
     return "; ".join(parts)
@@ -73,9 +73,9 @@ def _describe_reuse(found: ReuseFigures) -> str:
 
 
 def _find_size(found: ReuseFigures, share: float) -> float:
-    """Return the smallest of the measured sizes of a cache that reuses a share, the greatest if none does."""
+    """Return the smallest measured size of a cache that reuses a share, at most what keeps all blocks."""
     reached = [size for size, own in zip(found.sizes, found.shares, strict=True) if own >= share - 1e-12]
-    return float(reached[0] if reached else found.sizes[-1])
+    return min(float(reached[0] if reached else found.sizes[-1]), found.unique_tokens)
 
 
 def _describe_distances(found: ReuseFigures) -> str:
@@ -93,7 +93,7 @@ def _list_sessions(found: SessionShape) -> Iterator[tuple[str, str]]:
     each = found.requests
     many = f"P50 {each.p50:,}, P90 {each.p90:,}, max {each.most:,} requests; mean {each.mean:,.1f}"
     if each.least == each.most:
-        many = f"{count_nouns(each.most, 'request')} each"
+        many = f"{format_count(each.most, 'request')} each"
     yield "sessions", f"{found.sessions:,}; {many}"
     if found.delays_s:
         low, middle, high = found.delays_s

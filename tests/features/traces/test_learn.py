@@ -419,7 +419,7 @@ def test_what_was_done_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[
         r"log           access",
         r"prompts       tokens estimated, 4 bytes of a body a token",
         r"answers       tokens estimated, 270 bytes of a body a token",
-        r"left out      1 rows: no request to a model",
+        r"left out      1 row: no request to a model",
     ):
         assert re.search(f"^{line}$", printed, re.M), line
 

@@ -92,7 +92,7 @@ def test_a_faster_version_has_the_gaps_over_their_mean() -> None:
     assert gaps == pytest.approx(3**-0.5 - 3**-1.5, abs=0.02)  # of two exponentials, one three times faster
     assert relative is not None
     assert relative < 0.001
-    assert "3 times the rate" in compare_workloads(log, faster).remarks[0]
+    assert "3 times as high" in compare_workloads(log, faster).remarks[0]
 
 
 def test_every_second_request_of_a_log_reuses_less() -> None:

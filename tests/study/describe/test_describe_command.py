@@ -37,6 +37,10 @@ def test_a_trace_is_described_in_80_columns(capsys: pytest.CaptureFixture[str]) 
         "reused after",
     ]
     assert [line for line in printed.splitlines() if len(line) > 80] == []
+    unlimited, reached = (
+        " ".join(printed.split()).partition(words)[2] for words in ("limit (", "90 % of it in ")
+    )
+    assert unlimited.split()[0] == reached.split()[0]  # no part of it needs more than all of it
 
 
 def test_its_help_fits_80_columns(

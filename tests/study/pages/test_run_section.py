@@ -65,7 +65,7 @@ def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
     assert figure.number.value == 24 * 16 / run.metrics.duration_s
 
 
-def test_rates_count_the_work_of_turns_that_ended_after_the_first_slot_ran_dry() -> None:
+def test_rates_count_turns_in_flight_when_the_first_slot_ran_dry() -> None:
     run = made_sessions.made((4, 3, 5), made_sessions.rows_of((4, 3, 5), rest_ms=130))
     account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
     values = [card.figures[0].number.value for card in account.cards[:2]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.text import clean_line, label_lines, wrap_text
+from loadgen.base.text import clean_line, format_count, label_lines, wrap_text
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import LengthFacts, Turns
 from loadgen.plan.request_sources import TRACES
@@ -55,7 +55,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         sent = "sent" if form == facts.kind else f"sent as {form}"
         yield "kind", f"{facts.kind}, {sent} to {made.path}"
         if facts.file:
-            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {count_nouns(facts.rows, 'row')}"
+            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {format_count(facts.rows, 'row')}"
         trace = facts.kind in TRACES
         same = "with the prompt of an earlier one" if trace else "whose row an earlier one sends"
         again = f"; {facts.repeated:,} of them {same}" if facts.repeated else ""
@@ -69,9 +69,9 @@ class PlanPreview(msgspec.Struct, frozen=True):
             counts = facts.count_categories(len(made)).items()
             yield "categories", ", ".join(f"{clean_line(name)} {count:,}" for name, count in counts)
         for why, count in facts.skipped.items():
-            yield "left out", f"{count_nouns(count, 'row')}: {why}"
+            yield "left out", f"{format_count(count, 'row')}: {why}"
         if facts.clipped:
-            yield "clipped", count_nouns(facts.clipped, "request")
+            yield "clipped", format_count(facts.clipped, "request")
         how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
         unknown = "known only to the server; --tokenizer DIR counts them here"
         yield "prompts", describe_lengths(self.input, len(made), unknown) + how
@@ -156,7 +156,7 @@ def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
         yield (
             "agents",
             (
-                f"{roles} requests; {count_nouns(found['most_lanes'], 'line')} a session at most; "
+                f"{roles} requests; {format_count(found['most_lanes'], 'line')} a session at most; "
                 f"{found['joins']:,} {'waits' if found['joins'] == 1 else 'wait'} for several"
             ),
         )
@@ -170,7 +170,7 @@ def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
     each, delays = found["turns"], found["delays"]
     many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"
     if each["least"] == each["most"]:
-        many = f"{count_nouns(each['most'], 'turn')} each"
+        many = f"{format_count(each['most'], 'turn')} each"
     yield "sessions", f"{found['count']:,}; {many}"
     if not delays["count"]:
         yield "delays", "none: a turn is due at the end of the answer before it"
@@ -188,17 +188,12 @@ def _format_s(seconds: float) -> str:
     return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.3g}"
 
 
-def count_nouns(number: int, noun: str) -> str:
-    """Format a number with its noun: 1 row, 2,000 rows."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
     """Return lengths in words, with how many of the requests have none; `unknown` if all have none."""
     if lengths is None:
         return unknown
     if lengths.least == lengths.most:
-        text = f"{count_nouns(lengths.most, 'token')} each"
+        text = f"{format_count(lengths.most, 'token')} each"
     else:
         text = (
             f"P50 {lengths.p50:,}, P90 {lengths.p90:,}, P99 {lengths.p99:,}, max {lengths.most:,} tokens; "
@@ -236,7 +231,7 @@ def _describe_arrivals(made: Plan) -> str:
     gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:
         period_s = 1 / (made.profile.user_rate or 1)
-        return f"{count_nouns(made.profile.users, 'user')}, each with a turn due every {period_s:.4g} s"
+        return f"{format_count(made.profile.users, 'user')}, each with a turn due every {period_s:.4g} s"
     at_most = "" if limit is None else f", {limit} at a time at most"
     if gaps is None:
         sessions = "" if made.turns is None else "sessions "

@@ -225,7 +225,7 @@ def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Ite
         rows.append(("sample", f"{head.sampled[0]:,} of {head.sampled[1]:,} sessions"))
     if head.scale != 1:
         rows.append(("scale", f"{head.scale:g} times the log's sessions"))
-    rows += [("left out", f"{count:,} rows: {why}") for why, count in head.left_out.items()]
+    rows += [("left out", f"{format_count(count, 'row')}: {why}") for why, count in head.left_out.items()]
     rows += [("note", note) for note in head.notes]
     yield from label_lines(rows)
     if fidelity is not None:

@@ -122,8 +122,8 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
         ),
         (
             (95, 99.9), 1, None,
-            "at least 3 h 07 min in two runs, the first of 2 h 47 min (10000 requests); with P90 in place of "
-            "P95 and P99.9 at least 9 min",
+            "at least 3 h 07 min in two runs, the first of 2 h 47 min (10,000 requests); with P90 in place "
+            "of P95 and P99.9 at least 9 min",
         ),
         (
             (99,), 100, 1800,
