@@ -31,7 +31,7 @@ _NEWLINE = 10
 _NO_BLANK = np.array([bool(bytes([byte]).strip()) for byte in range(256)])
 _SHORT_BYTES = 8  # a longer line of blanks alone is refused as a row
 # What a file begins with that is no text, and what to do.
-_MAGIC = {
+NO_TEXT = {
     b"\x28\xb5\x2f\xfd": "is compressed (zstd): unpack it first",
     b"\xfd7zXZ\x00": "is compressed (xz): unpack it first",
     b"BZh": "is compressed (bzip2): unpack it first",
@@ -84,7 +84,7 @@ class OpenedFile:
         if head.startswith(_GZIP):
             self._unpack(descriptor)
             head = self.read(0, 8)
-        for magic, why in _MAGIC.items():
+        for magic, why in NO_TEXT.items():
             if head.startswith(magic):
                 raise self.refusal(why)
         self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark

@@ -180,17 +180,22 @@ def _vllm_32(call: KnownCall, prompt: str) -> list[tuple[float, str]]:
         f"(APIServer pid=7) INFO {{at}} {at} Received request {name}: params: {params}, lora_request: None."
     )
     end_s = call.begin_s + call.took_s
-    delta = (
-        f"(APIServer pid=7) DEBUG {{at}} {at} Generated response {name} (streaming delta) details: "
+    part, whole, why = (
+        (" (streaming delta)", " (streaming complete)", "streaming_complete")
+        if call.cancelled or call.output_len % 2
+        else ("", "", "stop")
+    )
+    answer = (
+        f"(APIServer pid=7) DEBUG {{at}} {at} Generated response {name}{part} details: "
         f"output_token_ids: {call.ids[:1] * call.output_len}"
     )
     ended = (
         f"(APIServer pid=7) INFO {{at}} [v1/engine/async_llm.py:786] Request {name}-b96ad481 aborted."
         if call.cancelled
-        else f"(APIServer pid=7) INFO {{at}} {at} Generated response {name} (streaming complete): output: "
-        f"{prompt[-9:]!r}, finish_reason: streaming_complete"
+        else f"(APIServer pid=7) INFO {{at}} {at} Generated response {name}{whole}: output: "
+        f"{prompt[-9:]!r}, finish_reason: {why}"
     )
-    return [(call.begin_s, details), (call.begin_s, received), (end_s - 1e-6, delta), (end_s, ended)]
+    return [(call.begin_s, details), (call.begin_s, received), (end_s - 1e-6, answer), (end_s, ended)]
 
 
 _VLLM: dict[str, Callable[[KnownCall, str], list[tuple[float, str]]]] = {

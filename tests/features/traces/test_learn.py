@@ -359,7 +359,9 @@ WRONG = [
     ("a.log", b"", [], "is empty: give a log with a request"),
     ("a.log", b"\n \n", [], "holds no rows: every line is blank"),
     ("a.log", b"hello\n", [], "is no log that is known: pass --log-format"),
-    ("a.log", b"\xff\xfe\n", [], "row 1: is not UTF-8"),
+    ("a.log", b"M\xfcller\n", [], "row 1: is not UTF-8"),
+    ("a.log", b"\xff\xfe\n", [], "is UTF-16: convert it to UTF-8"),
+    ("a.log.zst", b"\x28\xb5\x2f\xfd\x04", [], "is compressed (zstd): unpack it first"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=at,input=in"], "has no column 'at'"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts"], "name the prompt's length"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "tims=ts"], "no such column, did you mean 'time'?"),
@@ -404,6 +406,8 @@ def test_a_wrong_log_is_one_line(
 def test_the_log_itself_is_no_output(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.csv").write_text("ts,in\n1,2\n")
     words = ["data", "learn", "a.csv", "--columns", "time=ts,input=in", "-o"]
+    assert cli.main(["data", "learn", ".", "-o", "w.jsonl"]) == 2
+    assert ".: is not a regular file: give one" in capsys.readouterr().err
     for output, why in (("a.csv", "is the log itself"), (".", "is a directory"), ("no/a", "no directory no")):
         assert cli.main([*words, output]) == 2
         assert why in capsys.readouterr().err

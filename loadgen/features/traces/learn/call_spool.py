@@ -167,7 +167,10 @@ class CallSpool:
             self._write(self._open.popitem(last=False)[1])
 
     def end(self, end: CallEnd) -> None:
-        """Note the end of a call that was added; one that is not known any more is ignored."""
+        """Note the end of a call that was added; one that is not known any more is ignored.
+
+        The first of its ends that tells the answer's length counts: vLLM logs token ids before the text.
+        """
         name = self._find_open(end.name)
         if name is None:
             return
@@ -175,9 +178,8 @@ class CallSpool:
         if kept.end_ns == UNKNOWN:
             kept.end_ns = max(end.end_ns, kept.begin_ns)
         kept.cancelled |= end.cancelled
-        length = self.meter.measure_end(end, kept.limit)
-        if length != UNKNOWN:
-            kept.lens[1] = length
+        if kept.lens[1] == UNKNOWN:
+            kept.lens[1] = self.meter.measure_end(end, kept.limit)
 
     def finish(self) -> None:
         """Write all calls to disk, after the last row of the log."""

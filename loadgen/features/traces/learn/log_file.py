@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import MOST_ROW_BYTES
+from loadgen.base.json_lines import MOST_ROW_BYTES, NO_TEXT
 from loadgen.base.untrusted import open_unblocked
 
 _GZIP = b"\x1f\x8b"
@@ -21,7 +21,10 @@ _MOST_HEAD_BYTES = 1 << 20
 
 
 class LogFile:
-    """A log that is read line by line; raises UsageError if it cannot be opened, is empty or a directory."""
+    """A log that is read line by line.
+
+    Raises UsageError if it cannot be opened, is no file, empty, packed by another program or UTF-16.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -29,13 +32,19 @@ class LogFile:
             descriptor = open_unblocked(expand_path(path))
         except OSError as error:
             raise self.refusal(f"{error.strerror}: give a file that can be read") from None
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise self.refusal("is not a regular file: give one")
-            if not status.st_size:
-                raise self.refusal("is empty: give a log with a request")
-            self._packed = file.read(2) == _GZIP
+            head = os.pread(descriptor, 8, 0) if stat.S_ISREG(status.st_mode) else b""
+        finally:
+            os.close(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise self.refusal("is not a regular file: give one")
+        if not head:
+            raise self.refusal("is empty: give a log with a request")
+        for magic, why in NO_TEXT.items():
+            if head.startswith(magic):
+                raise self.refusal(why)
+        self._packed = head.startswith(_GZIP)
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
         """Make the error that names the log and, if `row` is given, that line, counted from 1."""
