@@ -151,6 +151,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 _Time = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # a sum of two fits into 64 bits
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_REQUESTS)]
+_Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
 _Turns = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_REQUESTS)]  # a recorded session may be long
 
 
@@ -303,6 +304,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     session_turns: Annotated[tuple[_Turns, ...], Join.FIRST] = ()
     # What the requests of sessions wait for; None: each for the one before it.
     session_waits: Annotated[WaitFacts | None, Join.FIRST] = None
+    # Of requests that a trace's clients cancelled: plan index, nanoseconds after sending, messages with text.
+    cancels: Annotated[tuple[tuple[_Count, _Nanoseconds, _Count], ...], Join.FIRST] = ()
     # Digest of all bodies that were sent, in any order, without the model's name.
     bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
     # By plan index, the data file's place of the first turns that ended their session early.
@@ -364,6 +367,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def json(self) -> dict[str, Any]:
         """Encode the facts as in results and journals; a number may be NaN or infinite."""
         facts: dict[str, Any] = to_jsonable_python(asdict(self), by_alias=True, fallback=asdict)
+        if not self.cancels:
+            del facts["cancels"]  # few traces have any: other runs are written as before
         return facts
 
     def encode(self) -> bytes:

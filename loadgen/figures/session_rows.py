@@ -29,7 +29,7 @@ class SessionRows(msgspec.Struct, frozen=True):
     numbers: Int64  # int64[sessions begun]: the plan's number of each
     first: Int64
     planned: Int64  # int64[sessions begun]: turns as planned
-    finished: Bool  # every planned turn succeeded
+    finished: Bool  # every planned turn succeeded, or was cancelled and its session went on, as in a trace
     early: Bool  # a turn failed, or was cancelled as planned, and all others not sent waited for such ones
     unfinished: Bool  # the run ended before it
     ending: Int64  # int64[sessions begun]: the row of the turn that failed first, else of the last one
@@ -131,9 +131,14 @@ def _judge_branches(
     missing waited for such turns; and whether every record is a success.
     """
     first, ending = bounds
-    failed = mark_failed(records.failures, np.arange(len(records)))
-    cut = np.fromiter((f is not None for f in records.failures), np.bool_, len(records)) & ~failed
     count = len(waits.lanes)
+    sent, followed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    sent[records.index] = True
+    followed[waits.before[np.repeat(sent, np.diff(waits.starts))]] = True
+    went_on = records.cancelled & followed[records.index]  # as a trace's clients did
+    failed = mark_failed(records.failures, np.arange(len(records))) & ~went_on
+    others = np.fromiter((f is not None for f in records.failures), np.bool_, len(records)) & ~went_on
+    cut = others & ~failed
     marked, accounted = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     marked[records.index[failed]] = True
     accounted[records.index[~cut]] = True

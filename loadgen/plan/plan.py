@@ -54,6 +54,7 @@ from loadgen.wire.openai import Chat, Completions, Dialect
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
+_RATE_INSTEAD = "--cancel-rate takes the place of the cancellations that the trace recorded"
 _ENDS = "requests are sent for {:g} s; those still running then are finished"
 # A profile whose prompts are made here, each request of its own, at a load that does not change.
 _PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
@@ -153,8 +154,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     def body(self, index: int) -> bytes:
         """Return the body of request `index` as bytes, the same each time."""
-        request = self.requests.request(index, self.dialect, self.model)
-        return msgspec.json.encode(merge_fields(request, self.fields))
+        return self._encode(self.requests.request(index, self.dialect, self.model))
+
+    def _encode(self, request: dict[str, Any]) -> bytes:
+        """Return a request's own fields, without those that the server refuses, and the plan's as bytes."""
+        own = self.adaptation.apply_to(request) if self.adaptation else request
+        return msgspec.json.encode(merge_fields(own, self.fields))
 
     def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
         """Return the body of request `index` with the server's own answers in its history.
@@ -166,7 +171,7 @@ class Plan(msgspec.Struct, frozen=True):
             request = dialect.continue_request(requests.request(index, dialect, self.model), answers[-1])
         else:
             request = requests.request_after(index, answers, dialect, self.model)
-        return msgspec.json.encode(merge_fields(request, self.fields))
+        return self._encode(request)
 
     def digest(self) -> str:
         """Return a hash of prompts, lengths, offsets and fields, equal for equal plans."""
@@ -185,7 +190,8 @@ class Plan(msgspec.Struct, frozen=True):
             hashed.update(self.concurrency.from_ns.astype("<i8").tobytes())
             hashed.update(self.concurrency.limits.astype("<i8").tobytes())
         if self.cancellations is not None:
-            hashed.update(f"{self.cancellations.point}".encode() + self.cancellations.chosen.tobytes())
+            when = self.cancellations.list_own() or self.cancellations.point
+            hashed.update(f"{when}".encode() + self.cancellations.chosen.tobytes())
         return hashed.hexdigest()
 
 
@@ -264,12 +270,12 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         )
     measured = {name: LengthFacts.measure(column[:count]) for name, column in lens.items()}
     facts = replace(sourced.facts, **measured)
-    point = profile.cancel_point if purpose == "measure" else None
-    cancelled = (
-        None
-        if point is None
-        else draw_cancellations(parse_cancel_rate(profile.cancel_rate), point, stream, count)
-    )
+    cancelled, point = sourced.cancellations, profile.cancel_point if purpose == "measure" else None
+    replaced = (_RATE_INSTEAD,) if cancelled is not None and point is not None else ()
+    if point is not None:
+        cancelled = draw_cancellations(parse_cancel_rate(profile.cancel_rate), point, stream, count)
+    elif cancelled is not None:
+        cancelled = cancelled.take_first(count)
     fields, unsent = make_shared_fields(profile, subject.engine, dialect)
     return Plan(
         profile,
@@ -283,7 +289,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         fields,
         facts=facts,
         ids_source=sourced.ids_source,
-        notes=(*schedule_notes, *sourced.notes, *unsent, *_note_again(sourced.facts, seed)),
+        notes=(*schedule_notes, *sourced.notes, *replaced, *unsent, *_note_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions if turns is None else turns.list_sessions(),
         turns=turns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, Self
 
 import msgspec
@@ -68,7 +68,12 @@ class PromptRequests:
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the fields of request i; raises UsageError if the API cannot take such a prompt."""
-        return dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
+        fields = dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
+        return self.add_fields(i, dialect, fields)
+
+    def add_fields(self, i: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of request i with those that it has besides its prompt and length."""
+        return fields
 
     def digest(self) -> str:
         """Return a hash of all lengths and of the first 64 prompts."""
@@ -299,15 +304,41 @@ def make_turns(counts: Int64, delays_ns: Int64) -> Turns:
 
 
 class Cancellations(msgspec.Struct, frozen=True):
-    """The requests of a plan to cancel, bool[requests], and when each is cancelled."""
+    """The requests of a plan to cancel, bool[requests], and when: all at one point, or each at its own."""
 
     chosen: NDArray[np.bool_]
-    point: CancelPoint
+    point: CancelPoint = CancelPoint()
+    own: Mapping[int, CancelPoint] = {}  # of every request chosen, by plan index, as a trace recorded it
 
     @property
     def count(self) -> int:
         """The number of requests to cancel."""
         return int(np.count_nonzero(self.chosen))
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a request is cancelled by its tokens."""
+        return any(point.after_tokens for point in self.own.values() or (self.point,))
+
+    def find_point(self, index: int) -> CancelPoint:
+        """Return when a request is cancelled, by its plan index; CancelPoint() if it is not."""
+        return self.own.get(index, self.point) if self.chosen[index] else CancelPoint()
+
+    def take_first(self, requests: int) -> Cancellations:
+        """Return those of the first requests of a plan."""
+        own = {index: point for index, point in self.own.items() if index < requests}
+        return Cancellations(self.chosen[:requests], self.point, own)
+
+    def list_own(self) -> tuple[tuple[int, int, int], ...]:
+        """List (plan index, nanoseconds after sending, messages with text) of a trace's; else ()."""
+        return tuple((index, point.after_ns, point.after_tokens) for index, point in sorted(self.own.items()))
+
+
+def make_cancellations(own: Mapping[int, CancelPoint], requests: int) -> Cancellations:
+    """Make the cancellations of as many requests, each at its own point, by plan index."""
+    chosen = np.zeros(requests, np.bool_)
+    chosen[list(own)] = True
+    return Cancellations(chosen, own=own)
 
 
 class ConcurrencySteps(msgspec.Struct, frozen=True):

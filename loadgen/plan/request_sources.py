@@ -23,7 +23,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.engines.engine import Engine
 from loadgen.features import import_rows
-from loadgen.plan.planned_requests import DataFacts, Requests, Turns
+from loadgen.plan.planned_requests import Cancellations, DataFacts, Requests, Turns
 from loadgen.plan.profile import Profile, list_shipped, read_toml
 from loadgen.settings.setting import RequestSource
 from loadgen.settings.table import PROFILE_KEYS, join_rows
@@ -204,6 +204,7 @@ class SourcedRequests(msgspec.Struct, frozen=True):
     tokenizer: str = ""  # that made the texts, where none was named
     sessions: Int64 | None = None  # of each request: those of one stay in one shard; None: none, or `turns`
     turns: Turns | None = None  # where the requests of a session are sent one after another
+    cancellations: Cancellations | None = None  # that the source recorded
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
 
 

@@ -296,7 +296,8 @@ class TrialBodies:
         if isinstance(self._made.requests, PromptRequests):
             own = self._made.requests.prompt(place)
             short = TEXT if isinstance(own, str) else own[-1:] * _TOKENS
-            return dialect.make_request(model, short, length)
+            fields = dialect.make_request(model, short, length)
+            return self._made.requests.add_fields(place, dialect, fields)
         raw = msgspec.json.encode(self._made.requests.request(place, dialect, model))
         row: dict[str, Any] = msgspec.json.decode(raw)
         kept = {name: value for name, value in row.items() if name not in _OWN_FIELDS}

@@ -404,6 +404,8 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         indices = np.unique(plan.turns.list_sessions()[indices])
         (feature,) = import_rows("turns")
         order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
+    if options.http2 and plan.cancellations is not None:
+        raise UsageError("cancelled requests close connections, and --http2 shares one: leave out --http2")
     answer_bytes, open_bytes = _limit_bytes(plan, options, len(order), sessions)
     timeouts_s = profile.turn_timeout, profile.request_timeout
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency

@@ -396,6 +396,7 @@ class Session(msgspec.Struct, frozen=True):
             requests=made.total or 1,
             session_turns=() if made.turns is None else tuple(made.turns.counts.tolist()),
             session_waits=None if made.turns is None else made.turns.describe_waits(),
+            cancels=() if made.cancellations is None else made.cancellations.list_own(),
             repeated_prompts=count_repeated_prompts(made),
             runs=self.options.repeat,
             tokenizer=self.options.tokenizer or made.tokenizer or None,

@@ -13,6 +13,7 @@ from loadgen.plan.planned_requests import Turns
 from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
+from loadgen.transport.failure import FailureKind
 from loadgen.wire import sse
 from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
 from loadgen.wire.written import read_written
@@ -42,9 +43,10 @@ def make_turns(
     # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
     planned = (plan.requests.input_lens, plan.requests.output_lens)
     decoder = Decoder(plan.dialect, profile.stream, planned=planned)
+    goes_on = plan.cancellations is not None and bool(plan.cancellations.own)
     job = SessionJob(
         turns,
-        answer_of=_make_live_judge(decoder, plan.dialect) if answered else _make_judge(decoder),
+        answer_of=_make_live_judge(decoder, plan.dialect) if answered else _make_judge(decoder, goes_on),
         body_after=plan.body_after if answered else None,
         header=profile.session_header,
         users=profile.users or 0,
@@ -53,9 +55,18 @@ def make_turns(
     return TurnOrder(turns, sessions), job
 
 
-def _make_judge(decoder: Decoder) -> Callable[[Capture], Answer | None]:
-    """Make the judge of turns whose answers are not sent back: it returns {} for success, else None."""
-    return lambda capture: None if decoder.decode(capture).failure is not None else {}
+def _make_judge(decoder: Decoder, goes_on: bool = False) -> Callable[[Capture], Answer | None]:
+    """Make the judge of turns whose answers are not sent back: it returns {} for success, else None.
+
+    With `goes_on` a turn that is cancelled as planned counts as one: its client went on when recorded.
+    """
+
+    def answer_of(capture: Capture) -> Answer | None:
+        failure = decoder.decode(capture).failure
+        went_on = goes_on and failure is not None and failure.kind is FailureKind.USER_CANCELLED
+        return {} if failure is None or went_on else None
+
+    return answer_of
 
 
 def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:

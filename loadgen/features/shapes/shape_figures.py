@@ -25,6 +25,7 @@ from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan import random_prompts
 from loadgen.plan.plan import draw_cancellations
+from loadgen.plan.planned_requests import Cancellations, make_cancellations
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
@@ -352,14 +353,18 @@ def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
 def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield lines on the requests cancelled as planned, and the server's count; nothing if none are."""
     facts, records = result.facts, result.records
-    point = facts.profile.cancel_point
-    if point is None:
+    cancellations = _find_cancellations(facts, records)
+    if cancellations is None:
         return
-    planned, cancelled = _count_planned(facts, records, point), result.whole.cancelled
-    share = f"{100 * parse_cancel_rate(facts.profile.cancel_rate):g} %"
-    line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests) after {point}"
+    planned = int(np.count_nonzero(cancellations.chosen[records.index] & records.sent))
+    cancelled = result.whole.cancelled
+    line = f"cancelled as the trace says: {cancelled} of {planned} requests"
+    if facts.profile.cancel_rate:
+        share = f"{100 * parse_cancel_rate(facts.profile.cancel_rate):g} %"
+        line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests)"
+        line += f" after {cancellations.point}"
     if cancelled:
-        line += f", {_measure_lateness_ns(records, point).mean() / 1e6:.2f} ms late on average"
+        line += f", {_measure_lateness_ns(records, cancellations).mean() / 1e6:.2f} ms late on average"
     yield line
     if planned > cancelled:
         yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
@@ -373,22 +378,30 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"
 
 
-def _count_planned(facts: Facts, records: Records, point: CancelPoint) -> int:
-    """Count the sent requests that the plan had chosen to cancel, by drawing them again."""
-    count = int(records.index.max(initial=-1)) + 1
-    chosen = draw_cancellations(
-        parse_cancel_rate(facts.profile.cancel_rate), point, _make_stream(facts), count
-    ).chosen
-    return int(np.count_nonzero(chosen[records.index] & records.sent))
+def _find_cancellations(facts: Facts, records: Records) -> Cancellations | None:
+    """Find which requests were to be cancelled: the trace's, or those drawn again; None if none were."""
+    count, point = int(records.index.max(initial=-1)) + 1, facts.profile.cancel_point
+    if point is not None:
+        return draw_cancellations(
+            parse_cancel_rate(facts.profile.cancel_rate), point, _make_stream(facts), count
+        )
+    own = {index: CancelPoint(after_ns, tokens) for index, after_ns, tokens in facts.cancels if index < count}
+    return make_cancellations(own, count) if facts.cancels else None
 
 
-def _measure_lateness_ns(records: Records, point: CancelPoint) -> Int64:
+def _measure_lateness_ns(records: Records, cancellations: Cancellations) -> Int64:
     """Compute how long after it was due each cancelled request was closed, int64[cancelled] (ns)."""
     rows = np.flatnonzero(records.cancelled)
-    if not point.after_tokens:
-        return records.end_ns[rows] - records.sent_ns[rows] - point.after_ns
-    due_ns = [records.arrival_ns[records.start[row + 1] - 1] for row in rows]
-    return records.end_ns[rows] - np.array(due_ns, np.int64)
+    due_ns = np.zeros(len(rows), np.int64)
+    for at, row in enumerate(rows.tolist()):
+        point = cancellations.find_point(int(records.index[row]))
+        last_ns = records.arrival_ns[records.start[row + 1] - 1] if point.after_tokens else 0
+        due_ns[at] = last_ns or records.sent_ns[row] + point.after_ns
+    return records.end_ns[rows] - due_ns
+
+
+def _has_cancellations(facts: Facts) -> bool:
+    return facts.profile.cancel_point is not None or bool(facts.cancels)
 
 
 COLUMNS = {
@@ -405,7 +418,7 @@ SECTIONS = {
         Section(
             "cancelled",
             describe_cancelled,
-            attrgetter("profile.cancel_point"),
+            _has_cancellations,
             room=Room.ALWAYS,
             page="Notes",
         ),

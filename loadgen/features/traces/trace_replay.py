@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
@@ -100,6 +101,11 @@ def replay(
         rng = make_arrival_rng(inputs.stream)
         schedule = TraceSchedule.make(trace, picked.places, profile, window, name, rng)
         picked = picked.take_first(len(schedule.offsets_ns))
+    recorded = trace.recorded
+    if recorded is not None:
+        most = profile.trace_max_output_len or parsing.MOST_TOKENS
+        lens = recorded.lengthen(picked.places, (picked.input_lens, picked.output_lens), most)
+        picked = replace(picked, output_lens=lens)
     made = make(picked, held, None if sessions is None else sessions.turns)
     if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
         raise UsageError(_NOT_LIVE.format(file=trace.file))
@@ -130,6 +136,7 @@ def replay(
         ),
         sessions=None if trace.sessions is None else trace.sessions[picked.places],
         turns=None if sessions is None else sessions.turns,
+        cancellations=None if recorded is None else recorded.make_cancellations(picked.places),
     )
 
 
@@ -175,6 +182,8 @@ def _make_replayed(
     content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
     if trace.growth is not None:
         content = GrownContent(0, seed, own_seed, vocabulary.allowed, trace.growth)
+    if sampling := _list_sampling(trace, picked, inputs):
+        notes.append(f"answers are sampled as each was recorded: {', '.join(sampling)}")
     if form == IDS:
         ids = ReplayedRequests(trace, picked, content)
         return MadeRequests(ids, trace.hashes, ids_source=vocabulary.source, notes=tuple(notes))
@@ -182,6 +191,14 @@ def _make_replayed(
     spelled = ReplayedWords(trace, picked, content, counts)
     notes.append(f"prompts of words: {counts.explanation}")
     return MadeRequests(spelled, trace.hashes, text="common words", notes=tuple(notes))
+
+
+def _list_sampling(trace: TraceRows, picked: TraceSelection, inputs: PlanInputs) -> list[str]:
+    """List the sampling fields that requests have of the trace: those that the profile does not set."""
+    if trace.recorded is None:
+        return []
+    unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}
+    return [name for name in trace.recorded.list_features(picked.places) if name not in unsent]
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
@@ -221,6 +238,9 @@ class ReplayedRequests(PromptRequests):
         self._places = places  # unlike a row's number, no two are equal
         self._hashes = trace.hashes
         self._content = content
+        self._recorded = trace.recorded
+        # What not every server has, by the first request that asks for it.
+        self.features = {} if trace.recorded is None else trace.recorded.list_features(places)
         self._texts: IdTexts | None = None  # made with the first body
 
     def name_row(self, i: int) -> str:
@@ -237,13 +257,20 @@ class ReplayedRequests(PromptRequests):
         if self._texts is None:
             self._texts = IdTexts(self._content.allowed)
         written = cast(list[int], self._texts.prompt(self.places(i, int(self.input_lens[i]))))
-        return dialect.make_request(model, written, int(self.output_lens[i]))
+        fields = dialect.make_request(model, written, int(self.output_lens[i]))
+        return self.add_fields(i, dialect, fields)
+
+    def add_fields(self, i: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of request i with the sampling that was recorded of it."""
+        recorded, row = self._recorded, int(self._places[i])
+        return fields if recorded is None else recorded.add_sampling(row, dialect, fields)
 
     def digest(self) -> str:
         """Return a hash of all that prompts depend on: lengths, hashes, seeds, block size, ids."""
         rounds = () if self._rounds is None else (self._rounds,)
         columns = (self.input_lens, self.output_lens, self._places, self.hash_counts, *rounds)
-        return fingerprint(self.format, columns, [self._content.digest(), *self._list_hash_pieces()])
+        own = () if self._recorded is None else self._recorded.list_contents(self._places)
+        return fingerprint(self.format, columns, [self._content.digest(), *self._list_hash_pieces(), *own])
 
     def places(self, i: int, length: int) -> Int64:
         """Return the prompt of request i as `length` indices into the content's tokens."""
@@ -296,7 +323,7 @@ class ReplayedWords(ReplayedRequests):
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the fields of request i."""
-        return dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
+        return PromptRequests.request(self, i, dialect, model)
 
     def digest(self) -> str:
         """Return a hash of what the prompts depend on: hashes, lengths, words and their counts."""

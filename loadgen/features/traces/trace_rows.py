@@ -21,6 +21,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.call_order import SessionTrees, reorder_waits
 from loadgen.features.traces.prompt_growth import Growth
+from loadgen.features.traces.recorded_fields import RecordedFields
 from loadgen.features.traces.trace_times import parse_instant_ns
 from loadgen.plan.planned_requests import Waits
 
@@ -82,6 +83,7 @@ class TraceRows(msgspec.Struct, frozen=True):
     delays_ns: Int64 | None = None  # int64[rows], before each, as `Turns` has them; None without `waits`
     growth: Growth | None = None  # in place of hashes: which earlier row each prompt begins with
     messages: RecordedMessages | None = None  # of all rows; None: some have none
+    recorded: RecordedFields | None = None  # None: the trace has no sampling, and no cancelled calls
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -112,6 +114,7 @@ def sort_by_time(rows: TraceRows) -> TraceRows:
         delays_ns=None if rows.delays_ns is None else rows.delays_ns[order],
         growth=None if rows.growth is None else rows.growth.reorder(order),
         messages=None if rows.messages is None else rows.messages.reorder(order),
+        recorded=None if rows.recorded is None else rows.recorded.reorder(order),
     )
 
 

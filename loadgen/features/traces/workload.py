@@ -10,6 +10,7 @@ main line and i for the one below agent `parents[i - 1]`. `cancelled`: its clien
 
 from __future__ import annotations
 
+from array import array
 from typing import Annotated, Any
 
 import msgspec
@@ -21,13 +22,14 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.call_order import RecordedCalls
+from loadgen.features.traces.recorded_fields import NO_SAMPLING, RecordedFields
 from loadgen.features.traces.trace_rows import Length, SessionColumns, TraceRows
 
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone
 _BELOW = "subagent"
 _ENDLESS = "the log has no ends of its {:,} calls: a pause between two turns includes the first one's answer"
-_CANCELLED = "{:,} calls were cancelled by their clients, and are sent to their end"
+_CANCELLED = "{:,} calls were cancelled by their clients"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Hash = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=0)]
@@ -94,17 +96,19 @@ def read_workload(path: str, flag: str) -> TraceRows:
     """Read a workload as the rows of a trace, sorted by time; raises UsageError that names the row."""
     lines = Lines.open(path, flag)
     head = read_head(lines)
-    columns = SessionColumns()
+    columns, fields = SessionColumns(), _FieldColumns()
     for i, session in enumerate(lines.decode_rows(WorkloadSession, 1), 1):
         if why := _add_session(columns, session, lines.number(i)):
             raise lines.refusal(i, why)
+        fields.add(session)
     if not len(columns):
         raise lines.file.refusal("has no session below its head")
     notes = (
         *((_ENDLESS.format(head.without_end),) if head.without_end else ()),
         *((_CANCELLED.format(head.cancelled),) if head.cancelled else ()),
     )
-    return columns.make(lines, head.block_size, file_rows=len(columns), notes=notes)
+    others = {"file_rows": len(columns), "notes": notes, "recorded": fields.make()}
+    return columns.make(lines, head.block_size, **others)
 
 
 def read_head(lines: Lines) -> WorkloadHead:
@@ -118,6 +122,31 @@ def read_head(lines: Lines) -> WorkloadHead:
         return msgspec.json.decode(row, type=WorkloadHead)
     except NOT_JSON as error:
         raise lines.refusal(0, f"is no head of a workload: {explain_json(row, error)}") from None
+
+
+class _FieldColumns:
+    """How calls were sampled and cancelled, filled session after session."""
+
+    def __init__(self) -> None:
+        self._samplings: dict[tuple[tuple[str, float], ...], int] = {}
+        self._columns = tuple(array("q") for _ in range(3))
+
+    def add(self, session: WorkloadSession) -> None:
+        """Add the calls of a session."""
+        for call in session.calls:
+            pairs = tuple(sorted((call.sampling or {}).items()))
+            number = self._samplings.setdefault(pairs, len(self._samplings)) if pairs else NO_SAMPLING
+            cancel_ns = round((call.took or 0) * SECOND_NS) if call.cancelled else 0
+            tokens = call.answer if call.cancelled and not cancel_ns else 0
+            for column, value in zip(self._columns, (number, cancel_ns, tokens), strict=True):
+                column.append(value)
+
+    def make(self) -> RecordedFields | None:
+        """Make the fields of all calls; None where none is sampled or cancelled."""
+        sampling, cancel_ns, tokens = (np.frombuffer(column, np.int64) for column in self._columns)
+        if not (self._samplings or cancel_ns.any() or tokens.any()):
+            return None
+        return RecordedFields(tuple(map(dict, self._samplings)), sampling, cancel_ns, tokens)
 
 
 def _add_session(columns: SessionColumns, session: WorkloadSession, number: int) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -154,28 +155,32 @@ class Cancelling(Protocol):
 
 
 class AfterTime:
-    """Cancels a request a fixed time after it was sent."""
+    """Cancels a request a time after it was sent, the plan's or its own."""
 
     def __init__(self, cancellations: Cancellations) -> None:
-        self.chosen, self.after_ns = cancellations.chosen, cancellations.point.after_ns
-        self._waiting: deque[tuple[int, Stream, int]] = deque()  # when it is due, and its plan index
+        self.cancellations = cancellations
+        # When it is due, its number among all, its plan index, and how long after it was sent.
+        self._waiting: list[tuple[int, int, int, int, Stream]] = []
+        self._numbers = itertools.count()
 
     def note_sent(self, stream: Stream) -> None:
-        if stream.index >= 0 and self.chosen[stream.index]:
-            self._waiting.append((stream.sent_ns + self.after_ns, stream, stream.index))
+        index = stream.index
+        if index >= 0 and (after_ns := self.cancellations.find_point(index).after_ns):
+            due = stream.sent_ns + after_ns, next(self._numbers), index, after_ns, stream
+            heapq.heappush(self._waiting, due)
 
     def take_due(self, now_ns: int) -> list[Stream]:
         due: list[Stream] = []
         while self._waiting and self._waiting[0][0] <= now_ns:
-            _, stream, index = self._waiting.popleft()
-            if stream.index == index and stream.sent_ns + self.after_ns <= now_ns:
+            _, _, index, after_ns, stream = heapq.heappop(self._waiting)
+            if stream.index == index and stream.sent_ns + after_ns <= now_ns:  # else it ended or was resent
                 due.append(stream)
         return due
 
     def wait_ns(self, now_ns: int) -> int:
         waiting = self._waiting
-        while waiting and waiting[0][1].index != waiting[0][2]:  # it ended by itself
-            waiting.popleft()
+        while waiting and waiting[0][-1].index != waiting[0][2]:  # it ended by itself
+            heapq.heappop(waiting)
         return waiting[0][0] - now_ns - SPIN_NS if waiting else NEVER_NS
 
 
@@ -185,6 +190,7 @@ class _Counted:
 
     stream: Stream
     index: int
+    most: int  # tokens
     reads: int = 0  # that were searched
     rest: bytes = b""  # of them, that may be the begin of a message
     tokens: int = 0
@@ -194,14 +200,15 @@ class AfterTokens:
     """Cancels a request once enough messages with text have come, checked every two milliseconds."""
 
     def __init__(self, cancellations: Cancellations, count: Callable[[bytes], int]) -> None:
-        self.chosen, self.most, self.count = cancellations.chosen, cancellations.point.after_tokens, count
+        self.cancellations, self.count = cancellations, count
         self._counted: list[_Counted] = []
         self._scan_ns = 0
 
     def note_sent(self, stream: Stream) -> None:
-        known = any(counted.stream is stream and counted.index == stream.index for counted in self._counted)
-        if stream.index >= 0 and self.chosen[stream.index] and not known:
-            self._counted.append(_Counted(stream, stream.index))
+        index = stream.index
+        known = any(counted.stream is stream and counted.index == index for counted in self._counted)
+        if index >= 0 and not known and (most := self.cancellations.find_point(index).after_tokens):
+            self._counted.append(_Counted(stream, index, most))
 
     def take_due(self, now_ns: int) -> list[Stream]:
         if now_ns < self._scan_ns or not self._counted:
@@ -210,9 +217,9 @@ class AfterTokens:
         self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
         for counted in self._counted:
             self._count_new(counted)
-        due = [counted.stream for counted in self._counted if counted.tokens >= self.most]
+        due = [counted.stream for counted in self._counted if counted.tokens >= counted.most]
         if due:
-            self._counted = [counted for counted in self._counted if counted.tokens < self.most]
+            self._counted = [counted for counted in self._counted if counted.tokens < counted.most]
         return due
 
     def _count_new(self, counted: _Counted) -> None:
@@ -231,11 +238,30 @@ class AfterTokens:
         return _COUNT_NS if self._counted else NEVER_NS
 
 
+@dataclass(frozen=True, slots=True)
+class AfterEither:
+    """Cancels some requests by their time, others by their tokens."""
+
+    by_time: AfterTime
+    by_tokens: AfterTokens
+
+    def note_sent(self, stream: Stream) -> None:
+        self.by_time.note_sent(stream)
+        self.by_tokens.note_sent(stream)
+
+    def take_due(self, now_ns: int) -> list[Stream]:
+        return self.by_time.take_due(now_ns) + self.by_tokens.take_due(now_ns)
+
+    def wait_ns(self, now_ns: int) -> int:
+        return min(self.by_time.wait_ns(now_ns), self.by_tokens.wait_ns(now_ns))
+
+
 def make_cancelling(job: Job) -> Cancelling | None:
     """Make what selects the requests of a job to cancel; None if it cancels none."""
     cancellations = job.cancellations
     if cancellations is None:
         return None
-    if cancellations.point.after_tokens:
-        return AfterTokens(cancellations, job.token_messages)
-    return AfterTime(cancellations)
+    if not cancellations.counts_tokens:
+        return AfterTime(cancellations)
+    by_tokens = AfterTokens(cancellations, job.token_messages)
+    return AfterEither(AfterTime(cancellations), by_tokens) if cancellations.own else by_tokens

@@ -297,7 +297,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def reads_at_once(self) -> bool:
         """Whether tokens decide what is sent or cancelled, so that none may wait unread in a socket."""
-        by_tokens = self.cancellations is not None and self.cancellations.point.after_tokens > 0
+        by_tokens = self.cancellations is not None and self.cancellations.counts_tokens
         return by_tokens or self.prefill_concurrency is not None
 
     @property
