@@ -114,8 +114,9 @@ def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
     """Parse a distribution of lengths, as `lognormal:mean=1024,sd=512`, or read it from `histogram:FILE`.
 
     Without a mean it has `usual_mean`. Raises UsageError that names a wrong parameter, or if under 5 % of
-    the draws lie within min and max.
+    the draws lie within min and max; it begins with the flag and the text unless `flag` is "".
     """
+    where = f"{flag} {quote_value(text)}: " if flag else ""
     kind, _, rest = text.partition(":")
     if kind == "histogram":
         table = load_histogram(rest, flag)
@@ -123,13 +124,11 @@ def parse_lengths(text: str, flag: str, usual_mean: int) -> LengthDistribution:
     make = _KINDS.get(kind)
     if make is None:
         known = ", ".join((*_KINDS, "histogram:FILE"))
-        raise UsageError(
-            f"{flag} {quote_value(text)}: {kind!r} is no distribution{suggest_name(kind, _KINDS)}: {known}"
-        )
+        raise UsageError(f"{where}{kind!r} is no distribution{suggest_name(kind, _KINDS)}: {known}")
     try:
         return _check_kept(make(_read_parameters(rest, usual_mean)))
     except ValueError as error:
-        raise UsageError(f"{flag} {quote_value(text)}: {error}; {_EXAMPLE}") from None
+        raise UsageError(f"{where}{error}; {_EXAMPLE}") from None
 
 
 def parse_pauses_ms(text: str, flag: str) -> LengthDistribution:
@@ -293,7 +292,7 @@ class Histogram:
 
 def load_histogram(name: str, flag: str) -> Histogram:
     """Load a histogram of lengths from a JSON or CSV file up to 64 MiB; raises UsageError naming the row."""
-    where = f"{flag} histogram:{name}"
+    where = f"{flag} histogram:{name}".lstrip()
     if not name:
         raise UsageError(f"{where} names no file: {_FORM}")
     try:

@@ -57,7 +57,8 @@ def parse_sizes(text: str) -> ImageSizes:
     """
     parts = _TWO.split(text.strip())
     if len(parts) == 2 and not _SIZE.fullmatch(text.strip()):
-        return ImageSizes(drawn=(_parse_lengths(parts[0]), _parse_lengths(parts[1])))
+        widths, heights = (_parse_lengths(part.strip(), 1024) for part in parts)
+        return ImageSizes(drawn=(widths, heights))
     fixed, shares = list[tuple[int, int]](), list[float | None]()
     for part in text.split(","):
         found = _SIZE.fullmatch(part.strip())
@@ -78,12 +79,12 @@ def parse_sizes(text: str) -> ImageSizes:
     return ImageSizes(tuple(fixed), tuple(given) or (1 / len(fixed),) * len(fixed))
 
 
-def _parse_lengths(text: str) -> LengthDistribution:
-    """Parse a number or a distribution of pixels; raises ValueError."""
-    if text.strip().isdecimal():
-        text = f"fixed:mean={text.strip()}"
+def _parse_lengths(text: str, usual_mean: int) -> LengthDistribution:
+    """Parse a number or a distribution; raises ValueError that does not repeat it."""
+    if text.isdecimal():
+        text = f"fixed:mean={text}"
     try:
-        return parse_lengths(text.strip(), "--image-size", 1024)
+        return parse_lengths(text, "", usual_mean)
     except UsageError as error:
         raise ValueError(str(error)) from None
 
@@ -110,10 +111,7 @@ def parse_counts(text: str) -> ImageCounts:
     if not text:
         return ImageCounts()
     if ":" in text:
-        try:
-            return ImageCounts(drawn=parse_lengths(text, "--images", 1))
-        except UsageError as error:
-            raise ValueError(str(error)) from None
+        return ImageCounts(drawn=_parse_lengths(text, 1))
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is no number of images: {_COUNT_FORM}")

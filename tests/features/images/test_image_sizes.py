@@ -41,6 +41,7 @@ def test_sizes_and_their_shares(text: str, sizes: Any, shares: Any) -> None:
         ("64x64 150%", "is not a share"),
         ("normal:mean=5 x 64", "sd is missing"),
         ("x", "'x' is no size"),
+        ("u x 4", "^'u' is no distribution"),
     ],
 )
 def test_a_size_that_is_none_is_refused_with_what_to_write(text: str, why: str) -> None:
@@ -74,7 +75,7 @@ def test_numbers_of_images_are_drawn_between_their_bounds(text: str, least: int,
 
 @loop_over("text", ["0", "4-1", "300", "many", "1.5", "normal:mean=2"])
 def test_a_number_of_images_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"images|sd is missing"):
+    with pytest.raises(ValueError, match=r"^[^-].*images|^sd is missing"):
         parse_counts(text)
 
 
