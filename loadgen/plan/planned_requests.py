@@ -45,13 +45,26 @@ class Requests(Protocol):
         """Return a hash that is equal for equal requests, in every process, on every machine."""
 
 
-class TurnRequests(Requests, Protocol):
-    """The requests of sessions, which can have the server's own answers as history."""
+class TurnRequests:
+    """The requests of sessions, which can have the server's own answers as history.
+
+    A subclass defines `request_after`.
+    """
+
+    __slots__ = ()
+    format: str
+    input_lens: Int64
+    output_lens: Int64
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """Make the fields of request i, with the plan's own answers in its history."""
+        return self.request_after(i, (), dialect, model)
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """Make the fields of request i with these answers in place of its history's first ones."""
+        raise NotImplementedError
 
 
 class PromptRequests:

@@ -22,7 +22,7 @@ from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import bodies, recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
-from loadgen.plan.planned_requests import UNKNOWN_LEN, Turns, fingerprint, make_turns
+from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, Turns, fingerprint, make_turns
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Dialect
 
@@ -335,7 +335,7 @@ def _name_invalid(fields: RowObject) -> str:
         return ""
 
 
-class RecordedTurns:
+class RecordedTurns(TurnRequests):
     """The requests of recorded conversations: the messages before each recorded answer.
 
     Tools, tool results, calls and reasoning have the bytes that they have in the file.
@@ -356,10 +356,6 @@ class RecordedTurns:
     def held(self) -> Mapping[str, int]:
         """Counts of the messages of each role, of tool calls and of tools in the file."""
         return self._conversations.held
-
-    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Make the whole chat body of request i."""
-        return self.request_after(i, (), dialect, model)
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str

@@ -19,6 +19,7 @@ from loadgen.plan.planned_requests import (
     DIGESTED_PROMPTS,
     DataFacts,
     PromptRequests,
+    TurnRequests,
     Turns,
     fingerprint,
     make_turns,
@@ -47,7 +48,7 @@ class TurnTexts(msgspec.Struct, frozen=True):
     systems: PromptRequests | None  # by the number of the prefix group; None: there is no system prompt
 
 
-class SyntheticTurns:
+class SyntheticTurns(TurnRequests):
     """Requests of generated conversations with equally many turns, the last one's maybe fewer.
 
     A request has the messages of its session up to its own. The answers among them are made here, of the
@@ -69,10 +70,6 @@ class SyntheticTurns:
         # Of system prompts that an earlier session had.
         system_len = 0 if texts.systems is None else int(texts.systems.input_lens[0])
         self.shared_tokens = groups.count_reusable(system_len)
-
-    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Make the whole chat body of request i, with generated answers in its history."""
-        return self.request_after(i, (), dialect, model)
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str

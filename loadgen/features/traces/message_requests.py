@@ -10,11 +10,11 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.features.traces.trace_rows import RecordedMessages, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSelection
-from loadgen.plan.planned_requests import UNKNOWN_LEN, Turns, fingerprint
+from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, Turns, fingerprint
 from loadgen.wire.openai import Dialect
 
 
-class MessageRequests:
+class MessageRequests(TurnRequests):
     """The requests of selected rows, with the messages that each had when it was recorded."""
 
     format = "messages"
@@ -35,10 +35,6 @@ class MessageRequests:
     def name_row(self, i: int) -> str:
         """Name request i by file and row, as `trace.jsonl row 17`."""
         return f"{self._trace.file} row {int(self._trace.numbers[self._places[i]])}"
-
-    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Make the whole chat body of request i."""
-        return self.request_after(i, (), dialect, model)
 
     def request_after(
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
