@@ -437,6 +437,7 @@ class Dialect(msgspec.Struct, frozen=True):
     keeps_history: ClassVar[bool] = False  # the server keeps a session's: a turn sends what is new in it
     history_needs: ClassVar[str] = ""  # what servers must be started with for that
     needs_limit: ClassVar[bool] = False  # refuses a request without a limit to its answer
+    prompt_count: ClassVar[str] = "usage.prompt_tokens"  # where its answers count a prompt's tokens
     headers: ClassVar[Mapping[str, str]] = {}  # of each request, unless others are given
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:

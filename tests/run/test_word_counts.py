@@ -23,6 +23,7 @@ pytestmark = [
 ]
 CHAT = [*("--num-prompts", "6", "--max-concurrency", "2", "--random-input-len", "200"),
         *("--random-output-len", "3", "--backend", "openai-chat", "--model", MODEL)]  # fmt: skip
+SAID = [{"type": "text", "text": "a"}]
 NO_LIMIT = (400, openai_error("Unsupported parameter: 'max_tokens' is not supported with this model. Use "
                               "'max_completion_tokens' instead.", "max_tokens"))  # fmt: skip
 
@@ -171,3 +172,33 @@ def test_a_shown_request_has_the_length_of_the_run(capsys: pytest.CaptureFixture
     assert bench(HostedApi(models=False, counts=counted), "--print-request") == 0
     body = json.loads(capsys.readouterr().out.split("\n\n", 1)[1])
     assert counted(body["messages"][0]["content"]) == 200
+
+
+@pytest.mark.parametrize(
+    ("backend", "answer", "field"),
+    [
+        (
+            "openai-responses",
+            {"object": "response", "id": "r", "output": [{"type": "message", "content": SAID}]},
+            "usage.input_tokens",
+        ),
+        ("anthropic-messages", {"type": "message", "content": SAID}, "usage.input_tokens"),
+        (
+            "sglang",
+            {"text": "a", "meta_info": {"finish_reason": {"type": "length"}}},
+            "meta_info.prompt_tokens",
+        ),
+    ],
+)
+def test_a_count_that_is_missing_has_the_name_of_its_api(
+    backend: str, answer: dict[str, Any], field: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosted = HostedApi(models=False)
+
+    def uncounted(asked: Asked) -> Answer:
+        is_path = asked.head.startswith("POST /v1/") or asked.head.startswith("POST /generate")
+        return Answer([whole(msgspec.json.encode(answer))]) if is_path else hosted(asked)
+
+    more = ("--backend", backend, "--disable-stream", "--prompt-format", "words")
+    assert bench(uncounted, *more) != 0
+    assert f"reports no {field}, so prompts cannot be given" in " ".join(capsys.readouterr().err.split())

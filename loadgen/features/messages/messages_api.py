@@ -148,6 +148,7 @@ class Messages(Dialect, frozen=True):
     names_hits_alone: bool = False  # cached tokens are named only in answers that have some
     chat: ClassVar[bool] = True
     needs_limit: ClassVar[bool] = True
+    prompt_count: ClassVar[str] = "usage.input_tokens"
     lacks: ClassVar[frozenset[str]] = _LACKS
     headers: ClassVar[Mapping[str, str]] = _VERSION
     _events: ClassVar = msgspec.json.Decoder(MessageEvent)

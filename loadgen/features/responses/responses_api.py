@@ -186,6 +186,7 @@ class Responses(Dialect, frozen=True):
     path: str = "/v1/responses"
     limit_field: str = "max_output_tokens"
     chat: ClassVar[bool] = True
+    prompt_count: ClassVar[str] = "usage.input_tokens"
     history_needs: ClassVar[str] = (
         "start vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang with --enable-response-store"
     )

@@ -103,6 +103,7 @@ class Generate(Dialect, frozen=True):
 
     path: str = "/generate"
     cumulative: ClassVar[bool] = True
+    prompt_count: ClassVar[str] = "meta_info.prompt_tokens"
     _answers: ClassVar = msgspec.json.Decoder(RawMessage)
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class PromptCounter:
         return await self._ask_server(client, _TOKENIZE, body, _PATH_S)
 
     async def _ask_usage(self, client: ControlClient, text: str) -> int:
-        """Send a request for one token and return its usage.prompt_tokens; raises MeasureError without.
+        """Send a request for one token and return the count of its prompt; raises MeasureError without.
 
         If it is refused, it is sent again for 16 tokens, as all later ones are.
         """
@@ -120,7 +120,8 @@ class PromptCounter:
             raise self._explain_uncounted(path, answer)
         count = _read_prompt_tokens(plan, answer.body)
         if not count:
-            what = "no usage.prompt_tokens" if count is None else "usage.prompt_tokens of 0"
+            field = plan.dialect.prompt_count
+            what = f"no {field}" if count is None else f"{field} of 0"
             raise MeasureError(f"{self.access.shown_url}{path} reports {what}{_NO_LENGTH}")
         return count
 
@@ -182,7 +183,7 @@ def _read_count(answer: ControlAnswer) -> int | None:
 
 
 def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
-    """Return the last `usage.prompt_tokens` above 0 in an answer, streamed or whole.
+    """Return the last count of a prompt above 0 in an answer, streamed or whole.
 
     0 if all are 0, None if it has none. Events that cannot be read are skipped.
     """
