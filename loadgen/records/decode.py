@@ -195,7 +195,7 @@ class Decoder(msgspec.Struct, eq=False):
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _explain_emptiness(stream, counted.total)), ended
         self.reasoning.note(visible, summary.usage)
-        return None, ended
+        return self._find_missing_state(stream.lines), ended
 
     def _keeps(self, record: Record) -> bool:
         """Whether to keep an answer's text, on request or to count its tokens later, noted in `uncounted`."""
@@ -248,7 +248,13 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.ABORTED, summary.failed_end), True
         if not total and TOKEN not in summary.kinds:
             return Failure(FailureKind.EMPTY, "a complete answer without a token"), True
-        return None, True
+        return self._find_missing_state(json), True
+
+    def _find_missing_state(self, lines: bytes | bytearray) -> Failure | None:
+        """Return the failure of an answer without what the next turn needs, where the server has the rest."""
+        if not self.dialect.keeps_history or self.dialect.read_state(lines) is not None:
+            return None
+        return Failure(FailureKind.UNNAMED, "the answer has no id, by which the next turn would name it")
 
 
 def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:

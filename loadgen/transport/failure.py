@@ -33,6 +33,7 @@ class FailureKind(StrEnum):
     MALFORMED = "malformed"  # bytes that are not HTTP, SSE or the API's JSON; numbers that cannot be
     NOT_STREAMED = "not-streamed"  # a stream was asked for and one whole body came
     EMPTY = "empty"  # a complete answer without a token
+    UNNAMED = "unnamed"  # an answer without the id by which the next turn names it (--assistant server)
     CANCELLED = "cancelled"  # the run was stopped while it was under way
     USER_CANCELLED = "user-cancelled"  # given up on purpose, as the plan has it (--cancel-rate): no failure
     MEMORY = "memory"  # cut off: the answers under way held more than the memory that they may have together

@@ -18,6 +18,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.decode import Decoder
+from loadgen.transport.failure import Failure, FailureKind
 
 SESSIONS, TURNS = 3, 4
 KEYS = {"turns": TURNS, "num_sessions": SESSIONS, "input_len": 8, "output_len": 3, "prefix_len": 4}
@@ -34,9 +35,13 @@ def event(name: str, **fields: Any) -> bytes:
 
 
 class KeptHistories:
-    """Histories by the ids of answers, as a server keeps them, and what each request had before it."""
+    """Histories by the ids of answers, as a server keeps them, and what each request had before it.
 
-    def __init__(self) -> None:
+    The answer of the number `unnamed`, from 1, has no id.
+    """
+
+    def __init__(self, unnamed: int = 0) -> None:
+        self.unnamed = unnamed
         self.kept: dict[str, list[str]] = {}
         self.before: list[list[str]] = []
 
@@ -52,7 +57,8 @@ class KeptHistories:
         usage: dict[str, Any] = {"input_tokens": tokens, "output_tokens": 3, "total_tokens": tokens + 3}
         usage["input_tokens_details"] = {"cached_tokens": tokens // 2}
         status = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-        last = event("incomplete", response={"id": name, **status, "output": [], "usage": usage})
+        named = {} if len(self.before) == self.unnamed else {"id": name}
+        last = event("incomplete", response={**named, **status, "output": [], "usage": usage})
         return Answer([HEAD, event("created"), *[event("output_text.delta", delta=" a")] * 3, last, LAST])
 
 
@@ -80,6 +86,20 @@ def test_each_turn_has_the_history_that_the_server_kept(transport: str) -> None:
     bodies = [msgspec.json.decode(asked.body) for asked in server.asked]
     assert all(len(body["input"]) == 1 for body in bodies if "previous_response_id" in body)
     assert len({body["instructions"] for body in bodies}) == 1
+
+
+def test_a_turn_whose_answer_has_no_id_fails_and_ends_its_session(transport: str) -> None:
+    of = made(num_sessions=2, max_concurrency=1)
+    server = VirtualServer(KeptHistories(unnamed=2).answer)
+    assert of.turns is not None
+    order, sessions = make_turns(of, of.turns, range(2), ())
+    job = job_of(server.target(), 0, 1, body=of.body, order=order, sessions=sessions)
+    decoder = Decoder(of.dialect, streamed=True)
+    records = {each.index: decoder.decode(each) for each in drive(job, transport, server).captures}
+    lacking = Failure(FailureKind.UNNAMED, "the answer has no id, by which the next turn would name it")
+    assert {index: record.failure for index, record in records.items()} == {
+        0: None, 1: lacking, **dict.fromkeys(range(TURNS, 2 * TURNS)),
+    }  # fmt: skip
 
 
 def test_an_api_without_a_history_of_its_own_is_refused() -> None:

@@ -46,6 +46,7 @@ WORDS = {
     FailureKind.TRUNCATED: "the answer ended before its end",
     FailureKind.MALFORMED: "the answer is not HTTP, server-sent events or the API's JSON",
     FailureKind.NOT_STREAMED: "one whole answer, where a stream was asked for",
+    FailureKind.UNNAMED: "an answer without the id that the next turn needs (--assistant server)",
     FailureKind.EMPTY: "a complete answer without a token",
     FailureKind.CANCELLED: "stopped while it was under way",
     FailureKind.USER_CANCELLED: "cancelled as planned (--cancel-rate)",

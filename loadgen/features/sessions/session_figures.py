@@ -28,6 +28,7 @@ _WORDS = {
     FailureKind.CONTEXT_LIMIT: "context limit",
     FailureKind.USER_CANCELLED: "cancelled as planned",
     FailureKind.TIMEOUT: "timeout",
+    FailureKind.UNNAMED: "an answer without an id",
 }
 # What a chat template or a server's settings refuse of a conversation, and its name.
 _REFUSED_PARTS = {
