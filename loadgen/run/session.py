@@ -61,6 +61,7 @@ from loadgen.server.control import ServerInfo, Trace
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import select_sending
+from loadgen.transport.capture_process import reap_ended
 from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ class Session(msgspec.Struct, frozen=True):
         sampling = _list_sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
         steps: tuple[tuple[str, Step], ...] = (*sampling, *self._list_steps(made, outcome, display))
         facts = self._mask(followup.follow_up(facts, steps))
+        reap_ended()
         return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
     def _list_steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:

@@ -40,6 +40,8 @@ _PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A process that was forked while it is held forks again: the thread is the same.
 FORKING = threading.RLock()
 _PDEATHSIG = 1  # of prctl
+# Pids of those that have reported all: the kernel takes 20 ms and more to close the packet ring of one.
+_ENDING: list[int] = []
 
 
 @dataclass
@@ -59,7 +61,8 @@ class CaptureRun:
         """Yield captures as they finish, and None a few times a second; ends when the run has.
 
         What a process that died had sent and not delivered comes last, each as lost. At the end `health` is
-        set, or `died`. None comes at once where the file `also` can be read.
+        set, and the process left to `reap_ended`, or `died`. None comes at once where the file `also` can be
+        read.
         """
         fault = ""
         poll = select.poll()
@@ -80,11 +83,13 @@ class CaptureRun:
                     yield message
             yield None
         self.inbox.sock.close()
-        _, status = os.waitpid(self.pid, 0)
-        self.pid = 0
+        pid, self.pid = self.pid, 0
         if self.health is None:
+            _, status = os.waitpid(pid, 0)
             self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){fault}"
             yield from self._list_lost()
+        else:
+            _ENDING.append(pid)
 
     def _note(self, index: int) -> None:
         if index >= len(self.delivered):
@@ -113,6 +118,13 @@ class CaptureRun:
         self.inbox.sock.close()
 
 
+def reap_ended() -> None:
+    """Wait until the processes that have reported all have exited."""
+    while _ENDING:
+        with contextlib.suppress(ChildProcessError):  # of the process that forked this one
+            os.waitpid(_ENDING.pop(), 0)
+
+
 def start_capture(
     job: Job, transport: str, counters: Counters | None = None, with_parent: bool = False
 ) -> CaptureRun:
@@ -126,6 +138,7 @@ def start_capture(
     module, _, name = kind.made_by.partition(":")
     build: Build = getattr(import_module(module), name)
     counters = counters or Counters()
+    reap_ended()  # what an earlier one holds open is not to overlap
     flush_standard_streams()  # else the child writes their buffers again
     parent = os.getpid()
     with FORKING:

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import psutil
@@ -64,6 +65,22 @@ def test_a_run_delivers_every_capture_and_its_health(server: Target, transport: 
     assert run.health.started_ns <= run.health.ended_ns
     assert run.died == ""
     assert (run.counters.sent, run.counters.ended) == (12, 12)
+
+
+def test_a_run_is_over_before_its_process_has_exited(server: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def linger(code: int, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
+        """Exit as a process does whose packet ring the kernel is slow to close, its other files closed."""
+        os.closerange(3, 256)
+        time.sleep(1.0)
+        leave(code)
+
+    monkeypatch.setattr(os, "_exit", linger)
+    run = capture_process.start_capture(job(server, 4), "wire")
+    pid = run.pid
+    assert len([capture for capture in run.captures() if capture is not None]) == 4
+    assert alive(pid)
+    capture_process.reap_ended()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_killed_capturing_process_leaves_finished_requests(server: Target) -> None:

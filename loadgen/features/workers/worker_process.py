@@ -25,7 +25,7 @@ from loadgen.run.command.progress import LiveTotals, Progress
 from loadgen.run.firing import DecodedTally, OneProcess
 from loadgen.run.stop_rules import BegunRequest, StopRules, read_begin
 from loadgen.transport.capture import Counters, Health
-from loadgen.transport.capture_process import describe_fault, end_with_parent, start_capture
+from loadgen.transport.capture_process import describe_fault, end_with_parent, reap_ended, start_capture
 from loadgen.transport.failure import Failure
 from loadgen.transport.sending.job import Job
 
@@ -91,6 +91,7 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
             with suppress(OSError):  # they were taken away meanwhile
                 os.sched_setaffinity(0, task.cpus)
         pipe.send(_run_task(task, pipe))
+        reap_ended()
         code = 0
     except (BrokenPipeError, ConnectionError):
         pass  # the parent is gone, and no one reads this; what was forked here ends with this process
