@@ -81,7 +81,9 @@ def _attach_server(
 
     Raises as `attach`; if no server answers at a default URL, the error also explains how to name one.
     """
-    options = _add_api_headers(_set_default_port(options, workload), workload)
+    options = _set_default_port(options, workload)
+    own = list_api_headers(workload.backend, options.endpoint, options.base_url)
+    options = replace(options, api_headers=own)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
     auth = collect_credentials(options, options.base_url is None, tables, workload.model_dump())
     with auth.secrets.hide_in_errors():
@@ -120,14 +122,6 @@ def _set_default_port(options: Options, workload: Profile) -> Options:
     if port == request_settings.find_default_port(None):
         return options
     return replace(options, base_url=change_port(options.base_url, port))
-
-
-def _add_api_headers(options: Options, workload: Profile) -> Options:
-    """Return the options with the headers that the profile's API has of its own, unless they are given."""
-    given = {name.lower() for name in options.headers}
-    own = list_api_headers(workload.backend, options.endpoint, options.base_url)
-    more = {name: value for name, value in own.items() if name not in given}
-    return replace(options, headers={**options.headers, **more}) if more else options
 
 
 def _attach_url(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:

@@ -99,6 +99,10 @@ class ServerGroup:
         """List each server's target, without a path."""
         return (root,)
 
+    def change_headers(self, change: Callable[[ServerAddress], ServerAddress]) -> ServerGroup:
+        """Return the group with the headers of its further servers changed."""
+        return self
+
     def warm_up(
         self, adapter: Adapter, made: Plan, options: TransportOptions, display: Display
     ) -> tuple[Plan, Records]:

@@ -40,6 +40,7 @@ from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run import transport_choice
 from loadgen.run.acceptance import Adapter, check_sendable
 from loadgen.run.command import progress
+from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import PlanSender, ServerGroup, Step, find_extensions
@@ -139,9 +140,10 @@ class Session(msgspec.Struct, frozen=True):
 
     def show_first(self, workload: Profile, seed: Seed) -> str:
         """Return the head and body of a profile's first request as they would be sent, without secrets."""
-        made = plan.make(workload, self._count_words(workload, seed).subject, seed)
+        session = self._fit_api(workload)
+        made = plan.make(workload, session._count_words(workload, seed).subject, seed)
         request_id = f"{self._request_id_prefix()}0"
-        return show_request(made, add_path(self.root, made), request_id, self._collect_secrets(workload))
+        return show_request(made, add_path(session.root, made), request_id, self._collect_secrets(workload))
 
     def _collect_secrets(self, workload: Profile) -> Secrets:
         """Collect the secrets of the command, and those in the profile's extra body."""
@@ -156,8 +158,25 @@ class Session(msgspec.Struct, frozen=True):
         """
         hidden = self._collect_secrets(workload)
         with hidden.hide_in_errors():
-            inside = replace(self, access=replace(self.access, secrets=hidden))
+            inside = self._fit_api(workload)
+            inside = replace(inside, access=replace(inside.access, secrets=hidden))
             return inside._count_words(workload, seed)._run(workload, seed)
+
+    def _fit_api(self, workload: Profile) -> Session:
+        """Return the session with the headers of a profile's API, and the key as that has it."""
+        own = plan.list_api_headers(workload.backend, self.options.endpoint, self.options.base_url)
+        if own == self.options.api_headers:
+            return self
+        options, started = replace(self.options, api_headers=own), self.options.base_url is None
+
+        def change(access: ServerAddress) -> ServerAddress:
+            headers = collect_credentials(replace(options, base_url=access.base_url), started).headers
+            return replace(access, headers=headers)
+
+        access = change(self.access)
+        root = replace(self.root, headers=tuple(access.headers.items()))
+        servers = self.servers.change_headers(change)
+        return replace(self, options=options, access=access, root=root, servers=servers)
 
     def _count_words(self, workload: Profile, seed: Seed) -> Session:
         """Return the session, with the server's count of words if prompts need it; raises MeasureError."""

@@ -51,6 +51,11 @@ class Replica(msgspec.Struct, frozen=True):
     root: Target
     local: Local | None = None  # None: it is on another machine
 
+    def change_headers(self, change: Callable[[ServerAddress], ServerAddress]) -> Replica:
+        """Return the server with its headers changed, of control requests and of those of the run."""
+        access = change(self.access)
+        return replace(self, access=access, root=replace(self.root, headers=tuple(access.headers.items())))
+
 
 def check_alike(first: Replica, other: Replica) -> None:
     """Raise MeasureError if two addresses are one server, or serve different models."""
@@ -106,6 +111,9 @@ class Replicas(ServerGroup):
 
     def __init__(self, others: Sequence[Replica]) -> None:
         self.others = others
+
+    def change_headers(self, change: Callable[[ServerAddress], ServerAddress]) -> Replicas:
+        return Replicas([other.change_headers(change) for other in self.others])
 
     def list_roots(self, root: Target) -> tuple[Target, ...]:
         return (root, *(other.root for other in self.others))

@@ -33,11 +33,14 @@ class Credentials(msgspec.Struct, frozen=True):
 def collect_credentials(options: Options, own: bool = False, *more: object) -> Credentials:
     """Collect a command's headers and secrets; raises UsageError for an invalid key, never shown.
 
-    A header of --header is never replaced by the key, which is not read if one is an Authorization. `own`:
+    A header of --header is never replaced by the API's own, nor by the key, which is not read if one is an
+    Authorization. `own`:
     the server is started here, and gets a key only if a flag names one. `more` are tables with secrets.
     """
     check_key_flags(options)
-    headers = dict(options.headers)
+    typed = {name.lower() for name in options.headers}
+    of_api = {name: value for name, value in options.api_headers.items() if name not in typed}
+    headers = {**options.headers, **of_api}
     given = _find_key_header(options)
     authorized = given.lower() == _AUTHORIZATION
     asked = bool(options.api_key_env or options.api_key_file)

@@ -119,6 +119,7 @@ class Options(_Settings, frozen=True):
     formula: str | None = None  # of the ladder's speed
     depth: tuple[int, ...] | None = None  # of the ladder: tokens that are cached before
     batch_sizes: tuple[int, ...] | None = None  # of the ladder at depth: requests at once
+    api_headers: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the API of the profile
     no_effect: tuple[str, ...] = ()  # flags of vLLM that were given, and change nothing here
 
     @property

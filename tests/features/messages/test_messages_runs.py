@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from builders.loops import loop_over
-from fakes.virtual_serving import virtual_engines
+from fakes.hosted_api import KEY, HostedApi
+from fakes.scripted_server import Answer, Asked, whole
+from fakes.virtual_serving import VirtualServing, virtual_engines
 from loadgen import cli
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
@@ -51,3 +54,56 @@ def test_a_run_is_that_of_chat(
     if "--disable-stream" not in more:
         assert result["mean_ttft_ms"] == pytest.approx(chat["mean_ttft_ms"], rel=0.02)
         assert result["mean_itl_ms"] == pytest.approx(chat["mean_itl_ms"], rel=0.02)
+
+
+BODY = (
+    "input_len = 8\noutput_len = 3\nnum_prompts = 2\nmax_concurrency = 1\nnum_warmups = 0\nstream = false\n"
+)
+
+
+@loop_over(
+    "backends",
+    [("openai-chat", "anthropic-messages"), ("anthropic-messages", "openai-chat", "anthropic-messages")],
+)
+def test_each_profile_of_a_command_has_the_headers_of_its_api(
+    backends: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    heads: dict[str, set[bool]] = {"/v1/messages": set(), "/v1/chat/completions": set()}
+    words = list[str]()
+    for number, backend in enumerate(backends):
+        path = tmp_path / f"p{number}.toml"
+        path.write_text(f'backend = "{backend}"\n{BODY}prompt_format = "words"\n')
+        words.append(str(path))
+    hosted = HostedApi()
+
+    def answer(asked: Asked) -> Answer:
+        path, head = asked.head.split(" ")[1], asked.head.lower()
+        if path not in heads:
+            return hosted(asked)
+        heads[path] |= {"anthropic-version: " in head, f"x-api-key: {KEY}" in head}
+        prompt = 5 + len(msgspec.json.decode(asked.body)["messages"][0]["content"].split())
+        said = [{"type": "text", "text": "a"}]
+        usage = {"input_tokens": prompt, "prompt_tokens": prompt, "output_tokens": 3, "completion_tokens": 3}
+        choice = {"index": 0, "message": {"content": "a"}, "finish_reason": "length"}
+        own = {"type": "message", "content": said, "stop_reason": "max_tokens"}
+        body = {**(own if path == "/v1/messages" else {"choices": [choice]}), "usage": usage}
+        return Answer([whole(msgspec.json.encode(body))])
+
+    with VirtualServing(answer) as server:
+        code = cli.main(
+            [
+                "bench",
+                "--quiet",
+                "--base-url",
+                server.base_url,
+                "--profile",
+                ",".join(words),
+                "--run-dir",
+                "runs",
+            ]
+        )
+    assert code == 0
+    assert len(list((tmp_path / "runs").iterdir())) == len(backends)
+    assert heads == {"/v1/messages": {True}, "/v1/chat/completions": {False}}
