@@ -7,7 +7,7 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Protocol
 
-MS_NS, SECOND_NS = 1_000_000, 1_000_000_000
+US_NS, MS_NS, SECOND_NS = 1_000, 1_000_000, 1_000_000_000
 
 _STEP_NS = MS_NS  # a change of less is how well it can be measured on a busy machine
 _MOST_STEPS = 16  # that are remembered

@@ -36,7 +36,7 @@ from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
 from loadgen.server import control
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer, ServerAddress
-from loadgen.wire.openai import Completions, Dialect
+from loadgen.wire.openai import ANSWER_LIMITS, Completions, Dialect
 from loadgen.wire.sse import join_lines
 
 _LOG = logging.getLogger("loadgen")
@@ -44,7 +44,7 @@ _LOG = logging.getLogger("loadgen")
 TEXT = "hello"
 _TOKENS = 4  # of a prompt in ids
 _SIDE = 64  # pixels: models of vision refuse images that are smaller than a patch
-_LIMITS = ("min_tokens", "max_tokens", "max_completion_tokens", "max_output_tokens")
+_LIMITS = ("min_tokens", *ANSWER_LIMITS, "max_output_tokens")
 _SYSTEMS = ("system", "instructions")  # where an API has the system prompt apart from its messages
 _OWN_FIELDS = ("messages", "prompt", "input", "stop", "seed", *_LIMITS, *_SYSTEMS)
 _IMAGE_PART = b'"image_url"'

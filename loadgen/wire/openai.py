@@ -40,6 +40,15 @@ def _join_phrase(parts: Iterable[str]) -> str:
     return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
 
 
+# Names in a chat request that are written in several ways.
+ANSWER_LIMITS: Final[tuple[str, ...]] = (
+    "max_completion_tokens",
+    "max_tokens",
+)  # each is the length of the answer
+REASONING_FIELDS: Final = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
+SYSTEM_ROLES: Final = ("system", "developer")
+
+
 class PromptDetails(msgspec.Struct, gc=False):
     """The details of `usage.prompt_tokens`."""
 

@@ -16,9 +16,8 @@ from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.wire.openai import Completions, Dialect
+from loadgen.wire.openai import ANSWER_LIMITS, Completions, Dialect
 
-LIMITS = ("max_completion_tokens", "max_tokens")  # each is the length of the answer, where it is there
 _DECODE = msgspec.json.Decoder(RowObject).decode
 _ONE_ANSWER = "one answer a request is measured: leave it out, and raise --max-concurrency instead"
 # Fields of which only these values leave a request with one answer, streamed, whose tokens are its own.
@@ -58,7 +57,7 @@ _TYPES: dict[str, Any] = {
     "stream": bool | None,
     "stream_options": dict[str, Any] | None,
     "tools": list[dict[str, Any]] | None,
-    **dict.fromkeys(LIMITS, _Limit),
+    **dict.fromkeys(ANSWER_LIMITS, _Limit),
 }
 
 _DECODERS = {key: msgspec.json.Decoder(kind) for key, kind in _TYPES.items()}
@@ -114,7 +113,7 @@ class WholeBodies:
         row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
         row.setdefault("model", model)
         if self._output_len > 0:
-            for key in [key for key in LIMITS if key in row] or [dialect.limit_field]:
+            for key in [key for key in ANSWER_LIMITS if key in row] or [dialect.limit_field]:
                 row[key] = self._output_len
         return dialect.convert_chat(row) if self.format == row_kinds.CHAT else row
 
@@ -189,7 +188,7 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
         if (given := bytes(row[key])) not in allowed:
             raise lines.refusal(i, f"`{key}` is {given[:40].decode()}: {why}")
     prompt, output_len = values.get("prompt"), UNKNOWN_LEN
-    for key in LIMITS[::-1]:  # the first stands where both do
+    for key in ANSWER_LIMITS[::-1]:  # the first stands where both do
         output_len = values.get(key) or output_len
     return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len, values.get("model")
 

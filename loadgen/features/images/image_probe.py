@@ -20,14 +20,13 @@ from loadgen.plan.plan import Plan, merge_fields
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
 from loadgen.server import control
-from loadgen.wire.openai import Dialect
+from loadgen.wire.openai import ANSWER_LIMITS, Dialect
 
 if TYPE_CHECKING:
     from loadgen.run.session import Session
 
 MOST_PROBES = 8
 _LIMIT_S = 60.0
-_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def add_text_counts(known: Facts, session: Session, made: Plan, records: Records, display: Display) -> Facts:
@@ -61,7 +60,7 @@ def _count_text(session: Session, made: Plan, index: int, display: Display) -> i
     text = requests.own.request(index, made.dialect, made.model)
     fields = {name: value for name, value in made.fields.items() if name != "min_tokens"}
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(merge_fields(text, fields)))
-    body |= {name: 1 for name in _LIMITS if name in body}
+    body |= {name: 1 for name in ANSWER_LIMITS if name in body}
     with display.waiting("counting the text of requests with images", _LIMIT_S):
         answer = control.send_request(session.access, made.path, body, _LIMIT_S)
     counted = read_prompt_tokens(made.dialect, answer.body) if answer.status == 200 else 0

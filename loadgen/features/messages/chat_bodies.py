@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from loadgen.base.untrusted import NOT_JSON, read_mapping
+from loadgen.wire.openai import ANSWER_LIMITS, SYSTEM_ROLES
 
 _SAME = ("model", "temperature", "top_p", "top_k", "metadata", "chat_template_kwargs", "thinking")
-_LIMITS = ("max_completion_tokens", "max_tokens")
-_SYSTEM = ("system", "developer")
 _DATA_URL = "data:"
 
 
@@ -25,7 +24,7 @@ def convert_body(body: dict[str, Any]) -> dict[str, Any]:
     chat: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))
     messages: list[dict[str, Any]] = chat.get("messages") or []
     converted = {key: chat[key] for key in _SAME if chat.get(key) is not None}
-    limit = next((chat[key] for key in _LIMITS if chat.get(key) is not None), None)
+    limit = next((chat[key] for key in ANSWER_LIMITS if chat.get(key) is not None), None)
     if limit is not None:
         converted["max_tokens"] = limit
     if system := "\n\n".join(_list_system(messages)):
@@ -43,7 +42,7 @@ def convert_body(body: dict[str, Any]) -> dict[str, Any]:
 def _list_system(messages: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield the texts of system messages."""
     for message in messages:
-        if message.get("role") in _SYSTEM:
+        if message.get("role") in SYSTEM_ROLES:
             content = message.get("content")
             parts = content if isinstance(content, list) else [{"text": content}]
             yield from (text for part in parts if isinstance(text := read_mapping(part).get("text"), str))
@@ -62,7 +61,7 @@ def _convert_messages(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, 
         if results:
             yield {"role": "user", "content": results}
             results = []
-        if role not in _SYSTEM:
+        if role not in SYSTEM_ROLES:
             yield {
                 "role": role,
                 "content": _convert_content(message.get("content"), message.get("tool_calls")),

@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from loadgen.base.untrusted import read_mapping
+from loadgen.wire.openai import ANSWER_LIMITS, REASONING_FIELDS, SYSTEM_ROLES
 
-_LIMITS: Final = ("max_completion_tokens", "max_tokens")
 # What is said with other fields there, or not at all.
 _OTHERWISE: Final = (
-    *_LIMITS,
+    *ANSWER_LIMITS,
     "messages",
     "tools",
     "tool_choice",
@@ -21,8 +21,6 @@ _OTHERWISE: Final = (
     "stream_options",
     "logprobs",
 )
-_REASONING: Final = ("reasoning", "reasoning_content")
-_SYSTEM: Final = ("system", "developer")
 # Items that an answer consists of: what follows the last of them is new in its turn.
 _ANSWERED: Final = ("reasoning", "function_call")
 
@@ -36,14 +34,14 @@ def convert_body(body: Mapping[str, Any]) -> dict[str, Any]:
     chat: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(body))  # values may be JSON already
     messages = chat.get("messages") or []
     request = {name: value for name, value in chat.items() if name not in _OTHERWISE}
-    if messages and messages[0].get("role") in _SYSTEM and isinstance(messages[0].get("content"), str):
+    if messages and messages[0].get("role") in SYSTEM_ROLES and isinstance(messages[0].get("content"), str):
         request["instructions"] = messages[0]["content"]
         messages = messages[1:]
     items = [item for message in messages for item in _list_items(message)]
     first = items[0] if len(items) == 1 else {}
     is_text = first.get("role") == "user" and isinstance(first.get("content"), str)
     request["input"] = first["content"] if is_text else items
-    for limit in _LIMITS:
+    for limit in ANSWER_LIMITS:
         if chat.get(limit) is not None:
             request["max_output_tokens"] = chat[limit]
     if chat.get("tools"):
@@ -81,7 +79,7 @@ def _list_items(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "output": _convert(content),
         }
         return
-    thought = next((message[key] for key in _REASONING if message.get(key)), None)
+    thought = next((message[key] for key in REASONING_FIELDS if message.get(key)), None)
     if isinstance(thought, str):
         yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]}
     calls = message.get("tool_calls") or []

@@ -15,10 +15,8 @@ from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.wire import sse
-from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
+from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Delta, Dialect, Message
 from loadgen.wire.written import read_written
-
-_REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 
 
 def make_turns(
@@ -94,10 +92,10 @@ def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
 
     Its tool calls are left out: there are results for those of the recorded answer alone.
     """
-    content, reasoning = "", dict.fromkeys(_REASONING, "")
+    content, reasoning = "", dict.fromkeys(REASONING_FIELDS, "")
     for delta in _list_deltas(messages):
         content += read_written(delta.content).answer
-        for key in _REASONING:
+        for key in REASONING_FIELDS:
             reasoning[key] += read_written(getattr(delta, key), True).reasoning
     given = {key: text for key, text in reasoning.items() if text}
     return {"role": "assistant", "content": content, **given}

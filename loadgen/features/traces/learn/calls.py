@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base import parsing
-from loadgen.base.clock import SECOND_NS
+from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_times import parse_instant_ns
 from loadgen.settings.request_settings import SAMPLING
@@ -18,7 +18,6 @@ from loadgen.settings.request_settings import SAMPLING
 UNKNOWN = -1  # a time, length or size that the log does not have
 # Epoch times by their magnitude: beyond these a number is of milliseconds, microseconds, nanoseconds.
 _UNITS_NS = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000))
-_MICROSECOND_NS = 1000
 _FAR_S = 9_000_000_000  # seconds from the epoch, in 2255: nanoseconds in 64 bits end soon after
 
 
@@ -114,7 +113,7 @@ def read_span_ns(value: Any, unit_ns: int) -> int:
     number = _read_float(value)
     if not 0 <= number * unit_ns <= parsing.YEAR_S * SECOND_NS:
         raise ValueFault(f"{quote_value(value)} is no duration: give a number from 0")
-    return round(number * unit_ns / _MICROSECOND_NS) * _MICROSECOND_NS  # floats are a little off the grid
+    return round(number * unit_ns / US_NS) * US_NS  # floats are a little off the grid
 
 
 def read_size(value: Any, most: int = parsing.MOST_TOKENS) -> int:

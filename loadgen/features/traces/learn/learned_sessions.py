@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.clock import SECOND_NS
+from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.features.traces.learn.call_spool import PARTS, CallSpool, KeptCall, open_temporary
 from loadgen.features.traces.learn.calls import UNKNOWN
 from loadgen.features.traces.learn.prompt_blocks import Salt
@@ -30,7 +30,6 @@ _MOST_MOVED_NS, _LEAST_MOVED = 60 * SECOND_NS, 0.25  # by which a copy is later,
 _WORD = 2.0**64
 _MASK = np.int64(2**63 - 1)
 _PART_BITS = 57  # of a hash of 63 bits, below those that choose its part
-_MICROSECOND_NS = 1000
 
 
 class LearnedSessions:
@@ -148,4 +147,4 @@ def _find_repeated(file: IO[bytes]) -> Int64:
 
 def _floor_s(span_ns: int) -> float:
     """Round nanoseconds down to microseconds, in seconds: what ended before another began still did."""
-    return span_ns // _MICROSECOND_NS / 1e6
+    return span_ns // US_NS / 1e6

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 
 from loadgen.base.untrusted import NOT_JSON
+from loadgen.wire.openai import SYSTEM_ROLES
 
 _INPUTS = ("gen_ai.input.messages", "ai.prompt.messages", "input.value")
 _OUTPUTS = ("gen_ai.output.text", "ai.response.text", "gen_ai.completion.0.content", "ai.result.text")
 _FLAT_INPUTS = ("llm.input_messages.", "gen_ai.prompt.")
 _FLAT_FIELD = re.compile(r"(\d{1,6})\.(?:message\.)?(.+)")
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+_ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 _TEXT_KINDS = ("text", "input_text", "output_text")
 
 
