@@ -161,7 +161,6 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
 
 UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
 _LONG_S = 120.0  # from there on a time is in minutes
-_TITLES: Mapping[LoadAxis, str] = {"concurrency": "concurrency", "rate": "requests/s"}
 _ENDS: Mapping[SearchEnd, str] = {
     "within": "the interval is as narrow as asked",
     "budget": "the budget is spent",
@@ -195,7 +194,12 @@ def describe_limit(record: LimitRecord) -> str:
     sure = (
         _format_interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
     )
-    return f"limit: {known} {UNITS[record.axis]}{sure}"
+    return f"limit: {known} {name_unit(record)}{sure}"
+
+
+def name_unit(record: LimitRecord) -> str:
+    """Name the unit of a search's loads."""
+    return "sessions/s" if record.of_sessions and record.axis == "rate" else UNITS[record.axis]
 
 
 def format_load(value: float) -> str:
@@ -212,7 +216,8 @@ def make_run_table(record: LimitRecord) -> Table:
         for objective in record.objectives
         if any(_find_objective(run, objective) for run in record.runs)
     ]
-    columns = [Column("number", "run"), Column("load", _TITLES[record.axis])]
+    of_rate = record.axis == "rate"
+    columns = [Column("number", "run"), Column("load", name_unit(record) if of_rate else "concurrency")]
     for objective in shown:
         unit = next(each.unit for run in record.runs if (each := _find_objective(run, objective)))
         columns += [
@@ -295,8 +300,8 @@ def _describe_efficiency(record: LimitRecord) -> Iterator[str]:
     """Yield a sentence on the limit per kilowatt, where power was measured near it."""
     if record.per_kw is None or record.per_kw.value is None or record.power_w is None:
         return
-    what = "sessions" if record.of_sessions else "requests"
-    unit = f"{what}/s" if record.axis == "rate" else f"{what} under way"
+    under_way = "sessions under way" if record.of_sessions else "requests under way"
+    unit = name_unit(record) if record.axis == "rate" else under_way
     each = f"{format_load(record.per_kw.value)} {unit}{_format_interval(record.per_kw)}"
     yield f"per kW: {each}, of {format_load(record.power_w.value or 0.0)} W{_format_interval(record.power_w)}"
 

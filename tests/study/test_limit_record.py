@@ -47,6 +47,12 @@ NOTHING: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_a_rate_of_sessions_is_of_sessions() -> None:
+    shown = limits.render_search(limit_record(of_sessions=True))
+    assert shown.startswith("limit: 10.4 sessions/s (95 %: 9.9 to 10.9)\n")
+    assert limits.make_run_table(limit_record(of_sessions=True)).columns[1].title == "sessions/s"
+
+
 def test_the_answer_has_limit_edges_cause_and_knee() -> None:
     assert limits.render_answer(limit_record()) == [
         "limit: 10.4 requests/s (95 %: 9.9 to 10.9)",

@@ -91,7 +91,8 @@ class LimitSearch:
         if isinstance(step, str):
             self._end(step)
             return None
-        asked = f"{format_load(step.load, self.record.axis)} for {format_duration(step.duration_s)}"
+        load = f"{limit_record.format_load(step.load)} {limit_record.name_unit(self.record)}"
+        asked = f"{load} for {format_duration(step.duration_s)}"
         again, left = f" ({step.why})" if step.why else "", ""
         if self.record.budget_s is not None:
             left_s = max(self.record.budget_s - math.fsum(run.took_s for run in self.record.runs), 0.0)
@@ -256,7 +257,8 @@ def check_budget(settings: SearchSettings) -> None:
     enough = f"{math.ceil(enough_s)}s" if enough_s < _LONG_S else f"{math.ceil(enough_s / 60)}m"
     raise UsageError(
         f"--budget {format_duration(settings.budget_s)} is too small for two runs: at "
-        f"{format_load(settings.start, settings.axis)} one takes {format_duration(least_s)} ({why}): give "
+        f"{limit_record.format_load(settings.start)} {limit_record.UNITS[settings.axis]} one takes "
+        f"{format_duration(least_s)} ({why}): give "
         f"--budget {enough}, a lower percentile, or --min-duration"
     )
 
@@ -291,11 +293,6 @@ def _estimate_two_runs_s(settings: SearchSettings) -> float:
     first_s, _ = search.estimate_first_run(settings)
     next_s, _ = search.find_least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
-
-
-def format_load(load: float, axis: LoadAxis) -> str:
-    """Format a load with its unit."""
-    return f"{limit_record.format_load(load)} {limit_record.UNITS[axis]}"
 
 
 def describe_run(run: LimitRun) -> str:
