@@ -23,10 +23,11 @@ FORMAT = 2
 # What of the server (or the client) the evidence of the lowest failing load points to.
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
 # within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
-# client-limited: runs stayed disturbed by the client, or its machine, and the search went no higher.
+# client-limited: runs stayed disturbed by the client, or its machine, and the search went no higher;
+# ran-out: the workload had too few requests, or sessions, for a run.
 SearchEnd = Literal[
     "within", "budget", "most-runs", "nothing-passes", "everything-passes", "client-limited", "interrupted",
-    "server-died",
+    "server-died", "ran-out",
 ]  # fmt: skip
 
 
@@ -89,6 +90,7 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     saturated: bool = False  # ended early: the server fell further and further behind
     disturbed: bool = False  # by the client or its machine: it says nothing about the server
     cut: bool = False  # it ended before its time, though not as saturated, or every request failed
+    ran_out: bool = False  # all was sent long before its time was over, too little for what it was to show
     objectives: tuple[ObjectiveFigures, ...] = ()
     duration_s: float = 0.0  # that was measured
     took_s: float = 0.0  # of the budget, warm-up and writing included
@@ -170,6 +172,8 @@ _ENDS: Mapping[SearchEnd, str] = {
     "client-limited": "runs stayed disturbed: the client or its machine, not the server, was the limit",
     "interrupted": "interrupted, with what is known so far",
     "server-died": "the server ended, with what is known so far",
+    "ran-out": "a run had nothing left to send: --num-sessions N sends sessions again, requests need a "
+    "longer file",
 }
 _BOTTLENECKS: Mapping[Bottleneck, str] = {
     "queue": "the evidence points to waiting in the server's queue",

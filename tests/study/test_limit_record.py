@@ -101,6 +101,7 @@ def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) ->
         ("everything-passes", "ended: the highest load that was allowed meets the objectives"),
         ("interrupted", "ended: interrupted, with what is known so far"),
         ("server-died", "ended: the server ended, with what is known so far"),
+        ("ran-out", "ended: a run had nothing left to send: --num-sessions N sends sessions again,"),
     ],
 )
 def test_every_end_is_named(ended: str, line: str) -> None:

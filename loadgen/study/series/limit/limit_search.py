@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base import signals
-from loadgen.base.clock import MS_NS
+from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.rule import Origin, Severity
 from loadgen.base.secrecy import hide_secrets
@@ -48,6 +48,7 @@ _MOST_STREAMS = 65536.0
 _LONG_S = 600.0
 _CHEAP = 90.0  # a percentile that needs few samples
 _LESS = 0.8  # of the time: what saves no more is not worth a word
+_WHOLE = 0.8  # of a run's time: sending goes on for at least as long, unless nothing is left
 _AROUND_S = 2.0  # that a run takes beyond its time: warm-up, the last answers, writing
 
 
@@ -131,6 +132,8 @@ class LimitSearch:
             self._add(len(self.record.runs) + 1, step.what.load, point)
             if point.server_gone and not self.servers.restartable:
                 self._end("server-died")
+            elif self.record.runs[-1].ran_out:
+                self._end("ran-out")
 
     @property
     def trials(self) -> list[Trial]:
@@ -359,6 +362,8 @@ def make_entry(
     figures, sensed = run.metrics, run.facts.sensed
     spent = None if sensed is None else sensed.energy
     standing, reason = _judge_run(run, point, evidence, disturbing)
+    if ran_out := standing is not Standing.FAILS and _has_run_out(run, evidence):
+        standing, reason = Standing.NOT_SHOWN, "it had nothing left to send"
     return LimitRun(
         number=number,
         load=load,
@@ -368,8 +373,9 @@ def make_entry(
         verdict=run.verdict.level.value,
         doubts=tuple(found.rule.code for found in run.verdict.grave),
         saturated=saturated,
-        disturbed=bool(disturbing),
+        disturbed=bool(disturbing) and not ran_out,
         cut=bool(point.reason),
+        ran_out=ran_out,
         objectives=tuple(map(_store_figures, evidence)),
         duration_s=figures.duration_s,
         took_s=point.duration_s,
@@ -393,10 +399,21 @@ def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
         ),
         invalid=not run.disturbed and (run.cut or run.verdict == Level.INVALID),
         saturated=run.saturated,
-        disturbed=run.disturbed,
+        disturbed=run.disturbed or run.ran_out,
         p99_e2el_s=None if run.p99_e2el_ms is None else run.p99_e2el_ms / 1e3,
         requests_per_s=run.request_throughput_per_s,
     )
+
+
+def _has_run_out(run: Result, evidence: Sequence[ObjectiveEvidence]) -> bool:
+    """Whether all was sent long before a run's time was over, too little for samples or for its load."""
+    sent, seconds = run.records.select(run.records.sent), run.facts.profile.duration
+    if seconds is None or not len(sent) or run.verdict.level is Level.INVALID:
+        return False
+    lasted_s = (int(sent.end_ns.max()) - int(sent.sent_ns.min())) / SECOND_NS
+    held, had = run.facts.held_concurrency or 0, run.facts.own_sessions or len(sent)
+    few = had < held or any(each.bound is None for each in evidence)
+    return few and lasted_s < _WHOLE * seconds
 
 
 def _list_disturbing(run: Result) -> list[str]:

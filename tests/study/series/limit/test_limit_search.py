@@ -274,6 +274,28 @@ def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
     assert (row.standing, row.disturbed, row.reason) == (standing, disturbed, "too many open files")
 
 
+@loop_over(
+    ("requests", "concurrency", "duration_s", "reason"),
+    [
+        (200, 4, 20.0, ""),
+        (200, 4, 99.0, ""),
+        (30, 4, 3.0, "e2el p90: 30 samples, too few"),
+        (30, 4, 20.0, "it had nothing left to send"),
+        (200, 400, 99.0, "it had nothing left to send"),
+    ],
+)
+def test_a_run_that_ran_out_does_not_show_its_load(
+    requests: int, concurrency: int, duration_s: float, reason: str
+) -> None:
+    whole = run(requests=requests, concurrency=4)
+    keys = {"duration": duration_s, "num_prompts": None, "max_concurrency": concurrency}
+    facts = replace(whole.facts, profile=whole.facts.profile.model_copy(update=keys))
+    goal = parse_objectives("e2el p90 < 60s")
+    row = make_entry(1, concurrency, made(Result(facts, whole.records)), goal, "runs/1")
+    assert (row.ran_out, row.reason) == ("left" in reason, reason)
+    assert row.passed == make_trial(row, goal).passed == (not reason)
+
+
 STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
 
 
