@@ -223,7 +223,7 @@ def _write_svg(given: _Given) -> str:
 def _make_plot(given: _Given) -> str:
     """Return the plots of loads and runs for the terminal."""
     with require_extra():
-        from loadgen.study.pages import terminal_plots
+        from loadgen.study.pages.pictures import terminal_plots
     tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
     loads = [panel for section in tabled for panel in section.panels]
     return terminal_plots.render_plots(given.reported, *measure_screen(), loads)

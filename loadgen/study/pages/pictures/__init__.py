@@ -1,1 +1,1 @@
-"""Pictures: a panel drawn once, as SVG in a page or in a file, and as PNG."""
+"""Pictures: a panel drawn once, as SVG in a page or in a file, as PNG, and with characters in a terminal."""
