@@ -28,7 +28,7 @@ class ReportOptions(msgspec.Struct, frozen=True):
 SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
 
 
-PageTitle = Literal["", "Speculation", "Roofline", "Sessions", "Notes", "Environment"]
+PageTitle = Literal["", "Speculation", "Roofline", "Images", "Sessions", "Notes", "Environment"]
 
 
 class Room(IntEnum):

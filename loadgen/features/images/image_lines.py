@@ -64,6 +64,6 @@ def _describe_form(images: ImageFacts) -> str:
 
 
 _SECTION = Section(
-    "images", describe_images, attrgetter("images"), room=Room.ALWAYS, short=summarize_images, page="Notes"
+    "images", describe_images, attrgetter("images"), room=Room.ALWAYS, short=summarize_images, page="Images"
 )
 SECTIONS = {"after more-figures": (_SECTION,)}

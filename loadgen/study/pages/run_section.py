@@ -26,6 +26,7 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.plan.request_sources import RANDOM
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
+from loadgen.report.section import PageTitle
 from loadgen.server import engine_config
 from loadgen.study import load_table
 from loadgen.study.compare.tables.comparison_report import describe_load
@@ -76,6 +77,7 @@ _BY_BRANCH = (  # as in the report: more columns would not be seen without scrol
     ("queued ms", "mean_queued_ms", 2),
 )
 _Columns = Sequence[tuple[str, str, int]]
+_LISTED: tuple[PageTitle, ...] = ("Speculation", "Roofline", "Images")  # sections that are lines alone
 
 
 class CardFigure(msgspec.Struct, frozen=True):
@@ -192,8 +194,8 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     few = tuple(_explain_few_samples(latencies))
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     yield _make_charts(run, draw)
-    yield PageSection("Speculation", lines=report.list_page_lines("Speculation", run))
-    yield PageSection("Roofline", lines=report.list_page_lines("Roofline", run))
+    for title in _LISTED:
+        yield PageSection(title, lines=report.list_page_lines(title, run))
     targets, turns = run.derive(divide_by_target), run.derive(divide_by_turn)
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
     yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import made_runs, made_sessions
+from builders import made_data, made_runs, made_sessions
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.report.run_directory import Result
@@ -117,6 +117,14 @@ def test_others_runs_have_the_cards_that_their_figures_make(
     figures: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
     assert {card.label: texts(card) for card in run_section.make_result_cards(figures)} == expected
+
+
+def test_the_images_of_a_run_have_a_section() -> None:
+    run = made_runs.run()
+    run = replace(run, facts=replace(run.facts, data=replace(run.facts.data, images=made_data.images())))
+    account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
+    (shown,) = (section for section in account.sections if section.title == "Images")
+    assert [line.split(":")[0] for line in shown.lines] == ["images", "tokens of images"]
 
 
 def notes_of(run: Result) -> tuple[str, ...]:
