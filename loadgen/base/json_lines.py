@@ -25,7 +25,6 @@ MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
 _GZIP = b"\x1f\x8b"
 _MOST_UNPACKED_BYTES = 64 << 30
-_UNPACKED: dict[tuple[int, ...], int] = {}  # a command opens its trace several times
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _NO_BLANK = np.array([bool(bytes([byte]).strip()) for byte in range(256)])
@@ -65,6 +64,7 @@ class OpenedFile:
     """
 
     first_row = 1  # the number of its first row
+    begin = 0  # of what is not a byte order mark
 
     def __init__(self, path: str, flag: str) -> None:
         self.path, self.flag = path, flag
@@ -80,55 +80,75 @@ class OpenedFile:
             raise self.refusal("is not a regular file: give one")
         if not status.st_size:
             raise self.refusal("is empty: give a file with a request in each line")
-        head = self.read(0, 8)
-        if head.startswith(_GZIP):
-            self._unpack(descriptor)
-            head = self.read(0, 8)
+        self._is_packed = self.read(0, len(_GZIP)) == _GZIP
+        head = next(self.read_pieces(8), b"")
+        if not head:
+            raise self.refusal("is empty: give a file with a request in each line")
         for magic, why in NO_TEXT.items():
             if head.startswith(magic):
                 raise self.refusal(why)
-        self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
+        self.begin = len(_BOM) if head.startswith(_BOM) else 0
 
-    def _unpack(self, packed: int) -> None:
-        """Read on from a temporary file without a name, with the text that gzip packed in another.
+    @property
+    def size(self) -> int:
+        """The bytes of the text, which is unpacked with its first use."""
+        if self._is_packed:
+            self._unpack()
+        return self._size
 
-        Raises UsageError for a damaged file, an empty text, or one of more than 64 GiB.
+    def read_pieces(self, size: int) -> Iterator[bytes]:
+        """Yield the text after a byte order mark in pieces of `size`, unpacked no further than it is read.
+
+        Raises UsageError for a damaged file, and as `read`.
         """
+        if not self._is_packed:
+            at = self.begin
+            while piece := self.read(at, size):
+                yield piece
+                at += len(piece)
+            return
         import gzip  # few files are packed
-        import tempfile
         import zlib
 
-        status = os.fstat(packed)
-        known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        if known in _UNPACKED:
-            self._keep_open(os.dup(_UNPACKED[known]))
-            return
         try:
             with (
-                open(os.dup(packed), "rb") as file,
+                open(os.dup(self._descriptor), "rb") as file,
                 gzip.GzipFile(fileobj=file) as text,
-                tempfile.TemporaryFile() as copy,
             ):
-                while piece := text.read(_CHUNK_BYTES):
-                    copy.write(piece)
-                    if copy.tell() > _MOST_UNPACKED_BYTES:
-                        raise self.refusal(f"holds over {_MOST_UNPACKED_BYTES >> 30} GiB: unzip it first")
-                copy.flush()
-                status = self._keep_open(os.dup(copy.fileno()))
+                file.seek(0)
+                text.read(self.begin)
+                while piece := text.read(size):
+                    yield piece
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise self.refusal("is damaged or cut short: gzip cannot unpack it") from None
         except OSError as error:
             raise self.refusal(f"cannot be unpacked: {error.strerror}") from None
-        if not status.st_size:
-            raise self.refusal("is empty: give a file with a request in each line")
-        _UNPACKED[known] = os.dup(self._descriptor)
+
+    def _unpack(self) -> None:
+        """Read on from a temporary file without a name, with the text that gzip packed.
+
+        Raises UsageError for a damaged file, or a text of more than 64 GiB.
+        """
+        import tempfile
+
+        try:
+            with tempfile.TemporaryFile() as copy:
+                for piece in self.read_pieces(_CHUNK_BYTES):
+                    copy.write(piece)
+                    if copy.tell() > _MOST_UNPACKED_BYTES:
+                        raise self.refusal(f"holds over {_MOST_UNPACKED_BYTES >> 30} GiB: unzip it first")
+                copy.flush()
+                self._keep_open(os.dup(copy.fileno()))
+                self.begin = 0
+        except OSError as error:
+            raise self.refusal(f"cannot be unpacked: {error.strerror}") from None
 
     def _keep_open(self, descriptor: int) -> os.stat_result:
         """Keep a descriptor open while this object lives; set size and time; return the file's status."""
         weakref.finalize(self, os.close, descriptor)
-        self._descriptor, self.begin = descriptor, 0
+        self._descriptor, self._is_packed = descriptor, False
         status = os.fstat(descriptor)
-        self.bytes = status.st_size
+        self._size = status.st_size
         self._modified_ns = status.st_mtime_ns
         return status
 
@@ -139,8 +159,10 @@ class OpenedFile:
 
     def read(self, begin: int, size: int) -> bytes:
         """Read up to `size` bytes at `begin`; raises UsageError if the file has changed or cannot be read."""
+        if self._is_packed:
+            self._unpack()
         status = os.fstat(self._descriptor)
-        if status.st_size != self.bytes or status.st_mtime_ns != self._modified_ns:
+        if status.st_size != self._size or status.st_mtime_ns != self._modified_ns:
             raise self.refusal("changed while it was read: run again when it is complete")
         try:
             return os.pread(self._descriptor, size, begin)
@@ -154,8 +176,8 @@ class OpenedFile:
     def read_chunks(self) -> Iterator[tuple[int, bytes]]:
         """Yield (position, bytes) of 4 MiB at most, after a byte order mark; raises UsageError as `read`."""
         at = self.begin
-        while at < self.bytes:
-            chunk = self.read(at, min(_CHUNK_BYTES, self.bytes - at))
+        while at < self.size:
+            chunk = self.read(at, min(_CHUNK_BYTES, self.size - at))
             if not chunk:
                 raise self.refusal("ends before its size: run again when it is complete")
             yield at, chunk
@@ -275,7 +297,7 @@ def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
     """Find begin and end (bytes) of each non-blank line and its number from 0; None: the row's own index."""
     breaks = np.concatenate(list(_find_breaks(file)))
     begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
-    ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
+    ends = np.concatenate((breaks, [file.size])).astype(np.int64)
     kept = ends > begins
     short = np.flatnonzero(kept & (ends - begins < _SHORT_BYTES))
     kept[short] = _find_written(file, begins[short], ends[short])
@@ -308,7 +330,7 @@ def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
         if first_end - line_begin > MOST_ROW_BYTES:
             raise file.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is the file JSONL?", count + 1)
         try:
-            cut = _cut_character(cut + chunk, at + len(chunk) == file.bytes)
+            cut = _cut_character(cut + chunk, at + len(chunk) == file.size)
         except UnicodeDecodeError as error:
             row = count + int(np.searchsorted(found, at + len(chunk) - len(error.object) + error.start)) + 1
             raise file.refusal("is not UTF-8: convert the file to it", row) from None

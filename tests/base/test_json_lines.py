@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base import json_lines
 from loadgen.base.errors import UsageError
-from loadgen.base.json_lines import Lines
+from loadgen.base.json_lines import Lines, OpenedFile
 
 FLAG = "--dataset-path"
 
@@ -62,11 +63,20 @@ def test_a_packed_file_is_read_as_its_text(tmp_path: Path) -> None:
         paths, (text, gzip.compress(text), gzip.compress(text[:9]) + gzip.compress(text[9:])), strict=True
     ):
         path.write_bytes(raw)
-        for _ in range(2):  # the second time from the copy that the first one made
-            lines = Lines.open(str(path), FLAG)
-            assert list(lines.read_rows()) == [b'{"a": 1}', b'{"a": 2}']
-            assert lines.name_row(1) == f"{path} row 2"
-            assert lines.digest() == Lines.open(str(paths[0]), FLAG).digest()
+        lines = Lines.open(str(path), FLAG)
+        assert list(lines.read_rows()) == [b'{"a": 1}', b'{"a": 2}']
+        assert lines.name_row(1) == f"{path} row 2"
+        assert lines.digest() == Lines.open(str(paths[0]), FLAG).digest()
+
+
+def test_a_packed_file_is_unpacked_no_further_than_it_is_read(tmp_path: Path) -> None:
+    text = json_lines._BOM + random.Random(1).randbytes(1 << 19).hex().encode()
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text)[:-99])
+    file = OpenedFile(str(path), FLAG)
+    assert next(file.read_pieces(100)) == text[3:103]
+    with pytest.raises(UsageError, match="is damaged or cut short"):
+        assert file.size
 
 
 @loop_over(

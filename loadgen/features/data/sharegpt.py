@@ -100,12 +100,12 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
 
     The turns stay bytes of the file: only those that are sent are decoded.
     """
-    if file.bytes > _MOST_BYTES:
+    if file.size > _MOST_BYTES:
         raise file.refusal(
             f"is larger than the {_MOST_BYTES >> 30} GiB that a JSON array may have: write it as JSONL, a "
             '{"prompt", "output_tokens"} a line, and leave out --dataset-name'
         )
-    content = bytearray(file.bytes - file.begin)  # joined, the pieces would be there twice
+    content = bytearray(file.size - file.begin)  # joined, the pieces would be there twice
     for at, chunk in file.read_chunks():
         content[at - file.begin : at - file.begin + len(chunk)] = chunk
     try:

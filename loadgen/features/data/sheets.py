@@ -45,7 +45,7 @@ class SpooledFile(OpenedFile):
                 f"cannot be written out as JSON below {tempfile.gettempdir()} ({error.strerror}): "
                 "free some space there, or name another directory in TMPDIR"
             ) from None
-        if not self.bytes:
+        if not self.size:
             raise self.refusal("holds no rows")
 
     def digest(self) -> str:

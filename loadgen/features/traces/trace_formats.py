@@ -39,7 +39,8 @@ _SESSION_KEYS = (
 )
 _SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
 _SESSION_COLUMNS = {"tracelab": {*tracelab.COLUMNS}}
-_HEAD_BYTES = 4096
+_HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
+_SEVERAL_FILES = "servegen"
 _GIVE = "give --trace-format"
 
 
@@ -58,7 +59,7 @@ class TraceKind(msgspec.Struct, frozen=True):
     unit_ns: int = 0
     block: int = 0  # tokens that a hash stands for; 0: no hashes, or the file says it
     columns: SheetColumns | None = None  # of CSV; None: rows are JSON with hashes
-    read: Callable[[TraceSource], TraceRows] | None = None  # of a format like no other
+    read: Callable[[Lines], TraceRows] | None = None  # of a format like no other
     closed: bool = False  # its sessions are sent as such, unless --trace-replay is given
 
 
@@ -69,38 +70,37 @@ FORMATS = {
     "azure-2023": TraceKind("dates", columns=_AZURE),
     "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
     "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
-    "weka": TraceKind("seconds", read=lambda source: weka.read_weka(source.path, FLAG), closed=True),
-    "tracelab": TraceKind(
-        "dates", read=lambda source: tracelab.read_tracelab(source.path, FLAG), closed=True
-    ),
-    "otel": TraceKind(
-        "dates, or nanoseconds", read=lambda source: otel_sessions.read_otel(source.path, FLAG), closed=True
-    ),
-    "servegen": TraceKind(
-        "seconds",
-        read=lambda source: servegen.read_servegen(
-            source.path, FLAG, source.stream, source.window.begin_s, source.window.end_s
-        ),
-    ),
-    "workload": TraceKind("seconds", read=lambda source: workload.read_workload(source.path, FLAG)),
+    "weka": TraceKind("seconds", read=weka.read_weka, closed=True),
+    "tracelab": TraceKind("dates", read=tracelab.read_tracelab, closed=True),
+    "otel": TraceKind("dates, or nanoseconds", read=otel_sessions.read_otel, closed=True),
+    _SEVERAL_FILES: TraceKind("seconds"),
+    "workload": TraceKind("seconds", read=workload.read_workload),
 }
 
 
-def recognise_format(path: str) -> str:
-    """Recognize the format of a trace, a key of FORMATS; raises UsageError if it is ambiguous.
+def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
+    """Open a trace, and return its format, recognized if `name` is "", and its lines.
 
-    Known by keys of its own are weka (`requests`), workload (`workload`), bailian (`chat_id`), burstgpt and
-    Azure (columns; that of 2024 has a time zone), and servegen (names of its files). Of those that share
-    their keys mooncake is known where each of the first 1,000 rows has a hash for 512 tokens, and times that
+    They are None of servegen, which has several files. Raises UsageError.
+    """
+    if name not in ("", *FORMATS):
+        raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
+    at = expand_path(path)
+    if name == _SEVERAL_FILES or (not name and (at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name))):
+        return _SEVERAL_FILES, None
+    file = OpenedFile(path, FLAG)
+    name = name or _find_sessions(file)
+    lines = Lines(file)
+    return name or _recognise_lines(lines), lines
+
+
+def _recognise_lines(lines: Lines) -> str:
+    """Recognize the format of a file that is not of sessions; raises UsageError if it is ambiguous.
+
+    Known by a key of its own is bailian (`chat_id`), by columns are burstgpt and Azure (that of 2024 has a
+    time zone). Mooncake is known where each of the first 1,000 rows has a hash for 512 tokens, and times that
     are whole numbers make less than 50 requests a second if they are milliseconds.
     """
-    at = expand_path(path)
-    if at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name):
-        return "servegen"
-    file = OpenedFile(path, FLAG)
-    if found := _find_sessions(file):
-        return found
-    lines = Lines(file)
     row = lines[0].strip()
     if row.startswith((b"{", b"[")):
         return _find_by_keys(lines, row)
@@ -117,9 +117,10 @@ def _find_sessions(file: OpenedFile) -> str:
 
     JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
     """
-    row, head = b"", file.read(file.begin, _HEAD_BYTES)
-    for _, chunk in file.read_chunks():
-        row = (row + chunk).lstrip()
+    row = head = b""
+    for piece in file.read_pieces(_PIECE_BYTES):
+        head = head or piece[:_HEAD_BYTES]
+        row = (row + piece).lstrip()
         if b"\n" in row or len(row) > MOST_ROW_BYTES:
             break
     row = row.partition(b"\n")[0].strip()
@@ -192,13 +193,13 @@ def read_trace(name: str, source: TraceSource) -> tuple[str, TraceRows]:
 
     Raises UsageError.
     """
-    name = name or recognise_format(source.path)
-    if name not in FORMATS:
-        raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
+    name, lines = open_trace(name, source.path)
     kind = FORMATS[name]
+    if lines is None:
+        window = source.window
+        return name, servegen.read_servegen(source.path, FLAG, source.stream, window.begin_s, window.end_s)
     if kind.read is not None:
-        return name, kind.read(source)
-    lines = Lines.open(source.path, FLAG)
+        return name, kind.read(lines)
     if kind.columns is not None:
         return name, trace_rows.read_sheet_rows(lines, name, kind.columns)
     return name, trace_rows.read_hashed_rows(lines, name, kind.unit_ns, kind.block)

@@ -92,9 +92,8 @@ def count_kept(before: Int64, blocks: Int64) -> int:
     return int(differ[0]) if len(differ) else shortest
 
 
-def read_workload(path: str, flag: str) -> TraceRows:
+def read_workload(lines: Lines) -> TraceRows:
     """Read a workload as the rows of a trace, sorted by time; raises UsageError that names the row."""
-    lines = Lines.open(path, flag)
     head = read_head(lines)
     columns, fields = SessionColumns(), _FieldColumns()
     for i, session in enumerate(lines.decode_rows(WorkloadSession, 1), 1):

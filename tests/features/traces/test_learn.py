@@ -20,6 +20,7 @@ from builders.loops import loop_over
 from builders.made_logs import COLUMNS, KnownCall, make_calls
 from loadgen import cli
 from loadgen.base.arrays import Int64
+from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.features.traces.trace_rows import TraceRows
@@ -85,7 +86,7 @@ def gaps_ns(calls: Sequence[KnownCall]) -> Int64:
 def test_times_and_lengths_come_back(name: str, tmp_path: Path) -> None:
     calls = make_calls(SESSIONS)
     write, words = LOGS[name]
-    rows = read_workload(str(learn(write(tmp_path / "a.log", calls), *words)), "--trace")
+    rows = read_workload(Lines.open(str(learn(write(tmp_path / "a.log", calls), *words)), "--trace"))
     if name == "nginx":  # its own times are of whole seconds
         assert sorted(rows.input_lens) == sorted(len(call.ids) for call in calls)
         return
@@ -99,7 +100,7 @@ def test_times_and_lengths_come_back(name: str, tmp_path: Path) -> None:
 def test_the_distributions_of_a_log_are_kept(name: str, tmp_path: Path) -> None:
     calls = make_calls(400)
     write, words = LOGS[name]
-    rows = read_workload(str(learn(write(tmp_path / "a.log", calls), *words)), "--trace")
+    rows = read_workload(Lines.open(str(learn(write(tmp_path / "a.log", calls), *words)), "--trace"))
     distances = (
         find_ks_distance(np.diff(rows.at_ns), gaps_ns(calls)),
         find_ks_distance(rows.input_lens, np.array([len(call.ids) for call in calls])),
@@ -111,7 +112,7 @@ def test_the_distributions_of_a_log_are_kept(name: str, tmp_path: Path) -> None:
 @loop_over("name", WITH_PROMPTS)
 def test_the_reuse_of_a_log_is_kept(name: str, tmp_path: Path) -> None:
     calls = make_calls(40)
-    rows = read_workload(str(learn(LOGS[name][0](tmp_path / "a.log", calls))), "--trace")
+    rows = read_workload(Lines.open(str(learn(LOGS[name][0](tmp_path / "a.log", calls))), "--trace"))
     known = find_known_reuse(calls)
     assert 0.3 < known < 0.95
     # LiteLLM's texts are cut by bytes, the same for all rows, so that blocks are of 16 tokens on average.
@@ -206,8 +207,8 @@ SPANS = Path(__file__).parents[2] / "data" / "traces"
 
 @loop_over("name", ["otel_genai.jsonl", "otel_openinference.jsonl", "otel_fan_in.json"])
 def test_spans_keep_the_order_of_their_agents(name: str) -> None:
-    known = read_otel(str(SPANS / name), "--trace")
-    found = read_workload(str(learn(SPANS / name)), "--trace")
+    known = read_otel(Lines.open(str(SPANS / name), "--trace"))
+    found = read_workload(Lines.open(str(learn(SPANS / name)), "--trace"))
     assert known.waits is not None
     assert found.waits is not None
     assert known.delays_ns is not None
@@ -471,5 +472,5 @@ def test_a_damaged_log_is_learned_or_refused_in_a_line(capsys: pytest.CaptureFix
         ends[code] += 1
         assert len(said) == (code == 2), said
         if not code:
-            assert len(read_workload("w.jsonl", "--trace"))
+            assert len(read_workload(Lines.open("w.jsonl", "--trace")))
     assert min(ends.values()) > 20

@@ -10,6 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen import cli
+from loadgen.base.json_lines import Lines
 from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
 from loadgen.features.traces.trace_times import check_epoch_ns
 from loadgen.features.traces.workload import (
@@ -81,7 +82,7 @@ def test_a_cell_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
     log, made = tmp_path / "a.csv", tmp_path / "w.jsonl"
     log.write_text(f'ts,p\n1,"a\n\nb, ""c"""\n2,"{"long " * 40_000}"\n')
     assert cli.main(["data", "learn", str(log), "-o", str(made), "--columns", "time=ts,prompt=p"]) == 0
-    assert sorted(read_workload(str(made), "--trace").input_lens) == [2, 50_000]
+    assert sorted(read_workload(Lines.open(str(made), "--trace")).input_lens) == [2, 50_000]
 
 
 def test_stop_strings_are_no_parameters(tmp_path: Path) -> None:
@@ -107,6 +108,6 @@ def test_counts_in_notes_have_their_commas(tmp_path: Path) -> None:
         without_end=12345,
     )  # fmt: skip
     made.write_bytes(encode_row(head) + encode_row(WorkloadSession(0.0, [WorkloadCall(0.0, 5, 5)])))
-    endless, cancelled = read_workload(str(made), "--trace").notes
+    endless, cancelled = read_workload(Lines.open(str(made), "--trace")).notes
     assert endless.startswith("the log has no ends of its 12,345 calls")
     assert cancelled.startswith("1,234 calls were cancelled")

@@ -56,7 +56,7 @@ def list_waits(of: Plan) -> list[list[int]]:
 
 @loop_over("path", [OTEL_GENAI, OTEL_OPENINFERENCE])
 def test_two_instrumentations_of_one_agent_are_one_tree(path: Path) -> None:
-    assert trace_formats.recognise_format(str(path)) == "otel"
+    assert trace_formats.open_trace("", str(path))[0] == "otel"
     plan = planned(path, **CHAT)
     assert plan.turns is not None
     assert plan.turns.waits is not None
@@ -245,7 +245,7 @@ def test_one_json_text_is_read_as_rows_are(tmp_path: Path) -> None:
         json.dumps(spans),
     ):
         path = text(tmp_path, content, "trace.json")
-        assert trace_formats.recognise_format(str(path)) == "otel"
+        assert trace_formats.open_trace("", str(path))[0] == "otel"
         assert list_waits(planned(path)) == [[], [0]]
 
 

@@ -54,7 +54,7 @@ def written(directory: Path, content: object) -> Path:
 )
 def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, name: str) -> None:
     path = written(tmp_path, content)
-    assert trace_formats.recognise_format(str(path)) == name
+    assert trace_formats.open_trace("", str(path))[0] == name
     facts = planned(path, trace_replay="recorded").facts
     assert facts.schedule is not None
     assert facts.schedule.format == name

@@ -14,6 +14,7 @@ import pytest
 
 from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, TRACELAB, WEKA_AGENTS, planned
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel.otel_sessions import read_otel
 
 _SPANS, _LETTERS, _BYTES_A_SPAN = 8_000, 8_000, 1_500
@@ -48,7 +49,7 @@ def test_memory_is_that_of_the_spans_not_of_their_messages(tmp_path: Path) -> No
     with path.open("w") as out:
         out.writelines(_make_row(number) for number in range(_SPANS))
     tracemalloc.start()
-    rows = read_otel(str(path), "--trace")
+    rows = read_otel(Lines.open(str(path), "--trace"))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(rows) == _SPANS

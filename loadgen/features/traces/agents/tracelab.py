@@ -78,12 +78,11 @@ class _Round(msgspec.Struct, gc=False):
     wait_after_ns: int = UNKNOWN_NS  # for its tools, where that is all that is recorded
 
 
-def read_tracelab(path: str, flag: str) -> TraceRows:
+def read_tracelab(lines: Lines) -> TraceRows:
     """Read the rounds of a JSONL or CSV file, sorted by time; raises UsageError that names the row.
 
     Rounds without tokens in prompt or answer are skipped and counted.
     """
-    lines = Lines.open(path, flag)
     sheet = not lines[0].lstrip().startswith(b"{")
     sessions: dict[str, list[_Round]] = {}
     found = 0

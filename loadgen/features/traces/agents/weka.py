@@ -125,13 +125,12 @@ class _Columns(SessionColumns):
             self.trees.add(calls)
 
 
-def read_weka(path: str, flag: str) -> TraceRows:
+def read_weka(lines: Lines) -> TraceRows:
     """Read the requests of a JSONL or JSON file, sorted by time; raises UsageError that names the row.
 
     All sessions begin at once, as in the file. Requests without tokens in prompt or answer are skipped and
     counted. Raises UsageError for blocks of several sizes, too.
     """
-    lines = Lines.open(path, flag)
     whole = _read_whole(lines) if _is_one_text(lines) else None
     facts = _find_facts(lines, whole)
     columns = _Columns(SECOND_NS if facts.whole else 1)
@@ -186,7 +185,7 @@ def _read_sessions(lines: Lines, whole: list[WekaSession] | None) -> Iterator[tu
 
 def _read_whole(lines: Lines) -> list[WekaSession]:
     """Read the sessions of a file that is one JSON text over many lines; raises UsageError."""
-    if lines.file.bytes > _MOST_FILE_BYTES:
+    if lines.file.size > _MOST_FILE_BYTES:
         raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
     text = b"".join(chunk for _, chunk in lines.file.read_chunks())
     try:

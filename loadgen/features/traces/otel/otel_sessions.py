@@ -89,13 +89,13 @@ class KeptSpan(msgspec.Struct):
         return _NO_LENGTH if not self.counts or self.output_len <= 0 else ""
 
 
-def read_otel(path: str, flag: str) -> TraceRows:
+def read_otel(lines: Lines) -> TraceRows:
     """Read the calls of models in a file of spans, sorted by time.
 
     Raises UsageError that names a row and span: one whose parent is missing, or is below it, one that ends
     before it begins, one that begins before its parent does, and two of one id.
     """
-    file = SpanFile(Lines.open(path, flag))
+    file = SpanFile(lines)
     rows = _Rows(file)
     for of_session in read_sessions(file).values():
         rows.add_session(of_session)

@@ -231,7 +231,7 @@ class SpanFile:
     def _read_whole(self) -> list[Span]:
         """Read the spans of a file that is one JSON text over many lines, or a list; raises UsageError."""
         file = self.lines.file
-        if file.bytes > _MOST_FILE_BYTES:
+        if file.size > _MOST_FILE_BYTES:
             size = _MOST_FILE_BYTES >> 20
             raise file.refusal(f"is JSON of more than {size} MiB: write a trace a line (`jq -c .`)")
         text = b"".join(chunk for _, chunk in file.read_chunks())
