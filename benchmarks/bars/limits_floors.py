@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -11,9 +10,19 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bars.limits import MOST_RUNS, WHAT, Searched, search_virtually, show_evidence
+from benchmarks.bars.limits import (
+    FOUND,
+    MEANING,
+    SEARCHES,
+    WITHIN,
+    Searched,
+    judge_searches,
+    list_cells,
+    search_virtually,
+    show_evidence,
+)
 from benchmarks.clients.adapters import Installed
-from benchmarks.harness.page import Bar, Section, markdown
+from benchmarks.harness.page import Section, markdown
 from loadgen.figures.objectives import Objective
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.series.limit.limit_answer import estimate_limit
@@ -21,10 +30,7 @@ from loadgen.study.series.limit.search import SearchSettings, Trial
 from loadgen.study.sweep_record import LoadAxis
 
 Float64 = NDArray[np.float64]
-_SEARCHES = 100
 _FIRST_SEED = 6_500_000  # nothing of the search was chosen by how it does with these
-_WITHIN = 0.05
-_GOOD, _LEAST_COVERED = 95, 91  # of a hundred
 _OFF = 8.0  # the first rate is at most so many times too high or too low
 _ALONE_TOK_S = 100.0  # of one user alone
 _TOKENS = 200  # of an answer
@@ -142,23 +148,17 @@ CASES: tuple[Case, ...] = (
 
 def floors(installed: Installed, repeats: int) -> Section:
     """A hundred seeded searches for each of several floors of the output speed, in virtual time; once."""
-    bars, rows = [], []
-    for case in CASES:
-        found = [searched(case, _FIRST_SEED + at) for at in range(_SEARCHES)]
-        close = sum(abs(math.log(each.ratio)) <= math.log1p(_WITHIN) + 1e-9 for each in found)
-        covered, most = sum(each.covered for each in found), max(each.runs for each in found)
-        met = close >= _GOOD and covered >= _LEAST_COVERED and most <= MOST_RUNS
-        limit = f"≥ {_GOOD}, ≥ {_LEAST_COVERED}, ≤ {MOST_RUNS}"
-        bars.append(Bar(f"{_describe(case)}: {WHAT}", f"{close}, {covered}, {most}", limit, met))
-        rows.append(_row(case, found))
+    found = [[searched(case, _FIRST_SEED + at) for at in range(SEARCHES)] for case in CASES]
+    rows = [(*_describe(case), *list_cells(own)) for case, own in zip(CASES, found, strict=True)]
     lines = [
-        f"Of {_SEARCHES} searches: close, within 5 % of the truth; covered, by the 95 % interval.",
+        MEANING,
         "The more users there are, the fewer tokens per second each has. Over the rate their number is",
         "Poisson's (M/D/∞); at a time, speeds are lognormal, half of the variance shared by neighbours.",
         "",
-        *markdown(("load", "objective", "truth", "worst", "mean runs", "ended within 5 %"), rows),
+        *markdown(("load", "objective", "truth", *FOUND), rows),
     ]
-    return Section("The highest load within a floor of the output speed", bars, lines)
+    bar = judge_searches(f"limit within a floor of output speed, the worst of {len(CASES)} loads", found)
+    return Section("The highest load within a floor of the output speed", [bar], lines)
 
 
 def searched(case: Case, seed: int) -> Searched:
@@ -171,7 +171,7 @@ def searched(case: Case, seed: int) -> Searched:
         start=start,
         lowest=start / 64 if case.axis == "rate" else 1.0,
         highest=start * 4096 if case.axis == "rate" else 65536.0,
-        within=_WITHIN,
+        within=WITHIN,
         alone_s=_TOKENS / _ALONE_TOK_S,
     )
     trials, ended = search_virtually(settings, lambda step: case.run(step.load, step.duration_s, random))
@@ -200,18 +200,9 @@ def _tail(mean: float, n: int) -> float:
     return 1 - math.fsum(terms)
 
 
-def _describe(case: Case) -> str:
-    load = f"{case.truth:g} requests/s" if case.axis == "rate" else f"{case.truth:g} at a time"
-    return f"limit at {load}, output speed P{case.percentile:g}"
-
-
-def _row(case: Case, found: Sequence[Searched]) -> tuple[str, ...]:
-    worst = max(found, key=lambda each: abs(math.log(each.ratio))).ratio
+def _describe(case: Case) -> tuple[str, ...]:
     return (
         f"{case.truth:g} {'requests/s' if case.axis == 'rate' else 'at a time'}",
         f"{case.objective.metric} p{case.percentile:g} > {case.objective.limit:.4g} tok/s",
         f"{case.true_load:.4g}",
-        f"{100 * (worst - 1):+.1f} %",
-        f"{sum(each.runs for each in found) / len(found):.1f}",
-        f"{sum(each.ended == 'within' for each in found)}",
     )
