@@ -92,7 +92,7 @@ FEATURES = (
     ),
     Feature(
         "images",
-        rb'"image_url":',
+        rb'"image_url":|"type":"image"',
         r"multi-?modal|at most 0 image|image input|image_url|(?:not|n't) support .{0,30}(?:image|vision)|"
         r"no endpoints found that support image",
         "serve a vision model (--model; llama.cpp: --mmproj), in vLLM with --limit-mm-per-prompt, or "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -47,7 +48,7 @@ _SIDE = 64  # pixels: models of vision refuse images that are smaller than a pat
 _LIMITS = ("min_tokens", *ANSWER_LIMITS, "max_output_tokens")
 _SYSTEMS = ("system", "instructions")  # where an API has the system prompt apart from its messages
 _OWN_FIELDS = ("messages", "prompt", "input", "stop", "seed", *_LIMITS, *_SYSTEMS)
-_IMAGE_PART = b'"image_url"'
+_IMAGE_PART = re.compile(rb'"(?:image_url|input_image)"|"type":"image"')
 _TRIAL_S = 60.0  # for the first byte of an answer
 _MOST_TRIALS = 16  # more than there are fields that can be left out or renamed
 _NO_SUCH_PATH = (404, 405)  # not found, method not allowed
@@ -306,7 +307,7 @@ class TrialBodies:
             short = prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
             return {**dialect.make_request(model, short, length), **kept}
         message: dict[str, Any] = {"role": "user", "content": TEXT}
-        if _IMAGE_PART in raw:
+        if _IMAGE_PART.search(raw):
             url = f"data:image/png;base64,{base64.b64encode(make_png(_SIDE)).decode()}"
             image = {"type": "image_url", "image_url": {"url": url}}
             message["content"] = [{"type": "text", "text": TEXT}, image]

@@ -461,6 +461,13 @@ class Dialect(msgspec.Struct, frozen=True):
         """Convert a body of OpenAI's chat API to one of this API, if that takes messages by role."""
         return body
 
+    def add_images(self, request: dict[str, Any], urls: Sequence[bytes]) -> dict[str, Any]:
+        """Return a request with images after the content of its last message.
+
+        Their URLs have no character that JSON escapes.
+        """
+        raise NotImplementedError
+
     def keep_history(self) -> Dialect:
         """Return this API with the history of sessions on the server; raises UsageError if it has none."""
         raise UsageError(
@@ -518,6 +525,19 @@ def check_text(prompt: list[int] | str, api: str) -> str:
     raise UsageError(f"{api} takes text, not token ids: use --prompt-format words, or /v1/completions")
 
 
+def add_parts(messages: Sequence[dict[str, Any]], parts: list[Any], text: str = "text") -> list[Any]:
+    """Return messages with parts after the content of the last one, whose text is a part of type `text`."""
+    *before, last = messages
+    content = last.get("content")
+    own = [{"type": text, "text": content}] if isinstance(content, str) else content or ()
+    return [*before, {**last, "content": [*own, *parts]}]
+
+
+def quote_plain(text: bytes) -> msgspec.Raw:
+    """Return a text without any character that JSON escapes as JSON, at little cost for a long one."""
+    return msgspec.Raw(b'"' + text + b'"')
+
+
 def _split_lines(cut: bytes) -> list[bytes]:
     """Split bytes cut out of a response into lines, dropping chunk sizes."""
     return _CHUNK_SEAM.sub(b"", cut).splitlines()
@@ -560,6 +580,13 @@ class Chat(_OpenAI, frozen=True):
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         messages = [{"role": "user", "content": check_text(prompt, "the chat API")}]
         return {"model": model, "messages": messages, self.limit_field: output_tokens}
+
+    def add_images(self, request: dict[str, Any], urls: Sequence[bytes]) -> dict[str, Any]:
+        messages = request["messages"]
+        if isinstance(messages, msgspec.Raw):
+            messages = msgspec.json.decode(messages, type=list[dict[str, Any]])
+        parts = [{"type": "image_url", "image_url": {"url": quote_plain(url)}} for url in urls]
+        return {**request, "messages": add_parts(messages, parts)}
 
 
 DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}

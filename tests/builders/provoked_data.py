@@ -87,7 +87,7 @@ OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
     ),
     "images-ignored": (
         of_images(0),
-        "0 tokens for 1 image, by usage.prompt_tokens less that of the same text alone",
+        "0 tokens for 1 image, by the server's count of a prompt less that of the same text alone",
         set(),
     ),
     "images-repeated": (of_images(64, distinct=40), "320 images, of 40 different ones", set()),

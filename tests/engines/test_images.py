@@ -96,6 +96,29 @@ def test_images_fetched_from_loopback_have_the_same_tokens(
     assert totals[0] == totals[1] > 0
 
 
+def test_images_have_the_same_tokens_over_each_api(seeing_vllm: Engine, vlm: Path, tmp_path: Path) -> None:
+    words = [
+        "--base-url",
+        seeing_vllm.base_url,
+        "--tokenizer",
+        str(vlm),
+        *_LOAD,
+        "280x140",
+        "--images",
+        "1-2",
+    ]
+    totals = []
+    for backend in ("openai-chat", "openai-responses", "anthropic-messages"):
+        (tmp_path / backend).mkdir()
+        finished = loadgen([*words, "--backend", backend], tmp_path / backend)
+        assert finished.code == 0, finished.err
+        (directory,) = (tmp_path / backend / "runs").iterdir()
+        images = read_json(directory / "result.json")["loadgen"]["images"]
+        totals.append((images["images"], images["tokens"]))
+    assert totals[0][1] > totals[0][0] > 12
+    assert totals == totals[:1] * 3
+
+
 def test_a_model_without_vision_ends_the_run_with_its_message(vllm: Engine, tmp_path: Path) -> None:
     finished = loadgen(["--base-url", vllm.base_url, *_LOAD, "64x64"], tmp_path)
     assert finished.code == 1

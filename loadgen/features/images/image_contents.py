@@ -16,7 +16,6 @@ from loadgen.features.images.noise_images import name_maker
 from loadgen.plan.planned_requests import ImageFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-from loadgen.wire.openai import Chat
 
 if TYPE_CHECKING:
     from loadgen.facts.run_facts import Facts
@@ -33,10 +32,8 @@ def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequest
     """Add the profile's images to a source's requests; raises UsageError where they cannot have any."""
     profile = inputs.profile
     flag = "--image-dir" if profile.image_dir else "--image-size"
-    if not isinstance(inputs.dialect, Chat):
-        raise UsageError(
-            f"{flag}: {inputs.dialect.path} takes no images here: use the chat API (--backend openai-chat)"
-        )
+    if not inputs.dialect.chat:
+        raise UsageError(f"{flag}: {inputs.dialect.path} takes no images: use --backend openai-chat")
     if sourced.turns is not None:
         raise UsageError(
             f"{flag} is of single requests, and the data has conversations: leave out one of them"

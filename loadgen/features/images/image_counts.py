@@ -8,8 +8,8 @@ from loadgen.base.arrays import Int64
 from loadgen.facts.run_facts import Facts
 from loadgen.records.record import Records
 
-BY_DETAILS = "usage.prompt_tokens_details"
-BY_TEXT = "usage.prompt_tokens less that of the same text alone"
+BY_DETAILS = "the details of the server's usage"
+BY_TEXT = "the server's count of a prompt less that of the same text alone"
 _NONE = -1
 
 

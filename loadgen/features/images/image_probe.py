@@ -60,7 +60,9 @@ def _count_text(session: Session, made: Plan, index: int, display: Display) -> i
     text = requests.own.request(index, made.dialect, made.model)
     fields = {name: value for name, value in made.fields.items() if name != "min_tokens"}
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(merge_fields(text, fields)))
-    body |= {name: 1 for name in ANSWER_LIMITS if name in body}
+    limit = made.dialect.limit_field
+    least = made.dialect.make_request(made.model, "", 1)[limit]
+    body |= {name: least for name in (*ANSWER_LIMITS, limit) if name in body}
     with display.waiting("counting the text of requests with images", _LIMIT_S):
         answer = control.send_request(session.access, made.path, body, _LIMIT_S)
     counted = read_prompt_tokens(made.dialect, answer.body) if answer.status == 200 else 0

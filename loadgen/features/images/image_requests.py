@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
@@ -37,28 +36,15 @@ class ImageRequests:
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the fields of request i, with its images."""
-        fields = self.own.request(i, dialect, model)
-        if not self._counts[i]:
-            return fields
-        messages = fields["messages"]
-        if isinstance(messages, msgspec.Raw):
-            messages = msgspec.json.decode(messages, type=list[dict[str, Any]])
-        *before, last = messages
-        content = last["content"]
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-        first = int(self._before[i])
-        parts += [self._make_part(image) for image in range(first, first + int(self._counts[i]))]
-        return {**fields, "messages": [*before, {**last, "content": parts}]}
+        fields, first = self.own.request(i, dialect, model), int(self._before[i])
+        urls = [self._write_url(image) for image in range(first, first + int(self._counts[i]))]
+        return dialect.add_images(fields, urls) if urls else fields
 
     def digest(self) -> str:
         """Return a hash of the source's requests, of how many images each has, and of all images' parts."""
         contents = (self.own.digest().encode(), self._album.digest().encode())
         return fingerprint("images", (self._counts,), contents)
 
-    def _make_part(self, image: int) -> dict[str, Any]:
-        """Make the part of a message that is an image; its URL is JSON already."""
-        if self._server is not None:
-            url = msgspec.Raw(msgspec.json.encode(self._server.name_url(image)))
-        else:
-            url = msgspec.Raw(b'"' + self._album.write(image) + b'"')  # no character needs an escape
-        return {"type": "image_url", "image_url": {"url": url}}
+    def _write_url(self, image: int) -> bytes:
+        """Return the URL of an image: of our server, or with its data."""
+        return self._album.write(image) if self._server is None else self._server.name_url(image).encode()

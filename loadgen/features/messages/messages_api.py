@@ -21,7 +21,9 @@ from loadgen.wire.openai import (
     Message,
     PromptDetails,
     Usage,
+    add_parts,
     check_text,
+    quote_plain,
 )
 
 # OpenAI's finish reasons for Anthropic's; others keep their name.
@@ -141,6 +143,14 @@ def _keep_written(content: Any) -> list[Any]:
     return [block for block in blocks if isinstance(block, dict) and block.get("type") in _WRITTEN]
 
 
+def _make_source(url: bytes) -> dict[str, Any]:
+    """Make the source of an image: the data in its URL, without a copy as text, or the URL."""
+    if not url.startswith(b"data:"):
+        return {"type": "url", "url": quote_plain(url)}
+    kind, _, data = url.partition(b";base64,")
+    return {"type": "base64", "media_type": kind.removeprefix(b"data:").decode(), "data": quote_plain(data)}
+
+
 class Messages(Dialect, frozen=True):
     """`/v1/messages`: messages by role in; text, thinking and tool calls out."""
 
@@ -173,6 +183,10 @@ class Messages(Dialect, frozen=True):
                 f"in {self.path} SGLang names cached tokens only in answers that have some "
                 "(--enable-cache-report): the cached share leaves the others out"
             )
+
+    def add_images(self, request: dict[str, Any], urls: Sequence[bytes]) -> dict[str, Any]:
+        blocks = [{"type": "image", "source": _make_source(url)} for url in urls]
+        return {**request, "messages": add_parts(request["messages"], blocks)}
 
     def convert_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         return chat_bodies.convert_body(body)

@@ -23,7 +23,9 @@ from loadgen.wire.openai import (
     Message,
     PromptDetails,
     Usage,
+    add_parts,
     check_text,
+    quote_plain,
 )
 
 # Events with what the model wrote, by the field of a chat's delta. Those that end in `.done` repeat them.
@@ -215,6 +217,14 @@ class Responses(Dialect, frozen=True):
         if self.limit_field in request:
             request[self.limit_field] += self.spare_tokens
         return request
+
+    def add_images(self, request: dict[str, Any], urls: Sequence[bytes]) -> dict[str, Any]:
+        """Return a request with images in its last item; in one of its own after the result of a tool."""
+        given = request["input"]
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        items = items if "role" in items[-1] else [*items, {"role": "user"}]
+        parts = [{"type": "input_image", "image_url": quote_plain(url)} for url in urls]
+        return {**request, "input": add_parts(items, parts, "input_text")}
 
     def fit_engine(self, engine: str) -> Responses:
         return (

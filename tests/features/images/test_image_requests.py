@@ -7,15 +7,19 @@ import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from PIL import Image
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
+from loadgen.features.messages.messages_api import Messages
+from loadgen.features.responses.responses_api import Responses
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
+from loadgen.wire.openai import Chat, Dialect
 
 PICTURES = Path(__file__).parents[2] / "data" / "pictures"
 SMALL = {
@@ -55,6 +59,61 @@ def test_images_stand_after_the_text_in_the_chat_api() -> None:
     assert text == {"type": "text", "text": of.requests.prompt(3)}  # type: ignore[attr-defined]
     assert [image["type"] for image in images] == ["image_url"] * 2
     assert [size(content) for content in files(of, 3)] == [(48, 32)] * 2
+
+
+@loop_over(
+    ("backend", "field", "texts", "kind"),
+    [
+        ("openai-responses", "input", "input_text", "input_image"),
+        ("anthropic-messages", "messages", "text", "image"),
+    ],
+)
+def test_other_apis_have_the_images_of_chat_in_their_form(
+    backend: str, field: str, texts: str, kind: str
+) -> None:
+    chat, of = (made(images="2", backend=name) for name in ("openai-chat", backend))
+    (message,) = of.payload(3)[field]
+    text, *images = message["content"]
+    assert (message["role"], text) == ("user", {"type": texts, "text": of.requests.prompt(3)})  # type: ignore[attr-defined]
+    sent = [f"data:image/png;base64,{base64.b64encode(each).decode()}" for each in files(chat, 3)]
+    if kind == "input_image":
+        assert images == [{"type": kind, "image_url": url} for url in sent]
+    else:
+        data = [{"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]} for url in sent]
+        assert images == [{"type": kind, "source": source} for source in data]
+
+
+AT = "http://127.0.0.1:8/image-0.png"
+IN_CHAT = {"type": "image_url", "image_url": {"url": AT}}
+IN_ITEMS = {"type": "input_image", "image_url": AT}
+IN_BLOCKS = {"type": "image", "source": {"type": "url", "url": AT}}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "sun"}
+
+
+@loop_over(
+    ("dialect", "field", "given", "sent"),
+    [
+        (Chat(), "messages", [{"role": "user", "content": None}], [{"role": "user", "content": [IN_CHAT]}]),
+        (Responses(), "input", [RESULT], [RESULT, {"role": "user", "content": [IN_ITEMS]}]),
+        (
+            Responses(),
+            "input",
+            [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+            [{"role": "user", "content": [{"type": "input_text", "text": "a"}, IN_ITEMS]}],
+        ),
+        (
+            Messages(),
+            "messages",
+            [{"role": "user", "content": "a"}],
+            [{"role": "user", "content": [{"type": "text", "text": "a"}, IN_BLOCKS]}],
+        ),
+    ],
+)
+def test_an_image_follows_what_a_last_message_has(
+    dialect: Dialect, field: str, given: Any, sent: Any
+) -> None:
+    made = msgspec.json.encode(dialect.add_images({field: given}, [AT.encode()]))
+    assert msgspec.json.decode(made) == {field: sent}
 
 
 def test_no_two_images_of_a_plan_are_equal() -> None:
@@ -120,7 +179,7 @@ def test_random_mm_is_a_load_of_the_chat_api() -> None:
 @loop_over(
     ("keys", "why"),
     [
-        ({"backend": "openai"}, "--image-size: /v1/completions takes no images here: use the chat API"),
+        ({"backend": "openai"}, "--image-size: /v1/completions takes no images: use --backend openai-chat"),
         ({**OF_FILES, "image_dir": "/nowhere"}, "--image-dir /nowhere: No such file or directory"),
         ({**OF_FILES, "image_dir": str(PICTURES.parent / "configs")}, "no PNG, JPEG, WebP or GIF file"),
         ({"turns": 3}, "and --turns makes conversations: leave out one of them"),

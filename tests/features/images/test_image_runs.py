@@ -58,7 +58,7 @@ def test_tokens_of_images_are_what_the_text_alone_has_less(capsys: pytest.Captur
     images = result["images"]
     assert images["tokens_per_image"] == TOKENS
     assert (images["images"], images["tokens"]) == (sum(counts), TOKENS * sum(counts))
-    assert images["how"] == "usage.prompt_tokens less that of the same text alone"
+    assert images["how"] == "the server's count of a prompt less that of the same text alone"
     assert f" a second, {TOKENS} tokens each" in " ".join(shown.split())
     assert "images-ignored" not in shown
     probes = [body for body in api.served[-6:] if body["max_completion_tokens"] == 1]
