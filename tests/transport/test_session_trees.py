@@ -368,6 +368,12 @@ def test_any_tree_is_sent_in_order_and_once(
     assert most_in_flight(driven) <= (requests or count)
 
 
+def test_a_session_under_way_goes_before_a_new_one(transport: str) -> None:
+    server = taking({})
+    drive(trees_of(server, [CHAIN] * 4, 4, 0.005, max_requests=1), transport, server)
+    assert asked_of(server) == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+
+
 @loop_over(
     ("trees", "most", "slots"),
     [

@@ -229,6 +229,7 @@ class HttpxTransport:
         self.sent = self.ended = self.reads = self.open_bytes = 0  # bytes: of the answers under way
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
+        self.held_turns = 0  # of sessions under way, which go before a new one
         self.sessions: TurnExchanges | None = None
         self.cancelling = make_cancelling(job)
         self.on_sent = self.cancelling.note_sent if self.cancelling is not None else lambda _: None
@@ -338,7 +339,7 @@ class HttpxTransport:
                     await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) - self.branches < self.job.most_places:
                     self.idle.append((self._add_slot(), self.begin_ns))
-                while not (self.idle and all(gate.is_open(self.now_ns()) for gate in self.gates)):
+                while self.held_turns or not (self.idle and self._is_open()):
                     await self._wait_for_room()
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
@@ -363,15 +364,21 @@ class HttpxTransport:
         self.spare.append(exchange.slot)
 
     async def pass_gates(self, exchange: Exchange) -> None:
-        while not all(gate.is_open(self.now_ns()) for gate in self.gates):
+        self.held_turns += 1
+        while not self._is_open():
             await self._wait_for_room()
+        self.held_turns -= 1
         for gate in self.gates:
             gate.note_sent(exchange)
+        self.freed.set()
 
     def leave_gates(self) -> None:
         for gate in self.gates:
             gate.note_ended(self.now_ns())
             self.freed.set()
+
+    def _is_open(self) -> bool:
+        return all(gate.is_open(self.now_ns()) for gate in self.gates)
 
     async def _wait_for_room(self) -> None:
         """Wait for a free slot, or until a gate that time alone opens."""
