@@ -356,6 +356,15 @@ def test_copies_share_what_sessions_share_and_nothing_else(tmp_path: Path) -> No
     assert set(users) <= found
 
 
+def test_copies_begin_while_the_sessions_of_the_log_do() -> None:
+    rows = [f"{at},9,s{at}" for at in range(100)] + [f"{at},9,s0" for at in range(100, 1000, 100)]
+    Path("a.csv").write_text("\n".join(["ts,in,id", *rows]))
+    columns = ("--columns", "time=ts,input=in,session=id")
+    _, *sessions = read_rows(learn(Path("a.csv"), *columns, "--scale", "3"))
+    assert len(sessions) == 300
+    assert max(session["t"] for session in sessions) == 99
+
+
 WRONG = [
     ("a.log", b"", [], "is empty: give a log with a request"),
     ("a.log", b"\n \n", [], "holds no rows: every line is blank"),

@@ -208,6 +208,15 @@ class CallSpool:
         """Count the sessions of all calls."""
         return sum(len(np.unique(self.read_part(part)["session"])) for part in range(PARTS))
 
+    def find_last_begin(self) -> int:
+        """Find when the last of the sessions began, in nanoseconds of the log's time."""
+        parts = (self.read_part(part) for part in range(PARTS))
+        return max(
+            int(found["begin_ns"][np.unique(found["session"], return_index=True)[1]].max())
+            for found in parts
+            if len(found)
+        )
+
     def read_part(self, part: int) -> Records:
         """Read the records of one part, sorted by session, begin and row."""
         self._files[part].seek(0)

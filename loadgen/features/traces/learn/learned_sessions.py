@@ -2,9 +2,9 @@
 
 A rate of X is made by superposition, whole sessions at a time. Below 1 each session is kept by the chance X,
 as its hash decides. Above 1 there are copies of the log, the last one thinned to the fraction; each is later
-by one drawn time, 15 s to a minute, and what would begin after the log's end begins at its start. So bursts
-stay as they are, and over longer times the rate is X times the log's; in windows of seconds the index of
-dispersion stays that of the log, since counts that are independent add up in mean and variance alike.
+by one drawn time, 15 s to a minute, and what would begin after the log's last session begins at its start. So
+bursts stay as they are, and over longer times the rate is X times the log's; in windows of seconds the index
+of dispersion stays that of the log, since counts that are independent add up in mean and variance alike.
 
 What several sessions of the log share, copies share too. What is a session's own is another in each copy.
 """
@@ -41,6 +41,7 @@ class LearnedSessions:
     def __init__(self, spool: CallSpool, salt: Salt, scale: float, most: int | None, directory: Path) -> None:
         self._spool, self._salt, self._scale, self._most = spool, salt, scale, most
         self._shared = find_shared_blocks(spool, directory) if scale > 1 else np.zeros(0, np.int64)
+        self._span_ns = spool.find_last_begin() - spool.first_ns + 1 if scale > 1 else 0
         self._samplings = spool.list_samplings()
         self.sessions = self.rows = self.calls = self.cancelled = self.without_end = 0
 
@@ -98,9 +99,8 @@ class LearnedSessions:
         """Move a session's begin (ns after the log's first) by the drawn time of its copy."""
         if copy == 0:
             return at_ns
-        span_ns = self._spool.last_ns - self._spool.first_ns + 1
         drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
-        return (at_ns + int(drawn * min(_MOST_MOVED_NS, span_ns))) % span_ns
+        return (at_ns + int(drawn * min(_MOST_MOVED_NS, self._span_ns))) % self._span_ns
 
     def _change_own(self, ids: Int64, copy: int) -> Int64:
         """Return a prompt's hashes in a copy: those of blocks that one session alone has are others."""
