@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,6 +54,10 @@ _TYPES = {
     "array": "a list",
     "object": "an object",
 }
+_TOO_LARGE = ("Number out of range", "Integer value out of range")  # msgspec's words
+_SMALLER = "give a number that a float can hold"
+_UNNAMED = "[...]"  # a key of a dictionary in msgspec's paths
+_MOST_DIGITS = 4300  # that Python reads as an integer
 _MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
@@ -276,21 +281,50 @@ def explain_json(row: bytes, error: Exception, name: str = "") -> str:
 def _explain_syntax(row: bytes, error: Exception) -> str:
     """Explain why msgspec raised `error`: the fault that Python's parser finds, nesting, or a surrogate."""
     try:
-        json.loads(row, parse_constant=_refuse_constant)
+        endless = _find_endless(row)
     except json.JSONDecodeError as fault:
         hint = "" if fault.pos else ": each row is an object of JSON, as docs/datasets.md shows"
-        return f"is not valid JSON: {fault.msg} (column {fault.colno}){hint}"
+        line = f"line {fault.lineno}, " if fault.lineno > 1 else ""
+        return f"is not valid JSON: {fault.msg} ({line}column {fault.colno}){hint}"
     except RecursionError:
         return "is nested too deep"
-    except ValueError as fault:  # a constant that is no JSON, or an integer without an end
+    except ValueError as fault:  # no UTF-8
         return f"is not valid JSON: {fault}"
+    if endless:
+        return f"is not valid JSON: {endless}, no number of JSON"
     if isinstance(error, RecursionError):
         return "is nested too deep"
     return "is not valid JSON: it holds half of a surrogate pair"
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+class _Endless(str):
+    """A number as it is written that no float holds: too large, or NaN."""
+
+
+def _find_endless(row: bytes) -> str:
+    """Find the first number of some JSON that is not finite, as `rows[0].t is 1e999`; "" if all are.
+
+    Raises ValueError for what is no JSON, and RecursionError for what is nested too deep.
+    """
+    found = json.loads(row, parse_constant=_Endless, parse_float=_read_float, parse_int=_read_integer)
+    left: list[tuple[str, Any]] = [("", found)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, _Endless):
+            return f"{path.removeprefix('.') or 'it'} is {value[:_MOST_LETTERS]}"
+        if isinstance(value, dict):
+            left += [(f"{path}.{key}", inner) for key, inner in reversed(value.items())]
+        elif isinstance(value, list):
+            left += [(f"{path}[{place}]", value[place]) for place in reversed(range(len(value)))]
+    return ""
+
+
+def _read_integer(text: str) -> int | _Endless:
+    return _Endless(text) if len(text) > _MOST_DIGITS else 0
+
+
+def _read_float(text: str) -> float | _Endless:
+    return value if math.isfinite(value := float(text)) else _Endless(text)
 
 
 def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
@@ -374,6 +408,7 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)"), _give_bound),
     (re.compile(r"Expected `\w+` of length >= 1"), lambda _: "it must not be empty"),
     (re.compile(r"Expected `(.+)`, got `.+`"), _give_types),
+    (re.compile("|".join(_TOO_LARGE)), lambda _: _SMALLER),
     (re.compile(r"Invalid enum value .+"), lambda _: "not one of its values"),
 )
 
@@ -385,6 +420,8 @@ def explain_fault(error: msgspec.ValidationError, row: bytes, name: str = "") ->
     """
     found = _PLACE.fullmatch(str(error))
     what, path = (str(error), "") if found is None else (found[1], found[2] or "")
+    if what in _TOO_LARGE and _UNNAMED in path and (endless := _find_endless(row)):
+        return f"{name}{'.' * bool(name)}{endless}: {_SMALLER}"
     where = name + path if name else path.removeprefix(".")
     if missing := _MISSING.fullmatch(what):
         return f"{where} has no {missing[1]}".lstrip()

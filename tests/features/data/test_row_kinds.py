@@ -86,7 +86,10 @@ def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) ->
         ([PROMPT, b'{"prompt": "a", "prompt": "b"}'], " row 2: has the key 'prompt' twice: leave out one"),
         ([b'{"prompt":"a","output_tokens":1,"prompt":"b"}'], " row 1: has the key 'prompt' twice: leave out"),
         ([b'{ "prompt" : "a", "pr\\u006fmpt":"b" }'], " row 1: has the key 'prompt' twice: leave out one"),
-        ([b'{"prompt": "a", "output_tokens": NaN}'], " row 1: is not valid JSON: NaN is no number of JSON"),
+        (
+            [b'{"prompt": "a", "output_tokens": NaN}'],
+            " row 1: is not valid JSON: output_tokens is NaN, no number of JSON",
+        ),
         ([b'{"prompt": "\\ud800"}'], " row 1: is not valid JSON: it holds half of a surrogate pair"),
         ([b'{"prompt": "a"} {"prompt": "b"}'], " row 1: is not valid JSON: Extra data (column 17)"),
         ([{"prompt": 1}], " row 1: prompt is 1: give a text or a list"),
