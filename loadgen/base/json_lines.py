@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -70,6 +70,7 @@ class OpenedFile:
 
     first_row = 1  # the number of its first row
     begin = 0  # of what is not a byte order mark
+    most_row_bytes = MOST_ROW_BYTES
 
     def __init__(self, path: str, flag: str) -> None:
         self.path, self.flag = path, flag
@@ -194,6 +195,34 @@ class OpenedFile:
         for _, chunk in self.read_chunks():
             hashed.update(chunk)
         return hashed.hexdigest()
+
+
+class SpooledFile(OpenedFile):
+    """Rows of JSON in an unnamed temporary file, reported under the name of what they were read from."""
+
+    def __init__(
+        self, path: str, flag: str, rows: Iterable[bytes], digest: Callable[[], str], first_row: int = 1
+    ) -> None:
+        import tempfile  # few files need it
+
+        self.path, self.flag, self.first_row = path, flag, first_row
+        self._digest = digest
+        try:
+            with tempfile.TemporaryFile() as spool:
+                spool.writelines(row + b"\n" for row in rows)
+                spool.flush()
+                self._keep_open(os.dup(spool.fileno()))
+        except OSError as error:
+            raise self.refusal(
+                f"cannot be written out as JSON below {tempfile.gettempdir()} ({error.strerror}): "
+                "free some space there, or name another directory in TMPDIR"
+            ) from None
+        if not self.size:
+            raise self.refusal("holds no rows")
+
+    def digest(self) -> str:
+        """Return the hash of what the rows were read from."""
+        return self._digest()
 
 
 class Lines:
@@ -361,8 +390,10 @@ def _find_breaks(file: OpenedFile) -> Iterator[Int64]:
     for at, chunk in file.read_chunks():
         found = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE) + at
         first_end = int(found[0]) if len(found) else at + len(chunk)
-        if first_end - line_begin > MOST_ROW_BYTES:
-            raise file.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is the file JSONL?", count + 1)
+        if first_end - line_begin > file.most_row_bytes:
+            raise file.refusal(
+                f"is longer than {file.most_row_bytes >> 20} MiB: is the file JSONL?", count + 1
+            )
         try:
             cut = _cut_character(cut + chunk, at + len(chunk) == file.size)
         except UnicodeDecodeError as error:

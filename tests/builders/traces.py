@@ -49,7 +49,6 @@ TIMED: list[Mapping[str, Any]] = [
     {"timestamp": 1.5, "input_length": 33, "output_length": 9, "hash_ids": [1, 2, 4]},
 ]
 WEKA: Mapping[str, Any] = {
-    "id": "root",
     "models": ["m"],
     "block_size": 64,
     "hash_id_scope": "local",

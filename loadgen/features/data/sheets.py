@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import os
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import IO, Any
@@ -16,7 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
+from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile, SpooledFile
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.text import describe_install, quote_value
 from loadgen.features.data import row_kinds
@@ -27,30 +25,6 @@ _BATCH_ROWS = 1024
 _PROMPT, _LENGTH = "prompt", "output_tokens"
 _HEADER_ROW = 1
 _NO_PARQUET = f"is Parquet, which needs pyarrow: {describe_install('parquet')}"
-
-
-class SpooledFile(OpenedFile):
-    """Rows converted to JSON in an unnamed temporary file, reported under the original file's name."""
-
-    def __init__(self, source: OpenedFile, rows: Iterable[bytes], first_row: int) -> None:
-        self.path, self.flag, self.first_row = source.path, source.flag, first_row
-        self._source = source
-        try:
-            with tempfile.TemporaryFile() as spool:
-                spool.writelines(row + b"\n" for row in rows)
-                spool.flush()
-                self._keep_open(os.dup(spool.fileno()))
-        except OSError as error:
-            raise self.refusal(
-                f"cannot be written out as JSON below {tempfile.gettempdir()} ({error.strerror}): "
-                "free some space there, or name another directory in TMPDIR"
-            ) from None
-        if not self.size:
-            raise self.refusal("holds no rows")
-
-    def digest(self) -> str:
-        """Return a blake2b hash of the original file's bytes."""
-        return self._source.digest()
 
 
 def is_sheet(file: OpenedFile) -> bool:
@@ -70,9 +44,10 @@ def convert_rows(file: OpenedFile) -> Lines:
     `output_tokens`, whose first row is the header.
     """
     if file.read(0, len(_PARQUET)) == _PARQUET:
-        return Lines(SpooledFile(file, _convert_parquet_rows(file), 1))
+        return Lines(SpooledFile(file.path, file.flag, _convert_parquet_rows(file), file.digest))
     with _allow_long_cells():  # here, not where rows are made: an error keeps that generator from its end
-        return Lines(SpooledFile(file, _convert_csv_rows(file), _HEADER_ROW + 1))
+        rows, first_row = _convert_csv_rows(file), _HEADER_ROW + 1
+        return Lines(SpooledFile(file.path, file.flag, rows, file.digest, first_row))
 
 
 def _find_separator(file: OpenedFile) -> str | None:

@@ -131,14 +131,27 @@ def read_servegen(
     )
 
 
+def is_model(path: str) -> bool:
+    """Whether a path is a file of a client's rates, or a directory with one."""
+    return bool(_list_matches(path))
+
+
+def _list_matches(path: str) -> list[tuple[re.Match[str], Path]]:
+    """List the files of clients' rates, with the parts of their names; [] also for what cannot be read."""
+    at = expand_path(path)
+    try:
+        names = sorted(at.iterdir()) if at.is_dir() else [at]
+    except OSError:
+        return []
+    return [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
+
+
 def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
     """List (client name, trace file) of a directory or a single file, by number.
 
     Raises UsageError if empty.
     """
-    at = expand_path(path)
-    names = sorted(at.iterdir()) if at.is_dir() else [at]
-    found = [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
+    found = _list_matches(path)
     if not found:
         raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
     return [(match[1], name) for match, name in sorted(found, key=lambda pair: (int(pair[0][2]), pair[1]))]

@@ -11,10 +11,9 @@ import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import servegen, trace_rows, workload
+from loadgen.features.traces import servegen, trace_files, trace_rows, workload
 from loadgen.features.traces.agents import tracelab, weka
 from loadgen.features.traces.otel import otel_sessions, span_file
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
@@ -85,13 +84,18 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
     """
     if name not in ("", *FORMATS):
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
-    at = expand_path(path)
-    if name == _SEVERAL_FILES or (not name and (at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name))):
+    if name == _SEVERAL_FILES or (not name and servegen.is_model(path)):
         return _SEVERAL_FILES, None
-    file = OpenedFile(path, FLAG)
-    name = name or _find_sessions(file)
-    lines = Lines(file)
+    first = _open_first(path)
+    name = name or _find_sessions(first)
+    is_lines = first.path == path and (not name or FORMATS[name].read is None)
+    lines = Lines(first) if is_lines else trace_files.open_rows(path, FLAG, first)
     return name or _recognise_lines(lines), lines
+
+
+def _open_first(path: str) -> OpenedFile:
+    """Open a trace, or the first file of a directory, which decides the format; raises UsageError."""
+    return OpenedFile(path if servegen.is_model(path) else trace_files.list_files(path, FLAG)[0], FLAG)
 
 
 def _recognise_lines(lines: Lines) -> str:
@@ -143,7 +147,7 @@ def choose_replay(keys: Mapping[str, Any]) -> str:
     if keys.get("self_timed") is False:
         return RECORDED
     try:
-        kind = FORMATS.get(name or _find_sessions(OpenedFile(keys["trace"], FLAG)))
+        kind = FORMATS.get(name or _find_sessions(_open_first(keys["trace"])))
     except UsageError:  # raised again where the file is read
         return RECORDED
     return CLOSED if kind is not None and kind.closed else RECORDED

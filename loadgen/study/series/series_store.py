@@ -241,7 +241,8 @@ def hash_files(profiles: Iterable[Profile]) -> str:
     hashed = hashlib.blake2b(digest_size=16)
     for path, flag in sorted({named for each in profiles for named in _list_files(each)}):
         place = files.expand_path(path)
-        for file in sorted(place.glob("chunk-*")) if place.is_dir() else (path,):  # of ServeGen's clients
+        parts = sorted({*place.glob("chunk-*"), *place.glob("[!.]*.json*")}) if place.is_dir() else (path,)
+        for file in parts:  # of ServeGen's clients, or a trace in files of JSON
             hashed.update(OpenedFile(str(file), flag).digest().encode())
     return hashed.hexdigest()
 

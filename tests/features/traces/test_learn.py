@@ -23,6 +23,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
+from loadgen.features.traces.trace_files import open_rows
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.features.traces.workload import read_workload
 from loadgen.figures.workloads.fidelity import find_ks_distance
@@ -207,7 +208,7 @@ SPANS = Path(__file__).parents[2] / "data" / "traces"
 
 @loop_over("name", ["otel_genai.jsonl", "otel_openinference.jsonl", "otel_fan_in.json"])
 def test_spans_keep_the_order_of_their_agents(name: str) -> None:
-    known = read_otel(Lines.open(str(SPANS / name), "--trace"))
+    known = read_otel(open_rows(str(SPANS / name), "--trace"))
     found = read_workload(Lines.open(str(learn(SPANS / name)), "--trace"))
     assert known.waits is not None
     assert found.waits is not None
@@ -417,7 +418,7 @@ def test_the_log_itself_is_no_output(capsys: pytest.CaptureFixture[str]) -> None
     Path("a.csv").write_text("ts,in\n1,2\n")
     words = ["data", "learn", "a.csv", "--columns", "time=ts,input=in", "-o"]
     assert cli.main(["data", "learn", ".", "-o", "w.jsonl"]) == 2
-    assert ".: is not a regular file: give one" in capsys.readouterr().err
+    assert "LOG .: no file there ends in .json, .jsonl: give one" in capsys.readouterr().err
     for output, why in (("a.csv", "is the log itself"), (".", "is a directory"), ("no/a", "no directory no")):
         assert cli.main([*words, output]) == 2
         assert why in capsys.readouterr().err

@@ -207,6 +207,11 @@ def test_failed_and_empty_calls_are_counted(tmp_path: Path) -> None:
     assert (plan.facts.rows, len(plan)) == (3, 1)
 
 
+def otlp(**fields: Any) -> dict[str, Any]:
+    own = {"traceId": "t", "spanId": "a", "startTimeUnixNano": 10**18, "endTimeUnixNano": 10**18, **fields}
+    return {"resourceSpans": [{"scopeSpans": [{"spans": [own]}]}]}
+
+
 @loop_over(
     ("rows", "why"),
     [
@@ -220,10 +225,26 @@ def test_failed_and_empty_calls_are_counted(tmp_path: Path) -> None:
         pytest.param(
             [call("a", 50, 60), call("b", 1, 2, "a")], "begins 49 s before its parent: their", id="clocks"
         ),
-        pytest.param([{**call("a", 0, 1), "start_time": 1000}], "1000 is not a time in nano", id="seconds"),
-        pytest.param([{**call("a", 0, 1), "start_time": "now"}], "'now' is not a date", id="no date"),
+        pytest.param(
+            [{**call("a", 0, 1), "start_time": 1000}],
+            "row 1: span 'a' start_time 1000 is not a time in nano",
+            id="seconds",
+        ),
+        pytest.param(
+            [{**call("a", 0, 1), "start_time": "now"}],
+            "row 1: span 'a' start_time 'now' is not a date",
+            id="no date",
+        ),
         pytest.param([{**call("a", 0, 1), "span_id": ""}], "has no id, or no trace's id", id="no id"),
-        pytest.param([{"start_time": 5, "end_time": "x"}, 3], "row 1: 5 is not a time", id="no attributes"),
+        pytest.param(
+            [{"start_time": 5, "end_time": "x"}, 3], "row 1: span '' start_time 5 is", id="no attributes"
+        ),
+        pytest.param([otlp(endTimeUnixNano="-1")], "row 1: span 'a' endTimeUnixNano '-1' is not", id="otlp"),
+        pytest.param(
+            [otlp(attributes=[{"key": "n", "value": {"intValue": "1e3"}}])],
+            "row 1: span 'a' intValue '1e3' is not a whole number",
+            id="otlp integer",
+        ),
         pytest.param([tool("a", 0, 1)], "no span is a call of a model", id="no calls"),
     ],
 )

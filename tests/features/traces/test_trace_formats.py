@@ -289,6 +289,31 @@ SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
         ("weka", '{"requests": []}', "no request has tokens"),
         (
             "weka",
+            '{"requests": [{"t": NaN}]}\n{"requests": []}',
+            r"row 1: .* requests\[0\].t is NaN, no number",
+        ),
+        (
+            "weka",
+            '{"requests": [{"t": 1e999}]}\n{"requests": []}',
+            r"row 1: requests\[0\].t is 1e999: give a",
+        ),
+        (
+            "weka",
+            '[{"requests": []},\n{"requests": [{"t": -1}]}]',
+            r"row 2: requests\[0\].t is -1: give 0 or more",
+        ),
+        (
+            "weka",
+            '{"requests": []}\n{"requests": [], "hash_id_scope": "file"}',
+            "row 2: hash_id_scope 'file' is neither",
+        ),
+        (
+            "weka",
+            '{"id": "a", "requests": []}\n{"id": "a", "requests": []}',
+            "row 2: id 'a' is that of an earlier",
+        ),
+        (
+            "weka",
             '{"requests": [{"t": 0, "in": 1, "out": 1}]}\n{"requests": [], "block_size": 16}',
             "16, 64 tokens",
         ),

@@ -20,6 +20,13 @@ from loadgen.features.traces.otel.otel_sessions import read_otel
 _SPANS, _LETTERS, _BYTES_A_SPAN = 8_000, 8_000, 1_500
 _BEGIN_NS = 1_780_000_000_000_000_000
 _ANYTHING: list[Any] = [None, True, -1, 0, 1e300, "", "x", [], [1], {}, {"a": 1}, 2**70, "\x00", "9" * 30]
+# What is wrong with a file, or with several of its rows.
+_OF_FILES = (
+    "without their tokens",
+    "no request has tokens",
+    "its sessions have blocks of",
+    "no span is a call",
+)
 _FILES = {
     OTEL_GENAI: "otel",
     OTEL_OPENINFERENCE: "otel",
@@ -86,7 +93,7 @@ def test_whatever_a_file_holds_it_is_sent_or_refused_in_a_line(path: Path, tmp_p
     rng, content = random.Random(5), path.read_text()
     rows = [json.loads(content)] if path.suffix == ".json" else list(map(json.loads, content.splitlines()))
     file = tmp_path / path.name
-    sent, lines = 0, set[int]()
+    sent, lines, unnamed = 0, set[int](), list[str]()
     for _ in range(300):
         changed = list(rows)
         at = rng.randrange(len(rows))
@@ -96,6 +103,7 @@ def test_whatever_a_file_holds_it_is_sent_or_refused_in_a_line(path: Path, tmp_p
             made = planned(file, trace_format=_FILES[path], backend=rng.choice(["openai", "openai-chat"]))
         except UsageError as error:
             lines.add(len(str(error).splitlines()))
+            unnamed += [str(error)] * (f"{file} row " not in str(error))
             continue
         assert made.turns is not None
         assert made.turns.waits is not None
@@ -104,3 +112,4 @@ def test_whatever_a_file_holds_it_is_sent_or_refused_in_a_line(path: Path, tmp_p
         sent += 1
     assert sent > 20
     assert lines == {1}
+    assert [message for message in unnamed if not any(why in message for why in _OF_FILES)] == []

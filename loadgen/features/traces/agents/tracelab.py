@@ -79,7 +79,7 @@ class _Round(msgspec.Struct, gc=False):
 
 
 def read_tracelab(lines: Lines) -> TraceRows:
-    """Read the rounds of a JSONL or CSV file, sorted by time; raises UsageError that names the row.
+    """Read the rounds of rows of JSON or of a CSV, sorted by time; raises UsageError that names the row.
 
     Rounds without tokens in prompt or answer are skipped and counted.
     """

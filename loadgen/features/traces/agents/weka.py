@@ -20,16 +20,15 @@ import numpy as np
 
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.json_lines import Lines, explain_json
-from loadgen.base.text import clean_line
-from loadgen.base.untrusted import NOT_JSON
+from loadgen.base.json_lines import Lines
+from loadgen.base.text import clean_line, quote_value
 from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls
 from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
 
 _DEFAULT_BLOCK = 64
-_MOST_FILE_BYTES = 1 << 30
 _AGENT = "subagent"
+_LOCAL, _GLOBAL = "local", "global"  # what equal hashes are equal in
 _MOST_LETTERS = 40  # of a role
 _DEEPEST = 64  # agents above one another
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
@@ -65,8 +64,9 @@ class WekaSession(msgspec.Struct, gc=False):
     """A row: the requests of one agent and its sub-agents."""
 
     requests: list[WekaRequest]
+    id: str | int | None = None
     block_size: Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)] = _DEFAULT_BLOCK
-    hash_id_scope: str = "local"
+    hash_id_scope: str = _LOCAL
 
 
 class _ListedCall(msgspec.Struct, frozen=True, gc=False):
@@ -83,12 +83,22 @@ class _FileFacts(msgspec.Struct):
 
     sessions: int = 0
     blocks: set[int] = set()
+    ids: set[str | int | None] = set()
     relative: bool = False  # a sub-agent's times count from its own begin
     whole: bool = True  # all times are whole seconds
 
     def add(self, session: WekaSession) -> None:
-        """Add a session; raises ValueError if its sub-agents are nested too deep."""
+        """Add a session; raises ValueError for an unknown scope, an id again, or agents nested too deep."""
         self.sessions += 1
+        if session.hash_id_scope not in (_LOCAL, _GLOBAL):
+            raise ValueError(
+                f"hash_id_scope {quote_value(session.hash_id_scope)} is neither {_LOCAL} nor {_GLOBAL}"
+            )
+        if session.id is not None and session.id in self.ids:
+            raise ValueError(
+                f"id {quote_value(session.id)} is that of an earlier session: leave one of them out"
+            )
+        self.ids.add(session.id)
         self.blocks.add(session.block_size)
         level = [(entry, 0.0) for entry in session.requests]
         for _ in range(_DEEPEST):
@@ -126,20 +136,19 @@ class _Columns(SessionColumns):
 
 
 def read_weka(lines: Lines) -> TraceRows:
-    """Read the requests of a JSONL or JSON file, sorted by time; raises UsageError that names the row.
+    """Read the requests of sessions, one a row, sorted by time; raises UsageError that names the row.
 
     All sessions begin at once, as in the file. Requests without tokens in prompt or answer are skipped and
     counted. Raises UsageError for blocks of several sizes, too.
     """
-    whole = _read_whole(lines) if _is_one_text(lines) else None
-    facts = _find_facts(lines, whole)
+    facts = _find_facts(lines)
     columns = _Columns(SECOND_NS if facts.whole else 1)
-    for scope, (number, session) in enumerate(_read_sessions(lines, whole)):
-        shared = session.hash_id_scope == "global"
+    for i, session in enumerate(lines.decode_rows(WekaSession)):
+        scope = None if session.hash_id_scope == _GLOBAL else i
         try:
-            columns.add_session(number, None if shared else scope, session, facts.relative)
+            columns.add_session(lines.number(i), scope, session, facts.relative)
         except OverflowError:
-            raise lines.file.refusal("hash_ids holds a number of more than 63 bits", number) from None
+            raise lines.refusal(i, "hash_ids holds a number of more than 63 bits") from None
     if not len(columns):
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
     left_out = columns.found - len(columns)
@@ -152,48 +161,18 @@ def read_weka(lines: Lines) -> TraceRows:
     )
 
 
-def _find_facts(lines: Lines, whole: list[WekaSession] | None) -> _FileFacts:
-    """Find what holds of all sessions; raises UsageError for blocks of several sizes, or nested too deep."""
+def _find_facts(lines: Lines) -> _FileFacts:
+    """Find what holds of all sessions; raises UsageError for what `add` refuses, or blocks of two sizes."""
     facts = _FileFacts()
-    for number, session in _read_sessions(lines, whole):
+    for i, session in enumerate(lines.decode_rows(WekaSession)):
         try:
             facts.add(session)
         except ValueError as error:
-            raise lines.file.refusal(f"{error}", number) from None
+            raise lines.refusal(i, f"{error}") from None
     if len(facts.blocks) > 1:
         sizes = ", ".join(map(str, sorted(facts.blocks)))
         raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
     return facts
-
-
-def _is_one_text(lines: Lines) -> bool:
-    """Whether a file is one JSON text, or a list of sessions, rather than a session a row."""
-    try:
-        msgspec.json.decode(lines[0])
-    except NOT_JSON:
-        return True
-    return lines[0].lstrip().startswith(b"[")
-
-
-def _read_sessions(lines: Lines, whole: list[WekaSession] | None) -> Iterator[tuple[int, WekaSession]]:
-    """Yield (row, session) of a file, those of one JSON text numbered from 1; raises UsageError."""
-    if whole is not None:
-        yield from enumerate(whole, 1)
-        return
-    yield from ((lines.number(i), session) for i, session in enumerate(lines.decode_rows(WekaSession)))
-
-
-def _read_whole(lines: Lines) -> list[WekaSession]:
-    """Read the sessions of a file that is one JSON text over many lines; raises UsageError."""
-    if lines.file.size > _MOST_FILE_BYTES:
-        raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
-    text = b"".join(chunk for _, chunk in lines.file.read_chunks())
-    try:
-        if text.lstrip().startswith(b"["):
-            return msgspec.json.decode(text, type=list[WekaSession])
-        return [msgspec.json.decode(text, type=WekaSession)]
-    except NOT_JSON as error:
-        raise lines.file.refusal(explain_json(text, error)) from None
 
 
 def _list_calls(

@@ -1,4 +1,7 @@
-"""Log file: the lines of a log, packed by gzip or not, one after another and never all at once."""
+"""Log file: the lines of a log, packed by gzip or not, one after another and never all at once.
+
+Of a directory they are the rows of its files of JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, NO_TEXT
 from loadgen.base.untrusted import open_unblocked
+from loadgen.features.traces.trace_files import open_rows
 
 _GZIP = b"\x1f\x8b"
 _BOM = "\ufeff"
@@ -28,6 +32,9 @@ class LogFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._rows = open_rows(path, "LOG") if expand_path(path).is_dir() else None
+        if self._rows is not None:
+            return
         try:
             descriptor = open_unblocked(expand_path(path))
         except OSError as error:
@@ -48,6 +55,8 @@ class LogFile:
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
         """Make the error that names the log and, if `row` is given, that line, counted from 1."""
+        if self._rows is not None:
+            return self._rows.file.refusal(why, row)
         return UsageError(f"{self.path if row is None else f'{self.path} row {row}'}: {why}")
 
     def read_lines(self) -> Iterator[tuple[int, str]]:
@@ -55,6 +64,9 @@ class LogFile:
 
         Raises UsageError for what is no text, or is damaged, and if every line is blank.
         """
+        if self._rows is not None:
+            yield from ((i, row.decode()) for i, row in enumerate(self._rows.read_rows(), 1))
+            return
         row, is_blank = 0, True
         try:
             with self._open() as file:

@@ -5,7 +5,6 @@ All spans are kept until the last is read, five million at most; prompts are rea
 
 from __future__ import annotations
 
-from loadgen.base.json_lines import Lines
 from loadgen.features.traces.learn.calls import (
     UNKNOWN,
     Call,
@@ -18,6 +17,7 @@ from loadgen.features.traces.learn.log_file import LogFile
 from loadgen.features.traces.otel import chat_messages
 from loadgen.features.traces.otel.otel_sessions import KeptSpan, read_sessions
 from loadgen.features.traces.otel.span_file import SpanFile
+from loadgen.features.traces.trace_files import open_rows
 
 _SAMPLED = "gen_ai.request."
 _AWAY = "cancel"  # in an error's type
@@ -31,7 +31,7 @@ def is_otel(lines: list[str]) -> bool:
 
 def read_otel_calls(log: LogFile) -> Rows:
     """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
-    file = SpanFile(Lines.open(log.path, "LOG"))
+    file = SpanFile(open_rows(log.path, "LOG"))
     found = [(span, name) for name, spans in read_sessions(file).items() for span in spans if span.is_call]
     for span, name in sorted(found, key=lambda each: (each[0].row, each[0].place)):
         why = span.explain_unsent()

@@ -90,7 +90,7 @@ class KeptSpan(msgspec.Struct):
 
 
 def read_otel(lines: Lines) -> TraceRows:
-    """Read the calls of models in a file of spans, sorted by time.
+    """Read the calls of models in rows of spans, sorted by time.
 
     Raises UsageError that names a row and span: one whose parent is missing, or is below it, one that ends
     before it begins, one that begins before its parent does, and two of one id.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.trace_times import check_epoch_ns, parse_instant_ns
 
 EXPORT, TRACE = "resourceSpans", "spans"  # keys of a row
-_MOST_FILE_BYTES = 256 << 20  # of one JSON text, which is decoded as a whole
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _REMOTE_KINDS = (2, 5, "SPAN_KIND_SERVER", "SPAN_KIND_CONSUMER", "SpanKind.SERVER", "SpanKind.CONSUMER")
 _REMOTE_FLAG = 0x200  # of OTLP: the parent is of another process
 _ERRORS = (2, "ERROR", "STATUS_CODE_ERROR", "StatusCode.ERROR")
@@ -43,16 +44,23 @@ class _Value(msgspec.Struct, rename="camel", frozen=True):
     kvlist_value: _Pairs | None = None
 
     def decode(self) -> Any:
-        """Return the value as JSON has it; None where it has another type."""
+        """Return the value as JSON has it; None for another type; raises ValueError for no integer."""
         if self.array_value is not None:
             return [each.decode() for each in self.array_value.values]
         if self.kvlist_value is not None:
             return {pair.key: pair.value.decode() for pair in self.kvlist_value.values}
         if self.int_value is not None:
-            return int(self.int_value)
+            return _read_integer(self.int_value)
         return next(
             (v for v in (self.string_value, self.double_value, self.bool_value) if v is not None), None
         )
+
+
+def _read_integer(value: int | str) -> int:
+    """Read an integer, as a text of digits too; raises ValueError for any other text."""
+    if isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise ValueError(f"intValue {quote_value(value)} is not a whole number of 64 bits")
+    return int(value)
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -84,14 +92,14 @@ class _OtlpSpan(msgspec.Struct, rename="camel"):
     attributes: list[_Pair] = []
     status: _Status = _Status()
 
-    def convert(self) -> Span:
-        """Return the span; raises ValueError for a time that is none."""
+    def convert(self, trace: str) -> Span:
+        """Return the span, of this trace if it names none; raises ValueError for a value that is none."""
         return Span(
-            self.trace_id,
+            self.trace_id or trace,
             self.span_id,
             self.parent_span_id,
-            _read_instant_ns(self.start_time_unix_nano),
-            _read_instant_ns(self.end_time_unix_nano),
+            _read_instant_ns("startTimeUnixNano", self.start_time_unix_nano),
+            _read_instant_ns("endTimeUnixNano", self.end_time_unix_nano),
             {pair.key: pair.value.decode() for pair in self.attributes},
             self.kind in _REMOTE_KINDS or bool(self.flags & _REMOTE_FLAG),
             self.status.code in _ERRORS,
@@ -134,15 +142,15 @@ class _FlatSpan(msgspec.Struct):
     attributes: dict[str, Any] = {}
     status: _Status | str = ""
 
-    def convert(self, trace: str = "") -> Span:
+    def convert(self, trace: str) -> Span:
         """Return the span, of this trace if it names none; raises ValueError for a time that is none."""
         status = self.status if isinstance(self.status, str) else self.status.code or self.status.status_code
         return Span(
             self.trace_id or self.context.trace_id or trace,
             self.span_id or self.context.span_id,
             self.parent_span_id or self.parent_id or "",
-            _read_instant_ns(self.start_time),
-            _read_instant_ns(self.end_time),
+            _read_instant_ns("start_time", self.start_time),
+            _read_instant_ns("end_time", self.end_time),
             self.attributes,
             self.kind in _REMOTE_KINDS,
             status in _ERRORS,
@@ -154,103 +162,66 @@ class _FlatTrace(msgspec.Struct):
     trace_id: str = ""
 
 
-def _read_instant_ns(value: int | str) -> int:
+def _read_instant_ns(name: str, value: int | str) -> int:
     """Return nanoseconds since 1970 of a number of them, or a date; raises ValueError for others."""
-    if isinstance(value, int) or value.isdigit():
-        return check_epoch_ns(int(value))
-    return parse_instant_ns(value)
+    try:
+        is_number = isinstance(value, int) or value.isdigit()
+        return check_epoch_ns(int(value)) if is_number else parse_instant_ns(str(value))
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
 
 
-def _convert_export(row: _Export) -> list[Span]:
-    return [span.convert() for span in row.list_spans()]
+_Listed = Iterator[tuple[_OtlpSpan | _FlatSpan, str]]  # with the id of the trace that it is in
+_Rows = tuple[str, Any, Callable[[Any], _Listed]]
+_KINDS: tuple[_Rows, ...] = (
+    (EXPORT, _Export, lambda row: ((span, "") for span in row.list_spans())),
+    (TRACE, _FlatTrace, lambda row: ((span, row.trace_id) for span in row.spans)),
+)
+_SPANS: _Rows = ("", _FlatSpan, lambda row: iter([(row, "")]))
 
 
-def _convert_trace(row: _FlatTrace) -> list[Span]:
-    return [span.convert(row.trace_id) for span in row.spans]
-
-
-def _convert_span(row: _FlatSpan) -> list[Span]:
-    return [row.convert()]
-
-
-_Rows = tuple[Any, Callable[[Any], list[Span]]]
-_KINDS: dict[str, _Rows] = {EXPORT: (_Export, _convert_export), TRACE: (_FlatTrace, _convert_trace)}
-_SPANS: _Rows = (_FlatSpan, _convert_span)
+def _convert(span: _OtlpSpan | _FlatSpan, trace: str) -> Span:
+    """Return a span, a root without the zeros that some write for a parent; raises ValueError with its id."""
+    try:
+        made = span.convert(trace)
+    except ValueError as error:
+        raise ValueError(f"span {quote_value(span.span_id)} {error}") from None
+    if made.parent in _NO_PARENT:
+        made.parent = ""
+    return made
 
 
 class SpanFile:
-    """The spans of a file: a row of JSON is an export, a trace or a span; or the file is one JSON text.
-
-    Raises UsageError for one JSON text of more than 256 MiB, and one that holds no spans.
-    """
+    """The spans of a file, of which each row of JSON is an export, a trace or a span."""
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
-        self._decoder: msgspec.json.Decoder[Any] | None = None
+        self._keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        self._decoders = {key: msgspec.json.Decoder(kind) for key, kind, _ in (*_KINDS, _SPANS)}
         self._kept: tuple[int, list[Span]] = (-1, [])
-        self._whole: list[Span] | None = None
-        first = lines[0].strip()
-        try:
-            keys = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
-            kind, self._convert_row = next((rows for key, rows in _KINDS.items() if key in keys), _SPANS)
-            self._decoder = msgspec.json.Decoder(kind)
-        except NOT_JSON:
-            self._whole = self._read_whole()
 
     def read(self) -> Iterator[tuple[int, list[Span]]]:
         """Yield (row, its spans) of all rows; raises UsageError that names a row."""
-        if self._whole is not None:
-            yield 0, self._whole
-            return
         for i, row in enumerate(self.lines.read_rows()):
             yield i, self._decode(i, row)
 
     def read_row(self, row: int) -> list[Span]:
         """Return the spans of one row, which is kept for the next call."""
-        if self._whole is not None:
-            return self._whole
         if self._kept[0] != row:
             self._kept = row, self._decode(row, self.lines[row])
         return self._kept[1]
 
     def refusal(self, row: int, span: str, why: str) -> UsageError:
         """Make the error that names flag, file, row and span."""
-        named = f"span {quote_value(span)} {why}"
-        return self.lines.file.refusal(named) if self._whole is not None else self.lines.refusal(row, named)
+        return self.lines.refusal(row, f"span {quote_value(span)} {why}")
 
     def _decode(self, i: int, row: bytes) -> list[Span]:
         """Decode a row; raises UsageError that names it."""
-        assert self._decoder is not None
         try:
-            return [_strip_parent(span) for span in self._convert_row(self._decoder.decode(row))]
+            keys = self._keys.decode(row)
+            key, _, list_spans = next((each for each in _KINDS if each[0] in keys), _SPANS)
+            return [_convert(*each) for each in list_spans(self._decoders[key].decode(row))]
         except NOT_JSON as error:
             raise self.lines.refusal(i, explain_json(row, error)) from None
         except ValueError as error:
             raise self.lines.refusal(i, f"{error}") from None
-
-    def _read_whole(self) -> list[Span]:
-        """Read the spans of a file that is one JSON text over many lines, or a list; raises UsageError."""
-        file = self.lines.file
-        if file.size > _MOST_FILE_BYTES:
-            size = _MOST_FILE_BYTES >> 20
-            raise file.refusal(f"is JSON of more than {size} MiB: write a trace a line (`jq -c .`)")
-        text = b"".join(chunk for _, chunk in file.read_chunks())
-        try:
-            rows = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
-            found: list[Span] = []
-            for row in rows if isinstance(rows, list) else [text]:
-                keys = msgspec.json.decode(row, type=dict[str, msgspec.Raw])
-                kind, convert = next((each for key, each in _KINDS.items() if key in keys), _SPANS)
-                found += map(_strip_parent, convert(msgspec.json.decode(row, type=kind)))
-        except NOT_JSON as error:
-            raise file.refusal(explain_json(text, error)) from None
-        except ValueError as error:
-            raise file.refusal(f"{error}") from None
-        return found
-
-
-def _strip_parent(span: Span) -> Span:
-    """Return the span, a root without the zeros that some write for a parent."""
-    if span.parent and span.parent in _NO_PARENT:
-        span.parent = ""
-    return span
