@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from loadgen.base import parsing
-from loadgen.base.clock import MS_NS
+from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces import trace_rows
@@ -46,6 +46,20 @@ class ToolCall(msgspec.Struct, gc=False):
     emitted_at: str | None = None
     result_at: str | None = None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether both times are recorded."""
+        return bool(self.emitted_at and self.result_at)
+
+    def read_times_ns(self, place: int) -> tuple[int, int]:
+        """Return when the tool in this place was asked for and answered; raises ValueError if before."""
+        begin_ns = _read_instant_ns(f"tools[{place}].emitted_at", self.emitted_at or "")
+        end_ns = _read_instant_ns(f"tools[{place}].result_at", self.result_at or "")
+        if end_ns < begin_ns:
+            early_s = (begin_ns - end_ns) / SECOND_NS
+            raise ValueError(f"tools[{place}].result_at is {early_s:g} s before its emitted_at")
+        return begin_ns, end_ns
+
 
 class RoundRow(msgspec.Struct, gc=False):
     """A row of JSON: one request of a session."""
@@ -61,6 +75,34 @@ class RoundRow(msgspec.Struct, gc=False):
     session_file: str | None = None
     timing_events: list[TimingEvent] = []
     tools: list[ToolCall] = []
+
+    def find_times_ns(self) -> tuple[int, int]:
+        """Find when the round began and ended; raises ValueError without events, or if it ended before."""
+        if not self.timing_events:
+            raise ValueError("has no timing_events: give the project's CSV, which needs none")
+        times_ns = [
+            _read_instant_ns(f"timing_events[{place}].timestamp", event.timestamp)
+            for place, event in enumerate(self.timing_events)
+        ]
+        are_inputs = [event.event_type in _INPUTS for event in self.timing_events]
+        first = are_inputs.index(False) if False in are_inputs else len(are_inputs)
+        begin_ns = max(times_ns[:first], default=times_ns[0])
+        for place, at_ns in enumerate(times_ns):
+            if not are_inputs[place] and at_ns < begin_ns:
+                early_s = (begin_ns - at_ns) / SECOND_NS
+                raise ValueError(
+                    f"timing_events[{place}], an output, is {early_s:g} s before the round's input"
+                )
+        outputs_ns = [at_ns for at_ns, is_input in zip(times_ns, are_inputs, strict=True) if not is_input]
+        return begin_ns, max(outputs_ns, default=begin_ns)
+
+
+def _read_instant_ns(name: str, text: str) -> int:
+    """Read a date of a value with this name; raises ValueError that has the name."""
+    try:
+        return parse_instant_ns(text)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
 
 
 class _Round(msgspec.Struct, gc=False):
@@ -79,9 +121,9 @@ class _Round(msgspec.Struct, gc=False):
 
 
 def read_tracelab(lines: Lines) -> TraceRows:
-    """Read the rounds of rows of JSON or of a CSV, sorted by time; raises UsageError that names the row.
+    """Read the rounds of rows of JSON or of a CSV, sorted by time.
 
-    Rounds without tokens in prompt or answer are skipped and counted.
+    Raises UsageError that names the row. Rounds without tokens in prompt or answer are skipped and counted.
     """
     sheet = not lines[0].lstrip().startswith(b"{")
     sessions: dict[str, list[_Round]] = {}
@@ -132,19 +174,10 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
     """Yield (session, round) of rows of JSON; raises UsageError."""
     for i, row in enumerate(lines.decode_rows(RoundRow)):
         try:
-            events = [(event.event_type, parse_instant_ns(event.timestamp)) for event in row.timing_events]
-            tools = [
-                (parse_instant_ns(tool.emitted_at), parse_instant_ns(tool.result_at))
-                for tool in row.tools
-                if tool.emitted_at and tool.result_at
-            ]
+            begin_ns, end_ns = row.find_times_ns()
+            tools_ns = [tool.read_times_ns(place) for place, tool in enumerate(row.tools) if tool.is_timed]
         except ValueError as error:
             raise lines.refusal(i, f"{error}") from None
-        if not events:
-            raise lines.refusal(i, "has no timing_events: give the project's CSV, which needs none")
-        outputs = [at_ns for kind, at_ns in events if kind not in _INPUTS]
-        first = next((place for place, (kind, _) in enumerate(events) if kind not in _INPUTS), len(events))
-        begin_ns = max((at_ns for _, at_ns in events[:first]), default=events[0][1])
         yield (
             "\0".join((row.session_id, row.project or "", row.session_file or "")),
             _Round(
@@ -155,8 +188,8 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
                 row.output_tokens,
                 (row.provider, row.model or ""),
                 begin_ns,
-                max([begin_ns, *outputs]),
-                tools,
+                end_ns,
+                tools_ns,
             ),
         )
 
