@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from loadgen_servers import http_server
+from loadgen_servers.engine import openai_responses
 from loadgen_servers.engine.anthropic_messages import CHOICE, PATH, MessagesDialect, refuse
 from loadgen_servers.engine.messages import CHOICES, Dialect
 from loadgen_servers.engine.metrics import Metrics
+from loadgen_servers.engine.openai_responses import ResponsesDialect, write_chat
 from loadgen_servers.engine.reply import Reply, reply_for
 from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse
 from loadgen_servers.engine.scheduler import Scheduler, Sequence, Step, StepOutput
@@ -50,14 +52,15 @@ class Engine:
     now_ns: Callable[[], int] = time.monotonic_ns  # the clock of `port`
 
     def __post_init__(self) -> None:
-        model = self.served.model
+        model, drafts = self.served.model, bool(self.served.acceptance)
         self.metrics = Metrics(model, accepted=[0] * len(self.served.acceptance))
         self.dialects = {
-            path: Dialect(choice, model, self.created_s, self.interval, bool(self.served.acceptance))
+            path: Dialect(choice, model, self.created_s, self.interval, drafts)
             for path, choice in CHOICES.items()
         }
-        self.dialects[PATH] = MessagesDialect(
-            CHOICE, model, self.created_s, self.interval, bool(self.served.acceptance)
+        self.dialects[PATH] = MessagesDialect(CHOICE, model, self.created_s, self.interval, drafts)
+        self.dialects[openai_responses.PATH] = ResponsesDialect(
+            openai_responses.CHOICE, model, self.created_s, self.interval, drafts
         )
         self.routes = {
             ("GET", "/health"): lambda: http_server.response(b""),
@@ -182,8 +185,10 @@ class Engine:
             return False
         try:
             limited = request.path == PATH
-            chat = limited or request.path == "/v1/chat/completions"
-            generation = parse(request.body, chat, self.served, limited)
+            responds = request.path == openai_responses.PATH
+            chat = limited or responds or request.path == "/v1/chat/completions"
+            body = write_chat(request.body) if responds else request.body
+            generation = parse(body, chat, self.served, limited)
         except Refusal as refusal:
             self._send(connection, refuse(refusal) if request.path == PATH else _refused(refusal))
             return False
