@@ -525,9 +525,7 @@ def _count_batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[
 
 def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
     """List a figure's samples: of successes as measured, of failures slowest, of their gaps as planned."""
-    failed = np.fromiter(
-        (f is not None and f.kind not in NO_EVIDENCE for f in records.failures), np.bool_, len(records)
-    )
+    failed = ~records.ok & ~records.mark_kinds(NO_EVIDENCE)
     figure = SELECTABLE[metric]
     if figure.of == "requests":
         values, has = figure.samples(each)

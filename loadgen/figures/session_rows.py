@@ -14,7 +14,6 @@ from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 
 _MOST_PLACES = 1000  # of ended sessions that are kept
-_LONG = FailureKind.CONTEXT_LIMIT
 
 
 class SessionRows(msgspec.Struct, frozen=True):
@@ -73,8 +72,7 @@ class SessionRows(msgspec.Struct, frozen=True):
 
     def count_grown(self, records: Records) -> int:
         """Count the sessions that ended at the model's context limit, after a turn that succeeded."""
-        kinds = (failure is not None and failure.kind is _LONG for failure in records.failures)
-        grown = np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)
+        grown = records.mark_kinds({FailureKind.CONTEXT_LIMIT}) & (self.turn > 1)
         return len(np.unique(self.session[grown]))
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
@@ -105,7 +103,7 @@ def find_sessions(records: Records, session_turns: Sequence[int], waits: Waits |
     planned, ending = turns[numbers], bounds[1:] - 1
     if waits is None:
         failed = mark_failed(records.failures, ending)
-        ok = np.fromiter((records.failures[row] is None for row in ending.tolist()), np.bool_, len(ending))
+        ok = records.ok[ending]
     else:
         ending, failed, ok = _judge_branches(records, (first, ending), planned, waits)
     finished = ok & (np.diff(bounds) == planned)
@@ -137,7 +135,7 @@ def _judge_branches(
     followed[waits.before[np.repeat(sent, np.diff(waits.starts))]] = True
     went_on = records.cancelled & followed[records.index]  # as a trace's clients did
     failed = mark_failed(records.failures, np.arange(len(records))) & ~went_on
-    others = np.fromiter((f is not None for f in records.failures), np.bool_, len(records)) & ~went_on
+    others = ~records.ok & ~went_on
     cut = others & ~failed
     marked, accounted = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     marked[records.index[failed]] = True

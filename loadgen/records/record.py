@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -179,8 +180,7 @@ LATER = (
     "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
     "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
-    "word_gaps", "inner_gaps", "server_drafts", "server_accepted_tokens",
-    "image_tokens",
+    "word_gaps", "inner_gaps", "server_drafts", "server_accepted_tokens", "image_tokens",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
@@ -199,11 +199,10 @@ class MessageBlock(msgspec.Struct, frozen=True):
     tokens: Int64
 
 
-class Records(Columns, frozen=True, kw_only=True):
+class Records(Columns, frozen=True, kw_only=True, dict=True):
     """Every request of a run, sorted by plan index, as columns: each scalar of Record is int64[requests].
 
-    The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[messages of all
-    requests].
+    The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[all messages].
     """
 
     start: Int64
@@ -213,28 +212,33 @@ class Records(Columns, frozen=True, kw_only=True):
     finish_reasons: list[str]
     texts: list[str | None]
 
-    @property
+    @cached_property
     def ok(self) -> Bool:
-        """Marks the requests that succeeded, bool[requests]."""
-        return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
+        """Marks the requests that succeeded, bool[requests], read-only."""
+        marks = np.fromiter((f is None for f in self.failures), np.bool_, len(self))
+        marks.flags.writeable = False  # a report asks for them dozens of times
+        return marks
 
     @property
     def cancelled(self) -> Bool:
         """Marks the requests that the client cancelled as planned, bool[requests]: neither ok nor failed."""
-        each = (f is not None and f.kind is FailureKind.USER_CANCELLED for f in self.failures)
-        return np.fromiter(each, np.bool_, len(self))
+        return self.mark_kinds({FailureKind.USER_CANCELLED})
 
     @property
     def cut_off(self) -> Bool:
         """Marks the requests that the client cut off, bool[requests]: not failures of the server."""
-        each = (f is not None and f.kind in CUT_OFF for f in self.failures)
-        return np.fromiter(each, np.bool_, len(self))
+        return self.mark_kinds(CUT_OFF)
+
+    def mark_kinds(self, kinds: Container[FailureKind]) -> Bool:
+        """Mark the requests that ended in one of these ways, bool[requests]."""
+        marks, rows = np.zeros(len(self), np.bool_), np.flatnonzero(~self.ok)
+        marks[rows] = [(f := self.failures[row]) is not None and f.kind in kinds for row in rows.tolist()]
+        return marks
 
     @property
     def failed(self) -> list[Failure]:
         """The failures in plan order, also of requests cut off, but not of those cancelled as planned."""
-        failures = (failure for failure in self.failures if failure is not None)
-        return [failure for failure in failures if failure.kind is not FailureKind.USER_CANCELLED]
+        return [f for f in self.failures if f is not None and f.kind is not FailureKind.USER_CANCELLED]
 
     @property
     def in_one_block(self) -> bool:
@@ -411,8 +415,7 @@ class Records(Columns, frozen=True, kw_only=True):
         Raises OSError where it cannot be read, ValueError where it is not such a file or cannot be a run's.
         """
         stored = read_columns(path, _STORED)
-        needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
-        if missing := [name for name in needed if name not in stored]:
+        if missing := [name for name in _STORED if name not in {*stored, *LATER, *_SHARED_WORDS}]:
             raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
         unknown = np.full(requests, UNKNOWN, np.int64)

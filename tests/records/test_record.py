@@ -224,3 +224,31 @@ def test_a_mask_selects_columns_and_a_misspelt_one_is_an_error() -> None:
     assert records.select(np.ones(3, np.bool_)) is records
     with pytest.raises(AttributeError):
         records.sent_nss  # type: ignore[attr-defined]  # noqa: B018
+
+
+ENDS = (None, *FailureKind)
+
+
+def ended() -> Records:
+    failures = [kind and Failure(kind, "") for kind in ENDS]
+    return Records.from_records([Record(i, 0, 1, 1, 2, failure=each) for i, each in enumerate(failures)])
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("ok", {None}),
+        ("cancelled", {FailureKind.USER_CANCELLED}),
+        ("cut_off", {FailureKind.CANCELLED, FailureKind.LOST}),
+    ],
+)
+def test_how_requests_ended_is_marked(name: str, kinds: set[FailureKind | None]) -> None:
+    assert getattr(ended(), name).tolist() == [kind in kinds for kind in ENDS]
+
+
+def test_successes_are_marked_once_and_for_all_callers() -> None:
+    records = ended()
+    assert records.ok is records.ok
+    with pytest.raises(ValueError, match="read-only"):
+        records.ok[0] = False
+    assert msgspec.structs.replace(records, failures=[None] * len(ENDS)).ok.all()

@@ -26,8 +26,8 @@ FAILED, CHANCE = 0.01, 0.001
 
 def number_targets(targets: Sequence[str], records: Records) -> Int64:
     """Return the number of each request's target, int64[requests]; -1 if it was lost with the client."""
-    lost = [failure is not None and failure.kind is FailureKind.LOST for failure in records.failures]
-    return np.where(np.array(lost, np.bool_), _NONE, records.slot % max(len(targets), 1))
+    lost = records.mark_kinds({FailureKind.LOST})
+    return np.where(lost, _NONE, records.slot % max(len(targets), 1))
 
 
 @suspect(
