@@ -1,4 +1,4 @@
-"""A serving-load benchmark client for LLM servers whose every figure was true of the server.
+"""A serving-load benchmark client for LLM servers whose figures describe the server.
 
 >>> import loadgen
 >>> run = loadgen.bench("http://localhost:8000", profile="high-load")

@@ -20,7 +20,7 @@ from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
 
 _HEAD = f"""\
 loadgen {__version__}
-Benchmark LLM servers; every figure was true of the server
+Benchmark LLM servers; every figure describes the server
 
   loadgen bench --base-url http://localhost:8000 --profile high-load
   loadgen bench --model NAME --profile low-load  port 8000, as vLLM's client

@@ -67,6 +67,7 @@ def test_no_two_settings_have_one_name() -> None:
 
 def test_every_option_of_a_run_is_a_row_or_follows_from_some() -> None:
     made = {"profiles", "overrides", "more_urls", "default_url", "default_port", "launching", "no_effect"}
+    made |= {"api_headers"}
     of_a_ladder = {"formula", "depth", "batch_sizes"}
     assert set(Options.__struct_fields__) <= {row.name for row in TABLE} | made | of_a_ladder
 

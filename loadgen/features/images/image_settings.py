@@ -57,28 +57,29 @@ class ImageKeys(KeyRows, frozen=True):
     """The settings of the images that requests carry."""
 
     # As 1024x768; several with shares; or two distributions.
-    image_size: str = _image("", '1024x768; "640x480 70%%, 1024x768 30%%"; or widths and heights as lengths '
-        'have them, "DIST x DIST"', read=refuse_blank("1024x768"), metavar="SIZE",
+    image_size: str = _image("", '1024x768; "640x480 70%%, 1024x768 30%%"; or a distribution of '
+        'widths and one of heights, "DIST x DIST"', read=refuse_blank("1024x768"), metavar="SIZE",
         check=make_check(_parse_sizes),
         not_with=(Conflict("image_dir", "{flag} and {other} are two sources of images: leave out one of "
             "them"), _NO_TURNS), chat=True, contents=_CONTENTS)
     # A number, LEAST-MOST, or a distribution; "": 1.
-    images: str = _image("", "of each request: N, LEAST-MOST, or a distribution as of lengths (default 1)",
+    images: str = _image("", "images per request: N, LEAST-MOST, or a distribution (default 1)",
         read=refuse_blank("1"), metavar="N", check=make_check(_parse_counts), convert=convert_number,
         keyword="str | int", needs=(_NEEDED,), contents=_CONTENTS)
-    image_dir: str = _image("", "send the PNG, JPEG, WebP and GIF files of a directory, by turns",
+    image_dir: str = _image("", "send the PNG, JPEG, WebP and GIF files of a directory, in turn",
         metavar="DIR", not_with=(_NO_TURNS,), chat=True, contents=_CONTENTS, path=True)
-    image_format: ImageFormat = _image("jpeg", "of made ones: jpeg (default), or png",
-        choices=get_args(ImageFormat), needs=(Conflict("image_size", "--image-format is of images that are "
-            "made here: pass --image-size 1024x768"),))
+    image_format: ImageFormat = _image("jpeg", "of generated images (default jpeg)",
+        choices=get_args(ImageFormat), needs=(Conflict("image_size", "--image-format is for generated "
+            "images: pass --image-size 1024x768"),))
     image_transport: ImageTransport = setting(Makes.REQUEST, "data", "data: in the body, as a data URL "
         "(default); http: the server fetches them from this machine's loopback", group=IMAGES,
         choices=get_args(ImageTransport), needs=(_NEEDED,))
     random_mm_base_items_per_request: int | None = _vllms(None, "vLLM's --images (default 1)",
         read=int, least=0, metavar="N")
-    random_mm_num_mm_items_range_ratio: float | None = _vllms(None, "vary that by ± R, 0 to 1",
+    random_mm_num_mm_items_range_ratio: float | None = _vllms(None, "vary their number by ± R, 0 to 1",
         read=number_between(0, 1), metavar="R")
-    random_mm_limit_mm_per_prompt: str = _vllms("", 'at most, as {"image": 3}', metavar="JSON")
+    random_mm_limit_mm_per_prompt: str = _vllms("", 'images per request at most, as {"image": 3}',
+        metavar="JSON")
     random_mm_bucket_config: str = _vllms("", 'vLLM\'s --image-size: "{(768, 1024, 1): 1.0}", of (height, '
         "width, 1) and shares", metavar="{(H,W,1): SHARE}")
 # fmt: on
