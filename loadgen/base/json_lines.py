@@ -257,6 +257,17 @@ class Lines:
         line = i if self._numbers is None else int(self._numbers[i])
         return line + self.file.first_row
 
+    def drop_cut_row(self) -> bool:
+        """Leave the last row out if the file ends within its JSON; return whether it does."""
+        last = len(self) - 1
+        if last and self.file.read(self.file.size - 1, 1) != b"\n":
+            try:
+                msgspec.json.decode(self[last])
+            except NOT_JSON:
+                self.begins, self.ends = self.begins[:last], self.ends[:last]
+                return True
+        return False
+
     def name_row(self, i: int) -> str:
         """Name row i by file and line, as `data.jsonl row 17`."""
         return f"{self.path} row {self.number(i)}"

@@ -49,6 +49,8 @@ WRONG = [
     (b'{"ts":1,"in":5,"t":%s}\n' % HUGE, HOT, "is no number"),
     (b"ts,in,t\n1,5,nan\n", HOT, "row 2: 'nan' is no number"),
     (b'ts,in\n\n1,5\n\n2,"5\n3,5\n', ROWS, "row 5: is not valid CSV: unexpected end of data"),
+    (b'{"ts":1,"in":5}\n{"ts":2,"in":\n{"ts":3,"in":5}', ROWS, "row 2: is not valid JSON: Expecting value"),
+    (b'{"ts":1,"in":5}\n{"ts":1e999,"in":5}\n', ROWS, "row 2: ts is 1e999: give a number"),
     (gzip.compress(b""), ROWS, "holds no rows: every line is blank"),
     (VLLM + b"max_tokens=1), prompt_token_ids: [1, 2, , 3], lora\n", [], "row 1: has token ids that are no"),
     (VLLM + b"max_tokens=1), prompt_token_ids: [99999999999], lora\n", [], "row 1: has a token id of more"),
@@ -82,7 +84,7 @@ def test_a_cell_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
     log, made = tmp_path / "a.csv", tmp_path / "w.jsonl"
     log.write_text(f'ts,p\n1,"a\n\nb, ""c"""\n2,"{"long " * 40_000}"\n')
     assert cli.main(["data", "learn", str(log), "-o", str(made), "--columns", "time=ts,prompt=p"]) == 0
-    assert sorted(read_workload(Lines.open(str(made), "--trace")).input_lens) == [2, 50_000]
+    assert sorted(read_workload(Lines.open(str(made), "--trace")).input_lens) == [3, 50_000]
 
 
 def test_stop_strings_are_no_parameters(tmp_path: Path) -> None:
@@ -111,3 +113,59 @@ def test_counts_in_notes_have_their_commas(tmp_path: Path) -> None:
     endless, cancelled = read_workload(Lines.open(str(made), "--trace")).notes
     assert endless.startswith("the log has no ends of its 12,345 calls")
     assert cancelled.startswith("1,234 calls were cancelled")
+
+
+SPAN = b'{"trace_id":"t","span_id":"%d","start_time":%d,"end_time":%d,"attributes":%b}\n'
+USED = (
+    b'{"gen_ai.operation.name":"chat","gen_ai.usage.input_tokens":5,"gen_ai.usage.output_tokens":3,'
+    b'"gen_ai.request.model":"m"}'
+)
+SPANS = b"".join(SPAN % (i, 10**18 + i * 10**9, 10**18 + i * 10**9 + 10**8, USED) for i in range(1, 4))
+LITELLM = b"".join(
+    b'{"startTime":"2026-11-27T09:00:0%d","endTime":"2026-11-27T09:00:09","prompt_tokens":5,'
+    b'"completion_tokens":3}\n' % i
+    for i in range(3)
+)
+ASKED = b"max_tokens=3), prompt_token_ids: [1, 2, 3], lora: None\n"
+VLLMS = b"".join(VLLM.replace(b"request a", b"request %d" % i) + ASKED for i in range(3))
+NGINX = b"".join(
+    b'1.1.1.1 - - [27/Nov/2026:09:00:0%d +0000] "POST /v1/completions HTTP/1.1" 200 270 "-" "-" 40 1.5\n' % i
+    for i in range(3)
+)
+
+
+@loop_over(
+    ("text", "cut", "words"),
+    [
+        (b"ts,in\n1,5\n2,5\n3,500\n", 5, ROWS),
+        (b'ts,in\n1,5\n2,5\n3,"500"\n', 2, ROWS),
+        (b'{"ts":1,"in":5}\n{"ts":2,"in":5}\n{"ts":3,"in":5}\n', 3, ROWS),
+        ('{"ts":1,"in":5}\n{"ts":2,"in":5}\n{"ts":3,"in":5,"u":"é"}\n'.encode(), 4, ROWS),
+        (LITELLM, 20, []),
+        (VLLMS, 86, []),
+        (NGINX, 40, []),
+        (SPANS, 9, []),
+    ],
+)
+def test_a_last_line_that_is_still_being_written_is_left_out(
+    text: bytes, cut: int, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, made = tmp_path / "a.log", tmp_path / "w.jsonl"
+    for whole, calls in ((text[:-cut], 2), (text.rstrip(b"\n"), 3)):
+        log.write_bytes(whole)
+        assert cli.main(["data", "learn", str(log), "-o", str(made), *words]) == 0
+        said = capsys.readouterr().out
+        assert (f"{calls} calls in" in said, "its last line, which the log ends within" in said) == (
+            (True, calls == 2)
+        )
+
+
+def test_blank_lines_of_a_prompt_are_part_of_it(tmp_path: Path) -> None:
+    made = tmp_path / "w.jsonl"
+    lens = []
+    for prompt in (b"ab\ncd", b"ab\n\n\n\n\n\ncd"):
+        (tmp_path / "a.csv").write_bytes(b'\nts,p\n\n1,"%b"\n\n2,x\n' % prompt)
+        words = ["data", "learn", str(tmp_path / "a.csv"), "-o", str(made), "--columns", "time=ts,prompt=p"]
+        assert cli.main(words) == 0
+        lens.append(read_workload(Lines.open(str(made), "--trace")).input_lens.tolist())
+    assert lens == [[2, 1], [3, 1]]

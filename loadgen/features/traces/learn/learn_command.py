@@ -23,7 +23,7 @@ from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
 from loadgen.features.traces.learn.learned_columns import LearnedColumns, make_log_columns
 from loadgen.features.traces.learn.learned_sessions import LearnedSessions
-from loadgen.features.traces.learn.log_file import LogFile
+from loadgen.features.traces.learn.log_file import CUT, LogFault, LogFile
 from loadgen.features.traces.learn.log_forms import FORMS, choose_form
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import (
@@ -148,7 +148,7 @@ def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter)
     Raises UsageError for a call that is over a year from another one.
     """
     left_out = Counter[str]()
-    for number, row in meter.learn_bytes(found):
+    for number, row in meter.learn_bytes(_skip_cut_row(found)):
         if isinstance(row, Call):
             spool.add(row)
             if spool.last_ns - spool.first_ns > _MOST_NS or row.end_ns - row.begin_ns > _MOST_NS:
@@ -159,6 +159,16 @@ def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter)
             left_out[row.why] += 1
     spool.finish()
     return left_out
+
+
+def _skip_cut_row(rows: Rows) -> Rows:
+    """Yield the rows of a log, of which the last may be cut: it is still being written."""
+    try:
+        yield from rows
+    except LogFault as fault:
+        if not fault.is_cut:
+            raise
+        yield 0, SkippedRow(CUT)
 
 
 def _explain_none(left_out: Counter[str]) -> str:

@@ -24,6 +24,15 @@ _BOM = "\ufeff"
 _MOST_HEAD_BYTES = 1 << 20
 
 
+CUT = "its last line, which the log ends within"
+
+
+class LogFault(UsageError):
+    """What is wrong with a log; `is_cut` if it is its last row, which is not written to its end."""
+
+    is_cut = False
+
+
 class LogFile:
     """A log that is read line by line.
 
@@ -32,6 +41,7 @@ class LogFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._unended = 0  # the number of a last line without a line feed, if there are others
         self._rows = open_rows(path, "LOG") if expand_path(path).is_dir() else None
         if self._rows is not None:
             return
@@ -57,10 +67,12 @@ class LogFile:
         """Make the error that names the log and, if `row` is given, that line, counted from 1."""
         if self._rows is not None:
             return self._rows.file.refusal(why, row)
-        return UsageError(f"{self.path if row is None else f'{self.path} row {row}'}: {why}")
+        fault = LogFault(f"{self.path if row is None else f'{self.path} row {row}'}: {why}")
+        fault.is_cut = row is not None and row == self._unended
+        return fault
 
-    def read_lines(self) -> Iterator[tuple[int, str]]:
-        """Yield (number, text) of each line that is not blank, the number from 1.
+    def read_lines(self, blank: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (number, text) of each line that is not blank, the number from 1; `blank`: of those too.
 
         Raises UsageError for what is no text, or is damaged, and if every line is blank.
         """
@@ -72,6 +84,7 @@ class LogFile:
             with self._open() as file:
                 while line := file.readline(MOST_ROW_BYTES + 1):
                     row += 1
+                    self._unended = 0 if row == 1 or line.endswith(b"\n") else row
                     if len(line) > MOST_ROW_BYTES:
                         raise self.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is it a log?", row)
                     text = line.decode().rstrip("\r\n")
@@ -80,6 +93,8 @@ class LogFile:
                     if text and not text.isspace():
                         is_blank = False
                         yield row, text
+                    elif blank:
+                        yield row, ""
         except UnicodeDecodeError:
             raise self.refusal("is not UTF-8: convert the file to it", row) from None
         except (EOFError, zlib.error, gzip.BadGzipFile):

@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.json_lines import MOST_ROW_BYTES
+from loadgen.base.json_lines import MOST_ROW_BYTES, explain_json
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON
@@ -218,16 +218,12 @@ def _read_times(values: Cells) -> tuple[int, int]:
 
 def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[int, Cells]]:
     """Yield (number, cells by name) of each row of JSON or CSV; raises UsageError."""
-    lines = log.read_lines()
-    number, first = next(lines)
+    lines = log.read_lines(blank=True)
+    number, first = next(each for each in lines if each[1])
     if first.lstrip().startswith(("{", "[")):
         for row, line in _chain(number, first, lines):
-            cells = _decode_object(line)
-            if cells is None:
-                raise log.refusal(
-                    "is no JSON object: give one a line (jq -c '.[]' makes them of a list)", row
-                )
-            yield row, _flatten(cells)
+            if line:
+                yield row, _flatten(_read_object(log, row, line))
         return
     names = [name.strip() for name in next(csv.reader([first]))]
     missing = next((name for name in columns.values() if name not in names), None)
@@ -237,6 +233,16 @@ def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[in
         if len(values) != len(names):
             raise log.refusal(f"has {len(values)} columns, and the header {len(names)}", row)
         yield row, dict(zip(names, values, strict=True))
+
+
+def _read_object(log: LogFile, row: int, line: str) -> dict[str, Any]:
+    """Decode a line of JSON; raises UsageError for anything but an object."""
+    try:
+        if line.lstrip().startswith("{"):
+            return msgspec.json.decode(line, type=dict[str, Any])
+    except NOT_JSON as error:
+        raise log.refusal(explain_json(line.encode(), error), row) from None
+    raise log.refusal("is no JSON object: give one a line (jq -c '.[]' makes them of a list)", row)
 
 
 def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -260,7 +266,8 @@ def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[
             csv.field_size_limit(most)
         if cells is None:
             return
-        yield numbers[0], cells
+        if cells:
+            yield numbers[0], cells
 
 
 def _chain(number: int, first: str, rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:

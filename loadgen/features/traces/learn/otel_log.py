@@ -13,7 +13,7 @@ from loadgen.features.traces.learn.calls import (
     read_sampling,
     write_messages,
 )
-from loadgen.features.traces.learn.log_file import LogFile
+from loadgen.features.traces.learn.log_file import CUT, LogFile
 from loadgen.features.traces.otel import chat_messages
 from loadgen.features.traces.otel.otel_sessions import KeptSpan, read_sessions
 from loadgen.features.traces.otel.span_file import SpanFile
@@ -31,7 +31,10 @@ def is_otel(lines: list[str]) -> bool:
 
 def read_otel_calls(log: LogFile) -> Rows:
     """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
-    file = SpanFile(open_rows(log.path, "LOG"))
+    lines = open_rows(log.path, "LOG")
+    if lines.drop_cut_row():
+        yield len(lines) + 1, SkippedRow(CUT)
+    file = SpanFile(lines)
     found = [(span, name) for name, spans in read_sessions(file).items() for span in spans if span.is_call]
     for span, name in sorted(found, key=lambda each: (each[0].row, each[0].place)):
         why = span.explain_unsent()
