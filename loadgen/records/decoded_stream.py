@@ -379,3 +379,22 @@ def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bo
         return most, len(most) in (1, total)
     sure = (kinds == TOKEN).nonzero()[0]
     return sure if len(sure) else most[len(most) - total :], False
+
+
+def count_prompt(dialect: Dialect, body: bytes) -> int | None:
+    """Return the last count of a prompt above 0 in an answer's body, streamed or whole.
+
+    0 if all are 0, None if it has none. Events that cannot be read are skipped.
+    """
+    lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+    events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
+    tokens = None
+    for event in events:
+        try:
+            messages = dialect.read_messages(event)
+        except (*NOT_JSON, ValueError):
+            continue
+        for message in messages:
+            if message.usage is not None and message.usage.prompt_tokens is not None:
+                tokens = message.usage.prompt_tokens or tokens or 0  # some report zeros before the end
+    return tokens

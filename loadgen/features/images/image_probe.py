@@ -12,15 +12,15 @@ import numpy as np
 
 from loadgen.base.errors import MeasureError
 from loadgen.base.structs import replace
-from loadgen.base.untrusted import NOT_JSON
 from loadgen.engines import refusals
 from loadgen.facts.run_facts import Facts, ImageProbe
 from loadgen.features.images.image_requests import ImageRequests
 from loadgen.plan.plan import Plan, merge_fields
+from loadgen.records.decoded_stream import count_prompt
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
 from loadgen.server import control
-from loadgen.wire.openai import ANSWER_LIMITS, Dialect
+from loadgen.wire.openai import ANSWER_LIMITS
 
 if TYPE_CHECKING:
     from loadgen.run.session import Session
@@ -65,21 +65,9 @@ def _count_text(session: Session, made: Plan, index: int, display: Display) -> i
     body |= {name: least for name in (*ANSWER_LIMITS, limit) if name in body}
     with display.waiting("counting the text of requests with images", _LIMIT_S):
         answer = control.send_request(session.access, made.path, body, _LIMIT_S)
-    counted = read_prompt_tokens(made.dialect, answer.body) if answer.status == 200 else 0
+    counted = count_prompt(made.dialect, answer.body) if answer.status == 200 else 0
     if not counted:
         why = answer.why if answer.error else refusals.format_message(answer.status, answer.body)
         hidden = session.access.secrets.hide(why)
         raise MeasureError(f"the server does not count a request's text without its images ({hidden})")
     return counted
-
-
-def read_prompt_tokens(dialect: Dialect, body: bytes) -> int:
-    """Return the last usage.prompt_tokens above 0 of an answer, streamed or whole; 0 if it has none."""
-    events = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
-    lines = b"\n".join(event for event in events if event != b"[DONE]") or body.replace(b"\n", b" ")
-    try:
-        messages = dialect.read_messages(lines)
-    except (*NOT_JSON, ValueError):
-        return 0
-    counts = [message.usage.prompt_tokens or 0 for message in messages if message.usage is not None]
-    return next((count for count in reversed(counts) if count), 0)

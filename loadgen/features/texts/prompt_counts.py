@@ -21,6 +21,7 @@ from loadgen.plan import plan
 from loadgen.plan.plan import Plan, merge_fields
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import FIRST_WORD, ModelTarget, Seed, WordCounts, list_common_words
+from loadgen.records.decoded_stream import count_prompt
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import display
 from loadgen.server import exchange
@@ -118,7 +119,7 @@ class PromptCounter:
         path = plan.path.partition("?")[0]
         if answer.error or answer.status != 200:
             raise self._explain_uncounted(path, answer)
-        count = _read_prompt_tokens(plan, answer.body)
+        count = count_prompt(plan.dialect, answer.body)
         if not count:
             field = plan.dialect.prompt_count
             what = f"no {field}" if count is None else f"{field} of 0"
@@ -180,25 +181,6 @@ def _read_count(answer: ControlAnswer) -> int | None:
     None if it has none, as where the server lacks that path.
     """
     return untrusted.read_count(answer.object.get("count")) or None
-
-
-def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
-    """Return the last count of a prompt above 0 in an answer, streamed or whole.
-
-    0 if all are 0, None if it has none. Events that cannot be read are skipped.
-    """
-    lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
-    events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
-    tokens = None
-    for event in events:
-        try:
-            messages = plan.dialect.read_messages(event)
-        except (*untrusted.NOT_JSON, ValueError):
-            continue
-        for message in messages:
-            if message.usage is not None and message.usage.prompt_tokens is not None:
-                tokens = message.usage.prompt_tokens or tokens or 0  # some report zeros before the end
-    return tokens
 
 
 async def fit_counts(count: Count, groups: int) -> WordCounts:
