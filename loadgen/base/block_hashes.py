@@ -1,4 +1,4 @@
-"""Block hashes: numbers that are equal where lists of blocks are, and the size of a server's block."""
+"""Block hashes: numbers that are equal where lists of blocks are, and what a server's blocks save."""
 
 from __future__ import annotations
 
@@ -23,3 +23,12 @@ def mix_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def chain_hashes(before: Int64, ids: Int64) -> Int64:
     """Return the hashes of lists of ids from those of the lists without their last id, and these ids."""
     return mix_words(before.view(np.uint64) + mix_words(ids.astype(np.int64).view(np.uint64))).view(np.int64)
+
+
+def find_savings(shared: Int64, input_lens: Int64) -> Int64:
+    """Return the tokens that a cache saves of prompts which begin as earlier ones for `shared` tokens.
+
+    As vLLM's it has whole blocks of 16 tokens, and never a prompt's last token. int64[prompts], all three.
+    """
+    saved: Int64 = np.minimum(shared, np.maximum(input_lens - 1, 0)) // SERVER_BLOCK * SERVER_BLOCK
+    return saved

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes, mix_words
+from loadgen.base.block_hashes import chain_hashes, find_savings, mix_words
 from loadgen.features.traces.prompt_growth import Growth
 from loadgen.features.traces.trace_rows import Hashes
 from loadgen.plan.request_sources import WordCounts
@@ -182,8 +182,7 @@ def find_prefix_reuse(
         alive, chain = alive[deeper], chain[deeper]
         order = np.argsort(alive)
         alive, chain = alive[order], chain[order]
-    most = (input_lens - 1) // SERVER_BLOCK * SERVER_BLOCK
-    return PrefixReuse(np.minimum(shared // SERVER_BLOCK * SERVER_BLOCK, most), repeated)
+    return PrefixReuse(find_savings(shared, input_lens), repeated)
 
 
 def find_growth_reuse(
@@ -206,8 +205,7 @@ def find_growth_reuse(
         if origin < 0:
             held[origin] = max(held.get(origin, 0), least)
         held[row] = max(held.get(row, 0), input_len)
-    most = (input_lens - 1) // SERVER_BLOCK * SERVER_BLOCK
-    return PrefixReuse(np.minimum(tokens // SERVER_BLOCK * SERVER_BLOCK, most), 0)
+    return PrefixReuse(find_savings(tokens, input_lens), 0)
 
 
 def _find_longest_before(lens: Int64, first: Bool) -> Int64:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes, mix_words
+from loadgen.base.block_hashes import chain_hashes, find_savings, mix_words
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.workloads.load_columns import LoadColumns
 
@@ -120,14 +120,8 @@ def _count_used(load: LoadColumns) -> Int64:
 
 
 def _find_savings(load: LoadColumns, rows: Int64, counts: Int64) -> Int64:
-    """Return the tokens of a prompt that its first `counts` blocks save, int64[rows].
-
-    They are in whole blocks of the server's, 16 tokens, and do not have the prompt's last token.
-    """
-    lens = load.input_lens[rows]
-    covered = np.minimum(lens, counts * load.block_tokens) // SERVER_BLOCK * SERVER_BLOCK
-    saved: Int64 = np.minimum(covered, np.maximum(lens - 1, 0) // SERVER_BLOCK * SERVER_BLOCK)
-    return saved
+    """Return the tokens of prompts that their first `counts` blocks save, int64[rows]."""
+    return find_savings(counts * load.block_tokens, load.input_lens[rows])
 
 
 def _count_saved(load: LoadColumns) -> int:
