@@ -107,7 +107,8 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     ),
     "sweeps.md": (
         f"a rate is held for {grid._RATE_S:g} s",
-        f"a concurrency of N for {grid._A_SLOT} × N requests, at least {grid._LEAST_REQUESTS}",
+        f"a concurrency of N for {grid._A_SLOT} × N requests or [sessions](sessions.md), at least "
+        f"{grid._LEAST_REQUESTS}",
     ),
     "roofline.md": (
         f"**Over {100 * roofline_settings.TOLERANCE:g} %**",

@@ -39,7 +39,7 @@ WORDS = "words"  # the form of prompts that are sized by the server's own count
 FIRST_WORD = "the"
 _WORDS_FILE = Path(__file__).with_name("common_words.txt")
 RANDOM = "random"
-_FILE = "file"
+FILE = "file"
 # By the kind that DataFacts have.
 SOURCES: dict[str, RequestSource] = {
     RANDOM: RequestSource("loadgen.plan.random_prompts", is_made=True, plans_lens=True),
@@ -226,7 +226,7 @@ def find_source(profile: Profile) -> str:
     keyed = (name for name, source in SOURCES.items() if source.key and getattr(profile, source.key))
     found = next(keyed, RANDOM)
     named = profile.dataset_name
-    return named if named in SOURCES and found in (RANDOM, _FILE) else found
+    return named if named in SOURCES and found in (RANDOM, FILE) else found
 
 
 def import_source(profile: Profile) -> SourceModule:

@@ -290,13 +290,10 @@ def is_trace(path: str) -> bool:
     at = expand_path(path)
     if at.is_dir() or at.name.endswith(_NO_HEADER):
         return True
-    try:
-        head = read_file_head(at, _MOST_HEAD_BYTES)
-    except OSError:
+    head = _read_head(path)
+    first = head.partition(b"\n")[0]
+    if not first:
         return False
-    if head.startswith(b"\x1f\x8b"):
-        head = _unpack_head(head)
-    first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0]
     if first[:1] in b"{[":
         try:
             keys = set(msgspec.json.decode(first, type=dict[str, msgspec.Raw]))
@@ -308,6 +305,25 @@ def is_trace(path: str) -> bool:
     except csv.Error:
         return False
     return any(columns >= needed for needed in _TRACE_COLUMNS)
+
+
+def is_of_conversations(path: str) -> bool:
+    """Whether the first row of a file is a turn of a conversation; False if unreadable."""
+    try:
+        return find_kind(_DECODE(_read_head(path).partition(b"\n")[0])) == CONVERSATIONS
+    except (*NOT_JSON, ValueError):
+        return False
+
+
+def _read_head(path: str) -> bytes:
+    """Return the begin of a file's text, 1 MiB at most, from what is not blank; b"" if unreadable."""
+    try:
+        head = read_file_head(expand_path(path), _MOST_HEAD_BYTES)
+    except OSError:
+        return b""
+    if head.startswith(b"\x1f\x8b"):
+        head = _unpack_head(head)
+    return head.lstrip(b"\xef\xbb\xbf \r\n")
 
 
 def _unpack_head(packed: bytes) -> bytes:

@@ -16,6 +16,7 @@ from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import quote_value
+from loadgen.features.data import row_kinds
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.settings.conflicts import list_unheeded
@@ -268,7 +269,9 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
     limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()
     if not limited and (count := count_requests(workload)) is not None:
-        workload = build({**keys, "num_sessions" if workload.sends_sessions else "num_prompts": count})
+        of_file = source == request_sources.FILE and row_kinds.is_of_conversations(workload.dataset_path)
+        is_sessions = workload.sends_sessions or of_file
+        workload = build({**keys, "num_sessions" if is_sessions else "num_prompts": count})
     return workload
 
 

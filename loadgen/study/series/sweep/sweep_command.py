@@ -84,9 +84,9 @@ def sweep_parser() -> argparse.ArgumentParser:
     )
     parser.epilog = (
         "A point lasts as --num-prompts or --duration has it, or the profile's duration; else a rate is held "
-        "for 60 s and a concurrency for 10 requests each, 50 requests at least. Each point gets new prompts, "
-        "and the prefix cache is emptied before it where the server can. A rate at which the server falls "
-        "further and further behind ends early. The other flags are those of `loadgen bench`."
+        "for 60 s and a concurrency for 10 requests or sessions each, 50 at least. Each point gets new "
+        "prompts, and the prefix cache is emptied before it where the server can. A rate at which the server "
+        "falls further and further behind ends early. The other flags are those of `loadgen bench`."
     )
     parser._negative_number_matcher = _NEGATIVE
     parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here

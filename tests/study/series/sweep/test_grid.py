@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from loadgen.plan.profile import Profile
 from loadgen.settings.table import ANSWER_LENS
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Variation
+
+CONVERSATIONS = Path(__file__).parents[4] / "docs" / "examples" / "conversations.jsonl"
 
 
 def build(keys: Mapping[str, Any]) -> Profile:
@@ -94,6 +97,14 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
         (rate("0.05,10"), {"turns": 4}, [(None, 50), (None, 600)]),
         (concurrency("1,8"), {"turns": 4, "num_sessions": 7}, [(None, 7), (None, 7)]),
         (concurrency("1,8"), {"trace": "a.jsonl", "trace_replay": "closed"}, [(None, 50), (None, 80)]),
+        (concurrency("1,8"), {"dataset_path": str(CONVERSATIONS)}, [(None, 50), (None, 80)]),
+        (concurrency("1,8"), {"dataset_path": str(CONVERSATIONS), "num_prompts": 7}, [(7, None), (7, None)]),
+        (
+            concurrency("1,8"),
+            {"dataset_path": str(CONVERSATIONS.with_name("prompts.jsonl"))},
+            [(50, None), (80, None)],
+        ),
+        (concurrency("1,8"), {"dataset_path": "none.jsonl"}, [(50, None), (80, None)]),
         (concurrency("1,8"), {"turns": 4, "num_prompts": 7}, [(7, None), (7, None)]),
         (concurrency("1,8"), {"turns": 4, "duration": 30.0}, [(None, None), (None, None)]),
     ],
