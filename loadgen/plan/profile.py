@@ -52,8 +52,10 @@ _PROMPT = "the prompt is planned: use --random-input-len, --random-prefix-len, -
 _LENGTH = "the length of an answer is planned: use --random-output-len"
 # Fields of a request that the plan fills in, in whichever API, and the flag to use instead.
 _OWNED = {
-    **dict.fromkeys(("prompt", "messages", "text", "input_ids", "prompt_embeds", "input_embeds"), _PROMPT),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), _LENGTH),
+    **dict.fromkeys(
+        ("prompt", "messages", "input", "text", "input_ids", "prompt_embeds", "input_embeds"), _PROMPT
+    ),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"), _LENGTH),
     "stream": "use --disable-stream",
     "model": "use --model, or --served-model-name",
 }

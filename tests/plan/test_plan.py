@@ -377,3 +377,9 @@ def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:
     assert made(**ROWS).notes == made(again).notes == ()
     trace: dict[str, Any] = {"trace": str(EXAMPLES / "weka.jsonl"), "num_prompts": None}
     assert not any(note in line for line in made(again, **trace).notes)
+
+
+@loop_over("field", ["prompt", "messages", "input", "max_tokens", "max_output_tokens", "stream", "model"])
+def test_what_the_plan_makes_is_not_taken_from_the_extra_body(field: str) -> None:
+    with pytest.raises(UsageError, match=f"^--extra-body {field}: .*use --"):
+        made(extra_body={field: 1})
