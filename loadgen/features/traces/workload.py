@@ -135,8 +135,11 @@ class _FieldColumns:
         for call in session.calls:
             pairs = tuple(sorted((call.sampling or {}).items()))
             number = self._samplings.setdefault(pairs, len(self._samplings)) if pairs else NO_SAMPLING
-            cancel_ns = round((call.took or 0) * SECOND_NS) if call.cancelled else 0
-            tokens = call.answer if call.cancelled and not cancel_ns else 0
+            cancel_ns = tokens = 0
+            if call.cancelled and call.took is None:
+                tokens = call.answer
+            elif call.cancelled:
+                cancel_ns = max(round((call.took or 0.0) * SECOND_NS), 1)  # some go away at once
             for column, value in zip(self._columns, (number, cancel_ns, tokens), strict=True):
                 column.append(value)
 

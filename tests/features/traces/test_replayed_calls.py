@@ -124,6 +124,12 @@ def test_a_call_without_an_end_is_cancelled_by_its_tokens(tmp_path: Path) -> Non
     assert run.metrics.cancelled == 2
 
 
+def test_a_call_that_was_given_up_at_once_is_cancelled_at_once(tmp_path: Path) -> None:
+    run, _ = bench(write(tmp_path, {"cancelled": True, "took": 0.0}, {}), tmp_path)
+    assert run.facts.cancels == ((0, 1, 0),)
+    assert int(run.records.end_ns[0] - run.records.sent_ns[0]) < SECOND // 1000
+
+
 def test_a_session_goes_on_after_a_call_that_was_given_up(tmp_path: Path) -> None:
     calls = {"cancelled": True, "took": 0.5}, {"agent": 1, "took": 1.0}, {"took": 0.25}
     run, bodies = bench(write(tmp_path, *calls), tmp_path, trace_replay="closed", transport="wire")

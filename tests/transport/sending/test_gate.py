@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from builders.loops import loop_over
 from fakes.scripted_server import (
@@ -23,7 +24,7 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.base.arrays import Int64
-from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
+from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps, make_cancellations
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
@@ -173,6 +174,19 @@ def test_before_the_head_and_amid_pings_it_is_cancelled_too(transport: str) -> N
     driven = drive(cancelling(server.target(), 4, 2, 1, CancelPoint(after_ns=SECOND)), transport, server)
     assert kinds(driven) == [CUT] * 4
     assert all(0 <= capture.end_ns - capture.sent_ns - SECOND < MS // 5 for capture in driven.captures)
+
+
+def test_each_request_is_cancelled_at_its_own_point(transport: str) -> None:
+    points = (3 * SECOND, 0), (0, 2), (SECOND, 0), (SECOND // 2, 0)
+    own = {index: CancelPoint(*point) for index, point in enumerate(points)}
+    server = VirtualServer(lambda _: stream(8, 0.4))
+    job = cancelling(server.target(), 5, 5, 1, CancelPoint())
+    job = replace(job, cancellations=make_cancellations(own, 5))
+    driven = drive(job, transport, server)
+    captures = sorted(driven.captures, key=lambda capture: capture.index)
+    took_s = [(capture.end_ns - capture.sent_ns) / SECOND for capture in captures[:4]]
+    assert took_s == pytest.approx([3, 0.8, 1, 0.5], abs=0.01)
+    assert [capture.failure and capture.failure.kind for capture in captures] == [CUT] * 4 + [None]
 
 
 @loop_over("split", [0, 20])
