@@ -372,7 +372,8 @@ def check_body(profile: Profile) -> None:
     body = profile.extra_body
     sampling = untrusted.read_mapping(body.get("sampling_params"))
     for name in (*body, *sampling):
-        if name in _OWNED:
+        # In /v1/responses `text` is a table, with the form of an answer.
+        if name in _OWNED and not isinstance(body.get(name), dict):
             raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
     for name in _SEVERAL:
         values = (fields.get(name) for fields in (body, sampling))

@@ -383,3 +383,8 @@ def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:
 def test_what_the_plan_makes_is_not_taken_from_the_extra_body(field: str) -> None:
     with pytest.raises(UsageError, match=f"^--extra-body {field}: .*use --"):
         made(extra_body={field: 1})
+
+
+def test_the_form_of_an_answer_is_taken_from_the_extra_body() -> None:
+    text = {"format": {"type": "json_object"}}
+    assert json.loads(made(backend="openai-responses", extra_body={"text": text}).body(0))["text"] == text
