@@ -268,6 +268,11 @@ class Lines:
                 return True
         return False
 
+    def list_numbers(self) -> Int64:
+        """List the line number of each row, counted from 1, int64[rows]."""
+        lines = np.arange(len(self)) if self._numbers is None else self._numbers[: len(self)]
+        return lines + self.file.first_row
+
     def name_row(self, i: int) -> str:
         """Name row i by file and line, as `data.jsonl row 17`."""
         return f"{self.path} row {self.number(i)}"

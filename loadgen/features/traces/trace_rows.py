@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any, Protocol
 
@@ -34,7 +35,8 @@ Length = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
 BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
 _SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
 _UNREAD = ("session_id", "delay", "messages", "text_input")
-_PIECE = 65_536  # rows that are read at once
+_PIECE = 4096  # rows that are read at once: more no longer fit into a processor's cache
+_MOST_DIGITS = 18  # of a number of tokens, so that 64 bits hold it
 FAILED = "failed when recorded: no token was answered"
 EMPTY = "no token in the prompt"
 
@@ -274,7 +276,7 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
 
 def make_trace_rows(lines: Lines, at_ns: Int64, found: GatheredRows, block: int) -> TraceRows:
     """Make trace rows of columns at these times (ns), with row numbers, path and digest of the file."""
-    numbers = np.array([lines.number(i) for i in range(len(lines))], np.int64)
+    numbers = lines.list_numbers()
     lens, blocks = (found.input_lens, found.output_lens), (found.hashes, found.starts)
     return TraceRows(at_ns, *lens, numbers, *blocks, lines.path, lines.digest(), block, len(lines))
 
@@ -324,20 +326,16 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
         raise lines.file.refusal("holds a header and no rows")
     places = [names.index(wanted) for wanted in columns.names]
     times: list[Int64] = []
-    input_lens, output_lens = array("q"), array("q")
-    cells = _read_cells(lines, places, len(names))
-    read_rows = 0
-    while piece := list(islice(cells, _PIECE)):
-        texts = [row[0] for row in piece]
-        read_times = _read_dates if columns.dated else _read_seconds
-        times.append(read_times(texts, lines, read_rows))
-        for i, (_, prompt, answer) in enumerate(piece):
-            input_lens.append(_read_length(prompt, lines, read_rows + i, columns.input_len))
-            output_lens.append(_read_length(answer, lines, read_rows + i, columns.output_len))
-        read_rows += len(piece)
-    return _make_sheet_rows(
-        lines, np.concatenate(times), *(np.frombuffer(a, np.int64) for a in (input_lens, output_lens))
-    )
+    input_lens: list[Int64] = []
+    output_lens: list[Int64] = []
+    read_times = _read_dates if columns.dated else _read_seconds
+    for begin in range(1, len(lines), _PIECE):
+        cells = _read_columns(lines, begin, len(names))
+        at, prompts, answers = (cells[place] for place in places)
+        times.append(read_times(at, lines, begin))
+        input_lens.append(_read_lengths(prompts, lines, begin, columns.input_len))
+        output_lens.append(_read_lengths(answers, lines, begin, columns.output_len))
+    return _make_sheet_rows(lines, *map(np.concatenate, (times, input_lens, output_lens)))
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
@@ -356,7 +354,7 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
         at_ns[kept],
         input_lens[kept],
         output_lens[kept],
-        np.array([lines.number(i + 1) for i in kept.tolist()], np.int64),
+        lines.list_numbers()[kept + 1],
         *make_no_hashes(len(kept)),
         lines.path,
         lines.digest(),
@@ -365,45 +363,64 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
     )
 
 
-def _read_cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[list[str]]:
-    """Yield the cells of each row below the header, in the order of `places`; raises UsageError."""
-    for i, row in enumerate(read_row_cells(lines, 1, len(lines)), 1):
-        if len(row) != width:
-            raise lines.refusal(i, f"has {len(row)} columns, and the header {width}")
-        yield [row[place] for place in places]
+def _read_columns(lines: Lines, begin: int, width: int) -> list[tuple[str, ...]]:
+    """Read the cells of some thousand rows from row `begin` on, column by column; raises UsageError."""
+    stop, rows = min(begin + _PIECE, len(lines)), []
+    with suppress(csv.Error):
+        rows = list(csv.reader(map(bytes.decode, lines.read_span(begin, stop)), strict=True))
+    if len(rows) != stop - begin:  # a row that is unusual, or wrong, which is named
+        rows = list(islice(read_row_cells(lines, begin, len(lines)), stop - begin))
+    if set(map(len, rows)) != {width}:
+        i = next(i for i, row in enumerate(rows) if len(row) != width)
+        raise lines.refusal(begin + i, f"has {len(rows[i])} columns, and the header {width}")
+    return list(zip(*rows, strict=True))
+
+
+def _read_lengths(texts: Sequence[str], lines: Lines, first: int, column: str) -> Int64:
+    """Parse numbers of tokens, int64[rows]; raises UsageError that names row and column."""
+    digits = "".join(texts)
+    if digits.isascii() and digits.isdigit() and all(texts) and max(map(len, texts)) <= _MOST_DIGITS:
+        lens = np.fromiter(map(int, texts), np.int64, len(texts))
+        if lens.max() <= parsing.MOST_TOKENS:
+            return lens
+    each = (_read_length(text, lines, i, column) for i, text in enumerate(texts, first))
+    return np.fromiter(each, np.int64, len(texts))
 
 
 def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
     """Parse a number of tokens; raises UsageError that names row and column."""
-    value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= 18 else -1
+    value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS else -1
     if not 0 <= value <= parsing.MOST_TOKENS:
         raise lines.refusal(
-            i + 1,
-            f"{column} {quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}",
+            i, f"{column} {quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}"
         )
     return value
 
 
-def _read_seconds(texts: list[str], lines: Lines, first: int) -> Int64:
+def _read_seconds(texts: Sequence[str], lines: Lines, first: int) -> Int64:
     """Parse times in seconds to nanoseconds, int64[rows]; the first is row `first`; raises UsageError."""
-    for i, text in enumerate(texts):
-        try:
-            fits = 0 <= float(text) <= parsing.MOST_SECONDS * 8
-        except ValueError:
-            fits = False
-        if not fits:
-            raise lines.refusal(first + i + 1, f"{quote_value(text)} is not a time in seconds from 0")
+    if not _are_seconds(texts):
+        i = next(i for i, text in enumerate(texts) if not _are_seconds((text,)))
+        raise lines.refusal(first + i, f"{quote_value(texts[i])} is not a time in seconds from 0")
     return np.rint(np.array(texts, np.float64) * 1e9).astype(np.int64)
 
 
-def _read_dates(texts: list[str], lines: Lines, first: int) -> Int64:
+def _are_seconds(texts: Sequence[str]) -> bool:
+    try:
+        seconds = np.fromiter(map(float, texts), np.float64, len(texts))
+    except ValueError:
+        return False
+    return bool(((seconds >= 0) & (seconds <= parsing.MOST_SECONDS * 8)).all())
+
+
+def _read_dates(texts: Sequence[str], lines: Lines, first: int) -> Int64:
     """Parse dates to ns since 1970, int64[rows]; the first is row `first`; raises UsageError."""
     times_ns = np.zeros(len(texts), np.int64)
     for i, text in enumerate(texts):
         try:
             times_ns[i] = parse_instant_ns(text)
         except ValueError as error:
-            raise lines.refusal(first + i + 1, f"{error}") from None
+            raise lines.refusal(first + i, f"{error}") from None
     return times_ns
 
 
@@ -412,7 +429,7 @@ def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
 
     A row is a line: a quote that one leaves open would take in the rows below it.
     """
-    reader = csv.reader(row.decode() for row in lines.read_span(begin, stop))
+    reader = csv.reader(map(bytes.decode, lines.read_span(begin, stop)))
     try:
         for row, cells in enumerate(reader, begin):
             if begin + reader.line_num != row + 1:

@@ -229,6 +229,8 @@ def test_a_bailian_file_read_as_mooncake_is_refused(tmp_path: Path) -> None:
 
 GOOD = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n'
 SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+ROW = "2023-11-16 18:15:47,1,1\n"
+PIECE = SHEET + ROW * 4094  # and a row more: as many as are read at once
 
 
 @loop_over(
@@ -263,6 +265,18 @@ SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
         ("azure-2023", GOOD, "has no column 'TIMESTAMP', which azure-2023 has"),
         ("azure-2023", SHEET.splitlines()[0], "holds a header and no rows"),
         ("azure-2023", SHEET.replace("374", "x"), "row 2: ContextTokens 'x' is not a number of tokens"),
+        ("azure-2023", SHEET.replace("374", "1_0"), "row 2: ContextTokens '1_0' is not a number of tokens"),
+        (
+            "azure-2023",
+            PIECE + ROW.replace(",1\n", ',"1\n') + ROW,
+            "row 4097: opens a quote that the line does not close",
+        ),
+        (
+            "azure-2023",
+            PIECE + ROW + ROW.replace(",1,", ",x,"),
+            "row 4098: ContextTokens 'x' is not a number of tokens",
+        ),
+        ("azure-2023", PIECE + ROW * 2 + "1,2\n", "row 4099: has 2 columns, and the header 3"),
         ("azure-2023", SHEET.replace("374", "-1"), "row 2: ContextTokens '-1' is not a number of tokens"),
         (
             "azure-2023",
