@@ -215,6 +215,11 @@ def otlp(**fields: Any) -> dict[str, Any]:
 @loop_over(
     ("rows", "why"),
     [
+        pytest.param(
+            [agent(str(i), 0, 99, str(i - 1) if i else None) for i in range(66)],
+            "row 66: span '65' is below more than 64 agents",
+            id="deep",
+        ),
         pytest.param([call("a", 2, 1)], "row 1: span 'a' ends 1 s before it begins", id="ends early"),
         pytest.param([call("a", 0, 1, "gone")], "span 'a' has a parent, gone, that is not in", id="missing"),
         pytest.param(

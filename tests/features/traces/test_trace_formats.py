@@ -115,11 +115,21 @@ def test_a_servegen_table_of_more_requests_than_memory_is_for_is_refused(tmp_pat
         planned(path)
 
 
-def test_a_servegen_table_with_bare_carriage_returns_is_one_line(tmp_path: Path) -> None:
+@loop_over(
+    ("table", "why"),
+    [
+        ("0,1,1,Gamma,1,1\r600,1,1,Gamma,1,1\r", "row 1: has carriage returns inside"),
+        ("x,1,1,Gamma,1,1\n", "row 1: t 'x' is not a number from 0 to 31,536,000"),
+        ("0,1,1,Gamma,1,1\n600,1e999,1,Gamma,1,1\n", "row 2: rate '1e999' is not a number from 0"),
+        ("0,1,1,Gamma,nan,1\n", "row 1: shape 'nan' is not a number from 0"),
+        ("0,1,1,Gamma,0,1\n", "row 1: its gaps are Gamma of shape 0"),
+    ],
+)
+def test_a_servegen_table_that_cannot_be_read_is_one_line(tmp_path: Path, table: str, why: str) -> None:
     path = tmp_path / "chunk-0-trace.csv"
     (tmp_path / "chunk-0-dataset.json").write_text("{}")
-    path.write_text("0,1,1,Gamma,1,1\r600,1,1,Gamma,1,1\r")
-    with pytest.raises(UsageError, match="row 1: has carriage returns inside"):
+    path.write_text(table)
+    with pytest.raises(UsageError, match=why):
         planned(path)
 
 

@@ -35,6 +35,7 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN
 _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
 _MOST_LETTERS = 40  # of a role
+_DEEPEST = 64  # agents above one another
 _FEATURES = {
     (tools, system): ("tools",) * tools + ("system",) * system
     for tools in (False, True)
@@ -179,6 +180,8 @@ def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
         for child, parent in zip(chain[-2::-1], chain[:0:-1], strict=True):
             own = (parent.id,) if parent.operation is Operation.AGENT else ()
             child.above = parent.above + own
+            if len(child.above) > _DEEPEST:
+                raise file.refusal(child.row, child.id, f"is below more than {_DEEPEST} agents")
         placed.update(each.id for each in chain)
     for span in spans.values():
         if not span.counts:
