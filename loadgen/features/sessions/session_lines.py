@@ -42,8 +42,8 @@ def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[st
     failed = f", {part.left_out_failed} of them failed" if part.left_out_failed else ""
     yield (
         f"measured until the first slot ran dry: {part.seconds:.1f} of {part.whole_s:.1f} s; then it had no "
-        f"session left to begin. {format_count(part.left_out, 'turn')} ended later{failed}: what was done of "
-        "them by then is in the throughput, and they are in no other figure"
+        f"session left to begin. {format_count(part.left_out, 'turn')} ended later{failed}: only the "
+        "throughput counts them, by their work until then"
     )
 
 
