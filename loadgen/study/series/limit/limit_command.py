@@ -94,6 +94,8 @@ class LimitRequest(msgspec.Struct, frozen=True):
                 "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times "
                 "of the workload"
             )
+        if workload.users is not None and self.choose_axis(workload) == "rate":
+            raise UsageError("--users has turns at --user-rate: --over concurrency varies the users")
         objectives.check_profile(workload.model_copy(update={"slo": slo}))
         start, lowest, highest = self.names
         if self.choose_axis(workload) == "concurrency":

@@ -43,6 +43,7 @@ from loadgen.verdict.verdict import Level
 
 RUNS, PROBE = "runs", "probe"
 _PROBED = 5  # requests, one at a time
+_NO_DELAYS = "none"  # of --turn-delays
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
 _MOST_STREAMS = 65536.0
 _LONG_S = 600.0
@@ -84,8 +85,7 @@ class LimitSearch:
         """
         if self.record.alone_s is None:
             self.say("probe: a few requests, one at a time")
-            alone = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
-            return Step(None, self.workload.model_copy(update=alone))
+            return Step(None, make_probe(self.workload))
         if self.record.ended is not None:
             return None
         step = search.choose_next_run(self.settings, self.trials)
@@ -239,6 +239,15 @@ def make_record_again(record: LimitRecord, directory: Path) -> LimitRecord:
     return made.model_copy(update=_find_cause(made, record.ended, objectives, directory))
 
 
+def make_probe(workload: Profile) -> Profile:
+    """Return the workload with a few requests, one at a time, and no delays between turns."""
+    alone = set_load(workload, "concurrency", NextRun(1, 0))
+    update: dict[str, object] = {"duration": None, "num_prompts": _PROBED}
+    if workload.sends_sessions:
+        update["turn_delays"] = _NO_DELAYS
+    return alone.model_copy(update=update)
+
+
 def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     """Return the workload with a step's load and duration; the other load, requests and description go."""
     # The description is that of the file's own load.
@@ -247,6 +256,8 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
         update |= {"request_rate": step.load, "max_concurrency": None}  # a cap would hold the rate back
     else:
         update |= {"max_concurrency": int(step.load), "request_rate": math.inf}
+        if workload.users is not None:
+            update["users"] = int(step.load)
     return workload.model_copy(update=update)
 
 

@@ -70,6 +70,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([*SLO, "--fail-on", "slow"], "'slow': choose from invalid, failures", id="fail on"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
         pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
+        pytest.param(
+            [*SLO, "--over", "rate", "--turns", "2", "--users", "4", "--user-rate", "1"],
+            "--over concurrency",
+            id="users",
+        ),
         pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
         pytest.param([*SLO, "--resume", "nowhere"], "is not a search's directory", id="no search"),
     ],

@@ -32,7 +32,7 @@ from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.study.series.limit import limit_command, limit_search
-from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial, set_load
+from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_probe, make_trial, set_load
 from loadgen.study.series.limit.search import NextRun
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
@@ -229,6 +229,17 @@ def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
     capped = Profile(name="capped", input_len=8, output_len=4, request_rate=2.0, max_concurrency=4)
     made = set_load(capped, "rate", NextRun(16.0, 60.0))
     assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)
+
+
+def test_users_are_varied_as_a_concurrency_and_the_probe_does_not_think() -> None:
+    users = Profile(turns=2, users=4, user_rate=1.0)
+    made = set_load(users, "concurrency", NextRun(16.0, 60.0))
+    assert (made.users, made.max_concurrency) == (16, 16)
+    thinking = Profile(turns=2, think_time="40", request_rate=2.0)
+    for workload, users_alone, factor in ((users, 1, 0), (thinking, None, 0), (TINY, None, 1)):
+        probe = make_probe(workload)
+        assert (probe.max_concurrency, probe.users, probe.delay_factor) == (1, users_alone, factor)
+        assert (probe.num_prompts, probe.duration, probe.open_loop) == (5, None, False)
 
 
 MINUTE = parse_objectives("e2el p50 < 60s")
