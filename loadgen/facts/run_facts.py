@@ -400,6 +400,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return bool(fields & set(self.profile.extra_body))
 
     @property
+    def cancels_some(self) -> bool:
+        """Whether requests were to be cancelled, by the profile or as a trace recorded it."""
+        return self.profile.cancel_point is not None or bool(self.cancels)
+
+    @property
     def gpu_count(self) -> int:
         """The number of GPUs the server ran on: as given, as its memory shows, or as started; 0: unknown."""
         if self.gpus or self.server.simulated:

@@ -400,10 +400,6 @@ def _measure_lateness_ns(records: Records, cancellations: Cancellations) -> Int6
     return records.end_ns[rows] - due_ns
 
 
-def _has_cancellations(facts: Facts) -> bool:
-    return facts.profile.cancel_point is not None or bool(facts.cancels)
-
-
 COLUMNS = {
     "after request_id": (
         RequestColumn("class", about='its class of a mix; "" without one', make=name_classes),
@@ -418,7 +414,7 @@ SECTIONS = {
         Section(
             "cancelled",
             describe_cancelled,
-            _has_cancellations,
+            attrgetter("cancels_some"),
             room=Room.ALWAYS,
             page="Notes",
         ),
