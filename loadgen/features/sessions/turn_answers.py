@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.features.sessions.turn_queue import Answer
+from loadgen.features.sessions.turn_queue import TurnAnswer
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import Turns
@@ -53,13 +53,13 @@ def make_turns(
     return TurnOrder(turns, sessions), job
 
 
-def _make_judge(decoder: Decoder, goes_on: bool = False) -> Callable[[Capture], Answer | None]:
+def _make_judge(decoder: Decoder, goes_on: bool = False) -> Callable[[Capture], TurnAnswer | None]:
     """Make the judge of turns whose answers are not sent back: it returns {} for success, else None.
 
     With `goes_on` a turn that is cancelled as planned counts as one: its client went on when recorded.
     """
 
-    def answer_of(capture: Capture) -> Answer | None:
+    def answer_of(capture: Capture) -> TurnAnswer | None:
         failure = decoder.decode(capture).failure
         went_on = goes_on and failure is not None and failure.kind is FailureKind.USER_CANCELLED
         return {} if failure is None or went_on else None
@@ -67,14 +67,14 @@ def _make_judge(decoder: Decoder, goes_on: bool = False) -> Callable[[Capture], 
     return answer_of
 
 
-def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:
+def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], TurnAnswer | None]:
     """Make the judge of turns whose answers the next one needs: it returns the message, or the state.
 
     It returns None for a failure.
     """
     judged = _make_judge(decoder)
 
-    def answer_of(capture: Capture) -> Answer | None:
+    def answer_of(capture: Capture) -> TurnAnswer | None:
         if judged(capture) is None:
             return None
         lines = _read_lines(capture, decoder.streamed)

@@ -19,7 +19,7 @@ from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pac
 from loadgen.transport.sending.job import DIGEST_BYTES, Job, join_digests, split_body
 from loadgen.transport.sending.sender import Outgoing
 
-Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
+TurnAnswer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
 MAIN = 0  # the lane of a session's main line
 _MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
 
@@ -32,8 +32,8 @@ class SessionPlan(msgspec.Struct, frozen=True):
     """
 
     turns: Turns
-    answer_of: Callable[[Capture], Answer | None]
-    body_after: Callable[[int, Sequence[Answer]], bytes] | None = None
+    answer_of: Callable[[Capture], TurnAnswer | None]
+    body_after: Callable[[int, Sequence[TurnAnswer]], bytes] | None = None
     header: str = ""  # that names the session in each of its turns
     users: int = 0  # each with a session at a time and turns at `user_rate_per_s`; 0: turns have delays
     user_rate_per_s: float = 0.0
@@ -93,7 +93,7 @@ class OpenSession:
         self.ready_ns = [begin_ns] * self.left  # the last end of what each waits for
         self.ended_ns = begin_ns  # the last end of all
         self.ended: dict[int, EndedTurn] = {}  # whose answers are not judged
-        self.answers: dict[int, list[Answer]] = {}  # live ones, by lane
+        self.answers: dict[int, list[TurnAnswer]] = {}  # live ones, by lane
         self.begun: set[int] = {MAIN}  # lanes
         self.slots: dict[int, Any] = {}
         self.roots = list_roots(turns, number)

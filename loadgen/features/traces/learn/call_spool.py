@@ -51,7 +51,7 @@ _FLUSHED_BYTES = 1 << 16
 NO_ANSWER_LEN = 1  # tokens of an answer of which nothing is known
 _NO_BLOCKS = np.zeros(0, np.int64)
 _LISTED = 4096  # calls of which the fields are listed at once
-Records = NDArray[np.void]
+SpooledCalls = NDArray[np.void]
 T = TypeVar("T")
 
 
@@ -217,7 +217,7 @@ class CallSpool:
             if len(found)
         )
 
-    def read_part(self, part: int) -> Records:
+    def read_part(self, part: int) -> SpooledCalls:
         """Read the records of one part, sorted by session, begin and row."""
         self._files[part].seek(0)
         records = np.frombuffer(self._files[part].read(), _RECORD)

@@ -31,7 +31,7 @@ from loadgen.features.traces.learn.prompt_blocks import (
     Encoder,
     PromptMeter,
     Salt,
-    describe_lengths,
+    describe_counting,
 )
 from loadgen.features.traces.workload import WorkloadHead, encode_row
 from loadgen.figures.workloads.fidelity import Fidelity, compare_workloads
@@ -208,8 +208,8 @@ def _make_head(
         source=name,
         sessions=rows.rows,
         calls=rows.calls,
-        prompts=describe_lengths(meter.prompts, spool.calls),
-        answers=describe_lengths(meter.answers, spool.calls),
+        prompts=describe_counting(meter.prompts, spool.calls),
+        answers=describe_counting(meter.answers, spool.calls),
         cancelled=rows.cancelled,
         without_end=rows.without_end,
         left_out=dict(left_out),

@@ -188,8 +188,8 @@ class PromptMeter:
         return length
 
 
-def describe_lengths(counted: Counter[str], total: int) -> str:
-    """Describe how lengths were found, as `in the log`, or with counts of several ways; "" without any."""
+def describe_counting(counted: Counter[str], total: int) -> str:
+    """Describe how lengths were counted, as `in the log`, or with counts of several ways; "" without any."""
     ways: list[Any] = counted.most_common()
     if len(ways) == 1 and ways[0][1] == total:
         return str(ways[0][0])
