@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import MOST_ROW_BYTES, NO_TEXT
+from loadgen.base.json_lines import MOST_ROW_BYTES, NO_TEXT, Lines
 from loadgen.base.untrusted import open_unblocked
 from loadgen.features.traces.trace_files import open_rows
 
@@ -103,6 +103,10 @@ class LogFile:
             raise self.refusal(f"{error.strerror}", row + 1) from None
         if is_blank:
             raise self.refusal("holds no rows: every line is blank")
+
+    def open_rows(self) -> Lines:
+        """Open the rows of a log of JSON, to be read in any order; raises UsageError for other text."""
+        return open_rows(self.path, "LOG") if self._rows is None else self._rows
 
     def read_head(self) -> list[str]:
         """Return the first lines, up to a hundred or 1 MiB, that are not blank."""

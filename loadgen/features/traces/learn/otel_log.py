@@ -17,7 +17,6 @@ from loadgen.features.traces.learn.log_file import CUT, LogFile
 from loadgen.features.traces.otel import chat_messages
 from loadgen.features.traces.otel.otel_sessions import KeptSpan, read_sessions
 from loadgen.features.traces.otel.span_file import SpanFile
-from loadgen.features.traces.trace_files import open_rows
 
 _SAMPLED = "gen_ai.request."
 _AWAY = "cancel"  # in an error's type
@@ -31,7 +30,7 @@ def is_otel(lines: list[str]) -> bool:
 
 def read_otel_calls(log: LogFile) -> Rows:
     """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
-    lines = open_rows(log.path, "LOG")
+    lines = log.open_rows()
     if lines.drop_cut_row():
         yield len(lines) + 1, SkippedRow(CUT)
     file = SpanFile(lines)
