@@ -24,7 +24,7 @@ def count_image_tokens(facts: Facts, records: Records) -> tuple[Int64, str]:
 
     By the server's details, where it has any; else prompt tokens − text tokens: of a request whose text was
     counted alone by that count, of others by the planned text and what templates add to it, the mean of the
-    former, rounded.
+    former, rounded. All are 0 where those of the former are.
     """
     with_images = records.ok & (count_images(facts, records) > 0)
     if (records.image_tokens[with_images] >= 0).any():
@@ -41,4 +41,6 @@ def count_image_tokens(facts: Facts, records: Records) -> tuple[Int64, str]:
         known = with_images & (records.input_tokens > 0) & (planned > 0)
         tokens[known] = np.rint(records.input_tokens[known] - planned[known] - added).clip(0)
     tokens[at] = (records.input_tokens[at] - text).clip(0)
+    if not tokens[at].any():  # the server counts none: what is left of others is how texts vary
+        tokens[tokens > 0] = 0
     return tokens, BY_TEXT
