@@ -468,7 +468,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.session_waits is None:
             return None
-        waits = self.session_waits.make_waits()
+        waits = self.session_waits.waits
         waits.check(np.concatenate(([0], np.cumsum(self.session_turns))).astype(np.int64))
         return waits
 

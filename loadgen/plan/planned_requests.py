@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Protocol, Self
 
 import msgspec
@@ -153,6 +154,8 @@ class Waits(msgspec.Struct, frozen=True):
     def mark_dependents(self, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mark the requests that wait, directly or through others, for one of the marked ones."""
         reached, found = marked.tolist(), np.zeros(len(marked), np.bool_)
+        if not marked.any():  # of most runs, as none of their requests failed
+            return found
         starts, before = self.starts.tolist(), self.before.tolist()
         for index in range(len(reached)):
             if any(reached[earlier] for earlier in before[starts[index] : starts[index + 1]]):
@@ -182,7 +185,7 @@ def make_waits(
     tool_ns: Sequence[int] | None = None,
 ) -> Waits:
     """Make the waits of requests from what each waits for, as plan indices, and from its other columns."""
-    distinct = [sorted(set(earlier)) for earlier in before]
+    distinct = [sorted(set(earlier)) if len(earlier) > 1 else earlier for earlier in before]
     starts = np.concatenate(([0], np.cumsum([len(earlier) for earlier in distinct]))).astype(np.int64)
     flat = np.array([index for earlier in distinct for index in earlier], np.int64)
     tools = None if tool_ns is None else np.array(tool_ns, np.int64)
@@ -193,7 +196,7 @@ def make_waits(
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 61)]
 
 
-class WaitFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WaitFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """What a run keeps of the order of its sessions' requests, one entry for each request of the plan."""
 
     before: tuple[tuple[_Number, ...], ...]  # the plan indices that each waits for
@@ -203,8 +206,9 @@ class WaitFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role_names: tuple[str, ...]
     tool_ns: tuple[_Number, ...] | None = None  # of the delay before each, in tools; None: not recorded
 
-    def make_waits(self) -> Waits:
-        """Make the waits that these facts are of."""
+    @cached_property
+    def waits(self) -> Waits:
+        """The waits that these facts are of."""
         return make_waits(self.before, self.lanes, self.depths, self.roles, self.role_names, self.tool_ns)
 
 

@@ -166,9 +166,24 @@ def test_a_chain_has_no_branches_and_is_kept_if_more_is_known_of_it() -> None:
 
 def test_a_failed_request_has_those_that_wait_for_it_directly_or_not() -> None:
     assert TREE.waits is not None
-    for failed, dependents in ((0, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (3, [4]), (4, []), (5, [6])):
+    for failed, dependents in (
+        (0, [1, 2, 3, 4]),
+        (1, [4]),
+        (2, [3, 4]),
+        (3, [4]),
+        (4, []),
+        (5, [6]),
+        (7, []),
+    ):
         marked = np.arange(7) == failed
         assert np.flatnonzero(TREE.waits.mark_dependents(marked)).tolist() == dependents
+
+
+def test_the_waits_of_a_run_are_made_once() -> None:
+    facts = TREE.describe_waits()
+    assert facts is not None
+    assert facts.waits is facts.waits
+    assert msgspec.structs.replace(facts).waits is not facts.waits
 
 
 @loop_over(
@@ -187,4 +202,4 @@ def test_waits_that_cannot_be_are_refused(changes: dict[str, Any], message: str)
     facts = TREE.describe_waits()
     assert facts is not None
     with pytest.raises(ValueError, match=message):
-        msgspec.structs.replace(facts, **changes).make_waits().check(TREE.begins)
+        msgspec.structs.replace(facts, **changes).waits.check(TREE.begins)
