@@ -161,7 +161,7 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     simulated: bool = False  # the embedded engine answered with a preset's timing
 
 
-UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
+_UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
 _LONG_S = 120.0  # from there on a time is in minutes
 _ENDS: Mapping[SearchEnd, str] = {
     "within": "the interval is as narrow as asked",
@@ -198,12 +198,12 @@ def describe_limit(record: LimitRecord) -> str:
     sure = (
         _format_interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
     )
-    return f"limit: {known} {name_unit(record)}{sure}"
+    return f"limit: {known} {name_unit(record.axis, record.of_sessions)}{sure}"
 
 
-def name_unit(record: LimitRecord) -> str:
+def name_unit(axis: LoadAxis, of_sessions: bool = False) -> str:
     """Name the unit of a search's loads."""
-    return "sessions/s" if record.of_sessions and record.axis == "rate" else UNITS[record.axis]
+    return "sessions/s" if of_sessions and axis == "rate" else _UNITS[axis]
 
 
 def format_load(value: float) -> str:
@@ -221,7 +221,10 @@ def make_run_table(record: LimitRecord) -> Table:
         if any(_find_objective(run, objective) for run in record.runs)
     ]
     of_rate = record.axis == "rate"
-    columns = [Column("number", "run"), Column("load", name_unit(record) if of_rate else "concurrency")]
+    columns = [
+        Column("number", "run"),
+        Column("load", name_unit(record.axis, record.of_sessions) if of_rate else "concurrency"),
+    ]
     for objective in shown:
         unit = next(each.unit for run in record.runs if (each := _find_objective(run, objective)))
         columns += [
@@ -305,7 +308,7 @@ def _describe_efficiency(record: LimitRecord) -> Iterator[str]:
     if record.per_kw is None or record.per_kw.value is None or record.power_w is None:
         return
     under_way = "sessions under way" if record.of_sessions else "requests under way"
-    unit = name_unit(record) if record.axis == "rate" else under_way
+    unit = name_unit(record.axis, record.of_sessions) if record.axis == "rate" else under_way
     each = f"{format_load(record.per_kw.value)} {unit}{_format_interval(record.per_kw)}"
     yield f"per kW: {each}, of {format_load(record.power_w.value or 0.0)} W{_format_interval(record.power_w)}"
 

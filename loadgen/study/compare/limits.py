@@ -47,7 +47,6 @@ _CALLS = {
     Decision.UNDECIDED: "undecided",
     Decision.NONE: "no verdict",
 }
-_USERS = {"concurrency": "users", "rate": "requests/s"}
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "units", "paired", "why")
 _ABOUT = ("axis", "objectives", "about", "baseline", "margin", "alpha")
 Kind = tuple[LoadAxis, tuple[str, ...], str]  # axis, objectives, and what the search is about
@@ -84,6 +83,7 @@ class ComparedLimits(msgspec.Struct, frozen=True):
     margin: float
     alpha: float
     kl_margin: float = quality_verdict.MARGIN  # nats a token, below which two distributions are one
+    of_sessions: bool = False  # a load counts sessions, else requests
 
 
 def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[ComparedLimits]:
@@ -174,7 +174,7 @@ def _compare_kind(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptio
     )
     (axis, _, about), first = _identify_kind(named[0][1]), named[0][1].record
     margins = ask.equivalence, ask.alpha, ask.kl_margin
-    return ComparedLimits(axis, first.objectives, about, baseline, made, *margins)
+    return ComparedLimits(axis, first.objectives, about, baseline, made, *margins, first.of_sessions)
 
 
 def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
@@ -279,7 +279,9 @@ def describe_limit_ratio(compared: ComparedLimits, row: LimitRow) -> str:
     if not (times := format_limit_ratio(row)):
         return ""
     at = "at this objective" if len(compared.objectives) == 1 else "at these objectives"
-    return f"{row.name} serves {times} the {_USERS[compared.axis]} of {compared.baseline} {at}"
+    rate = limit_record.name_unit(compared.axis, compared.of_sessions)
+    users = "users" if compared.axis == "concurrency" else rate
+    return f"{row.name} serves {times} the {users} of {compared.baseline} {at}"
 
 
 def format_limit_ratio(row: LimitRow) -> str:

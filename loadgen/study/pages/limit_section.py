@@ -111,7 +111,8 @@ def _plot_runs(
         high = record.limit.high
         band = max(least, record.limit.low or 0.0), most if high is None else min(most, high)
         sentences.append("The band is where the limit is, at 95 %.")
-    x_label = "requests/s asked" if record.axis == "rate" else "concurrency"
+    unit_asked = limit_record.name_unit(record.axis, record.of_sessions)
+    x_label = f"{unit_asked} asked" if record.axis == "rate" else "concurrency"
     return Panel(
         key, f"{name} over load", x_label, unit, tuple(curves), x_log=is_wide(loads), band=band,
         caption=" ".join(sentences),

@@ -79,7 +79,7 @@ def _plot_limit(compared: ComparedLimits) -> Panel | None:
             low, high = (limit.value if end is None else end for end in (limit.low, limit.high))
             speed = MeanInterval(mean=limit.value, low=low, high=high)
             points.append(_Point(row, distance, speed, limit_record.format_load(limit.value)))
-    label = limit_record.UNITS[compared.axis]
+    label = limit_record.name_unit(compared.axis, compared.of_sessions)
     return _plot_points(points, "Limit against KL", label, f"{describe_limits(compared)}. Higher is better.")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders.comparison_samples import cell, run
+from builders.loops import loop_over
 from builders.made_limits import TTFT, limit_record
 from loadgen.base.errors import UsageError
 from loadgen.study import compare_command
@@ -50,6 +51,15 @@ def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
     )
     assert effect.call is Decision.FASTER
     assert (effect.why, effect.units, effect.more_runs) == (limits.WITHIN, 1, None)
+
+
+@loop_over(
+    ("changes", "of"),
+    [({"axis": "concurrency"}, "users"), ({}, "requests/s"), ({"of_sessions": True}, "sessions/s")],
+)
+def test_a_ratio_is_of_what_the_loads_count(changes: dict[str, Any], of: str) -> None:
+    table = one(search("a", 10.0, 9.5, 10.5, **changes), search("b", 18.0, 17.1, 19.0, **changes))
+    assert f" the {of} of a at" in limits.describe_limit_ratio(table, table.rows[1])
 
 
 def test_the_answer_is_a_sentence_and_a_row() -> None:

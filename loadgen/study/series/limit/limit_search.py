@@ -92,8 +92,8 @@ class LimitSearch:
         if isinstance(step, str):
             self._end(step)
             return None
-        load = f"{limit_record.format_load(step.load)} {limit_record.name_unit(self.record)}"
-        asked = f"{load} for {format_duration(step.duration_s)}"
+        unit = limit_record.name_unit(self.record.axis, self.record.of_sessions)
+        asked = f"{limit_record.format_load(step.load)} {unit} for {format_duration(step.duration_s)}"
         again, left = f" ({step.why})" if step.why else "", ""
         if self.record.budget_s is not None:
             left_s = max(self.record.budget_s - math.fsum(run.took_s for run in self.record.runs), 0.0)
@@ -271,7 +271,7 @@ def check_budget(settings: SearchSettings) -> None:
     enough = f"{math.ceil(enough_s)}s" if enough_s < _LONG_S else f"{math.ceil(enough_s / 60)}m"
     raise UsageError(
         f"--budget {format_duration(settings.budget_s)} is too small for two runs: at "
-        f"{limit_record.format_load(settings.start)} {limit_record.UNITS[settings.axis]} one takes "
+        f"{limit_record.format_load(settings.start)} {limit_record.name_unit(settings.axis)} one takes "
         f"{format_duration(least_s)} ({why}): give "
         f"--budget {enough}, a lower percentile, or --min-duration"
     )
