@@ -98,6 +98,30 @@ def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[di
 
 
 @pytest.mark.alone
+def test_a_floor_of_half_the_speed_alone_has_a_limit(vllm: Engine, model: Path, tmp_path: Path) -> None:
+    load = f"--base-url {vllm.base_url} --model qwen3 --tokenizer {model} --input-len 32 --output-len 64"
+    words = f"{load} --num-warmups 4 --num-prompts 20 --max-concurrency 1 --percentile-metrics tps_user"
+    alone = loadgen(words.split(), tmp_path)
+    assert alone.code == 0, alone.err
+    (directory,) = (tmp_path / "runs").iterdir()
+    floor = read_json(directory / "result.json")["median_tps_user"] / 2
+    search = "--num-warmups 8 --over concurrency --within 20% --budget 75s --max-runs 8 --min-duration 4s"
+    words = f"{load} {search} --slo"
+    for attempt in range(_ATTEMPTS):
+        (tmp_path / str(attempt)).mkdir()
+        found = loadgen([*words.split(), f"tps_user p10 > {floor:.4g}"], tmp_path / str(attempt), "limit")
+        (path,) = (tmp_path / str(attempt) / "runs").glob("*-limit/limit.json")
+        record = LimitRecord.model_validate_json(path.read_text("utf-8"))
+        if record.limit is not None:
+            break
+    assert found.code == 0, found.err
+    assert record.limit is not None
+    speeds = {run.load: run.objectives[0].value for run in record.runs}
+    assert speeds[max(speeds)] < floor < speeds[min(speeds)]
+    assert min(speeds) <= (record.limit.value or 0) <= max(speeds)
+
+
+@pytest.mark.alone
 def test_a_sweep_restarts_where_flags_differ_and_vllm_reads_it(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
