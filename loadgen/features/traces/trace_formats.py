@@ -113,7 +113,11 @@ def _recognise_lines(lines: Lines) -> str:
         return "burstgpt"
     if set(_AZURE.names) <= names:
         return "azure-2024" if len(lines) > 1 and _has_zone(lines[1]) else "azure-2023"
-    raise lines.file.refusal(f"its columns are those of no trace: {_GIVE} {' | '.join(FORMATS)}")
+    raise lines.file.refusal(f"its columns are those of no trace: {_explain_formats()}")
+
+
+def _explain_formats() -> str:
+    return f"{_GIVE} {' | '.join(FORMATS)}; of a service's log `loadgen data learn` makes a trace"
 
 
 def _find_sessions(file: OpenedFile) -> str:
@@ -166,7 +170,7 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
         return "bailian"
     if not keys >= _HASHED:
         known = ", ".join(sorted(keys)[:8])
-        raise lines.refusal(0, f"its keys ({known}) are those of no trace: {_GIVE} {' | '.join(FORMATS)}")
+        raise lines.refusal(0, f"its keys ({known}) are those of no trace: {_explain_formats()}")
     if _is_mooncake(lines):
         return "mooncake"
     raise lines.file.refusal(

@@ -271,7 +271,11 @@ PIECE = SHEET + ROW * 4094  # and a row more: as many as are read at once
         ),
         ("mooncake", SHEET, "row 1: is not valid JSON"),
         ("", GOOD.replace("input_length", "isl"), "its keys .* are those of no trace: give --trace-format"),
-        ("", "a,b,c\n1,2,3\n", "its columns are those of no trace: give --trace-format"),
+        (
+            "",
+            "a,b,c\n1,2,3\n",
+            "its columns are those of no trace: give --trace-format .*`loadgen data learn`",
+        ),
         ("azure-2023", GOOD, "has no column 'TIMESTAMP', which azure-2023 has"),
         ("azure-2023", SHEET.splitlines()[0], "holds a header and no rows"),
         ("azure-2023", SHEET.replace("374", "x"), "row 2: ContextTokens 'x' is not a number of tokens"),
