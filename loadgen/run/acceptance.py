@@ -109,7 +109,7 @@ class Adapter(msgspec.Struct, frozen=True):
             return (self.adapt(made) if self.subject.engine.unproven else made), Records.from_records([])
         warmup = plan.make_warmup(made.profile, self.subject, made.seed, like=made)
         outcome = self.try_requests(
-            warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts)
+            warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts, reaps=False)
         )
         failures = outcome.records.failed
         if len(failures) == len(outcome.records):

@@ -31,7 +31,7 @@ from loadgen.run.stop_rules import StopRules, read_begin
 from loadgen.settings.run_settings import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture import Health
-from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, start_capture
+from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, reap_ended, start_capture
 from loadgen.transport.sending.job import (
     WHOLE,
     AtOnce,
@@ -108,6 +108,7 @@ class Watch(msgspec.Struct, frozen=True):
     tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
     totals: LiveTotals | None = None  # where the run's totals are published
     waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports them
+    reaps: bool = True  # False: the caller goes on while processes exit, and calls `reap_ended`
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -167,6 +168,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
                 ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
     finally:
         firing.kill()
+        if watch.reaps:
+            reap_ended()
     if watch.totals is not None:
         watch.totals.publish(progress.totals)
     spill = journal.path.parent if journal.path is not None else None

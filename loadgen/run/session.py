@@ -218,6 +218,7 @@ class Session(msgspec.Struct, frozen=True):
                 files.remove_empty(directory)
             raise
         finally:
+            reap_ended()
             journal.close()
             display.close()
 
@@ -251,7 +252,9 @@ class Session(msgspec.Struct, frozen=True):
                 tracing = control.trace_server(self.access, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
             title, totals = self._make_title(made), progress.open_live_totals(self.options.live_totals)
-            watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
+            watch = Watch(
+                display, title, during, journal, rules, self.interrupts, tokenizer, totals, reaps=False
+            )
             if observer is not None:
                 watch = replace(watch, waiting=observer.count_waiting)
             outcome = self.sender.send(made, options, watch)
@@ -269,7 +272,6 @@ class Session(msgspec.Struct, frozen=True):
         sampling = _list_sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
         steps: tuple[tuple[str, Step], ...] = (*sampling, *self._list_steps(made, outcome, display))
         facts = self._mask(followup.follow_up(facts, steps))
-        reap_ended()
         return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
     def _list_steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:

@@ -43,6 +43,13 @@ def server() -> Iterator[Target]:
         process.terminate()
 
 
+@pytest.fixture(autouse=True)
+def _reaped() -> Iterator[None]:
+    """No process is left behind."""
+    yield
+    capture_process.reap_ended()
+
+
 def job(server: Target, count: int, tokens: int = 4, concurrency: int = 4) -> Job:
     body = b'{"stream":true,"prompt":[1,2],"max_tokens":%d}' % tokens
     return job_of(server, count, concurrency, body=lambda _: body)

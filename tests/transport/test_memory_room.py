@@ -112,6 +112,7 @@ def test_the_largest_answers_are_cut_and_the_others_go_on(transport: str) -> Non
         job = replace(job, limits=replace(job.limits, open_bytes=16 * MIB))
         run = capture_process.start_capture(job, transport)
         captures = [capture for capture in run.captures() if capture is not None]
+    capture_process.reap_ended()
     assert run.died == ""
     kinds = [capture.failure and capture.failure.kind for capture in captures]
     assert kinds.count(FailureKind.MEMORY) == 4

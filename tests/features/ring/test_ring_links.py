@@ -30,6 +30,7 @@ def test_the_capturing_process_has_no_privilege_left() -> None:
                 with suppress(OSError):
                     seen.update(Path(f"/proc/{run.pid}/status").read_text().splitlines())
             segments += capture is not None and capture.segments
+    capture_process.reap_ended()
     assert run.died == ""
     assert segments == 20
     assert {line for line in seen if line.startswith(("CapEff", "CapPrm"))} == {
