@@ -21,6 +21,7 @@ from loadgen.features.traces.workload import (
     read_workload,
 )
 
+DAY_S = 86_400.0
 HUGE = b"1" + b"0" * 400
 VLLM = b"INFO 11-27 07:00:00 [logger.py:39] Received request a: prompt: 'Hello', params: SamplingParams("
 ROWS = ["--columns", "time=ts,input=in"]
@@ -85,6 +86,26 @@ def test_a_cell_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
     log.write_text(f'ts,p\n1,"a\n\nb, ""c"""\n2,"{"long " * 40_000}"\n')
     assert cli.main(["data", "learn", str(log), "-o", str(made), "--columns", "time=ts,prompt=p"]) == 0
     assert sorted(read_workload(Lines.open(str(made), "--trace")).input_lens) == [3, 50_000]
+
+
+@loop_over(
+    ("days", "begins_s"),
+    [
+        (["02-28", "03-01", "03-02"], [0.0, DAY_S, 2 * DAY_S]),
+        (["02-28", "02-29", "03-01"], [0.0, DAY_S, 2 * DAY_S]),
+        (["11-30", "02-28", "03-01"], [0.0, 90 * DAY_S, 91 * DAY_S]),
+        (["02-29", "12-31", "01-01"], [0.0, 306 * DAY_S, 307 * DAY_S]),
+    ],
+)
+def test_a_year_of_vllm_has_the_days_that_it_names(
+    days: list[str], begins_s: list[float], tmp_path: Path
+) -> None:
+    log, made = tmp_path / "a.log", tmp_path / "w.jsonl"
+    lines = (VLLM.replace(b"11-27", day.encode()).replace(b"request a", b"request %d" % i)
+             for i, day in enumerate(days))  # fmt: skip
+    log.write_bytes(b"".join(line + b"max_tokens=1), prompt_token_ids: [1], lora\n" for line in lines))
+    assert cli.main(["data", "learn", str(log), "-o", str(made)]) == 0
+    assert sorted(json.loads(row)["t"] for row in made.read_text().splitlines()[1:]) == begins_s
 
 
 def test_stop_strings_are_no_parameters(tmp_path: Path) -> None:

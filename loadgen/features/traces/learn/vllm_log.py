@@ -47,9 +47,11 @@ _DECODE_IDS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0, lt=2**
 _IDS = re.compile(r"(?:^|token_ids: )\[([\d, ]*)\]")
 _FINISHED = re.compile(r", finish_reason: (\w+)$")
 _LITERAL = re.compile(r"""'(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+\"""")
-# Days before each month of a leap year: the log's dates have no year.
-_MONTHS = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
-_YEAR_NS = 366 * 86_400 * SECOND_NS
+# Days before each month of a common year: the log's dates have no year, and a leap year's name 29 February.
+_MONTHS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
+_MARCH, _LEAP_DAY = 3, (2, 29)
+_DAY_NS = 86_400 * SECOND_NS
+_YEAR_NS = 365 * _DAY_NS
 _MOST_KEPT = 1 << 16  # calls of which something is kept for a later line
 T = TypeVar("T")
 
@@ -137,7 +139,7 @@ class _LineClock:
     """Reads the time of lines: that of the container's log before them, else vLLM's own, of whole seconds."""
 
     def __init__(self) -> None:
-        self._years_ns, self._last_ns = 0, 0
+        self._years_ns, self._last_ns, self._leap_ns = 0, 0, 0
 
     def read_ns(self, line: str) -> int | None:
         """Read a line's time in nanoseconds; None of a line that has none, as one of a text's own lines."""
@@ -152,8 +154,12 @@ class _LineClock:
         days = _MONTHS[month - 1] + day - 1
         at_ns = (((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND_NS + self._years_ns
         if at_ns < self._last_ns - _YEAR_NS // 2:
-            self._years_ns += _YEAR_NS
-            at_ns += _YEAR_NS
+            self._years_ns += _YEAR_NS + self._leap_ns
+            at_ns += _YEAR_NS + self._leap_ns
+            self._leap_ns = 0
+        if (month, day) == _LEAP_DAY:
+            self._leap_ns = _DAY_NS
+        at_ns += self._leap_ns if month >= _MARCH else 0
         self._last_ns = at_ns
         return at_ns
 
