@@ -21,11 +21,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
+from loadgen.base.text import clean_line
 from loadgen.plan.planned_requests import Waits, make_waits
 
 UNKNOWN_NS = -1  # an end, or a pause, that is not recorded
-MAIN = "main"
+MAIN, SUBAGENT = "main", "subagent"
+_MOST_LETTERS = 40  # of a role
 _NONE = -1
+
+
+def name_role(recorded: str | None) -> str:
+    """Name a sub-agent's role as a short line in lower case; `subagent` where none is recorded."""
+    return clean_line(recorded or SUBAGENT).lower()[:_MOST_LETTERS]
 
 
 class RecordedCalls:

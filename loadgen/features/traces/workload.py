@@ -21,13 +21,12 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.call_order import RecordedCalls
+from loadgen.features.traces.call_order import SUBAGENT, RecordedCalls
 from loadgen.features.traces.recorded_fields import NO_SAMPLING, RecordedFields
 from loadgen.features.traces.trace_rows import Length, SessionColumns, TraceRows
 
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone
-_BELOW = "subagent"
 _ENDLESS = "the log has no ends of its {:,} calls: a pause between two turns includes the first one's answer"
 _CANCELLED = "{:,} calls were cancelled by their clients"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
@@ -157,7 +156,7 @@ def _add_session(columns: SessionColumns, session: WorkloadSession, number: int)
     for agent, parent in enumerate(session.parents, 1):
         if parent >= agent:
             return f"agent {agent} is below agent {parent}, which comes after it: its agents go in a circle"
-        calls.add_agent(parent, _BELOW)
+        calls.add_agent(parent, SUBAGENT)
     for i, call in enumerate(session.calls):
         if call.keep > len(before):
             return f"call {i + 1} keeps {call.keep} blocks of {len(before)}: a call before it is missing"

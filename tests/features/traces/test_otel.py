@@ -145,7 +145,7 @@ def test_prompts_of_lengths_grow_along_a_lane(tmp_path: Path) -> None:
     ("spans", "waits", "roles"),
     [
         pytest.param(
-            [agent("main", 0, 9), call("a", 0, 1, "main"), agent("x", 1, 5, "main"), call("b", 1, 3, "x"),
+            [agent("main", 0, 9), call("a", 0, 1, "main"), agent("X", 1, 5, "main"), call("b", 1, 3, "X"),
              call("c", 2, 4, "main"), call("d", 5, 6, "main")],
             [[], [0], [0], [1, 2]], ["main", "x", "main", "main"], id="a sub-agent",
         ),

@@ -21,15 +21,14 @@ import numpy as np
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines
-from loadgen.base.text import clean_line, quote_value
-from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls
+from loadgen.base.text import quote_value
+from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls, name_role
 from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
 
 _DEFAULT_BLOCK = 64
 _AGENT = "subagent"
 _LOCAL, _GLOBAL = "local", "global"  # what equal hashes are equal in
-_MOST_LETTERS = 40  # of a role
 _DEEPEST = 64  # agents above one another
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
@@ -53,11 +52,6 @@ class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "o
     def is_sent(self) -> bool:
         """Whether it has tokens in prompt and answer."""
         return bool(self.prompt and self.answer)
-
-    @property
-    def role(self) -> str:
-        """The type of a sub-agent in lower case, as a short line; `subagent` where it is not recorded."""
-        return clean_line(self.subagent_type or _AGENT).lower()[:_MOST_LETTERS]
 
 
 class WekaSession(msgspec.Struct, gc=False):
@@ -186,7 +180,7 @@ def _list_calls(
     for i, entry in enumerate(requests):
         at_s = begin_s + entry.t
         if entry.requests is not None:
-            below = calls.add_agent(agent, entry.role)
+            below = calls.add_agent(agent, name_role(entry.subagent_type))
             yield from _list_calls(entry.requests, calls, relative, below, at_s if relative else begin_s)
         elif entry.type != _AGENT:
             next_s = begin_s + requests[i + 1].t if i + 1 < len(requests) else at_s

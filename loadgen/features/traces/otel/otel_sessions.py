@@ -18,8 +18,8 @@ from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.json_lines import Lines
-from loadgen.base.text import clean_line, format_count
-from loadgen.features.traces.call_order import RecordedCalls
+from loadgen.base.text import format_count
+from loadgen.features.traces.call_order import SUBAGENT, RecordedCalls, name_role
 from loadgen.features.traces.otel import chat_messages, span_names
 from loadgen.features.traces.otel.span_file import Span, SpanFile
 from loadgen.features.traces.otel.span_names import Operation
@@ -34,7 +34,6 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN
 
 _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
-_MOST_LETTERS = 40  # of a role
 _DEEPEST = 64  # agents above one another
 _FEATURES = {
     (tools, system): ("tools",) * tools + ("system",) * system
@@ -161,7 +160,7 @@ def _keep(span: Span, row: int, place: int) -> KeptSpan:
         span.failed,
         span.is_remote,
         sys.intern(span_names.read_text(attributes, span_names.CONVERSATION)),
-        sys.intern(clean_line(span_names.read_text(attributes, span_names.AGENT))[:_MOST_LETTERS]),
+        sys.intern(name_role(span_names.read_text(attributes, span_names.AGENT))),
     )
 
 
@@ -285,7 +284,7 @@ def _name_agents(spans: list[KeptSpan], calls: RecordedCalls) -> dict[tuple[str,
         for depth in range(1, len(path) + 1):
             inner = path[:depth]
             if inner not in agents:
-                role = owners.get(inner[-1]) or "subagent"
+                role = owners.get(inner[-1], SUBAGENT)
                 agents[inner] = 0 if depth == 1 else calls.add_agent(agents[inner[:-1]], role)
     return agents
 
