@@ -94,13 +94,15 @@ def count_kept(before: Int64, blocks: Int64) -> int:
 def read_workload(lines: Lines) -> TraceRows:
     """Read a workload as the rows of a trace, sorted by time; raises UsageError that names the row."""
     head = read_head(lines)
-    columns, fields = SessionColumns(), _FieldColumns()
+    columns, fields, i = SessionColumns(), _FieldColumns(), 0
     for i, session in enumerate(lines.decode_rows(WorkloadSession, 1), 1):
         if why := _add_session(columns, session, lines.number(i)):
             raise lines.refusal(i, why)
         fields.add(session)
     if not len(columns):
         raise lines.file.refusal("has no session below its head")
+    if i < head.sessions:
+        raise lines.file.refusal(f"has {i:,} of the {head.sessions:,} sessions of its head: copy it whole")
     notes = (
         *((_ENDLESS.format(head.without_end),) if head.without_end else ()),
         *((_CANCELLED.format(head.cancelled),) if head.cancelled else ()),

@@ -10,6 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen import cli
+from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
 from loadgen.features.traces.trace_times import check_epoch_ns
@@ -106,6 +107,15 @@ def test_a_year_of_vllm_has_the_days_that_it_names(
     log.write_bytes(b"".join(line + b"max_tokens=1), prompt_token_ids: [1], lora\n" for line in lines))
     assert cli.main(["data", "learn", str(log), "-o", str(made)]) == 0
     assert sorted(json.loads(row)["t"] for row in made.read_text().splitlines()[1:]) == begins_s
+
+
+def test_a_workload_that_was_cut_at_a_rows_end_is_refused(tmp_path: Path) -> None:
+    log, made = tmp_path / "a.csv", tmp_path / "w.jsonl"
+    log.write_text("ts,in\n1,5\n2,5\n3,5\n")
+    assert cli.main(["data", "learn", str(log), "-o", str(made), *ROWS]) == 0
+    made.write_bytes(b"".join(made.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match=r"has 2 of the 3 sessions of its head: copy it whole$"):
+        read_workload(Lines.open(str(made), "--trace"))
 
 
 def test_stop_strings_are_no_parameters(tmp_path: Path) -> None:
