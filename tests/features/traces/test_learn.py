@@ -374,6 +374,7 @@ WRONG = [
     ("a.log", b"\xff\xfe\n", [], "is UTF-16: convert it to UTF-8"),
     ("a.log.zst", b"\x28\xb5\x2f\xfd\x04", [], "is compressed (zstd): unpack it first"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=at,input=in"], "has no column 'at'"),
+    ("a.csv", b"ts;in\n1;2\n", ["--columns", "time=ts,input=inn"], "no column 'inn', did you mean 'in'?"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts"], "name the prompt's length"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "tims=ts"], "no such column, did you mean 'time'?"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts,time=in"], "time: is given twice"),

@@ -82,9 +82,10 @@ def test_a_strange_value_is_one_line(
     assert said.count("\n") == 1
 
 
-def test_a_cell_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
+@loop_over("mark", [",", ";", "\t"])
+def test_a_cell_may_go_over_lines_and_be_long(mark: str, tmp_path: Path) -> None:
     log, made = tmp_path / "a.csv", tmp_path / "w.jsonl"
-    log.write_text(f'ts,p\n1,"a\n\nb, ""c"""\n2,"{"long " * 40_000}"\n')
+    log.write_text(f'ts{mark}p\n1{mark}"a\n\nb{mark} ""c"""\n2{mark}"{"long " * 40_000}"\n')
     assert cli.main(["data", "learn", str(log), "-o", str(made), "--columns", "time=ts,prompt=p"]) == 0
     assert sorted(read_workload(Lines.open(str(made), "--trace")).input_lens) == [3, 50_000]
 

@@ -44,6 +44,7 @@ _FORM = "--columns {}: write column=NAME, as time=ts,input=prompt_tokens,output=
 _MOST_BODY = 1 << 40  # bytes
 _MOST_SHAPES = 1000  # sets of keys
 _BLANK = (None, "", "-")
+_SEPARATORS = ",;\t"
 CLOSED = 499  # nginx: the client closed the connection
 _AWAY = "DC"  # Envoy: downstream connection termination
 _PATHS = ("/completions", "/messages", "/responses", "/generate", "/invocations")
@@ -225,11 +226,15 @@ def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[in
             if line:
                 yield row, _flatten(_read_object(log, row, line))
         return
-    names = [name.strip() for name in next(csv.reader([first]))]
+    headers = {
+        mark: [name.strip() for name in next(csv.reader([first], delimiter=mark))] for mark in _SEPARATORS
+    }
+    mark = max(headers, key=lambda mark: len(set(columns.values()) & set(headers[mark])))
+    names = headers[mark]
     missing = next((name for name in columns.values() if name not in names), None)
     if missing is not None:
         raise log.refusal(f"has no column {missing!r}{suggest_name(missing, names)}", number)
-    for row, values in _read_csv(log, lines):
+    for row, values in _read_csv(log, lines, mark):
         if len(values) != len(names):
             raise log.refusal(f"has {len(values)} columns, and the header {len(names)}", row)
         yield row, dict(zip(names, values, strict=True))
@@ -245,7 +250,7 @@ def _read_object(log: LogFile, row: int, line: str) -> dict[str, Any]:
     raise log.refusal("is no JSON object: give one a line (jq -c '.[]' makes them of a list)", row)
 
 
-def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]], mark: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of its first line, cells) of each row of CSV; a quoted cell may go over several lines."""
     numbers: list[int] = []
 
@@ -254,7 +259,7 @@ def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[
             numbers.append(row)
             yield f"{line}\n"
 
-    rows = csv.reader(list_lines(), strict=True)
+    rows = csv.reader(list_lines(), delimiter=mark, strict=True)
     while True:
         numbers.clear()
         most = csv.field_size_limit(MOST_ROW_BYTES)
