@@ -39,6 +39,7 @@ _KINDS = (
     (b"RIFF", "webp"),
     (b"GIF8", "gif"),
 )
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif")
 
 
 class AlbumPage(msgspec.Struct, frozen=True):
@@ -179,13 +180,20 @@ def read_album(directory: str, images: int, as_url: bool) -> Album:
 
 
 def _read_page(path: Path, flag: str, as_url: bool) -> AlbumPage | None:
-    """Read an image file; None if it is none by its first bytes. Raises UsageError if it cannot be read."""
+    """Read an image file; None if it is none by its first bytes and its name.
+
+    Raises UsageError if it cannot be read, or its name alone is an image's.
+    """
     try:
         content = untrusted.read_file_bytes(path, _MOST_FILE_BYTES)
     except OSError as error:
         raise UsageError(f"{flag}: {path.name}: {error.strerror or error}") from None
     kind = next((kind for begin, kind in _KINDS if content.startswith(begin)), None)
     if kind is None or (kind == "webp" and content[8:12] != b"WEBP"):
+        if path.suffix.lower() in _SUFFIXES and not path.name.startswith("."):
+            raise UsageError(
+                f"{flag}: {path.name} is no PNG, JPEG, WebP or GIF by its first bytes: remove it"
+            )
         return None
     return AlbumPage.write(kind, content, _read_size(kind, content), None, as_url)
 

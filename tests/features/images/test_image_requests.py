@@ -151,12 +151,21 @@ def test_files_of_a_directory_are_sent_by_turns_as_they_are(tmp_path: Path) -> N
     noise = (PICTURES / "noise.png").read_bytes()
     (tmp_path / "b.png").write_bytes(noise)
     (tmp_path / "a.png").write_bytes(noise + b"a")
-    (tmp_path / "notes.txt").write_text("no image")
+    for name in ("notes.txt", "._a.png"):
+        (tmp_path / name).write_text("no image")
     of = made(image_size="", image_dir=str(tmp_path), image_format="jpeg")
     assert [files(of, i)[0] for i in range(3)] == [noise + b"a", noise, noise + b"a"]
     facts = of.facts.images
     assert facts is not None
     assert (facts.format, facts.sizes, facts.distinct) == ("as they are", ((24, 16, 40),), 2)
+
+
+@loop_over("name", ["b.png", "b.JPG", "b.webp"])
+def test_a_file_that_is_an_image_by_its_name_alone_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes((PICTURES / "noise.png").read_bytes())
+    (tmp_path / name).write_text("no image")
+    with pytest.raises(UsageError, match=f": {name} is no PNG, JPEG, WebP or GIF by its first bytes: remove"):
+        made(image_size="", image_dir=str(tmp_path), image_format="jpeg")
 
 
 def test_the_warm_up_has_images_too_and_other_ones() -> None:
