@@ -45,8 +45,8 @@ def describe_parser() -> argparse.ArgumentParser:
         description="Describe a trace, a data set or a planned workload: how arrivals vary over scales, "
         "lengths, what prefix caches of any size would reuse, sessions. AGAINST is the workload that FILE "
         "was made of: how far FILE is from it.",
-        epilog="The other flags are those of `loadgen bench`. A trace is read whole unless one of them "
-        "selects some of it.",
+        epilog="The other flags are those of `loadgen bench` for a workload, images aside. A trace is read "
+        "whole unless one of them selects some of it.",
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="a trace or a data set; without it, random prompts")

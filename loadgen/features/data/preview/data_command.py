@@ -41,7 +41,7 @@ def data_parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         description="Show what a file holds as a run would send it: kind, rows, lengths, shared prefixes, "
         "arrivals, what is left out, and one request. Nothing is sent. Without FILE: random prompts.",
-        epilog="The flags are those of `loadgen bench`. "
+        epilog="The flags are those of `loadgen bench` for a workload, images aside. "
         + " ".join(f"`loadgen data {name}`: {verb.summary}." for name, verb in words.items()),
     )
     add = parser.add_argument
