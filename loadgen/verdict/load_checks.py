@@ -207,10 +207,10 @@ def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence |
 
 @suspect(
     "prompt-lengths",
-    f"usage.prompt_tokens differs from the plan on average: ids by more than {percent(IDS_OFF[0])} and "
-    f"{IDS_OFF[1]} tokens (a server may add BOS), words by more than {percent(WORDS_OFF[0])} and "
-    f"{WORDS_OFF[1]} (the server's own count set their length), other text by more than "
-    f"{percent(TEXT_OFF[0])} and {TEXT_OFF[1]} (tokenization and a chat template change it a little)",
+    "the server's count of the prompts differs from the plan on average: ids by more than "
+    f"{percent(IDS_OFF[0])} and {IDS_OFF[1]} tokens (a server may add BOS), words by more than "
+    f"{percent(WORDS_OFF[0])} and {WORDS_OFF[1]} (the server's own count set their length), other text by "
+    f"more than {percent(TEXT_OFF[0])} and {TEXT_OFF[1]} (tokenization and chat templates change it)",
     "use --prompt-format ids, or pass the model's own --tokenizer; words: check that one server answers, "
     "with a context as long as the prompts",
 )

@@ -477,6 +477,7 @@ def test_a_doubt_says_when_it_holds_and_what_to_do(doubt: Rule[RunEvidence]) -> 
     assert doubt.condition
     assert doubt.remedy
     assert "|" not in doubt.condition + doubt.remedy
+    assert "usage.prompt_tokens" not in doubt.condition  # of two APIs alone
 
 
 BUSY: dict[str, Any] = {
