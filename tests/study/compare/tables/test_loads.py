@@ -21,6 +21,7 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ALONE, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report, loads
 from loadgen.study.compare.tables.loads import make_turn_table
+from loadgen.study.pages.document import compose_document
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
 
 
@@ -204,6 +205,17 @@ def test_rows_of_sessions_are_compared_turn_by_turn() -> None:
     assert table.body[1] == ("2", "40.0", "50.0 %", "40.0", "0.0 %")
     for shown in (comparison_report.render_text([compared]), comparison_report.render_markdown([compared])):
         assert "TTFT and cached share by turn" in shown
+
+
+@loop_over(
+    ("title", "style"),
+    [("TTFT and cached share by turn", ""), ("Ranking", ' class="words"')],
+)
+def test_a_pages_table_of_numbers_is_to_the_right(title: str, style: str) -> None:
+    html = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
+    both = [reported("warm", True), reported("cold", False)]
+    page = html.render_page(compose_document(both, compare_runs(both, ComparisonOptions())))
+    assert f'<summary>{title}</summary><div class="scroll" tabindex="0"><table{style}>' in page
 
 
 def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:
