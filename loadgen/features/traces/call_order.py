@@ -32,7 +32,7 @@ _NONE = -1
 
 def name_role(recorded: str | None) -> str:
     """Name a sub-agent's role as a short line in lower case; `subagent` where none is recorded."""
-    return clean_line(recorded or SUBAGENT).lower()[:_MOST_LETTERS]
+    return clean_line(recorded).lower()[:_MOST_LETTERS] if recorded else SUBAGENT
 
 
 class RecordedCalls:
