@@ -7,9 +7,19 @@ from typing import Any
 
 import msgspec
 
+from builders import recorded
 from builders.loops import loop_over
 from loadgen_servers import http_server
-from loadgen_servers.engine.messages import CHOICES, CYCLE, Dialect, ResponseOptions, ids_of, text_of
+from loadgen_servers.engine import anthropic_messages, openai_responses
+from loadgen_servers.engine.messages import (
+    CHOICES,
+    CYCLE,
+    Choice,
+    Dialect,
+    ResponseOptions,
+    ids_of,
+    text_of,
+)
 from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, reply_for
 
 RESPONSES = Path(__file__).parents[2] / "data" / "responses" / "vllm-0.32"
@@ -44,11 +54,17 @@ WHOLE = {
     "completions_text_nostream": (COMPLETIONS, 8, ResponseOptions(9, stream=False)),
     "chat_nostream": (CHAT, 8, ResponseOptions(13, stream=False)),
 }
+KINDS: dict[str, tuple[type[Dialect], Choice]] = {
+    **{path: (Dialect, choice) for path, choice in CHOICES.items()},
+    anthropic_messages.PATH: (anthropic_messages.MessagesDialect, anthropic_messages.CHOICE),
+    openai_responses.PATH: (openai_responses.ResponsesDialect, openai_responses.CHOICE),
+}
 OURS = {"id", "created", "model", "system_fingerprint", "text", "content"}
 
 
 def dialect(path: str, interval: int = 1) -> Dialect:
-    return Dialect(CHOICES[path], "m", 1, interval)
+    kind, choice = KINDS[path]
+    return kind(choice, "m", 1, interval)
 
 
 def shape(value: Any, key: str = "") -> Any:
@@ -81,9 +97,9 @@ def unchunk(data: bytes) -> bytes:
     return body
 
 
-def written(reply: Reply, tokens: int, reason: str = "length") -> bytes:
+def written(reply: Reply, tokens: int, reason: str = "length", cached: int | None = None) -> bytes:
     parts = [reply.token(n) for n in range(1, tokens)]
-    return b"".join([*parts, reply.last(tokens, reason)])
+    return b"".join([*parts, reply.last(tokens, reason, cached)])
 
 
 @loop_over("name", SAME_SHAPE)
@@ -105,7 +121,7 @@ def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
     )
 
 
-@loop_over("path", CHOICES)
+@loop_over("path", KINDS)
 @loop_over("interval", [1, 4, 7])
 @loop_over("tokens", [1, 2, 5, 40])
 def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int, tokens: int) -> None:
@@ -115,6 +131,26 @@ def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int,
         DetailedStream(dialect(path, interval), wanted),
     )
     assert written(plain, tokens) == written(formatted, tokens)
+
+
+@loop_over("path", [anthropic_messages.PATH, openai_responses.PATH])
+@loop_over(
+    ("cached", "reason", "known", "ended"),
+    [(None, "length", -1, "length"), (0, "stop", 0, "stop"), (480, "length", 480, "length")],
+)
+def test_the_client_reads_what_the_engine_writes(
+    path: str, cached: int | None, reason: str, known: int, ended: str
+) -> None:
+    api = path.rpartition("/")[2]
+
+    def stream(reason: str, cached: int | None) -> bytes:
+        reply = reply_for(dialect(path), ResponseOptions(501))
+        return http_server.STREAM_HEAD + written(reply, 40, reason, cached)
+
+    record = recorded.decode(api, [stream(reason, cached)], keep_text=True)
+    assert recorded.outcome(record) == (None, ended, 501, 40, True)
+    assert (record.cached_tokens, record.text) == (known, text_of(0, 40))
+    assert recorded.decode(api, [stream("abort", 0)]).failure
 
 
 def test_an_aborted_stream_ends_cleanly_and_says_so() -> None:

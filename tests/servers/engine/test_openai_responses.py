@@ -7,23 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import recorded
 from builders.loops import loop_over
-from loadgen_servers import http_server
-from loadgen_servers.engine.messages import ResponseOptions, text_of
-from loadgen_servers.engine.openai_responses import CHOICE, ResponsesDialect, write_chat
-from loadgen_servers.engine.reply import DetailedStream, PlainStream, reply_for
+from loadgen_servers.engine.messages import ResponseOptions
+from loadgen_servers.engine.openai_responses import PATH, write_chat
+from loadgen_servers.engine.reply import reply_for
 from loadgen_servers.engine.request import Refusal
-from servers.engine.test_messages import RESPONSES, unchunk, written
-
-
-def dialect(interval: int = 1) -> ResponsesDialect:
-    return ResponsesDialect(CHOICE, "m", 1, interval)
-
-
-def written_cached(prompt: int, tokens: int, cached: int | None, reason: str = "length") -> bytes:
-    reply = reply_for(dialect(), ResponseOptions(prompt))
-    return b"".join([*(reply.token(n) for n in range(1, tokens)), reply.last(tokens, reason, cached)])
+from servers.engine.test_messages import RESPONSES, dialect, unchunk, written
 
 
 def keys_of(body: bytes) -> dict[bytes, set[str]]:
@@ -38,33 +27,10 @@ def keys_of(body: bytes) -> dict[bytes, set[str]]:
 
 
 def test_its_events_and_their_members_are_among_the_recorded_ones() -> None:
-    own = keys_of(unchunk(written_cached(16, 8, 0)))
+    own = keys_of(unchunk(written(reply_for(dialect(PATH), ResponseOptions(16)), 8, cached=0)))
     theirs = keys_of((RESPONSES / "responses_stream.txt").read_bytes())
     assert {name: keys - theirs[name] for name, keys in own.items()} == {name: set() for name in own}
     assert len(own) == 4
-
-
-@loop_over("interval", [1, 4, 7])
-@loop_over("tokens", [1, 2, 5, 40])
-def test_prebuilt_messages_say_what_formatted_ones_say(interval: int, tokens: int) -> None:
-    wanted = ResponseOptions(3)
-    plain, formatted = PlainStream(dialect(interval), wanted), DetailedStream(dialect(interval), wanted)
-    assert written(plain, tokens) == written(formatted, tokens)
-
-
-@loop_over(
-    ("cached", "reason", "known", "ended"),
-    [(None, "length", -1, "length"), (0, "stop", 0, "stop"), (480, "length", 480, "length")],
-)
-def test_the_client_reads_what_the_engine_writes(
-    cached: int | None, reason: str, known: int, ended: str
-) -> None:
-    data = http_server.STREAM_HEAD + written_cached(501, 40, cached, reason)
-    record = recorded.decode("responses", [data], keep_text=True)
-    assert recorded.outcome(record) == (None, ended, 501, 40, True)
-    assert (record.cached_tokens, record.text) == (known, text_of(0, 40))
-    stopped = http_server.STREAM_HEAD + written_cached(501, 40, 0, "abort")
-    assert recorded.decode("responses", [stopped]).failure
 
 
 @loop_over(
