@@ -24,7 +24,7 @@ from loadgen.base.untrusted import NOT_JSON, open_unblocked
 
 MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 _MOST_UNPACKED_BYTES = 64 << 30
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
@@ -86,7 +86,7 @@ class OpenedFile:
             raise self.refusal("is not a regular file: give one")
         if not status.st_size:
             raise self.refusal("is empty: give a file with a request in each line")
-        self._is_packed = self.read(0, len(_GZIP)) == _GZIP
+        self._is_packed = self.read(0, len(GZIP)) == GZIP
         head = next(self.read_pieces(8), b"")
         if not head:
             raise self.refusal("is empty: give a file with a request in each line")

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import Lines, explain_json
+from loadgen.base.json_lines import GZIP, Lines, explain_json
 from loadgen.base.text import list_first, quote_value
 from loadgen.base.untrusted import NOT_JSON, read_file_head
 
@@ -321,7 +321,7 @@ def _read_head(path: str) -> bytes:
         head = read_file_head(expand_path(path), _MOST_HEAD_BYTES)
     except OSError:
         return b""
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(GZIP):
         head = _unpack_head(head)
     return head.lstrip(b"\xef\xbb\xbf \r\n")
 

@@ -27,6 +27,7 @@ from loadgen.plan.planned_requests import Waits, make_waits
 UNKNOWN_NS = -1  # an end, or a pause, that is not recorded
 MAIN, SUBAGENT = "main", "subagent"
 _MOST_LETTERS = 40  # of a role
+MOST_DEPTH = 64  # agents above one another
 _NONE = -1
 
 

@@ -22,14 +22,13 @@ from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
-from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls, name_role
+from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedCalls, name_role
 from loadgen.features.traces.trace_blocks import scope_hashes
 from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
 
 _DEFAULT_BLOCK = 64
 _AGENT = "subagent"
 _LOCAL, _GLOBAL = "local", "global"  # what equal hashes are equal in
-_DEEPEST = 64  # agents above one another
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
@@ -95,13 +94,13 @@ class _FileFacts(msgspec.Struct):
         self.ids.add(session.id)
         self.blocks.add(session.block_size)
         level = [(entry, 0.0) for entry in session.requests]
-        for _ in range(_DEEPEST):
+        for _ in range(MOST_DEPTH):
             self.whole = self.whole and all(entry.t.is_integer() for entry, _ in level)
             self.relative = self.relative or any(entry.t < begin_s for entry, begin_s in level)
             level = [(inner, entry.t) for entry, _ in level for inner in entry.requests or ()]
             if not level:
                 return
-        raise ValueError(f"its sub-agents are nested more than {_DEEPEST} deep")
+        raise ValueError(f"its sub-agents are nested more than {MOST_DEPTH} deep")
 
 
 class _Columns(SessionColumns):

@@ -15,15 +15,12 @@ from typing import BinaryIO, cast
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_lines import MOST_ROW_BYTES, NO_TEXT, Lines
+from loadgen.base.json_lines import GZIP, MOST_ROW_BYTES, NO_TEXT, Lines
 from loadgen.base.untrusted import open_unblocked
 from loadgen.features.traces.trace_files import open_rows
 
-_GZIP = b"\x1f\x8b"
 _BOM = "\ufeff"
 _MOST_HEAD_BYTES = 1 << 20
-
-
 CUT = "its last line, which the log ends within"
 
 
@@ -61,7 +58,7 @@ class LogFile:
         for magic, why in NO_TEXT.items():
             if head.startswith(magic):
                 raise self.refusal(why)
-        self._packed = head.startswith(_GZIP)
+        self._packed = head.startswith(GZIP)
 
     def refusal(self, why: str, row: int | None = None) -> UsageError:
         """Make the error that names the log and, if `row` is given, that line, counted from 1."""

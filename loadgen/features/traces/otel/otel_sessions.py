@@ -19,7 +19,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import format_count
-from loadgen.features.traces.call_order import SUBAGENT, RecordedCalls, name_role
+from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCalls, name_role
 from loadgen.features.traces.otel import chat_messages, span_names
 from loadgen.features.traces.otel.span_file import Span, SpanFile
 from loadgen.features.traces.otel.span_names import Operation
@@ -34,7 +34,6 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN
 
 _MOST_SPANS = 2_000_000  # 2 GiB of memory if all are calls of models
 _OFF_NS = 100 * MS_NS  # of two machines' clocks; an agent's calls are seconds long
-_DEEPEST = 64  # agents above one another
 _FEATURES = {
     (tools, system): ("tools",) * tools + ("system",) * system
     for tools in (False, True)
@@ -179,8 +178,8 @@ def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
         for child, parent in zip(chain[-2::-1], chain[:0:-1], strict=True):
             own = (parent.id,) if parent.operation is Operation.AGENT else ()
             child.above = parent.above + own
-            if len(child.above) > _DEEPEST:
-                raise file.refusal(child.row, child.id, f"is below more than {_DEEPEST} agents")
+            if len(child.above) > MOST_DEPTH:
+                raise file.refusal(child.row, child.id, f"is below more than {MOST_DEPTH} agents")
         placed.update(each.id for each in chain)
     for span in spans.values():
         if not span.counts:
