@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.engine
 _ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"
 _LAYERS = (16, 32)
 _LIMIT_S = 900.0
+_WITHIN = 1.2  # how near the limit a search ends
 _ATTEMPTS = 3  # a shared machine may take its CPUs away in mid-search: then there is rightly no verdict
 _PROFILE = """\
 input_len = 64
@@ -116,9 +118,16 @@ def test_a_floor_of_half_the_speed_alone_has_a_limit(vllm: Engine, model: Path, 
             break
     assert found.code == 0, found.err
     assert record.limit is not None
-    speeds = {run.load: run.objectives[0].value for run in record.runs}
-    assert speeds[max(speeds)] < floor < speeds[min(speeds)]
-    assert min(speeds) <= (record.limit.value or 0) <= max(speeds)
+    speeds = {run.load: run.objectives[0].value or 0.0 for run in record.runs if not run.disturbed}
+    met = [load for load, speed in speeds.items() if speed > floor * _WITHIN]
+    failed = [load for load, speed in speeds.items() if speed < floor / _WITHIN]
+    low, high = record.limit.low or 0.0, record.limit.high or math.inf
+    assert max(met, default=low) <= high
+    assert min(failed, default=high) >= low
+    # A speed goes as 1 / load, so a search that is as near as was asked has come as near to the floor.
+    assert speeds[max(speeds)] < floor * _WITHIN
+    assert floor < speeds[min(speeds)]
+    assert min(speeds) <= (record.limit.value or 0) <= max(speeds) * _WITHIN
 
 
 @pytest.mark.alone
