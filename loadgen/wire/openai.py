@@ -40,11 +40,8 @@ def _join_phrase(parts: Iterable[str]) -> str:
     return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
 
 
-# Names in a chat request that are written in several ways.
-ANSWER_LIMITS: Final[tuple[str, ...]] = (
-    "max_completion_tokens",
-    "max_tokens",
-)  # each is the length of the answer
+# Names in a chat request that are written in several ways; each limit is the length of the answer.
+ANSWER_LIMITS: Final[tuple[str, ...]] = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS: Final = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 SYSTEM_ROLES: Final = ("system", "developer")
 

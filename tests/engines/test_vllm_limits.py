@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 _ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"
 _LAYERS = (16, 32)
 _LIMIT_S = 900.0
-_WITHIN = 1.2  # how near the limit a search ends
+_WITHIN = 0.2  # how near the limit a search ends
 _ATTEMPTS = 3  # a shared machine may take its CPUs away in mid-search: then there is rightly no verdict
 _PROFILE = """\
 input_len = 64
@@ -33,7 +33,7 @@ num_warmups = 8
 temperature = 0.0
 """
 # The server answers four at a time, so that latency grows in proportion to the number of users beyond that.
-_CAMPAIGN = """\
+_CAMPAIGN = f"""\
 profiles = ["./short.toml"]
 repeats = 1
 seed = 7
@@ -41,7 +41,7 @@ seed = 7
 slo = "e2el p90 < 1s"
 over = "concurrency"
 start = 8
-within = 0.2
+within = {_WITHIN}
 budget_s = 75
 max_runs = 8
 min_duration_s = 4
@@ -107,8 +107,8 @@ def test_a_floor_of_half_the_speed_alone_has_a_limit(vllm: Engine, model: Path, 
     assert alone.code == 0, alone.err
     (directory,) = (tmp_path / "runs").iterdir()
     floor = read_json(directory / "result.json")["median_tps_user"] / 2
-    search = "--num-warmups 8 --over concurrency --within 20% --budget 75s --max-runs 8 --min-duration 4s"
-    words = f"{load} {search} --slo"
+    search = "--num-warmups 8 --over concurrency --budget 75s --max-runs 8 --min-duration 4s"
+    words = f"{load} {search} --within {_WITHIN:.0%} --slo"
     for attempt in range(_ATTEMPTS):
         (tmp_path / str(attempt)).mkdir()
         found = loadgen([*words.split(), f"tps_user p10 > {floor:.4g}"], tmp_path / str(attempt), "limit")
@@ -119,15 +119,16 @@ def test_a_floor_of_half_the_speed_alone_has_a_limit(vllm: Engine, model: Path, 
     assert found.code == 0, found.err
     assert record.limit is not None
     speeds = {run.load: run.objectives[0].value or 0.0 for run in record.runs if not run.disturbed}
-    met = [load for load, speed in speeds.items() if speed > floor * _WITHIN]
-    failed = [load for load, speed in speeds.items() if speed < floor / _WITHIN]
+    near = 1 + _WITHIN
+    met = [load for load, speed in speeds.items() if speed > floor * near]
+    failed = [load for load, speed in speeds.items() if speed < floor / near]
     low, high = record.limit.low or 0.0, record.limit.high or math.inf
     assert max(met, default=low) <= high
     assert min(failed, default=high) >= low
     # A speed goes as 1 / load, so a search that is as near as was asked has come as near to the floor.
-    assert speeds[max(speeds)] < floor * _WITHIN
+    assert speeds[max(speeds)] < floor * near
     assert floor < speeds[min(speeds)]
-    assert min(speeds) <= (record.limit.value or 0) <= max(speeds) * _WITHIN
+    assert min(speeds) <= (record.limit.value or 0) <= max(speeds) * near
 
 
 @pytest.mark.alone

@@ -34,8 +34,8 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
     """Collect a command's headers and secrets; raises UsageError for an invalid key, never shown.
 
     A header of --header is never replaced by the API's own, nor by the key, which is not read if one is an
-    Authorization. `own`:
-    the server is started here, and gets a key only if a flag names one. `more` are tables with secrets.
+    Authorization. `own`: the server is started here, and gets a key only if a flag names one. `more` are
+    tables with secrets.
     """
     check_key_flags(options)
     typed = {name.lower() for name in options.headers}

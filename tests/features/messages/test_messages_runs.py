@@ -30,15 +30,14 @@ def run(api: str, place: Path, *more: str) -> tuple[dict[str, Any], Records]:
     return json.loads((place / RESULT).read_text("utf-8")), Records.load(place / ARRIVALS)
 
 
-@loop_over(
-    "more",
-    [
-        ("--num-prompts", "6"),
-        ("--num-prompts", "6", "--disable-stream"),
-        ("--num-prompts", "6", "--transport", "httpx"),
-        ("--turns", "2", "--num-sessions", "3", "--assistant", "live", "--random-prefix-len", "32"),
-    ],
-)
+FORMS = [
+    ("--num-prompts", "6"),
+    ("--num-prompts", "6", "--disable-stream"),
+    ("--turns", "2", "--num-sessions", "3", "--assistant", "live", "--random-prefix-len", "32"),
+]
+
+
+@loop_over("more", [*FORMS, ("--num-prompts", "6", "--transport", "httpx")])
 def test_a_run_is_that_of_chat(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,14 +45,7 @@ def test_a_run_is_that_of_chat(
     check_run_is_that_of_chat("anthropic-messages", tmp_path, *more)
 
 
-@loop_over(
-    "more",
-    [
-        ("--num-prompts", "6"),
-        ("--num-prompts", "6", "--disable-stream"),
-        ("--turns", "2", "--num-sessions", "3", "--assistant", "live", "--random-prefix-len", "32"),
-    ],
-)
+@loop_over("more", FORMS)
 def test_a_run_over_responses_is_that_of_chat(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
