@@ -39,8 +39,8 @@ def test_each_worker_gets_its_weight_of_the_requests(engines: list[tuple[Embedde
     with Router(urls, weights=[3, 1]) as router, httpx.Client() as client:
         answers = {_post(router.base_url, client).content for _ in range(8)}
         counts = httpx.get(router.metrics_url).text
-    assert answers == {_post(urls[0], client).content}  # byte for byte
-    assert [_finished(url) for url in urls] == [7, 2]  # one of them not through the router
+        assert answers == {_post(url, client).content for url in urls}  # byte for byte
+    assert [_finished(url) for url in urls] == [7, 3]  # one each not through the router
     assert f'smg_worker_cb_outcomes_total{{worker="{urls[0]}",outcome="success"}} 6' in counts
     assert re.search(r'^smg_router_requests_total{.*endpoint="completions"} 8$', counts, re.M)
 
