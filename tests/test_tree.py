@@ -47,6 +47,7 @@ INSIDE = {
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
         "targets", "telemetry", "texts", "roofline", "selftest", "peers", "display", "saturation", "sglang",
         "export", "quality", "speculation", "messages", "responses", "images",
+        "attribution",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

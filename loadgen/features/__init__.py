@@ -93,6 +93,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "sections": "image_lines",
         "settings": "image_settings",
     },
+    "attribution": {},
     "export": {"rows": "request_rows"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},
     "saturation": {"saturation": "saturation_rule"},

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base import files
+from loadgen.base.arrays import Bool
 from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.structs import replace
@@ -64,21 +66,27 @@ class Result:
         return find_sessions(self.records, turns, self.waits) if turns else None
 
     @cached_property
-    def counted(self) -> Records:
-        """The records that figures are computed from.
+    def counts(self) -> Bool:
+        """Marks the records that figures are computed from, bool[requests].
 
         In a closed loop of sessions, those that ended before the first slot had no session left to begin:
         what follows is under less and less load. All, where the run was cut short, or nothing succeeded
         before that.
         """
         facts, records, rows = self.facts, self.records, self.sessions
+        every = np.ones(len(records), np.bool_)
         if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
-            return records
+            return every
         until_ns = find_dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
         if until_ns is None:
-            return records
-        within = records.end_ns <= until_ns
-        return records.select_rows(within) if (within & records.ok).any() else records
+            return every
+        within: Bool = records.end_ns <= until_ns
+        return within if (within & records.ok).any() else every
+
+    @cached_property
+    def counted(self) -> Records:
+        """The records that figures are computed from: those that `counts` marks."""
+        return self.records.select_rows(self.counts)
 
     @cached_property
     def ask(self) -> MetricOptions:

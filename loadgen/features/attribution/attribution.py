@@ -1,0 +1,122 @@
+"""Attribution: each TTFT, and each gap beyond P99, divided into parts that sum to it exactly."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Bool, Int64, sum_exactly
+from loadgen.base.clock import MS_NS
+from loadgen.facts.run_facts import Facts
+from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps
+from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
+from loadgen.features.attribution.ttft_parts import divide_waits
+from loadgen.figures.distribution import compute_percentiles
+from loadgen.records.record import UNKNOWN, Records
+from loadgen.report.run_directory import Result
+
+_LEAST_EXCESS_NS, _LEAST_SHARE = MS_NS, 0.2  # of the typical: below either a tail has nothing to explain
+
+
+class PartRows(msgspec.Struct, frozen=True):
+    """Waits divided into parts, a row each: int64 nanoseconds, none negative."""
+
+    request: Int64  # row of the records
+    message: Int64  # place in the request of the message that ended the wait: 0 for TTFT
+    whole_ns: Int64  # for TTFT the whole wait, from when the request was due
+    excess_ns: Int64  # beyond the typical, at least 0
+    parts: Int64  # int64[len(PARTS), rows]: they sum to whole_ns
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    def sum_parts(self) -> dict[str, int]:
+        """Sum each part over the rows, exactly."""
+        return {part.key: sum_exactly(row) for part, row in zip(PARTS, self.parts, strict=True)}
+
+    def share(self, key: str) -> float:
+        """Compute the share of a part in the sum of the waits, 0 to 1; 0 without rows."""
+        whole_ns = sum_exactly(self.whole_ns)
+        return sum_exactly(self.parts[ROWS[key]]) / whole_ns if whole_ns else 0.0
+
+    def select(self, mask: Bool) -> PartRows:
+        """Select rows by a mask, bool[rows]."""
+        return PartRows(
+            self.request[mask],
+            self.message[mask],
+            self.whole_ns[mask],
+            self.excess_ns[mask],
+            self.parts[:, mask],
+        )
+
+    @property
+    def after_sent_ns(self) -> Int64:
+        """The waits without what came before the request was sent, int64[rows]: TTFT as figures define it."""
+        before_ns: Int64 = self.parts[[ROWS[key] for key in BEFORE_SENT]].sum(axis=0)
+        return self.whole_ns - before_ns
+
+
+class Attribution(msgspec.Struct, frozen=True):
+    """Where the TTFT of each request that counts, and each gap beyond P99 of theirs, comes from."""
+
+    ttft: PartRows
+    gaps: PartRows
+    threshold_ns: float  # P99 of the gaps, as the report's P99 ITL; NaN without gaps
+    typical_ns: float  # their median; NaN without gaps
+    evidence: tuple[str, ...]  # what there was to divide by, by key
+    nothing_to_explain: bool  # the tails of both are hardly longer than what is typical
+
+    def tail_ttft(self) -> PartRows:
+        """Select the requests whose TTFT is beyond P99 of all; all of them where that is none."""
+        if not len(self.ttft):
+            return self.ttft
+        ttft_ns = self.ttft.after_sent_ns
+        (threshold_ns,) = compute_percentiles(ttft_ns.copy(), (TAIL,))
+        beyond = ttft_ns > threshold_ns
+        return self.ttft.select(beyond if beyond.any() else ttft_ns >= threshold_ns)
+
+
+def attribute(facts: Facts, records: Records) -> Attribution:
+    """Divide the TTFT of each request that counts, and each gap beyond P99 of theirs, into parts.
+
+    Rows are of the requests, and thresholds those of the figures, that the report's TTFT and ITL are made of.
+    """
+    counts = Result(facts, records).counts & records.ok
+    if not facts.ask().times_tokens:
+        counts = np.zeros(len(records), np.bool_)
+    ttft, gaps = _divide_waits(records, counts), find_tail_gaps(records, counts)
+    tail = PartRows(
+        gaps.request,
+        gaps.message,
+        gaps.whole_ns,
+        (gaps.whole_ns - round(gaps.typical_ns)).clip(0) if len(gaps.request) else gaps.whole_ns,
+        divide_gaps(gaps),
+    )
+    found = Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, (), False)
+    return replace(found, nothing_to_explain=not (_has_tail(found.tail_ttft()) or _has_tail(tail)))
+
+
+def _divide_waits(records: Records, counts: Bool) -> PartRows:
+    """Divide the whole wait of each request that counts and has a token."""
+    first_ns = np.full(len(records), UNKNOWN, np.int64)
+    for block in records.blocks():
+        some = np.diff(block.start) > 0
+        first_ns[block.first : block.last][some] = block.arrival_ns[block.start[:-1][some]]
+    rows = np.flatnonzero(counts & (np.diff(records.start) > 0))
+    parts = divide_waits(records, rows, first_ns[rows])
+    waits = PartRows(rows, np.zeros_like(rows), parts.sum(axis=0), np.zeros_like(rows), parts)
+    if not len(rows):
+        return waits
+    ttft_ns = waits.after_sent_ns
+    (typical_ns,) = compute_percentiles(ttft_ns.copy(), (50,))
+    return replace(waits, excess_ns=(ttft_ns - round(typical_ns)).clip(0))
+
+
+def _has_tail(tail: PartRows) -> bool:
+    """Whether the mean excess of a tail is one to explain: 1 ms, and a fifth of what is typical."""
+    if not len(tail):
+        return False
+    excess_ns = sum_exactly(tail.excess_ns) / len(tail)
+    typical_ns = sum_exactly(tail.after_sent_ns) / len(tail) - excess_ns
+    return excess_ns >= max(_LEAST_EXCESS_NS, _LEAST_SHARE * typical_ns)

@@ -1,0 +1,132 @@
+"""Parts: what a request's wait and a gap between its tokens are divided into, each part declared once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Group = Literal["client", "network", "server", "engine", "unknown"]
+
+
+class WaitPart(msgspec.Struct, frozen=True):
+    """A part of a wait: whose it is, and what a user can do about it; "" where nothing can be advised."""
+
+    key: str
+    label: str
+    group: Group
+    about: str
+    remedy: str = ""
+
+
+# The whole wait of a request, intended → first token's arrival, is sent_late + handshake + TTFT; TTFT, sent →
+# first token's arrival, and a gap are the sums of the other parts. `read_lag` is in no sum but that of a gap
+# whose reads had no kernel timestamp.
+PARTS: tuple[WaitPart, ...] = (
+    WaitPart(
+        "sent_late",
+        "sent late",
+        "client",
+        "from when the request was due until it was sent, without opening its connection",
+        "use a faster or less busy machine for the client, or --workers",
+    ),
+    WaitPart(
+        "read_lag",
+        "read late",
+        "client",
+        "what the client's own late reads can explain of gaps that have no kernel timestamp",
+        "use --transport wire or ring, whose arrivals the kernel timestamps",
+    ),
+    WaitPart(
+        "handshake",
+        "handshake",
+        "network",
+        "opening the connection (TCP, TLS) after the request was due",
+        "keep connections open, or measure nearer to the server",
+    ),
+    WaitPart(
+        "request_resent",
+        "request resent",
+        "network",
+        "until the segment of the request that got through was sent: earlier ones were lost",
+        "find what loses segments on the way to the server",
+    ),
+    WaitPart(
+        "round_trip",
+        "round trip",
+        "network",
+        "the connection's least round trip: once for each request",
+        "measure nearer to the server",
+    ),
+    WaitPart(
+        "retransmission",
+        "retransmission",
+        "network",
+        "a segment of the answer was lost and sent again",
+        "find what loses segments on the way from the server",
+    ),
+    WaitPart(
+        "reordering",
+        "reordering",
+        "network",
+        "a segment of the answer came after later ones, which waited for it",
+    ),
+    WaitPart(
+        "path_delay",
+        "path delay",
+        "network",
+        "transit beyond the quickest that the connection has shown: queues on the way",
+    ),
+    WaitPart(
+        "http",
+        "HTTP, tokenizing",
+        "server",
+        "in the server before the engine's queue and after its first token: HTTP, tokenizing, routing",
+        "add API server processes or tokenizer workers",
+    ),
+    WaitPart(
+        "queue",
+        "queue",
+        "server",
+        "in the engine's queue, until it was scheduled",
+        "lower the load, or raise what runs at once (--max-num-seqs, --max-running-requests)",
+    ),
+    WaitPart(
+        "prefill",
+        "prefill",
+        "engine",
+        "from when it was scheduled up to its first token",
+        "cache prefixes, or shorten prompts",
+    ),
+    WaitPart(
+        "decode_step",
+        "decode step",
+        "engine",
+        "the typical step at that time, of all streams",
+    ),
+    WaitPart(
+        "slow_step",
+        "slow step",
+        "engine",
+        "beyond the typical step, of all streams at once, with no one's prefill in it",
+        "look at the server's CPU, clocks and log at that time",
+    ),
+    WaitPart(
+        "preemption",
+        "preemption",
+        "engine",
+        "the engine took the request's memory for others, and computed it again",
+        "give the KV cache more memory (--gpu-memory-utilization), or lower the load",
+    ),
+    WaitPart(
+        "others_prefill",
+        "others' prefill",
+        "engine",
+        "beyond the typical step, of all streams at once, while another request's prompt was computed",
+        "limit a step's prompt tokens (--max-num-batched-tokens, --long-prefill-token-threshold, "
+        "--chunked-prefill-size)",
+    ),
+    WaitPart("unknown", "unknown", "unknown", "what nothing that was measured explains"),
+)  # fmt: skip
+ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
+BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
