@@ -24,15 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]  # of any width
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 _BLOCK = 1 << 20  # values of a block, bytes of a read
 SPILLED = 2_000_000  # messages of a run from which on its columns lie in files
-_BYTES = 8
-_Column = Int64 | IO[bytes]  # held, or in a file without a name
+_Column = NDArray[Any] | IO[bytes]  # held, or in a file without a name
 _MAPPED = 16 << 20  # bytes from which a column is left in its file
 _ALIGNED = 64
-_WHOLE = re.compile(r"<i8|\|b1|\|u1|<U[1-9]\d*")
+_WIDTHS = (1, 2, 4, 8)  # bytes of a count
+_WHOLE = re.compile(r"<i[48]|\|[biu]1|<U[1-9]\d*")
 WITH_FLOATS = re.compile(rf"<f8|{_WHOLE.pattern}")
 _LOCAL_BYTES, _LENGTHS = 30, 26  # of a member's own header; where it has those of its name and extra field
 # What zipfile raises of bytes that are not an archive's, or not those that were written.
@@ -63,21 +64,25 @@ def release_pages(column: NDArray[Any]) -> None:
 
 
 def join_messages(
-    parts: Iterable[tuple[Int64, Int64, Int64]], place: Int64, count: int, spill: Path | None
-) -> tuple[Int64, Int64]:
-    """Join the per-message columns of several parts of a run, arrivals (ns) and tokens: int64[count] each.
+    parts: Iterable[tuple[Int64, Mapping[str, NDArray[Any]]]],
+    kinds: Mapping[str, type[np.generic]],
+    place: Int64,
+    count: int,
+    spill: Path | None,
+) -> dict[str, NDArray[Any]]:
+    """Join the per-message columns of several parts of a run, by name: kinds[name][count] each.
 
-    A part is (start, arrivals, tokens), where `start` is int64[its requests + 1]. `place` is int64[requests
-    of all parts], the index of each request's first message in the joined columns. With `spill` these lie in
-    files of that directory; raises OSError where the disk is full.
+    A part is `start`, int64[its requests + 1], and its columns; one that is empty becomes zeros. `place` is
+    int64[requests of all parts], the index of each request's first message in the joined columns. With
+    `spill` these lie in files of that directory; raises OSError where the disk is full.
     """
     with ExitStack() as files:
-        columns: list[_Column] = [
-            np.empty(count, np.int64) if spill is None else files.enter_context(TemporaryFile(dir=spill))
-            for _ in range(2)
-        ]
+        columns: dict[str, _Column] = {
+            name: np.zeros(count, kind) if spill is None else files.enter_context(TemporaryFile(dir=spill))
+            for name, kind in kinds.items()
+        }
         row = 0
-        for start, *parted in parts:
+        for start, parted in parts:
             at = place[row : row + len(start) - 1]
             row += len(at)
             # Requests that follow one another here and there go at once.
@@ -85,28 +90,64 @@ def join_messages(
             runs = [0, *apart.tolist(), len(at)] if len(at) else []
             for first, last in pairwise(runs):
                 begin, end = int(start[first]), int(start[last])
-                for column, values in zip(columns, parted, strict=True):
-                    _put_values(column, int(at[first]), values[begin:end])
-        arrival_ns, tokens = (_take_column(column, count) for column in columns)
-        return arrival_ns, tokens
+                for name, column in columns.items():
+                    _put_values(column, int(at[first]), parted[name][begin:end])
+        return {name: _take_column(column, count, kinds[name]) for name, column in columns.items()}
 
 
-def _put_values(column: _Column, at: int, values: Int64) -> None:
+def _put_values(column: _Column, at: int, values: NDArray[Any]) -> None:
     """Write values into a column from index `at` on; into a file by pwrite, so that a full disk raises."""
     if isinstance(column, np.ndarray):
         column[at : at + len(values)] = values
         return
     data, done = memoryview(values.tobytes()), 0
     while done < len(data):
-        done += os.pwrite(column.fileno(), data[done:], at * _BYTES + done)
+        done += os.pwrite(column.fileno(), data[done:], at * values.itemsize + done)
 
 
-def _take_column(column: _Column, count: int) -> Int64:
+def _take_column(column: _Column, count: int, kind: type[np.generic]) -> NDArray[Any]:
     """Return the finished column: the array, or the file mapped read-only, freed with its last reference."""
     if isinstance(column, np.ndarray):
         return column
-    mapping = mmap.mmap(column.fileno(), count * _BYTES, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapping, np.int64, count)
+    size = count * np.dtype(kind).itemsize
+    os.ftruncate(column.fileno(), size)  # where its last values are none of a part's
+    mapping = mmap.mmap(column.fileno(), size, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapping, kind, count)
+
+
+def check_row(name: str, column: NDArray[Any], kind: type[np.generic] = np.int64) -> int:
+    """Return the length of a column; raises ValueError unless it is one row of this type."""
+    if column.dtype != kind or column.ndim != 1:
+        wanted = np.dtype(kind).name
+        raise ValueError(f"column {name} is {column.ndim}-dimensional {column.dtype}, not a row of {wanted}")
+    return len(column)
+
+
+def check_start(start: Int64, requests: int, messages: int) -> None:
+    """Raise ValueError unless `start` is int64[requests + 1] and ascends from 0 to `messages`."""
+    if check_row("start", start) != requests + 1:
+        raise ValueError(f"column start has {len(start)} values for {requests} requests")
+    inside = ((start >= 0) & (start <= messages)).all()
+    if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
+        raise ValueError(f"column start does not share {messages} messages out among the requests")
+
+
+def narrow_counts(counts: NDArray[Any]) -> bytes:
+    """Write counts as unsigned little-endian integers of the least width that holds them."""
+    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))).newbyteorder("<")).tobytes()
+
+
+def widen_counts(data: bytes, count: int, kind: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
+    """Read what `narrow_counts` wrote, kind[count]; raises ValueError for what is not that."""
+    if not count:
+        return np.zeros(0, kind)
+    width, over = divmod(len(data), count)
+    if over or width not in _WIDTHS:
+        raise ValueError("a frame is damaged: its tokens are not those of its arrivals")
+    counts = np.frombuffer(data, f"<u{width}")
+    if int(counts.max()) > np.iinfo(kind).max:
+        raise ValueError("a frame is damaged: it holds counts that no run has")
+    return counts.astype(kind)
 
 
 def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:

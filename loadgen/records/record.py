@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,13 +18,19 @@ from loadgen.base.arrays import (
     SPILLED,
     Bool,
     Int64,
+    Ints,
+    check_row,
+    check_start,
     join_messages,
+    narrow_counts,
     read_columns,
     release_pages,
     split_blocks,
+    widen_counts,
     write_columns,
 )
 from loadgen.base.files import write_whole
+from loadgen.records.words import SHARED_WORDS, Words, decode_text, encode_text, read_words
 from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
 
 UNKNOWN = -1
@@ -33,8 +38,10 @@ MOST_COUNT = 2**31 - 1  # of tokens, reads, requests: so that no sum of a column
 LONGEST_NS = 2**61  # 73 years, either way: neither a difference of two times nor of two differences wraps
 BLOCK = 1 << 20  # messages that are worked on at once
 _NONE = np.zeros(0, np.int64)
+_NO_DELAYS, _NO_CAUSES = np.zeros(0, np.int32), np.zeros(0, np.int8)
+# What delayed a message, as `delay_cause` has it.
+NO_CAUSE, PATH, REORDERING, RETRANSMISSION = range(4)
 _ROWS = 1 << 14  # requests that are checked together
-_WIDTHS = (1, 2, 4, 8)  # bytes of a token count in a frame
 _FIRST_FRAMES = 23  # columns of the first journals
 
 
@@ -42,7 +49,8 @@ class Record(msgspec.Struct):
     """One decoded request; times are CLOCK_MONOTONIC nanoseconds, counts -1 where unknown.
 
     `arrival_ns` and `tokens` are int64[messages]: the messages that carried tokens, in order,
-    and how many each carried. A failed request keeps what arrived before it failed.
+    and how many each carried. `delay_us` (int32) and `delay_cause` (int8) are as long, or empty where nothing
+    is known of the path. A failed request keeps what arrived before it failed.
     """
 
     index: int  # its place in the plan
@@ -55,6 +63,8 @@ class Record(msgspec.Struct):
     first_byte_ns: int = 0  # of the response
     arrival_ns: Int64 = msgspec.field(default_factory=lambda: _NONE)
     tokens: Int64 = msgspec.field(default_factory=lambda: _NONE)
+    delay_us: Ints = msgspec.field(default_factory=lambda: _NO_DELAYS)
+    delay_cause: Ints = msgspec.field(default_factory=lambda: _NO_CAUSES)
     planned_input: int = UNKNOWN  # the plan's prompt tokens
     planned_output: int = UNKNOWN  # the answer's length that was requested
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
@@ -78,6 +88,9 @@ class Record(msgspec.Struct):
     server_drafts: int = UNKNOWN  # the server's own: steps that verified draft tokens (vLLM's `metrics`)
     server_accepted_tokens: int = UNKNOWN  # and draft tokens accepted (of llama.cpp's `timings` too)
     image_tokens: int = UNKNOWN  # of the prompt's, those of its images: usage's details
+    rtt_ns: int = UNKNOWN  # the connection's least round trip, by the kernel
+    request_delay_ns: int = UNKNOWN  # until the segment of the request that got through was sent
+    server_first_token_ns: int = UNKNOWN  # the server's own: its arrival there → first token
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read
@@ -152,6 +165,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     server_drafts: _MaybeCount
     server_accepted_tokens: _MaybeCount
     image_tokens: _MaybeCount
+    rtt_ns: _MaybeTime
+    request_delay_ns: _MaybeTime
+    server_first_token_ns: _MaybeTime
 
     def __len__(self) -> int:
         return len(self.index)
@@ -181,12 +197,30 @@ LATER = (
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
     "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
     "word_gaps", "inner_gaps", "server_drafts", "server_accepted_tokens", "image_tokens",
+    "rtt_ns", "request_delay_ns", "server_first_token_ns",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
+
+
+class MessageColumn(NamedTuple):
+    """A column with a value for each message of a run; an optional one has all or none."""
+
+    name: str
+    kind: type[np.signedinteger[Any]]
+    bounds: tuple[int, int]
+    optional: bool = False
+
+
+MESSAGE_COLUMNS = (
+    MessageColumn("arrival_ns", np.int64, BOUNDS["end_ns"]),
+    MessageColumn("tokens", np.int64, BOUNDS["reads"]),
+    MessageColumn("delay_us", np.int32, (0, MOST_COUNT), optional=True),  # beyond the connection's quickest
+    MessageColumn("delay_cause", np.int8, (NO_CAUSE, RETRANSMISSION), optional=True),
+)
+_OPTIONAL = tuple(column.name for column in MESSAGE_COLUMNS if column.optional)
 _WORDS = ("failure_kind", "failure_detail", "finish_reason")
-_SHARED_WORDS = ("words", "word_start")  # files without them are older
-_STORED = (*BOUNDS, "start", "arrival_ns", "tokens", *_WORDS, *_SHARED_WORDS)
+_STORED = (*BOUNDS, "start", *(column.name for column in MESSAGE_COLUMNS), *_WORDS, *SHARED_WORDS)
 
 
 class MessageBlock(msgspec.Struct, frozen=True):
@@ -197,17 +231,29 @@ class MessageBlock(msgspec.Struct, frozen=True):
     start: Int64  # of the block's own arrays, int64[last - first + 1]
     arrival_ns: Int64
     tokens: Int64
+    delay_us: Ints
+    delay_cause: Ints
+
+    @property
+    def message_columns(self) -> dict[str, NDArray[Any]]:
+        """Each column of MESSAGE_COLUMNS by its name; an optional one that the run lacks is empty."""
+        return {column.name: getattr(self, column.name) for column in MESSAGE_COLUMNS}
 
 
 class Records(Columns, frozen=True, kw_only=True, dict=True):
     """Every request of a run, sorted by plan index, as columns: each scalar of Record is int64[requests].
 
     The messages of request i are `arrival_ns[start[i]:start[i + 1]]` and `tokens[...]`, int64[all messages].
+    `delay_us[...]`, int32, is how much longer its last byte was on the way than the connection's quickest, 0
+    below the 1 ms grain of TCP's timestamps, and `delay_cause[...]`, int8, what held it up: NO_CAUSE, PATH,
+    REORDERING or RETRANSMISSION. Both are empty where no request of the run has them.
     """
 
     start: Int64
     arrival_ns: Int64
     tokens: Int64
+    delay_us: Ints = msgspec.field(default_factory=lambda: _NO_DELAYS)
+    delay_cause: Ints = msgspec.field(default_factory=lambda: _NO_CAUSES)
     failures: list[Failure | None]
     finish_reasons: list[str]
     texts: list[str | None]
@@ -218,6 +264,11 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         marks = np.fromiter((f is None for f in self.failures), np.bool_, len(self))
         marks.flags.writeable = False  # a report asks for them dozens of times
         return marks
+
+    @property
+    def message_columns(self) -> dict[str, NDArray[Any]]:
+        """Each column of MESSAGE_COLUMNS by its name; an optional one that the run lacks is empty."""
+        return {column.name: getattr(self, column.name) for column in MESSAGE_COLUMNS}
 
     @property
     def cancelled(self) -> Bool:
@@ -264,11 +315,10 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
                 first=first,
                 last=last,
                 start=self.start[first : last + 1] - begin,
-                arrival_ns=self.arrival_ns[begin:end],
-                tokens=self.tokens[begin:end],
+                **{name: column[begin:end] for name, column in self.message_columns.items()},
             )
-            release_pages(self.arrival_ns)
-            release_pages(self.tokens)
+            for column in self.message_columns.values():
+                release_pages(column)
 
     def sum_message_tokens(self) -> Int64:
         """Count the tokens that the messages of each request carried, int64[requests]."""
@@ -286,8 +336,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         return cls(
             **{name: np.fromiter(map(attrgetter(name), rows), np.int64, len(rows)) for name in BOUNDS},
             start=_find_starts(counts),
-            arrival_ns=np.concatenate([_NONE, *(r.arrival_ns for r in rows)]),
-            tokens=np.concatenate([_NONE, *(r.tokens for r in rows)]),
+            **{column.name: _join_rows(rows, column) for column in MESSAGE_COLUMNS},
             failures=[r.failure for r in rows],
             finish_reasons=[r.finish_reason for r in rows],
             texts=[r.text for r in rows],
@@ -310,8 +359,9 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         start = _find_starts(rows.counts[order])
         place = np.empty(len(order), np.int64)  # where the messages of each request go
         place[order] = start[:-1]
-        arrival_ns, tokens = join_messages(
-            ((part.start, part.arrival_ns, part.tokens) for part in parts),
+        messages = join_messages(
+            ((part.start, part.message_columns) for part in parts),
+            {c.name: c.kind for c in MESSAGE_COLUMNS if not c.optional or c.name in rows.optional},
             place,
             int(start[-1]),
             spill if start[-1] > SPILLED else None,
@@ -320,8 +370,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         return cls(
             **columns,
             start=start,
-            arrival_ns=arrival_ns,
-            tokens=tokens,
+            **messages,
             failures=[rows.failures[i] for i in where],
             finish_reasons=[rows.finish_reasons[i] for i in where],
             texts=[rows.texts[i] for i in where],
@@ -345,8 +394,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         return Records(
             **{name: column[mask] for name, column in self.columns.items()},
             start=_find_starts(counts[mask]),
-            arrival_ns=self.arrival_ns[messages],
-            tokens=self.tokens[messages],
+            **{name: each[messages] if len(each) else each for name, each in self.message_columns.items()},
             failures=[self.failures[row] for row in rows],
             finish_reasons=[self.finish_reasons[row] for row in rows],
             texts=[self.texts[row] for row in rows],
@@ -354,16 +402,16 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
 
     def pack(self) -> bytes:
         """Serialize these records, texts too, as a frame of the journal, which `unpack` reads."""
-        narrowest = np.min_scalar_type(int(self.tokens.max(initial=0))).newbyteorder("<")
         return _ENCODER.encode(
             _Frame(
                 scalars=np.stack([*self.columns.values()]).astype("<i8").tobytes(),
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
-                tokens=self.tokens.astype(narrowest).tobytes(),
+                tokens=narrow_counts(self.tokens),
                 failures=[(f.kind.value, encode_text(f.detail)) if f else None for f in self.failures],
                 finish_reasons=[encode_text(reason) for reason in self.finish_reasons],
                 texts=[None if text is None else encode_text(text) for text in self.texts],
+                **{name: narrow_counts(getattr(self, name)) for name in _OPTIONAL},
             )
         )
 
@@ -385,22 +433,22 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
             **_read_scalars(frame.scalars, requests),
             start=_find_starts(counts),
             arrival_ns=arrival_ns,
-            tokens=_widen_tokens(frame.tokens, len(arrival_ns)),
+            tokens=widen_counts(frame.tokens, len(arrival_ns)),
+            **_read_optional(frame, len(arrival_ns)),
             failures=[Failure(FailureKind(f[0]), decode_text(f[1])) if f else None for f in frame.failures],
             finish_reasons=[decode_text(reason) for reason in frame.finish_reasons],
             texts=[None if text is None else decode_text(text) for text in frame.texts],
         )
-        check_columns(records.columns, records.start, records.arrival_ns, records.tokens)
+        check_columns(records.columns, records.start, records.message_columns)
         return records
 
     def save(self, path: Path) -> None:
         """Write every column but the texts to an uncompressed `.npz`, whole or not at all; raises OSError."""
-        words = Words()
+        words, lacking = Words(), [name for name in _OPTIONAL if not len(getattr(self, name))]
         stored: dict[str, NDArray[Any]] = dict(
             self.columns,
             start=self.start,
-            arrival_ns=self.arrival_ns,
-            tokens=self.tokens,
+            **{name: each for name, each in self.message_columns.items() if name not in lacking},
             failure_kind=words.number_words([f.kind.value if f else "" for f in self.failures]),
             failure_detail=words.number_words([f.detail if f else "" for f in self.failures]),
             finish_reason=words.number_words(self.finish_reasons),
@@ -415,20 +463,19 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         Raises OSError where it cannot be read, ValueError where it is not such a file or cannot be a run's.
         """
         stored = read_columns(path, _STORED)
-        if missing := [name for name in _STORED if name not in {*stored, *LATER, *_SHARED_WORDS}]:
+        if missing := [name for name in _STORED if name not in {*stored, *LATER, *SHARED_WORDS, *_OPTIONAL}]:
             raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
         unknown = np.full(requests, UNKNOWN, np.int64)
         scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
-        start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
-        check_columns(scalars, start, arrival_ns, tokens)
-        kinds, details, reasons = (_read_words(stored, name, requests) for name in _WORDS)
+        messages = {c.name: stored.get(c.name, np.zeros(0, c.kind)) for c in MESSAGE_COLUMNS}
+        check_columns(scalars, stored["start"], messages)
+        kinds, details, reasons = (read_words(stored, name, requests) for name in _WORDS)
         failures = zip(kinds, details, strict=True)
         return cls(
             **scalars,
-            start=start,
-            arrival_ns=arrival_ns,
-            tokens=tokens,
+            start=stored["start"],
+            **messages,
             failures=[Failure(FailureKind(kind), why) if kind else None for kind, why in failures],
             finish_reasons=reasons,
             texts=[None] * requests,
@@ -436,7 +483,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True):
-    """Records as one serialized message: columns of little-endian int64; `tokens` in the least width."""
+    """Records as one serialized message: columns of little-endian int64; counts in the least width."""
 
     scalars: bytes  # int64[columns, requests], in the order of BOUNDS
     counts: bytes  # messages of each request
@@ -445,6 +492,8 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     failures: list[tuple[str, bytes] | None]
     finish_reasons: list[bytes]
     texts: list[bytes | None]
+    delay_us: bytes = b""  # as `tokens`; empty where the part has none, and in older frames
+    delay_cause: bytes = b""
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Frame)
@@ -462,6 +511,7 @@ class _Rows(msgspec.Struct):
     failures: list[Failure | None]
     finish_reasons: list[str]
     texts: list[str | None]
+    optional: set[str]  # the names of optional message columns that a part has
 
     def column(self, at: int) -> Int64:
         """Concatenate column `at` of BOUNDS over the parts; all at once would double the memory."""
@@ -470,25 +520,30 @@ class _Rows(msgspec.Struct):
     @classmethod
     def collect(cls, parts: Iterable[Records]) -> _Rows:
         """Collect the columns of several parts, going through them once."""
-        rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], []), [_NONE]
+        rows, counts = cls([np.zeros((len(BOUNDS), 0), np.int64)], _NONE, [], [], [], set()), [_NONE]
         for part in parts:
             rows.tables.append(np.stack([*part.columns.values()]))
             counts.append(np.diff(part.start))
             rows.failures += part.failures
             rows.finish_reasons += map(sys.intern, part.finish_reasons)
             rows.texts += part.texts
+            rows.optional.update(name for name in _OPTIONAL if len(getattr(part, name)))
         rows.counts = np.concatenate(counts)
         return rows
 
 
-def _widen_tokens(data: bytes, messages: int) -> Int64:
-    """Read a frame's token counts as int64[messages]; raises ValueError for a width no frame has."""
-    if not messages:
-        return _NONE
-    width, over = divmod(len(data), messages)
-    if over or width not in _WIDTHS:
-        raise ValueError("a frame is damaged: its tokens are not those of its arrivals")
-    return np.frombuffer(data, f"<u{width}").astype(np.int64)
+def _join_rows(rows: list[Record], column: MessageColumn) -> NDArray[Any]:
+    """Concatenate a message column of single records; 0 for those that lack it, empty if all do."""
+    values = [getattr(row, column.name) for row in rows]
+    if column.optional and any(map(len, values)):
+        values = [v if len(v) else np.zeros(len(row.arrival_ns)) for v, row in zip(values, rows, strict=True)]
+    return np.concatenate([np.zeros(0, column.kind), *values], dtype=column.kind, casting="unsafe")
+
+
+def _read_optional(frame: _Frame, messages: int) -> dict[str, NDArray[Any]]:
+    """Read the optional message columns of a frame, empty where it has none; raises ValueError."""
+    found = {c: getattr(frame, c.name) for c in MESSAGE_COLUMNS if c.optional}
+    return {c.name: widen_counts(data, messages if data else 0, c.kind) for c, data in found.items()}
 
 
 def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
@@ -501,23 +556,11 @@ def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
     return dict(zip(BOUNDS, table, strict=True))
 
 
-def _read_words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
-    """Read a column of strings; older files hold them as numpy strings; raises ValueError."""
-    column = stored[name]
-    if len(column) != requests:
-        raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
-    if column.dtype.kind == "U":
-        return list(map(str, column.tolist()))
-    if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
-        raise ValueError(f"column {name} holds no words")
-    return pick_words(unpack_words(*(stored[part] for part in _SHARED_WORDS)), column)
-
-
-def check_columns(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens: Int64) -> None:
-    """Raise ValueError unless these columns can be a run's: int64, equally long, in order, within bounds."""
-    requests = _check_length("index", columns["index"])
+def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[str, NDArray[Any]]) -> None:
+    """Raise ValueError unless these columns can be a run's: of their types, equally long, within bounds."""
+    requests = check_row("index", columns["index"])
     for name in BOUNDS:
-        if _check_length(name, columns[name]) != requests:
+        if check_row(name, columns[name]) != requests:
             raise ValueError(f"column {name} has {len(columns[name])} values for {requests} requests")
     for first in range(0, max(requests, 1), _ROWS):
         table = np.stack([columns[name][first : first + _ROWS] for name in BOUNDS])
@@ -526,74 +569,13 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64,
             raise ValueError(f"column {name} holds values beyond {BOUNDS[name][0]} to {BOUNDS[name][1]}")
     if (np.diff(columns["index"]) <= 0).any():
         raise ValueError("column index is not in order, or names a request twice")
-    messages = _check_length("arrival_ns", arrival_ns)
-    if _check_length("tokens", tokens) != messages:
-        raise ValueError(f"column tokens has {len(tokens)} values for {messages} arrivals")
-    _check_start(start, requests, messages)
-    bounded = ("arrival_ns", arrival_ns, BOUNDS["end_ns"]), ("tokens", tokens, BOUNDS["reads"])
-    for name, values, (low, high) in bounded:
-        for block in split_blocks(values):
-            release_pages(values)
+    arrivals = len(messages["arrival_ns"])
+    for name, kind, _, optional in MESSAGE_COLUMNS:
+        if check_row(name, messages[name], kind) not in ((0, arrivals) if optional else (arrivals,)):
+            raise ValueError(f"column {name} has {len(messages[name])} values for {arrivals} arrivals")
+    check_start(start, requests, arrivals)
+    for name, _, (low, high), _ in MESSAGE_COLUMNS:
+        for block in split_blocks(messages[name]):
+            release_pages(messages[name])
             if len(block) and (int(block.min()) < low or int(block.max()) > high):
                 raise ValueError(f"column {name} holds values beyond {low} to {high}")
-
-
-def _check_length(name: str, column: NDArray[Any]) -> int:
-    if column.dtype != np.int64 or column.ndim != 1:
-        raise ValueError(f"column {name} is {column.ndim}-dimensional {column.dtype}, not a row of int64")
-    return len(column)
-
-
-def _check_start(start: Int64, requests: int, messages: int) -> None:
-    """Raise ValueError unless `start` is int64[requests + 1] and ascends from 0 to `messages`."""
-    if _check_length("start", start) != requests + 1:
-        raise ValueError(f"column start has {len(start)} values for {requests} requests")
-    inside = ((start >= 0) & (start <= messages)).all()
-    if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
-        raise ValueError(f"column start does not share {messages} messages out among the requests")
-
-
-class Words:
-    """A set of strings, each stored once as UTF-8 and referred to by its number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number_words(self, words: Sequence[str]) -> Int64:
-        """Return the number of each word, int64[words], adding new words to the set."""
-        known = self._numbers
-        return np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
-
-    def pack(self) -> tuple[NDArray[np.uint8], Int64]:
-        """Join the distinct strings as bytes; also return where each begins, and the end of the last."""
-        parts = [encode_text(word) for word in self._numbers]
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-        return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
-
-
-def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
-    """Split what `Words.pack` returned into its strings; raises ValueError for anything else."""
-    if stored.dtype != np.uint8 or stored.ndim != 1:
-        raise ValueError("column words is not a row of bytes")
-    if not _check_length("word_start", start):
-        raise ValueError("column word_start is empty")
-    _check_start(start, len(start) - 1, len(stored))
-    data = stored.tobytes()
-    return [decode_text(data[begin:end]) for begin, end in pairwise(start.tolist())]
-
-
-def pick_words(words: Sequence[str], numbers: Int64) -> list[str]:
-    """Return the word of each number; raises ValueError for a number without a word."""
-    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
-        raise ValueError("a word's number is beyond the words")
-    return [words[number] for number in numbers.tolist()]
-
-
-def encode_text(text: str) -> bytes:
-    """Encode a text as UTF-8; half a surrogate pair, which JSON may hold, is kept."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def decode_text(data: bytes) -> str:
-    """Decode the bytes that `encode_text` made; raises ValueError."""
-    return data.decode("utf-8", "surrogatepass")

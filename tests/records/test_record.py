@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from loadgen.records import record
-from loadgen.records.record import BOUNDS, LONGEST_NS, MOST_COUNT, Record, Records
+from loadgen.records.record import BOUNDS, LONGEST_NS, MESSAGE_COLUMNS, MOST_COUNT, Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
 TEXT = st.text(max_size=9) | st.sampled_from(["\ud800 half a pair", "\0", "end\0"])
@@ -32,6 +32,12 @@ def within(name: str) -> st.SearchStrategy[int]:
 def a_record(draw: st.DrawFn, index: int) -> Record:
     messages = draw(st.integers(0, 4))
     scalars: dict[str, Any] = {name: draw(within(name)) for name in BOUNDS if name != "index"}
+    if draw(st.booleans()):
+        scalars |= {
+            column.name: np.array([draw(st.integers(*column.bounds)) for _ in range(messages)], column.kind)
+            for column in MESSAGE_COLUMNS
+            if column.optional
+        }
     return Record(
         index=index,
         **scalars,
@@ -56,9 +62,9 @@ def plain(records: Records) -> dict[str, Any]:
     return {
         "columns": {name: column.tolist() for name, column in records.columns.items()},
         "start": records.start.tolist(),
-        "arrival_ns": records.arrival_ns.tolist(),
-        "tokens": records.tokens.tolist(),
+        "messages": {name: column.tolist() for name, column in records.message_columns.items()},
         "dtypes": {str(column.dtype) for column in (*records.columns.values(), records.start)},
+        "kinds": [column.dtype.name for column in records.message_columns.values()],
         "failures": records.failures,
         "finish_reasons": records.finish_reasons,
         "texts": records.texts,
@@ -69,6 +75,36 @@ def plain(records: Records) -> dict[str, Any]:
 def test_a_frame_gives_the_records_again(rows: list[Record]) -> None:
     records = Records.from_records(rows)
     assert plain(Records.unpack(records.pack())) == plain(records)
+
+
+@given(some_records())
+def test_a_file_gives_the_records_again(tmp_path: Path, rows: list[Record]) -> None:
+    records = Records.from_records(msgspec.structs.replace(row, text=None) for row in rows)
+    records.save(tmp_path / "arrivals.npz")
+    assert plain(Records.load(tmp_path / "arrivals.npz")) == plain(records)
+
+
+DELAYED: dict[str, Any] = {
+    "delay_us": np.array([0, 70_000], np.int32),
+    "delay_cause": np.array([0, 3], np.int8),
+}
+
+
+def test_messages_have_delays_or_the_run_has_none() -> None:
+    """A request that lacks them has zeros if another one has them, in one part and over parts."""
+    rows = [
+        Record(i, 0, 1, 1, 9, arrival_ns=np.array([5, 9]), tokens=np.ones(2, np.int64), **of)
+        for i, of in enumerate(({}, DELAYED, {}))
+    ]
+    whole = Records.from_records(rows)
+    assert whole.delay_us.tolist() == [0, 0, 0, 70_000, 0, 0]
+    assert whole.delay_cause.tolist() == [0, 0, 0, 3, 0, 0]
+    assert plain(Records.join([Records.from_records([row]) for row in rows])) == plain(whole)
+    assert [len(block.delay_us) for block in whole.blocks()] == [6]
+    without = whole.select_rows(np.array([True, False, True]))
+    assert (without.delay_us.tolist(), without.tokens.tolist()) == ([0] * 4, [1] * 4)
+    plain_rows = Records.from_records(rows[:1])
+    assert (len(plain_rows.delay_us), len(plain_rows.select_rows(np.array([False])).delay_cause)) == (0, 0)
 
 
 @given(some_records(), st.data())
@@ -182,6 +218,9 @@ def int64(*values: int) -> bytes:
         pytest.param(changed(4, lambda data: [None, ["stall", b"\xff"]]), id="no text"),
         pytest.param(changed(5, lambda data: [b"stop"]), id="fewer reasons"),
         pytest.param(changed(6, lambda data: [None, 5]), id="a number for a text"),
+        pytest.param(changed(7, lambda data: b"\0"), id="fewer delays"),
+        pytest.param(changed(7, lambda data: int64(0, 0, 0, 2**31)), id="a delay out of bounds"),
+        pytest.param(changed(8, lambda data: b"\0\0\0\4"), id="no such cause"),
     ],
 )
 def test_what_is_no_frame_is_refused_in_words(data: bytes) -> None:
@@ -211,7 +250,7 @@ def test_the_columns_of_a_frame_keep_their_order() -> None:
         server_prompt_tokens server_cached_tokens server_output_tokens server_prefill_ns server_decode_ns
         out_of_order retransmitted
         text_ns hidden_tokens thought_tokens word_gaps inner_gaps server_drafts server_accepted_tokens
-        image_tokens
+        image_tokens rtt_ns request_delay_ns server_first_token_ns
     """
     assert list(BOUNDS) == names.split()
 

@@ -304,8 +304,7 @@ class Shifted(msgspec.Struct, frozen=True):
             yield Records(
                 **{name: self._move(name, column[rows]) for name, column in self.records.columns.items()},
                 start=block.start,
-                arrival_ns=block.arrival_ns + self.offset_ns,
-                tokens=block.tokens,
+                **{**block.message_columns, "arrival_ns": block.arrival_ns + self.offset_ns},
                 failures=self.records.failures[rows],
                 finish_reasons=self.records.finish_reasons[rows],
                 texts=self.records.texts[rows],
