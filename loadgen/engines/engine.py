@@ -32,22 +32,29 @@ class MetricSeries(msgspec.Struct, frozen=True):
     quantity: str
     part: str = ""
     label: str = ""
+    scale: float = 1.0  # its unit in ours, s and bytes: 0.001 of ms; of a bucket its bound is scaled
 
 
 class EngineMetrics(msgspec.Struct, frozen=True):
-    """An engine's metric names; `lazy` are the quantities that appear with their first event."""
+    """A server's metric names; `lazy` are the quantities that appear with their first event."""
 
-    prefix: str  # before the colon of its own names; stored with the figures
+    name: str  # stored with the figures
     meanings: Mapping[str, MetricSeries]
+    marks: tuple[str, ...]  # beginnings of names that no other row's exposition has
     lazy: frozenset[str] = frozenset()
     flag: str = ""  # without which it has no /metrics
+    path: str = "/metrics"
+    routes: bool = False  # it hands requests on, and counts them as it sees them
+    model_label: str = "model_name"
+    only: Mapping[str, str] = {}  # labels whose other values are left out
+    reasons: Mapping[str, str] = {}  # its words for why requests ended, in lower case → ours
 
 
-def name_histogram(name: str, quantity: str) -> dict[str, MetricSeries]:
+def name_histogram(name: str, quantity: str, scale: float = 1.0) -> dict[str, MetricSeries]:
     """Map the Prometheus series of a histogram (buckets, sum) to their meanings."""
     return {
-        f"{name}_bucket": MetricSeries(quantity, label="le"),
-        f"{name}_sum": MetricSeries(quantity, "sum"),
+        f"{name}_bucket": MetricSeries(quantity, label="le", scale=scale),
+        f"{name}_sum": MetricSeries(quantity, "sum", scale=scale),
     }
 
 

@@ -32,7 +32,9 @@ _OWN = (
 # Where two rows could read one log or answer, the later one's value counts.
 ENGINES = (VLLM, SGLANG, *_OWN, TRANSFORMERS, LLAMACPP)
 LAUNCHED = tuple(engine.launch_name for engine in ENGINES if engine.launch_name)
-METRICS = {engine.metrics.prefix: engine.metrics for engine in ENGINES if engine.metrics is not None}
+# An exposition may have the names of two rows, as a Dynamo worker's has its engine's. The earlier row's are
+# read: an engine comes before what wraps it, so that its own figures win.
+METRICS = {engine.metrics.name: engine.metrics for engine in ENGINES if engine.metrics is not None}
 
 
 def find_by_name(name: str) -> Engine:

@@ -24,6 +24,7 @@ _METRICS = EngineMetrics(
         "llamacpp:requests_processing": MetricSeries("running"),
         "llamacpp:requests_deferred": MetricSeries("waiting"),
     },
+    marks=("llamacpp:",),
     flag="--metrics",
 )
 _INFO_FIELDS = (

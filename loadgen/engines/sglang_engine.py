@@ -44,6 +44,7 @@ _METRICS = EngineMetrics(
         **name_histogram("sglang:e2e_request_latency_seconds", "e2e"),
         **name_histogram("sglang:queue_time_seconds", "queue"),
     },
+    marks=("sglang:",),
     lazy=frozenset(
         {"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions", "drafts"}
     ),

@@ -54,6 +54,7 @@ _METRICS = EngineMetrics(
         **name_histogram("vllm:e2e_request_latency_seconds", "e2e"),
         **name_histogram("vllm:request_queue_time_seconds", "queue"),
     },
+    marks=("vllm:",),
 )
 
 

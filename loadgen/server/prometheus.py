@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from loadgen.base import untrusted
+from loadgen.engines.engine import EngineMetrics, MetricSeries
 from loadgen.engines.engines import METRICS
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
@@ -17,7 +18,9 @@ _GREATEST = ("kv_cache_usage", "started", "accept_length")  # of several engines
 # Every rank of SGLang counts the same requests, and each process has a row of its own.
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
 _REPEATED_GAUGE = (*_REPEATED, "priority")  # in addition to the whole, each priority's share
+_ENDLESS = ("+Inf", "Inf", "inf")
 _LONGEST_QUOTE = 60
+_PATH = "/metrics"
 _SWITCHED_OFF = (404, 501)  # statuses of a server without it
 # The parser's time grows with the square of a line. Real lines have some hundred characters, and the models
 # and engines behind one port rarely have more lines.
@@ -59,11 +62,15 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
     text = body.decode("utf-8", "replace")
     if not text.strip():
         return MetricLines(error="/metrics is empty")
-    if text.lstrip()[0] in "<{[":
-        kind = "HTML" if text.lstrip()[0] == "<" else "JSON"
-        return MetricLines(error=f"/metrics is {kind}, not Prometheus text")
+    if text.lstrip()[0] == "<":
+        return MetricLines(error="/metrics is HTML, not Prometheus text")
+    if text.lstrip()[0] in "{[":
+        paths = " and ".join(
+            f"{row.name}'s is at {row.path}" for row in METRICS.values() if row.path != _PATH
+        )
+        return MetricLines(error=f"/metrics is JSON, not Prometheus text{paths and f' ({paths})'}")
     lines = text.splitlines()
-    whose = next((name for name in METRICS if any(line.startswith(f"{name}:") for line in lines)), "")
+    whose = _recognise(text)
     if not whose:
         *others, last = METRICS
         return MetricLines(error=f"/metrics has none of the names of {', '.join(others)} or {last}")
@@ -72,7 +79,11 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
     meanings = METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
-    selected = tuple(line for line in lines if line.partition("{")[0].partition(" ")[0] in meanings)
+    selected = tuple(
+        line
+        for line in lines
+        if (line.partition("{")[0] if "{" in line else line.partition(" ")[0]) in meanings
+    )
     longest = max(selected, key=len, default="")
     if len(longest) > _LONGEST_LINE:
         return MetricLines(
@@ -81,6 +92,16 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
     if len(selected) > _MOST_LINES or sum(map(len, selected)) > _MOST_CHARS:
         return MetricLines(error=f"/metrics has {len(selected)} lines of {whose}'s: too many to be read")
     return MetricLines(whose, selected)
+
+
+def _recognise(text: str) -> str:
+    """Return the name of the first row of METRICS of whose marks a line begins with one; "" if none does."""
+    marked = (
+        row.name
+        for row in METRICS.values()
+        if text.startswith(row.marks) or any(f"\n{mark}" in text for mark in row.marks)
+    )
+    return next(marked, "")
 
 
 @lru_cache(maxsize=4)  # what is scraped before and after a run is parsed once more, for what changed
@@ -93,25 +114,26 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
         return MetricsSnapshot(error=selection.error)
     from prometheus_client.parser import text_string_to_metric_families
 
-    meanings = METRICS[selection.names].meanings
+    row = METRICS[selection.names]
     rows: dict[Series, dict[tuple[tuple[str, str], ...], float]] = {}
     for line in selection.lines:
         try:  # without a TYPE line each sample is a family of its own name
             (family,) = text_string_to_metric_families(line + "\n")
             (sample,) = family.samples
-            meaning = meanings[sample.name]
+            meaning = row.meanings[sample.name]
         except (KeyError, ValueError):
             return MetricsSnapshot(error=f"/metrics is malformed in {line[:_LONGEST_QUOTE]!r}")
         repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
-        part = labels.pop(meaning.label, "") if meaning.label else meaning.part
-        bound = part if meaning.label == "le" and part not in ("+Inf", "Inf", "inf") else 0
-        if untrusted.read_number(sample.value) is None or untrusted.read_number(bound) is None:
+        if row.only and any(labels.get(label, value) != value for label, value in row.only.items()):
+            continue
+        part, value = _read_sample(row, meaning, labels.pop(meaning.label, ""), sample.value)
+        if value is None:
             continue  # not a possible count or bucket
-        model = untrusted.read_text(labels.pop("model_name", ""))
+        model = untrusted.read_text(labels.pop(row.model_label, ""))
         series = model, meaning.quantity, untrusted.read_text(part)
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
-        places[place] = max(places.get(place, sample.value), sample.value)
+        places[place] = max(places.get(place, value), value)
     sums = {series: combine_values(series[1], list(places.values())) for series, places in rows.items()}
     values = {series: value for series, value in sums.items() if untrusted.read_number(value) is not None}
     return MetricsSnapshot(
@@ -119,6 +141,25 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
         counters={series: value for series, value in values.items() if series[1] not in GAUGES},
         gauges={series: value for series, value in values.items() if series[1] in GAUGES},
     )
+
+
+def _read_sample(
+    row: EngineMetrics, meaning: MetricSeries, labelled: str, value: float
+) -> tuple[str, float | None]:
+    """Read which part of its quantity a sample is of, and its value in our units; None if impossible."""
+    possible = untrusted.read_number(value)
+    if meaning.label == "le":
+        if labelled in _ENDLESS:
+            return labelled, possible
+        bound = untrusted.read_number(labelled)
+        if bound is None:
+            return labelled, None
+        return labelled if meaning.scale == 1 else repr(round(bound * meaning.scale, 9)), possible
+    part = meaning.part
+    if meaning.label:
+        word = labelled.rpartition(".")[2]  # Python's ResponseType.FINISH
+        part = row.reasons.get(word.lower(), word)
+    return part, None if possible is None else possible * meaning.scale
 
 
 def combine_values(quantity: str, values: Sequence[float]) -> float:

@@ -39,8 +39,8 @@ def test_a_counter_is_one_that_the_window_has(engine: Engine) -> None:
     assert {series.quantity for series in names.values()} | engine.metrics.lazy <= known
     own = [name for name in names if name != "process_start_time_seconds"]
     assert own
-    assert all(name.startswith(f"{engine.metrics.prefix}:") for name in own)
-    assert METRICS[engine.metrics.prefix] is engine.metrics
+    assert all(name.startswith(engine.metrics.marks) for name in own)
+    assert METRICS[engine.metrics.name] is engine.metrics
 
 
 @loop_over("engine", ENGINES)

@@ -10,6 +10,7 @@ import doc_tables
 import pytest
 
 from builders.loops import loop_over
+from loadgen.engines.engine import EngineMetrics, MetricSeries, name_histogram
 from loadgen.engines.engines import METRICS
 from loadgen.server.prometheus import (
     SAMPLED,
@@ -169,6 +170,48 @@ def test_each_model_is_counted_apart() -> None:
         'vllm:num_requests_running{model_name="a"} 1\nvllm:num_requests_running{model_name="b"} 2\n'
     )
     assert [snapshot.gauge("running", model) for model in ("a", "b", "")] == [1, 2, 3]
+
+
+_FOREIGN = EngineMetrics(
+    "foreign",
+    {
+        "foreign_requests_total": MetricSeries("requests", label="why"),
+        **name_histogram("foreign_wait_ms", "queue", 0.001),
+    },
+    marks=("foreign_",),
+    path="/elsewhere/metrics",
+    model_label="model",
+    only={"endpoint": "generate"},
+    reasons={"cancel": "abort"},
+)
+
+
+def test_a_row_says_how_its_labels_and_units_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "foreign", _FOREIGN)
+    snapshot = read(
+        'foreign_requests_total{endpoint="generate",model="m",why="Kind.CANCEL"} 1\n'
+        'foreign_requests_total{endpoint="generate",model="m",why="stop"} 3\n'
+        'foreign_requests_total{endpoint="load_lora",model="m",why="stop"} 9\n'
+        'foreign_requests_total{model="n"} 2\n'
+        "foreign_wait_ms 7\n"  # the gauge that it once was
+        'foreign_wait_ms_bucket{le="2.5"} 1\n'
+        'foreign_wait_ms_bucket{le="Inf"} 2\n'
+        "foreign_wait_ms_sum 9\n"
+    )
+    assert snapshot == MetricsSnapshot(
+        "foreign",
+        {
+            ("m", "requests", "abort"): 1,
+            ("m", "requests", "stop"): 3,
+            ("n", "requests", ""): 2,
+            ("", "queue", "0.0025"): 1,
+            ("", "queue", "Inf"): 2,
+            ("", "queue", "sum"): 9 * 0.001,
+        },
+    )
+    both = read("foreign_requests_total 1\nvllm:num_requests_running 1\n")  # an engine, and what wraps it
+    assert (both.names, both.counters, both.gauge("running")) == ("vllm", {}, 1)
+    assert read("[]").error == "/metrics is JSON, not Prometheus text (foreign's is at /elsewhere/metrics)"
 
 
 def test_what_is_not_a_number_is_left_out() -> None:
