@@ -99,6 +99,9 @@ class Engine(msgspec.Struct, frozen=True):
     launch_name: str = ""  # of --launch; "": it is not started by name
     shares_context: bool = False  # its requests at once share one context, and are few unless asked for
     closing_server: str = ""  # its Server header, if it ends a connection after each stream
+    stall_flags: str = (
+        ""  # limit a step's prompt tokens: others' prefill then holds up decoding for less long
+    )
     past_context: str = ""  # a pattern: how it words that prompt and answer exceed the model's context
     metrics: EngineMetrics | None = None  # of its /metrics
     log_patterns: tuple[LogPattern, ...] = ()  # of its configuration, in its log

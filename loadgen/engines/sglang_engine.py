@@ -127,6 +127,7 @@ SGLANG = Engine(
     trace_directory_field="output_dir",
     native_backend="sglang",
     launch_name="sglang",
+    stall_flags="--chunked-prefill-size N",
     past_context="longer than the model's context length|context length is only",
     metrics=_METRICS,
     log_patterns=_LOG_PATTERNS,

@@ -136,6 +136,7 @@ VLLM = Engine(
     trace_needs="""--profiler-config '{"profiler": "torch", "torch_profiler_dir": "/DIR"}' """
     "(older vLLM: VLLM_TORCH_PROFILER_DIR=/DIR)",
     launch_name="vllm",
+    stall_flags="--max-num-batched-tokens N, --long-prefill-token-threshold N",
     past_context="longer than the maximum model length|cannot be greater than max_model_len",
     metrics=_METRICS,
     log_patterns=_LOG_PATTERNS,

@@ -128,7 +128,7 @@ class Result:
     def verdict(self) -> RunVerdict:
         """The verdict: whether the figures can be believed, and the doubts found."""
         metrics, whole = self._arrived
-        return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
+        return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics, self.parts))
 
     def choose_measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
         """Keep the latencies measured: if arrivals are not tokens, those without token times, and E2EL."""
@@ -169,14 +169,15 @@ class Result:
         return reconcile.reconcile_figures(window, self.whole, self.records)
 
     @cached_property
-    def _parts(self) -> dict[Callable[[Result], Any], Any]:
+    def parts(self) -> dict[Callable[[Any], Any], Any]:
+        """What features derived from the run, by their functions."""
         return {}
 
     def derive(self, make: Callable[[Result], T]) -> T:
         """Return make(self), computed once per run; for what features derive from a run."""
-        if make not in self._parts:
-            self._parts[make] = make(self)
-        part: T = self._parts[make]
+        if make not in self.parts:
+            self.parts[make] = make(self)
+        part: T = self.parts[make]
         return part
 
     def json(self, detailed: bool = False) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,9 +31,11 @@ from loadgen.records.record import Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import CUT_OFF, FailureKind
 
+T = TypeVar("T")
 LEAST_TOKENS = 8  # of an answer that is judged: fewer may well come at once (speculative decoding)
 USAGE, COUNTERS = "usage", "the server's counters"  # who reports what a prefix cache held
 LEAST_GAUGES = 5
+_LEAST_OF_A_TAIL = 10  # requests
 LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
 _LEAST_LATER = 5
@@ -189,6 +191,18 @@ class RunEvidence:
     records: Records
     metrics: Metrics  # of all records
     quoted: Metrics | None = None  # those that are reported; None: the same
+    # What was derived from facts and records alone, by its function: a Result's, where one is judged.
+    parts: dict[Callable[[Any], Any], Any] = field(default_factory=dict)
+
+    def derive(self, make: Callable[[RunEvidence], T]) -> T:
+        """Return make(self), computed once, also for the Result that is judged.
+
+        `make` may read facts and records alone.
+        """
+        if make not in self.parts:
+            self.parts[make] = make(self)
+        part: T = self.parts[make]
+        return part
 
     @cached_property
     def per_request(self) -> PerRequest:
@@ -521,13 +535,18 @@ def make_missing(source: Source, *, hosted: bool = True, simulated: bool = True)
 Doubts = dict[str, tuple[Rule[RunEvidence], ...]]  # of a feature, by their place among those of the core
 
 
-def limit_doubts(facts: Sequence[str], doubts: Doubts) -> Doubts:
-    """Limit a feature's doubts to the runs in which one of these facts is not empty.
+def has_tail(facts: Facts) -> bool:
+    """Whether a run has a tail that is explained unasked: not of fewer than ten requests."""
+    return facts.requests >= _LEAST_OF_A_TAIL
+
+
+def limit_doubts(facts: Sequence[str | Callable[[Facts], object]], doubts: Doubts) -> Doubts:
+    """Limit a feature's doubts to the runs in which a fact, or what is made of facts, is not empty.
 
     Without them none of its doubts can hold, mostly since the feature took no part: their `find` is then not
     called. A fact of a fact is named with a dot, and is empty where the first is None.
     """
-    of_run = [partial(_read_fact, name.split(".")) for name in facts]
+    of_run = [partial(_read_fact, each.split(".")) if isinstance(each, str) else each for each in facts]
     return {
         place: tuple(replace(doubt, find=partial(_find_of_feature, of_run, doubt.find)) for doubt in rules)
         for place, rules in doubts.items()

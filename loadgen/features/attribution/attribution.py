@@ -15,6 +15,7 @@ from loadgen.features.attribution.ttft_parts import divide_waits
 from loadgen.figures.distribution import compute_percentiles
 from loadgen.records.record import UNKNOWN, Records
 from loadgen.report.run_directory import Result
+from loadgen.verdict.evidence import RunEvidence
 
 _LEAST_EXCESS_NS, _LEAST_SHARE = MS_NS, 0.2  # of the typical: below either a tail has nothing to explain
 
@@ -56,6 +57,15 @@ class PartRows(msgspec.Struct, frozen=True):
         before_ns: Int64 = self.parts[[ROWS[key] for key in BEFORE_SENT]].sum(axis=0)
         return self.whole_ns - before_ns
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the mean excess of a tail is one to explain: 1 ms, and a fifth of what is typical."""
+        if not len(self):
+            return False
+        excess_ns = sum_exactly(self.excess_ns) / len(self)
+        typical_ns = sum_exactly(self.after_sent_ns) / len(self) - excess_ns
+        return excess_ns >= max(_LEAST_EXCESS_NS, _LEAST_SHARE * typical_ns)
+
 
 class Attribution(msgspec.Struct, frozen=True):
     """Where the TTFT of each request that counts, and each gap beyond P99 of theirs, comes from."""
@@ -77,6 +87,11 @@ class Attribution(msgspec.Struct, frozen=True):
         return self.ttft.select(beyond if beyond.any() else ttft_ns >= threshold_ns)
 
 
+def attribute_run(run: Result | RunEvidence) -> Attribution:
+    """Divide a run's waits into parts; for its `derive`, by which all that is shown of it shares them."""
+    return attribute(run.facts, run.records)
+
+
 def attribute(facts: Facts, records: Records) -> Attribution:
     """Divide the TTFT of each request that counts, and each gap beyond P99 of theirs, into parts.
 
@@ -94,7 +109,7 @@ def attribute(facts: Facts, records: Records) -> Attribution:
         divide_gaps(gaps),
     )
     found = Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, (), False)
-    return replace(found, nothing_to_explain=not (_has_tail(found.tail_ttft()) or _has_tail(tail)))
+    return replace(found, nothing_to_explain=not (found.tail_ttft().is_long or tail.is_long))
 
 
 def _divide_waits(records: Records, counts: Bool) -> PartRows:
@@ -111,12 +126,3 @@ def _divide_waits(records: Records, counts: Bool) -> PartRows:
     ttft_ns = waits.after_sent_ns
     (typical_ns,) = compute_percentiles(ttft_ns.copy(), (50,))
     return replace(waits, excess_ns=(ttft_ns - round(typical_ns)).clip(0))
-
-
-def _has_tail(tail: PartRows) -> bool:
-    """Whether the mean excess of a tail is one to explain: 1 ms, and a fifth of what is typical."""
-    if not len(tail):
-        return False
-    excess_ns = sum_exactly(tail.excess_ns) / len(tail)
-    typical_ns = sum_exactly(tail.after_sent_ns) / len(tail) - excess_ns
-    return excess_ns >= max(_LEAST_EXCESS_NS, _LEAST_SHARE * typical_ns)

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from builders import made_runs
-from loadgen.features.attribution.attribution import Attribution, attribute
+from loadgen.features.attribution import attribution
+from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
 from loadgen.plan import profile
 from loadgen.report.run_directory import Result
+from loadgen.verdict.evidence import RunEvidence
 
 
 def attribute_run(run: Result) -> Attribution:
     """The attribution of a whole run."""
-    return attribute(run.facts, run.records)
+    return run.derive(attribution.attribute_run)
 
 
 def test_each_part_is_declared_once() -> None:
@@ -49,3 +51,9 @@ def test_a_run_without_token_times_has_no_rows() -> None:
     assert (len(found.ttft), len(found.gaps), found.nothing_to_explain) == (0, 0, True)
     assert np.isnan([found.threshold_ns, found.typical_ns]).all()
     assert len(found.tail_ttft()) == 0
+
+
+def test_what_a_doubt_derived_is_not_derived_again_for_the_report() -> None:
+    run = made_runs.run(requests=12)
+    judged = RunEvidence(run.facts, run.records, run.metrics, parts=run.parts)
+    assert judged.derive(attribution.attribute_run) is attribute_run(run)
