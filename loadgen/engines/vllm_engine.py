@@ -53,6 +53,9 @@ _METRICS = EngineMetrics(
         **name_histogram("vllm:inter_token_latency_seconds", "itl"),
         **name_histogram("vllm:e2e_request_latency_seconds", "e2e"),
         **name_histogram("vllm:request_queue_time_seconds", "queue"),
+        **name_histogram("vllm:request_prefill_time_seconds", "prefill"),
+        **name_histogram("vllm:request_decode_time_seconds", "decode"),
+        **name_histogram("vllm:request_inference_time_seconds", "inference"),
     },
     marks=("vllm:",),
 )

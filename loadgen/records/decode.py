@@ -352,7 +352,9 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     timing, timings = last.read_timing(), last.read_slot_timings()
     if timing is not None:
         record.server_queue_ns = _convert_ms(timing.queue_time_ms)
-        record.server_ttft_ns = _convert_ms(timing.time_to_first_token_ms)
+        record.server_ttft_ns = record.server_prefill_ns = _convert_ms(timing.time_to_first_token_ms)
+        record.server_decode_ns = _convert_ms(timing.generation_time_ms)
+        record.server_first_token_ns = _convert_ms(timing.arrival_to_first_token_ms)
     # SGLang sends them before the usage.
     if (drafts := last.read_drafts() or messages[max(len(messages) - 2, 0)].read_drafts()) is not None:
         record.server_drafts = _or_unknown(drafts.num_spec_steps)

@@ -70,7 +70,7 @@ class Record(msgspec.Struct):
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
     output_tokens: int = UNKNOWN  # usage.completion_tokens, else `text_tokens`, else the messages counted
     cached_tokens: int = UNKNOWN  # usage.prompt_tokens_details.cached_tokens
-    server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled (vLLM's `metrics`)
+    server_queue_ns: int = UNKNOWN  # the server's own: queued → scheduled
     server_ttft_ns: int = UNKNOWN  # the server's own: scheduled → first token, so without the queue
     http_status: int = UNKNOWN  # of the response
     text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
@@ -78,8 +78,8 @@ class Record(msgspec.Struct):
     server_prompt_tokens: int = UNKNOWN  # llama.cpp's `timings`: prompt tokens computed
     server_cached_tokens: int = UNKNOWN  # and found in its cache
     server_output_tokens: int = UNKNOWN  # and generated
-    server_prefill_ns: int = UNKNOWN  # from when it was taken up to the first token
-    server_decode_ns: int = UNKNOWN  # from the first token to the last
+    server_prefill_ns: int = UNKNOWN  # the server's own: scheduled, or taken by a slot → first token
+    server_decode_ns: int = UNKNOWN  # the server's own: first token → last
     text_ns: int = UNKNOWN  # arrival of the first message with text, of reasoning too
     hidden_tokens: int = UNKNOWN  # usage.total_tokens beyond prompt and completion
     thought_tokens: int = UNKNOWN  # usage's reasoning_tokens

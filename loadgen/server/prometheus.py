@@ -13,7 +13,7 @@ from loadgen.engines.engines import METRICS
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started", "accept_length"})  # others only grow
-SAMPLED = GAUGES | {"generation_tokens"}
+SAMPLED = GAUGES | {"generation_tokens", "preemptions"}
 _GREATEST = ("kv_cache_usage", "started", "accept_length")  # of several engines the greatest, not the sum
 # Every rank of SGLang counts the same requests, and each process has a row of its own.
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import AliasChoices, BaseModel, Field
 
@@ -17,7 +17,6 @@ _UNFINISHED = ("abort", "error")
 _COUNTED = (
     "prompt_tokens", "generation_tokens", "preemptions", "drafts", "draft_tokens", "accepted_tokens",
 )  # fmt: skip
-_TIMED = ("ttft", "itl", "e2e", "queue")
 _GAUGES = ("running", "waiting", "kv_cache_usage")
 _MOST = 100  # models, and reasons to end, that are kept
 
@@ -37,6 +36,7 @@ class ServerSample(BaseModel, extra="forbid", frozen=True):
     running: float | None = None
     waiting: float | None = None
     kv_cache_usage: float | None = None  # 0 to 1
+    preemptions: int | None = None  # since the run began
 
 
 class ServerWindow(BaseModel, extra="forbid", frozen=True):
@@ -70,6 +70,9 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     itl: ServerLatency | None = None
     e2e: ServerLatency | None = None
     queue: ServerLatency | None = None
+    prefill: ServerLatency | None = None  # first scheduled → first token
+    decode: ServerLatency | None = None  # first token → last
+    inference: ServerLatency | None = None  # first scheduled → last token
     samples: tuple[ServerSample, ...] = ()
 
     @property
@@ -87,6 +90,9 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     def peak(self, gauge: str) -> float | None:
         """Return the greatest sample of a gauge; None without samples."""
         return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
+
+
+TIMED = tuple(name for name, kind in get_type_hints(ServerWindow).items() if kind == ServerLatency | None)
 
 
 def make_window(
@@ -115,7 +121,11 @@ def make_window(
         reset=reset,
         settled=settled,
         samples=tuple(
-            ServerSample(at_s=round(at_s, 3), **{gauge: snapshot.gauge(gauge, ours) for gauge in _GAUGES})
+            ServerSample(
+                at_s=round(at_s, 3),
+                **{gauge: snapshot.gauge(gauge, ours) for gauge in _GAUGES},
+                preemptions=_count_since(before, snapshot, "preemptions", ours),
+            )
             for at_s, snapshot in samples
         ),
         running_before=before.gauge("running", ours),
@@ -125,6 +135,22 @@ def make_window(
         accept_length=after.gauge("accept_length", ours),
         **({} if reset else _make_figures(moved, after.names, ours)),
     )
+
+
+def _count_since(before: MetricsSnapshot, now: MetricsSnapshot, quantity: str, model: str) -> int | None:
+    """Count a counter's change between two snapshots; None if it is not counted, or went backwards."""
+    then, later = (
+        [
+            value
+            for (owner, name, _), value in each.counters.items()
+            if name == quantity and model in ("", owner)
+        ]
+        for each in (before, now)
+    )
+    if not later and quantity not in METRICS[before.names].lazy:
+        return None
+    change = int(sum(later) - sum(then))
+    return change if change >= 0 else None
 
 
 def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
@@ -168,7 +194,7 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
         "prefix_queries": queries,
         "requests": _count_ended(parts.get("requests", {})),
         "accepted_by_position": _order_positions(parts.get("accepted_by_position", {})),
-        **{quantity: _make_latency(parts.get(quantity, {})) for quantity in _TIMED},
+        **{quantity: _make_latency(parts.get(quantity, {})) for quantity in TIMED},
     }
 
 

@@ -199,6 +199,8 @@ def _pair_latencies(window: ServerWindow, metrics: Metrics) -> Iterator[Reconcil
         (*_choose_gaps(window, metrics), window.itl),
         ("E2E", metrics.e2el, window.e2e),
         ("queue", None, window.queue),
+        ("prefill", None, window.prefill),
+        ("decode", None, window.decode),
     ):
         if theirs is not None:
             yield _pair(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
@@ -223,9 +225,16 @@ def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigu
     each = PerRequest.from_records(records, MetricOptions(streamed=metrics.times_tokens))
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
+    began = each.has_ttft & (records.server_first_token_ns >= 0)
     rows = [
         _pair("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued])),
         _pair("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns)),
+        _pair(
+            "first token by server, mean",
+            "ms",
+            _mean_ms(each.ttft_ns[began]),
+            _mean_ms(records.server_first_token_ns[began]),
+        ),
     ]
     if (timings := measure_answer_timings(records, metrics.times_tokens)) is not None:
         rows += [
@@ -313,7 +322,7 @@ class AnswerTimings(msgspec.Struct, frozen=True):
 
 def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTimings | None:
     """Average the times that successful answers report in `timings`, as llama.cpp; None without any."""
-    timed = records.ok & (records.server_prefill_ns >= 0)
+    timed = records.ok & (records.server_prefill_ns >= 0) & (records.server_output_tokens >= 0)
     if not timed.any():
         return None
     each = PerRequest.from_records(records, MetricOptions(streamed=streamed))

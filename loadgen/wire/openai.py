@@ -115,10 +115,15 @@ class SglangExtension(msgspec.Struct, gc=False):
 
 
 class Timing(msgspec.Struct, gc=False):
-    """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage."""
+    """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage.
+
+    Other APIs give theirs the same names; one that vLLM does not report begins with the server's arrival.
+    """
 
     queue_time_ms: float | None = None  # taken into the queue → first scheduled
     time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
+    generation_time_ms: float | None = None  # first token → last
+    arrival_to_first_token_ms: float | None = None
     speculative_decoding: msgspec.Raw = msgspec.Raw()  # unread: vLLM may change its shape
 
     def read_drafts(self) -> DraftTally | None:

@@ -125,6 +125,15 @@ def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
     assert ttft.mean_ms == pytest.approx(500 / counts[2])
 
 
+def test_vllms_prefill_and_decode_add_up_to_its_inference() -> None:
+    found = make_window(recorded("vllm_idle"), recorded("vllm_after_bench"))
+    assert found.prefill is not None
+    assert found.decode is not None
+    assert found.inference is not None
+    assert (found.prefill.count, found.decode.count, found.inference.count) == (53, 53, 53)
+    assert found.prefill.mean_ms + found.decode.mean_ms == pytest.approx(found.inference.mean_ms)
+
+
 def test_a_histogram_that_did_not_move_says_nothing() -> None:
     still = timed(1, 2, 3, total_s=0.1)
     assert make_window(still, still).ttft is None
@@ -185,6 +194,26 @@ def test_samples_keep_their_moments_and_peaks() -> None:
         ServerSample(at_s=1.5, running=8),
     )
     assert [found.peak(gauge) for gauge in ("running", "waiting", "kv_cache_usage")] == [8, 1, None]
+
+
+@loop_over(
+    ("names", "before", "sampled", "counts"),
+    [
+        pytest.param("vllm", 7, (7, 9, 30), (0, 2, 23), id="since the run began"),
+        pytest.param("sglang", None, (None, 1, 2), (0, 1, 2), id="appears with the first"),
+        pytest.param("llamacpp", None, (None, None), (None, None), id="not counted"),
+        pytest.param("vllm", 7, (3,), (None,), id="went backwards"),
+    ],
+)
+def test_samples_count_preemptions_since_the_run_began(
+    names: str, before: int | None, sampled: tuple[int | None, ...], counts: tuple[int | None, ...]
+) -> None:
+    def snapshot(count: int | None) -> MetricsSnapshot:
+        return MetricsSnapshot(names, {} if count is None else {("m", "preemptions", ""): count})
+
+    between = [(float(at_s), snapshot(count)) for at_s, count in enumerate(sampled)]
+    found = make_window(snapshot(before), snapshot(sampled[-1]), between)
+    assert tuple(each.preemptions for each in found.samples) == counts
 
 
 @loop_over(

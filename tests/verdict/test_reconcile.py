@@ -333,6 +333,8 @@ def test_server_reported_times_are_read_and_unknown_fields_ignored(
     record = decoded(dialect, told, streamed)
     assert (record.failure, record.input_tokens, record.output_tokens) == (None, 5, 1)
     assert (record.server_queue_ns, record.server_ttft_ns) == (queue_ns, ttft_ns)
+    decode_ns = 0 if told == _METRICS else UNKNOWN  # of one token
+    assert (record.server_prefill_ns, record.server_decode_ns) == (ttft_ns, decode_ns)
 
 
 @loop_over(

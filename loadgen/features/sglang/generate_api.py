@@ -21,6 +21,7 @@ from loadgen.wire.openai import (
     Error,
     Message,
     PromptDetails,
+    Timing,
     Usage,
 )
 
@@ -41,12 +42,33 @@ class MetaInfo(msgspec.Struct, gc=False):
     finish_reason: Finish | str | None = None  # text in early versions
     spec_verify_ct: Any = None  # steps after the first, of a server that drafts; unread in another type
     spec_num_correct_drafts: Any = None  # draft tokens that they accepted
+    # In seconds, the last two of a request that has ended; unread in another type.
+    queue_time: Any = None  # until it was first scheduled
+    forward_entry_time: Any = None  # first scheduled, by the wall clock
+    prefill_finished_time: Any = None
+    first_token_latency: Any = None  # its arrival → first token
+    e2e_latency: Any = None  # its arrival → end
 
     def read_drafts(self) -> DraftTally | None:
         """Return the drafts of the answer so far; None if the server has none."""
         counts = (self.spec_verify_ct, self.spec_num_correct_drafts)
         steps, accepted = (n if isinstance(n, int) and 0 <= n <= MOST else None for n in counts)
         return DraftTally(steps, accepted) if steps else None
+
+    def read_timing(self) -> Timing:
+        """Return the request's times by the server's clock; None for those that it does not report."""
+        return Timing(
+            _subtract_ms(self.queue_time, 0.0),
+            _subtract_ms(self.prefill_finished_time, self.forward_entry_time),
+            _subtract_ms(self.e2e_latency, self.first_token_latency),
+            _subtract_ms(self.first_token_latency, 0.0),
+        )
+
+
+def _subtract_ms(end_s: Any, begin_s: Any) -> float | None:
+    """Subtract two times (s), in ms; None if one is no number."""
+    numbers = isinstance(end_s, int | float) and isinstance(begin_s, int | float)
+    return (end_s - begin_s) * 1e3 if numbers else None
 
 
 class RawMessage(msgspec.Struct, gc=False):
@@ -90,6 +112,9 @@ class GenerateMessage(Message, gc=False):
 
     def read_drafts(self) -> DraftTally | None:
         return None if self.meta is None else self.meta.read_drafts()
+
+    def read_timing(self) -> Timing | None:
+        return None if self.meta is None else self.meta.read_timing()
 
     def read_abort_reason(self) -> str:
         return self.abort

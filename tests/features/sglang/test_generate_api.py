@@ -245,6 +245,26 @@ def test_the_steps_and_accepted_drafts_of_a_request_are_read(
 
 
 @loop_over(
+    ("reported", "times_ns"),
+    [
+        ({}, (444_959, 5_445_480, 21_712_227, 12_238_371)),  # as recorded
+        (
+            {"queue_time": 0, "forward_entry_time": "x", "e2e_latency": None},
+            (0, UNKNOWN, UNKNOWN, 12_238_371),
+        ),
+        ({"queue_time": -1.0, "forward_entry_time": 1e300, "first_token_latency": []}, (UNKNOWN,) * 4),
+    ],
+)
+def test_a_requests_own_times_are_read(reported: dict[str, Any], times_ns: tuple[int, ...]) -> None:
+    record = decode([{**each, "meta_info": {**each["meta_info"], **reported}} for each in SENT])
+    assert record.failure is None
+    parts = (record.server_queue_ns, record.server_prefill_ns, record.server_decode_ns)
+    found = (*parts, record.server_first_token_ns)
+    assert found == pytest.approx(times_ns, abs=500)  # the wall clock's times have 0.24 us
+    assert record.server_ttft_ns == record.server_prefill_ns
+
+
+@loop_over(
     ("written", "counts"),
     [
         (msgspec.json.encode({"spec_tokens_details": DRAFTED}), (5, 6)),
