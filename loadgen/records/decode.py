@@ -282,6 +282,7 @@ def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
         end_ns=capture.end_ns,
         out_of_order=capture.out_of_order,
         retransmitted=capture.retransmitted,
+        rtt_ns=capture.rtt_ns,
         connect_ns=capture.connect_ns,
         resends=capture.resends,
         first_byte_ns=int(arrival_ns[0]) if reads else 0,

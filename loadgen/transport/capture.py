@@ -68,6 +68,7 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     out_of_order: int = -1  # segments of the response that came before an earlier one; -1: not known
     retransmitted: int = -1  # segments of the request that were sent again; -1: not known
     segments: bool = False  # the "reads" are TCP segments: each has its own timestamp, whenever it was read
+    rtt_ns: int = -1  # the connection's least round trip; -1: not known
 
     def fill(self, got: Sequence[Any]) -> None:
         """Store reads given as a flat list of bytes, kernel timespec and client's time (ns) of each."""

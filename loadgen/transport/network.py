@@ -85,35 +85,36 @@ class Informed(Protocol):
 
 
 class Losses(NamedTuple):
-    """Counts of lost and reordered segments of a connection since it was dialed, or of one response."""
+    """Counts of lost and reordered segments of a connection or of one response, and its least round trip."""
 
     # Segments that came before one that was sent earlier: that was lost, or slower.
     out_of_order: int = UNKNOWN
     retransmitted: int = UNKNOWN  # segments of ours that were sent again because they were lost
+    rtt_ns: int = UNKNOWN  # the least of the connection's last minutes, of one response too
 
     def subtract(self, before: Losses) -> Losses:
         """Return the counts since an earlier reading of the same connection."""
-        pairs = zip(self, before, strict=True)
-        return Losses(*(UNKNOWN if now < 0 else max(now - max(then, 0), 0) for now, then in pairs))
+        pairs = zip(self[:-1], before[:-1], strict=True)
+        late, again = (UNKNOWN if now < 0 else max(now - max(then, 0), 0) for now, then in pairs)
+        return Losses(late, again, self.rtt_ns)
 
 
 UNKNOWN_LOSSES = Losses()
 
 
 def read_losses(sock: Informed | None) -> Losses:
-    """Read a socket's loss counts from TCP_INFO, less needless resends; unknown if closed or not reported."""
+    """Read a socket's loss counts, less needless resends, and least round trip (ns) from TCP_INFO.
+
+    What is not reported, and all of a closed socket, is UNKNOWN.
+    """
     info = b"" if sock is None or not _TCP_INFO else _read_info(sock, _BYTES)
     again = _read_count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a
     # long request slowly gets such probes on loopback too.
     needless = max(_read_count(info, _DSACK_DUPS), 0)
-    return Losses(_read_count(info, _RCV_OOOPACK), UNKNOWN if again < 0 else max(again - needless, 0))
-
-
-def read_least_rtt_ns(sock: Informed) -> int:
-    """Read a connection's minimum round-trip time (ns) from TCP_INFO; 0 if not reported."""
-    rtt_us = _read_count(_read_info(sock, _MIN_RTT + _COUNT.size), _MIN_RTT)
-    return rtt_us * 1000 if 0 <= rtt_us < _NO_RTT else 0
+    resent = UNKNOWN if again < 0 else max(again - needless, 0)
+    rtt_us = _read_count(info, _MIN_RTT)
+    return Losses(_read_count(info, _RCV_OOOPACK), resent, rtt_us * 1000 if 0 < rtt_us < _NO_RTT else UNKNOWN)
 
 
 def _read_info(sock: Informed, most_bytes: int) -> bytes:

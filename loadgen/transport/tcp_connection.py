@@ -332,6 +332,7 @@ class Slot(_Exchange):
             earlier_offsets_ns=wall.list_replaced_ns(self.sent_ns),
             out_of_order=self.lost.out_of_order,
             retransmitted=self.lost.retransmitted,
+            rtt_ns=self.lost.rtt_ns,
         )
 
 

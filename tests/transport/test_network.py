@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
 from loadgen.records.record import UNKNOWN
-from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_least_rtt_ns, read_losses
+from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_losses
 
 
 def info(out_of_order: int, retransmitted: int, size: int = 240, twice: int = 0) -> bytes:
@@ -59,13 +59,13 @@ def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses)
     [
         (bytes(148) + struct.pack("=I", 35), 35_000),
         (bytes(148) + struct.pack("=I", 35) + bytes(100), 35_000),
-        (bytes(148) + b"\xff" * 4, 0),  # no acknowledgement yet
-        (bytes(148), 0),  # before Linux 4.6
-        (OSError(9, "Bad file descriptor"), 0),
+        (bytes(148) + b"\xff" * 4, UNKNOWN),  # no acknowledgement yet
+        (bytes(148), UNKNOWN),  # before Linux 4.6
+        (OSError(9, "Bad file descriptor"), UNKNOWN),
     ],
 )
 def test_a_kernel_reports_the_shortest_round_trip(found: bytes | OSError, rtt_ns: int) -> None:
-    assert read_least_rtt_ns(Kernel(found)) == rtt_ns
+    assert read_losses(Kernel(found)).rtt_ns == rtt_ns
 
 
 def test_without_a_socket_nothing_is_known() -> None:
@@ -79,6 +79,7 @@ def test_without_a_socket_nothing_is_known() -> None:
         (Losses(7, 2), UNKNOWN_LOSSES, Losses(7, 2)),
         (UNKNOWN_LOSSES, Losses(7, 2), UNKNOWN_LOSSES),
         (Losses(UNKNOWN, 2), Losses(UNKNOWN, 1), Losses(UNKNOWN, 1)),
+        (Losses(7, 2, 35_000), Losses(4, 2, 40_000), Losses(3, 0, 35_000)),
     ],
 )
 def test_an_answer_has_what_came_since_the_one_before(now: Losses, before: Losses, since: Losses) -> None:
@@ -91,6 +92,7 @@ def test_a_link_without_losses_has_none(transport: str) -> None:
     with ScriptedServer(lambda _: stream(5, 0.001)) as server:
         found = records(drive(job_of(server.target(), 6, 2), transport))
     assert {(record.out_of_order, record.retransmitted) for record in found} == {(0, 0)}
+    assert all(1_000 <= record.rtt_ns < 1_000_000_000 for record in found)
 
 
 @pytest.mark.parametrize("transport", ["wire", "ring"])

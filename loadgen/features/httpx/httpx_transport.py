@@ -203,6 +203,7 @@ class Exchange(Stream):
             failure=failure,
             out_of_order=lost.out_of_order,
             retransmitted=lost.retransmitted,
+            rtt_ns=lost.rtt_ns,
         )
 
 

@@ -32,7 +32,7 @@ from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, Health, Outbox, pack_int64s
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.network import Network, SystemNetwork, read_least_rtt_ns
+from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.sending.job import Job
 from loadgen.transport.tcp_connection import READ_BYTES, Slot, State
 
@@ -125,13 +125,10 @@ class RingTransport(EpollTransport):
         sock.delivered_bytes = end
         sock.owed += 1
         size = sum(map(len, got[::A_READ]))
-        rtt_ns = 0 if self.job.target.delay_acks else read_least_rtt_ns(sock)
-        fill = partial(self._fill, capture, got, sock, span, rtt_ns)
+        fill = partial(self._fill, capture, got, sock, span)
         self.outbox.put(capture, size, fill)
 
-    def _fill(
-        self, capture: Capture, got: list[Any], sock: RingSocket, span: tuple[int, int], rtt_ns: int
-    ) -> None:
+    def _fill(self, capture: Capture, got: list[Any], sock: RingSocket, span: tuple[int, int]) -> None:
         """Give a capture its bytes with each segment's timestamp; the reads' if a segment is missing."""
         assert self.ring is not None
         sock.owed -= 1
@@ -148,7 +145,8 @@ class RingTransport(EpollTransport):
         if not (self.job.target.delay_acks or capture.earlier_offsets_ns):
             sizes = map(len, got[::A_READ])
             read_ends = np.fromiter(sizes, np.int64).cumsum() if record_ends is None else record_ends
-            self._note_held(ends, rows, np.fromiter(got[2::A_READ], np.int64), read_ends, rtt_ns)
+            read_ns = np.fromiter(got[2::A_READ], np.int64)
+            self._note_held(ends, rows, read_ns, read_ends, max(capture.rtt_ns, 0))
         if record_ends is not None:  # of each record the segment that completed it
             rows = rows[ends.searchsorted(record_ends)]
             capture.read_lengths = pack_int64s(map(len, got[::A_READ]))
