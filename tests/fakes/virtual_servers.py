@@ -69,13 +69,16 @@ class EngineServer(VirtualServer):
 
     def _begin(self) -> None:
         self._begins = False
-        self.engine.step = self.engine.scheduler.begin(self.time.ns)
-        self._await_step()
+        if self.engine.step is None:
+            self.engine.step = self.engine.scheduler.begin(self.time.ns)
+            self._await_step()
 
     def _await_step(self) -> None:
-        step = self.engine.step
+        step, wakes_ns = self.engine.step, self.engine.scheduler.wakes_ns()
         if step is not None:
             self.time.after(step.end_ns - self.time.ns, self._end_step)
+        elif wakes_ns is not None:
+            self.time.after(wakes_ns - self.time.ns, self._begin)
 
     def _end_step(self) -> None:
         assert self.engine.step is not None

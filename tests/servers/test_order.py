@@ -16,6 +16,7 @@ ORDER = {
         "child_process", "log_file", "http_server",
         "null/messages", "null/server", "null/__main__",
         "engine/step_times", "engine/prefix_cache", "engine/drafts", "engine/scheduler", "engine/presets",
+        "engine/truth_log", "engine/injections", "engine/stalling",
         "engine/messages", "engine/request", "engine/anthropic_messages",
         "engine/openai_responses", "engine/reply", "engine/metrics",
         "engine/server", "engine/cli", "engine/__main__",

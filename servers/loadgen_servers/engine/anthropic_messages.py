@@ -35,7 +35,12 @@ class MessagesDialect(Dialect):
         return _event(b"content_block_delta", b'"delta":{"type":"text_delta","text":%b},"index":0' % text)
 
     def end(
-        self, wanted: ResponseOptions, produced: int, cached: int | None = None, reason: str = "length"
+        self,
+        wanted: ResponseOptions,
+        produced: int,
+        cached: int | None = None,
+        reason: str = "length",
+        metrics: bytes = b"",
     ) -> bytes:
         """Everything after the last token of a stream; `cached` prompt tokens if not None."""
         usage = _counts(wanted, produced, cached)

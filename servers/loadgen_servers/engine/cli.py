@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -21,7 +22,7 @@ from loadgen_servers.engine.presets import DEFAULT, Preset, given, preset, prese
 from loadgen_servers.engine.request import ServedModel
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
-from loadgen_servers.engine.step_times import UnsteadyTiming
+from loadgen_servers.engine.step_times import Timing, UnsteadyTiming
 from loadgen_servers.http_server import Port
 
 _UNWRITTEN = 4  # the exit code of output that could not be written
@@ -58,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def engine_of(options: argparse.Namespace) -> Callable[..., Engine]:
     """Make what builds the engine of a command line, given its port; raises ValueError for limits."""
     chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
-    limits, timing = _limits(options, chosen), chosen.timing
+    limits = _limits(options, chosen)
+    timing: Timing = chosen.timing
     if options.cold_ms or options.slowdown_per_s:
         timing = UnsteadyTiming(timing, options.cold_ms, options.cold_steps, options.slowdown_per_s)
     served = ServedModel(
@@ -66,15 +68,37 @@ def engine_of(options: argparse.Namespace) -> Callable[..., Engine]:
         max_model_len=options.max_model_len or min(chosen.max_model_len, limits.kv_cache_tokens),
         early_eos=options.early_eos,
         cached_details=options.enable_prompt_tokens_details,
+        request_metrics=options.enable_per_request_metrics,
         acceptance=limits.acceptance,
     )
     return partial(
         Engine,
-        scheduler=Scheduler(limits, timing),
+        scheduler=_scheduler(options, limits, timing),
         served=served,
         preset=chosen.name,
         interval=options.stream_interval,
     )
+
+
+def _scheduler(options: argparse.Namespace, limits: Limits, timing: Timing) -> Scheduler:
+    """Make the scheduler, one that stalls on purpose or logs if that is asked for; raises ValueError."""
+    if options.inject is None and options.log is None:
+        return Scheduler(limits, timing)
+    # Only here: pydantic takes longer to import than the engine to start.
+    from loadgen_servers.engine.injections import InjectionFile, make_draws, read_injections
+    from loadgen_servers.engine.stalling import StallingScheduler
+    from loadgen_servers.engine.truth_log import open_truth_log
+
+    asked = InjectionFile(injections=()) if options.inject is None else read_injections(options.inject)
+    if limits.acceptance and any(one.kind == "preemption" for one in asked.injections):
+        raise ValueError("--acceptance and an injected preemption exclude each other: leave one out")
+    made = StallingScheduler(limits, timing, draws=make_draws(asked), skip=asked.skip)
+    if options.log is not None:
+        try:
+            made.log = open_truth_log(options.log)
+        except OSError as error:
+            raise ValueError(f"--log {options.log}: {error.strerror}") from None
+    return made
 
 
 def _note(row: Preset) -> str:
@@ -125,6 +149,8 @@ def parser() -> argparse.ArgumentParser:
     add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed message")
     share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
     add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
+    own = "report queue, prefill and decode time with a stream's usage, as vLLM does with this flag"
+    add("--enable-per-request-metrics", action="store_true", help=own)
     add("--exit-with-stdin", action="store_true", help="stop when stdin ends, as when the parent ends")
     drafts = (
         "decode speculatively: the chance of each draft token to be accepted if those before it were, as "
@@ -133,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     add("--acceptance", type=_fractions, metavar="CHANCE,…", help=drafts)
     _add_kv_cache(flags)
     _add_unsteadiness(flags)
+    _add_injections(flags)
     return flags
 
 
@@ -160,6 +187,15 @@ def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
     add("--cold-steps", type=_positive, default=16, metavar="N", help=steps)
     slower = "every step gets longer by this fraction per second since the first step (default: 0)"
     add("--slowdown-per-s", type=_not_negative, default=0.0, metavar="FRACTION", help=slower)
+
+
+def _add_injections(parser: argparse.ArgumentParser) -> None:
+    about = "known to the microsecond: what a client finds is compared with the log (docs/engines.md)"
+    add = parser.add_argument_group("stalls on purpose", about).add_argument
+    asked = "a JSON file of stalls: http, queue, prefill, slow_step, preemption"
+    add("--inject", type=Path, metavar="FILE", help=asked)
+    truth = "write a JSON line for each request and each stall: what was when, by CLOCK_MONOTONIC"
+    add("--log", type=Path, metavar="FILE", help=truth)
 
 
 def _number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], float]:

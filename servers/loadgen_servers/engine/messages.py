@@ -139,18 +139,26 @@ class Dialect:
         return http_server.event(self._head() + choice + b"]" + _running(wanted, end) + fingerprint + b"}")
 
     def end(
-        self, wanted: ResponseOptions, produced: int, cached: int | None = None, reason: str = "length"
+        self,
+        wanted: ResponseOptions,
+        produced: int,
+        cached: int | None = None,
+        reason: str = "length",
+        metrics: bytes = b"",
     ) -> bytes:
         """Everything after the last token of a stream; `cached` prompt tokens if not None.
 
-        The reason is on the last token here.
+        The reason is on the last token here; `metrics` is what vLLM reports of one request, as JSON.
         """
         usage = b""
         if wanted.include_usage:
             counts = wanted.usage(produced)
             if cached is not None:
                 counts += b',"prompt_tokens_details":{"cached_tokens":%d}' % cached
-            usage = http_server.event(self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + b"}")
+            own = b',"metrics":' + metrics if metrics else b""
+            usage = http_server.event(
+                self._head() + b'],"usage":' + counts + b"}" + _FINGERPRINT + own + b"}"
+            )
         return usage + http_server.event(b"[DONE]") + http_server.STREAM_END
 
     def whole(self, wanted: ResponseOptions, produced: int, reason: str, cached: int | None = None) -> bytes:

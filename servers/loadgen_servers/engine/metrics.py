@@ -121,7 +121,7 @@ class Metrics:
         decode_ns = sequence.last_ns - sequence.first_ns
         self.finished[sequence.finish_reason] += 1
         histograms["e2e_request_latency"].observe(sequence.last_ns - sequence.arrived_ns)
-        histograms["request_queue_time"].observe(sequence.scheduled_ns - sequence.arrived_ns)
+        histograms["request_queue_time"].observe(sequence.scheduled_ns - sequence.queued_ns)
         histograms["request_prefill_time"].observe(sequence.first_ns - sequence.scheduled_ns)
         histograms["request_decode_time"].observe(decode_ns)
         if sequence.output_tokens > 1:

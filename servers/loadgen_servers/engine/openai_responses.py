@@ -64,7 +64,12 @@ class ResponsesDialect(Dialect):
         return _event("output_text.delta", {**at, "delta": text_of(first, end - first), "logprobs": []})
 
     def end(
-        self, wanted: ResponseOptions, produced: int, cached: int | None = None, reason: str = "length"
+        self,
+        wanted: ResponseOptions,
+        produced: int,
+        cached: int | None = None,
+        reason: str = "length",
+        metrics: bytes = b"",
     ) -> bytes:
         """The last event, with the whole answer; `cached` prompt tokens if not None."""
         answer = {"response": self._finish(wanted, produced, reason, cached)}

@@ -22,10 +22,11 @@ class Reply(msgspec.Struct):
         """What is sent with the n-th token when more will come."""
         return b""
 
-    def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
+    def last(self, n: int, reason: str, cached: int | None = None, metrics: bytes = b"") -> bytes:
         """What is sent when the answer ends after n tokens: those not sent yet, and the end.
 
-        `cached` is the number of cached prompt tokens; None if it is not to be reported.
+        `cached` is the number of cached prompt tokens, None if it is not to be reported; `metrics` the
+        request's own, which only a stream's usage carries.
         """
         return self.dialect.whole(self.wanted, n, reason, cached)
 
@@ -48,10 +49,10 @@ class DetailedStream(Reply):
         role = b"" if first else self.dialect.role(self.wanted)
         return role + self.dialect.tokens(self.wanted, first, n)
 
-    def last(self, n: int, reason: str, cached: int | None = None) -> bytes:
+    def last(self, n: int, reason: str, cached: int | None = None, metrics: bytes = b"") -> bytes:
         role = b"" if self.sent else self.dialect.role(self.wanted)
         message = self.dialect.tokens(self.wanted, self.sent, n, reason)
-        return role + message + self.dialect.end(self.wanted, n, cached, reason)
+        return role + message + self.dialect.end(self.wanted, n, cached, reason, metrics)
 
 
 class PlainStream(DetailedStream):

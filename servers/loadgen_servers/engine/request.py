@@ -64,6 +64,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     vocab_size: int = 151936
     early_eos: float = 0.0
     cached_details: bool = False  # whether usage reports cached prompt tokens
+    request_metrics: bool = False  # whether it reports the request's own times
     acceptance: tuple[float, ...] = ()  # of each draft token, if those before it were accepted
 
 

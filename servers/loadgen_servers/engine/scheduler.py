@@ -33,6 +33,8 @@ class Sequence(msgspec.Struct, eq=False):
     arrived_ns: int
     finish_reason: str = "length"
     owner: object = None  # the caller's own
+    request_id: str = ""
+    queued_ns: int = 0  # when the engine had it: as it arrived, if nothing holds it back
     steps: DraftedSteps = DraftedSteps()  # where it drafts
     blocks: tuple[int, ...] = ()  # the identities of the prompt's full blocks
     held: list[int] = msgspec.field(default_factory=list)  # the blocks it holds in the cache
@@ -44,6 +46,9 @@ class Sequence(msgspec.Struct, eq=False):
     first_step: int = 0  # its first token's; after a preemption as if it had had them all without a pause
     preemptions: int = 0
     kept: int = 0  # tokens it had when it was preempted: they are prefilled with the prompt
+
+    def __post_init__(self) -> None:
+        self.queued_ns = self.queued_ns or self.arrived_ns
 
     @property
     def prefill_tokens(self) -> int:
@@ -144,6 +149,10 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
+    def wakes_ns(self) -> int | None:
+        """When it may have work again without a new request; None if never."""
+        return None
+
     def begin(self, now_ns: int) -> Step | None:
         """The next step, starting now; None when there is nothing to compute."""
         preemptions = self.preemptions
@@ -238,13 +247,17 @@ class Scheduler:
 
     def _preempt(self, now_ns: int) -> None:
         sequence = self.prefilling[-1] if self.prefilling else next(reversed(self.decoding))
+        self._evict(sequence, now_ns)
+        self.waiting.appendleft(sequence)
+
+    def _evict(self, sequence: Sequence, now_ns: int) -> None:
+        """Take a running sequence out of the batch: its tokens are to be prefilled again."""
         self._leave(sequence)
         if sequence.first_step:
             sequence.last_ns = now_ns
             sequence.kept, sequence.first_step = sequence.produced(self.step_number), 0
         sequence.preemptions += 1
         self.preemptions += 1
-        self.waiting.appendleft(sequence)
 
     def _finish(self, sequence: Sequence, now_ns: int) -> None:
         sequence.last_ns = now_ns

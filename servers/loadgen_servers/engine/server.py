@@ -83,13 +83,14 @@ class Engine:
         while not self.stopping:
             if self.step is None:
                 self.step = self.scheduler.begin(self.now_ns())
-            if self.step is None:
+            due_ns = self.scheduler.wakes_ns() if self.step is None else self.step.end_ns
+            if due_ns is None:
                 self.port.serve(-1, self.handle, self.gone)
-            else:
-                due = self.port.wait(self.step.end_ns)
-                self.port.serve(0.0, self.handle, self.gone)
-                if due:
-                    self.end_step(self.step)
+                continue
+            due = self.port.wait(due_ns)
+            self.port.serve(0.0, self.handle, self.gone)
+            if due and self.step is not None:
+                self.end_step(self.step)
         for sequence in list(self.streams.values()):
             stream = _stream(sequence)
             produced = sequence.produced(self.scheduler.step_number)
@@ -126,8 +127,9 @@ class Engine:
             stream = _stream(sequence)
             connection = stream.connection
             del self.streams[connection]
-            cached = self._cached_tokens(sequence)
-            self._send(connection, stream.reply.last(sequence.output_tokens, sequence.finish_reason, cached))
+            own = _own_metrics(sequence) if self.served.request_metrics else b""
+            cached, reason = self._cached_tokens(sequence), sequence.finish_reason
+            self._send(connection, stream.reply.last(sequence.output_tokens, reason, cached, own))
             self._after_answer(connection, stream.close)
 
     def _cached_tokens(self, sequence: Sequence) -> int | None:
@@ -193,19 +195,20 @@ class Engine:
             self._send(connection, refuse(refusal) if request.path == PATH else _refused(refusal))
             return False
         stream = Stream(connection, reply_for(dialect, generation.response), request.close)
-        self._accept(stream, request.received_ns, generation)
+        self._accept(stream, request, generation)
         return True
 
-    def _accept(self, stream: Stream, received_ns: int, generation: GenerationRequest) -> None:
+    def _accept(self, stream: Stream, request: Request, generation: GenerationRequest) -> None:
         prompt_tokens = generation.response.prompt_tokens
         cache = self.scheduler.cache
         sequence = Sequence(
             prompt_tokens=prompt_tokens,
             output_tokens=generation.output_tokens,
             reserved_tokens=prompt_tokens + generation.max_tokens,
-            arrived_ns=received_ns,
+            arrived_ns=request.received_ns,
             finish_reason=generation.finish_reason,
             owner=stream,
+            request_id=request.headers.get("x-request-id", ""),
             steps=generation.steps,
             blocks=generation.blocks(cache.block_size) if cache.enabled else (),
         )
@@ -239,6 +242,21 @@ class Engine:
 def _stream(sequence: Sequence) -> Stream:
     assert isinstance(sequence.owner, Stream)
     return sequence.owner
+
+
+def _own_metrics(sequence: Sequence) -> bytes:
+    """Make what vLLM reports of one request: its `time_to_first_token_ms` begins when it was scheduled."""
+    decode_ms, gaps = (sequence.last_ns - sequence.first_ns) / 1e6, sequence.output_tokens - 1
+    seconds = (sequence.last_ns - sequence.scheduled_ns) / 1e9
+    return msgspec.json.encode(
+        {
+            "time_to_first_token_ms": (sequence.first_ns - sequence.scheduled_ns) / 1e6,
+            "generation_time_ms": decode_ms,
+            "queue_time_ms": (sequence.scheduled_ns - sequence.queued_ns) / 1e6,
+            "mean_itl_ms": decode_ms / gaps if gaps else None,
+            "tokens_per_second": sequence.output_tokens / seconds if seconds else None,
+        }
+    )
 
 
 def _json(value: object, status: str = "200 OK") -> bytes:

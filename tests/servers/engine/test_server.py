@@ -92,6 +92,23 @@ def test_streamed_and_whole_answers_count_alike(
 
 
 @pytest.mark.whole
+def test_own_metrics_are_those_that_vllm_reports() -> None:
+    body = {"prompt": [1, 2, 3], "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}
+    with process("--enable-per-request-metrics") as (_, url), httpx.Client(base_url=url) as client:
+        text = client.post("/v1/completions", json=body).text
+    metrics = msgspec.json.decode(text.split("\n")[-5][6:])["metrics"]
+    assert list(metrics) == [  # as recorded of vLLM 0.32
+        "time_to_first_token_ms",
+        "generation_time_ms",
+        "queue_time_ms",
+        "mean_itl_ms",
+        "tokens_per_second",
+    ]
+    assert metrics["mean_itl_ms"] == metrics["generation_time_ms"] / 2 > 0
+    assert 0 <= metrics["queue_time_ms"] < metrics["time_to_first_token_ms"] + 100
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("flags", "cached"),
     [

@@ -1,0 +1,199 @@
+"""Stalls on purpose, in virtual time: what the log says is what the tokens' times show, to the nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders.loops import loop_over
+from loadgen_servers.engine.cli import engine_of, parser
+from loadgen_servers.engine.injections import InjectionFile, make_draws, read_injections
+from loadgen_servers.engine.scheduler import Limits, Sequence
+from loadgen_servers.engine.stalling import StallingScheduler
+from loadgen_servers.engine.step_times import FittedTiming
+from loadgen_servers.engine.truth_log import RequestRow, StallRow
+
+MS = 1_000_000
+STEP_MS = 10
+
+
+class Played:
+    """A run of requests (arrival ms, prompt, output) on steps of 10 ms, whose tokens leave as a step ends."""
+
+    def __init__(self, asked: dict[str, Any], requests: Several[tuple[int, int, int]]) -> None:
+        rows: list[StallRow | RequestRow] = []
+        file = InjectionFile.model_validate(asked)
+        self.scheduler = StallingScheduler(
+            Limits(8, 1000, 10_000), FittedTiming(overhead_ms=STEP_MS), draws=make_draws(file), skip=file.skip
+        )
+        self.scheduler.log = rows.append
+        self.preempted = self._play(requests)
+        self.stalls = [
+            (row.kind, row.from_ns / MS, row.to_ns / MS, row.requests, row.prefilled)
+            for row in rows
+            if isinstance(row, StallRow)
+        ]
+        self.requests = {row.number: row for row in rows if isinstance(row, RequestRow)}
+
+    def _play(self, requests: Several[tuple[int, int, int]]) -> int:
+        left, now_ns = list(requests), 0
+        while left or self.scheduler.running or self.scheduler.held:
+            while left and left[0][0] * MS <= now_ns:
+                at_ms, prompt, output = left.pop(0)
+                self.scheduler.add(Sequence(prompt, output, prompt + output, at_ms * MS))
+            step = self.scheduler.begin(now_ns)
+            if step is None:
+                wakes_ns = [left[0][0] * MS] if left else []
+                held_ns = self.scheduler.wakes_ns()
+                now_ns = min([*wakes_ns, *([] if held_ns is None else [held_ns])], default=now_ns)
+                continue
+            now_ns = step.end_ns
+            self.scheduler.end(step, now_ns)
+        return self.scheduler.preemptions
+
+    def wrote_ms(self, number: int) -> list[float]:
+        return [ns / MS for ns in self.requests[number].wrote_ns]
+
+
+TWO = [(0, 10, 6), (0, 10, 6)]  # both decode from 10 to 60 ms
+LATER = [(0, 10, 10), (35, 40, 2)]  # the second one is prefilled from 40 ms on
+CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int, int]], list[Any], dict[int, list[float]]]] = {
+    "nothing": ({}, TWO, [], {0: [10, 20, 30, 40, 50, 60], 1: [10, 20, 30, 40, 50, 60]}),
+    "a slow step by time": (
+        {"kind": "slow_step", "ms": 7, "at_s": [0.025]},
+        TWO,
+        [("slow_step", 40, 47, [0, 1], None)],
+        {0: [10, 20, 30, 47, 57, 67], 1: [10, 20, 30, 47, 57, 67]},
+    ),
+    "a slow step once a request decodes": (
+        {"kind": "slow_step", "ms": 5, "requests": [1]},
+        LATER,
+        [("slow_step", 60, 65, [0, 1], None)],
+        {0: [10, 20, 30, 40, 50, 65, 75, 85, 95, 105], 1: [50, 65]},
+    ),
+    "a preemption": (
+        {"kind": "preemption", "ms": 15, "requests": [0]},
+        TWO,
+        [("preemption", 10, 30, [0], None)],  # until the next step
+        {0: [10, 40, 50, 60, 70, 80], 1: [10, 20, 30, 40, 50, 60]},
+    ),
+    "a wait before the queue": (
+        {"kind": "http", "ms": 12, "requests": [1]},
+        TWO,
+        [("http", 0, 12, [1], None)],
+        {0: [10, 20, 30, 40, 50, 60], 1: [30, 40, 50, 60, 70, 80]},
+    ),
+    "a wait in the queue while nothing runs": (
+        {"kind": "queue", "ms": 33, "share": 1.0},
+        [(0, 10, 1)],
+        [("queue", 0, 33, [0], None)],
+        {0: [43]},
+    ),
+    "one long prefill": (
+        {"kind": "prefill", "ms": 30, "requests": [1]},
+        LATER,
+        [("prefill", 50, 80, [0, 1], 1)],
+        {0: [10, 20, 30, 40, 80, 90, 100, 110, 120, 130], 1: [80, 90]},
+    ),
+    "a chunked prefill": (
+        {"kind": "prefill", "ms": 40, "steps": 2, "requests": [1]},
+        LATER,
+        [("prefill", 50, 70, [0, 1], 1), ("prefill", 80, 100, [0, 1], 1)],
+        {0: [10, 20, 30, 40, 70, 100, 110, 120, 130, 140], 1: [100, 110]},
+    ),
+    "requests that do not count": (
+        {"kind": "queue", "ms": 12, "requests": [0], "skip": 1},
+        TWO,
+        [("queue", 0, 12, [1], None)],
+        {0: [10, 20, 30, 40, 50, 60], 1: [30, 40, 50, 60, 70, 80]},
+    ),
+}
+
+
+@loop_over(("injected", "requests", "stalls", "wrote_ms"), CASES.values())
+def test_tokens_come_when_the_log_says(
+    injected: dict[str, Any],
+    requests: list[tuple[int, int, int]],
+    stalls: list[Any],
+    wrote_ms: dict[int, list[float]],
+) -> None:
+    one = {key: value for key, value in injected.items() if key != "skip"}
+    played = Played({"skip": injected.get("skip", 0), "injections": [one] if one else []}, requests)
+    assert played.stalls == stalls
+    assert {number: played.wrote_ms(number) for number in played.requests} == wrote_ms
+    assert played.preempted == sum(kind == "preemption" for kind, *_ in stalls)
+
+
+def test_waits_are_where_vllm_counts_them() -> None:
+    asked = [{"kind": "http", "ms": 5, "requests": [0]}, {"kind": "queue", "ms": 20, "requests": [0]}]
+    row = Played({"injections": asked}, [(0, 10, 1)]).requests[0]
+    assert (row.received_ns, row.queued_ns, row.scheduled_ns, row.wrote_ns) == (
+        0,
+        5 * MS,
+        25 * MS,
+        [35 * MS],
+    )
+
+
+def test_a_seed_draws_the_same_stalls() -> None:
+    asked = {
+        "injections": [
+            {"kind": "slow_step", "ms": [1, 9], "per_s": 20},
+            {"kind": "queue", "ms": 3, "share": 0.5},
+        ]
+    }
+    requests = [(at, 10, 5) for at in range(0, 1000, 20)]
+    drawn = {seed: Played({"seed": seed, **asked}, requests).stalls for seed in (1, 2)}
+    assert drawn[1] == Played({"seed": 1, **asked}, requests).stalls
+    assert drawn[1] != drawn[2]
+    waits = [stall for stall in drawn[1] if stall[0] == "queue"]
+    slow = [stall for stall in drawn[1] if stall[0] == "slow_step"]
+    assert 15 <= len(waits) <= 35
+    assert 10 <= len(slow) <= 30
+    assert all(1 <= to_ms - from_ms <= 9 for _, from_ms, to_ms, *_ in slow)
+
+
+REFUSED = {
+    "no time": (
+        '{"injections": [{"kind": "queue", "ms": 5}]}',
+        "injections.0: Value error, give one of at_s",
+    ),
+    "two times": (
+        '{"injections": [{"kind": "queue", "ms": 5, "share": 1, "per_s": 1}]}',
+        "injections.0: Value error, give one of",
+    ),
+    "an unknown kind": ('{"injections": [{"kind": "x", "ms": 5, "share": 1}]}', "injections.0.kind: "),
+    "steps of a queue": (
+        '{"injections": [{"kind": "queue", "ms": 5, "share": 1, "steps": 2}]}',
+        "injections.0: Value error, only a prefill has steps",
+    ),
+    "a range upside down": (
+        '{"injections": [{"kind": "queue", "ms": [5, 1], "share": 1}]}',
+        "injections.0: Value error, ms: the first of two",
+    ),
+    "no JSON": ("{", "Invalid JSON"),
+}
+
+
+@loop_over(("text", "words"), REFUSED.values())
+def test_a_file_that_is_none_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "inject.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"^--inject .*") as error:
+        read_injections(path)
+    assert words in str(error.value)
+
+
+def test_the_flags_make_a_log_of_their_own(tmp_path: Path) -> None:
+    injected, log = tmp_path / "inject.json", tmp_path / "truth.jsonl"
+    injected.write_text('{"injections": [{"kind": "preemption", "ms": 5, "share": 1}]}')
+    options = parser().parse_args(["--inject", str(injected), "--log", str(log)])
+    scheduler = engine_of(options).keywords["scheduler"]  # type: ignore[attr-defined]
+    scheduler.log(StallRow("queue", 1, 2, [3]))
+    assert msgspec.json.decode(log.read_bytes(), type=StallRow) == StallRow("queue", 1, 2, [3])
+    with pytest.raises(ValueError, match="exclude each other"):
+        engine_of(parser().parse_args(["--inject", str(injected), "--acceptance", "0.5"]))
