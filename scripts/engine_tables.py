@@ -33,8 +33,9 @@ Row = tuple[str, ...]
 
 
 def list_counters() -> Iterator[Row]:
-    """The names of each engine's metrics, by the quantity that they are of."""
-    counted = [(engine.name, engine.metrics) for engine in ENGINES if engine.metrics is not None]
+    """The names of each engine's and router's metrics, by the quantity that they are of."""
+    owners = {engine.metrics.name: engine.name for engine in ENGINES if engine.metrics is not None}
+    counted = [(row.label or owners[row.name], row) for row in METRICS.values()]
     yield "quantity", "metrics"
     for quantity in dict.fromkeys(
         each.quantity for metrics in METRICS.values() for each in metrics.meanings.values()

@@ -42,10 +42,12 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     meanings: Mapping[str, MetricSeries]
     marks: tuple[str, ...]  # beginnings of names that no other row's exposition has
     lazy: frozenset[str] = frozenset()
+    label: str = ""  # what has them; "": the engine of the row
     flag: str = ""  # without which it has no /metrics
     path: str = "/metrics"
     routes: bool = False  # it hands requests on, and counts them as it sees them
     model_label: str = "model_name"
+    shares: tuple[str, ...] = ()  # labels by which a gauge is given in addition to the whole
     only: Mapping[str, str] = {}  # labels whose other values are left out
     reasons: Mapping[str, str] = {}  # its words for why requests ended, in lower case → ours
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from loadgen.engines.engine import Engine
 from loadgen.engines.llamacpp_engine import LLAMACPP
+from loadgen.engines.lmdeploy_engine import LMDEPLOY
+from loadgen.engines.router_metrics import PRODUCTION_STACK, ROUTERS, TGI
 from loadgen.engines.sglang_engine import SGLANG
+from loadgen.engines.trtllm_engine import TRTLLM
 from loadgen.engines.vllm_engine import VLLM
 
 # `max_tokens` is taken by all, or refused in words; some ignore `max_completion_tokens`, silently.
@@ -30,11 +33,13 @@ _OWN = (
     Engine("loadgen null server with Nagle's algorithm", owned_by="loadgen-null-nagle", checks_model=False),
 )
 # Where two rows could read one log or answer, the later one's value counts.
-ENGINES = (VLLM, SGLANG, *_OWN, TRANSFORMERS, LLAMACPP)
+ENGINES = (VLLM, SGLANG, *_OWN, TRANSFORMERS, LLAMACPP, TRTLLM, LMDEPLOY)
 LAUNCHED = tuple(engine.launch_name for engine in ENGINES if engine.launch_name)
 # An exposition may have the names of two rows, as a Dynamo worker's has its engine's. The earlier row's are
-# read: an engine comes before what wraps it, so that its own figures win.
-METRICS = {engine.metrics.name: engine.metrics for engine in ENGINES if engine.metrics is not None}
+# read: an engine comes before what wraps it, so that its own figures win. Production-stack's router begins
+# its names as vLLM does, which has none of its marks.
+_ENGINES_METRICS = tuple(engine.metrics for engine in ENGINES if engine.metrics is not None)
+METRICS = {row.name: row for row in (PRODUCTION_STACK, *_ENGINES_METRICS, TGI, *ROUTERS)}
 
 
 def find_by_name(name: str) -> Engine:

@@ -43,12 +43,17 @@ _METRICS = EngineMetrics(
         **name_histogram("sglang:inter_token_latency_seconds", "itl"),
         **name_histogram("sglang:e2e_request_latency_seconds", "e2e"),
         **name_histogram("sglang:queue_time_seconds", "queue"),
+        # Gauges of the last transfer in older versions, which have no series of these names.
+        **name_histogram("sglang:kv_transfer_latency_ms", "kv_transfer_s", 0.001),
+        "sglang:kv_transfer_latency_ms_count": MetricSeries("kv_transfers"),
+        "sglang:kv_transfer_total_mb_sum": MetricSeries("kv_transfer_bytes", scale=1 << 20),
     },
     marks=("sglang:",),
     lazy=frozenset(
         {"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions", "drafts"}
     ),
     flag="--enable-metrics",
+    shares=("priority",),
 )
 
 

@@ -17,7 +17,6 @@ SAMPLED = GAUGES | {"generation_tokens", "preemptions"}
 _GREATEST = ("kv_cache_usage", "started", "accept_length")  # of several engines the greatest, not the sum
 # Every rank of SGLang counts the same requests, and each process has a row of its own.
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
-_REPEATED_GAUGE = (*_REPEATED, "priority")  # in addition to the whole, each priority's share
 _ENDLESS = ("+Inf", "Inf", "inf")
 _LONGEST_QUOTE = 60
 _PATH = "/metrics"
@@ -123,7 +122,7 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
             meaning = row.meanings[sample.name]
         except (KeyError, ValueError):
             return MetricsSnapshot(error=f"/metrics is malformed in {line[:_LONGEST_QUOTE]!r}")
-        repeated = _REPEATED_GAUGE if meaning.quantity in GAUGES else _REPEATED
+        repeated = (*_REPEATED, *row.shares) if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         if row.only and any(labels.get(label, value) != value for label, value in row.only.items()):
             continue
@@ -157,8 +156,8 @@ def _read_sample(
         return labelled if meaning.scale == 1 else repr(round(bound * meaning.scale, 9)), possible
     part = meaning.part
     if meaning.label:
-        word = labelled.rpartition(".")[2]  # Python's ResponseType.FINISH
-        part = row.reasons.get(word.lower(), word)
+        word = labelled.rpartition(".")[2].lower()  # Python's ResponseType.FINISH
+        part = row.reasons.get(word, word)
     return part, None if possible is None else possible * meaning.scale
 
 

@@ -16,6 +16,7 @@ _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
 _COUNTED = (
     "prompt_tokens", "generation_tokens", "preemptions", "drafts", "draft_tokens", "accepted_tokens",
+    "kv_transfer_bytes", "kv_transfers",
 )  # fmt: skip
 _GAUGES = ("running", "waiting", "kv_cache_usage")
 _MOST = 100  # models, and reasons to end, that are kept
@@ -46,7 +47,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     error: str = Field(
         default="", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble"
     )
-    names: str = ""  # which engine's metric names: vllm, sglang or llamacpp
+    names: str = ""  # which engine's or router's metric names: vllm, sglang, …
     models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
     reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
     settled: bool = True  # at the end nothing ran and the counters stood still
@@ -73,6 +74,9 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     prefill: ServerLatency | None = None  # first scheduled → first token
     decode: ServerLatency | None = None  # first token → last
     inference: ServerLatency | None = None  # first scheduled → last token
+    kv_transfer_s: ServerLatency | None = None  # of the KV cache of one request, from prefill to decode
+    kv_transfer_bytes: int | None = None
+    kv_transfers: int | None = None
     samples: tuple[ServerSample, ...] = ()
 
     @property

@@ -113,7 +113,7 @@ def test_high_load_and_low_load_on_an_idle_server_are_valid(monkeypatch: pytest.
         (b"<!doctype html><html></html>", "/metrics is HTML, not Prometheus text"),
         (exposed(8, 40)[:-7], "/metrics is cut off in 'vllm:num_requests_waiting{model_name='"),
         (b"vllm:generation_tokens_total{ 1\n", "/metrics is malformed in 'vllm:generation_tokens_total{ 1'"),
-        (b"up 1\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
+        (b"up 1\n", "vllm_router, smg, sgl_router or llm_d"),
     ],
     ids=["HTML", "cut off", "malformed", "of another program"],
 )
