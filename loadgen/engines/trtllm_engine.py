@@ -44,6 +44,7 @@ _METRICS = EngineMetrics(
         "trtllm_kv_transfer_success_total": MetricSeries("kv_transfers"),
     },
     marks=("trtllm_", "e2e_request_latency_seconds", "time_per_output_token_seconds"),
+    flag="return_perf_metrics: true",
     path="/prometheus/metrics",  # its /metrics is JSON, of which each read takes away what it read
     reasons={"cancelled": "abort", "timeout": "abort"},
 )

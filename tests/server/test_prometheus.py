@@ -25,7 +25,7 @@ from loadgen.server.server_counters import TIMED, ServerWindow, make_window
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 ALL_NAMES = " or ".join([", ".join([*METRICS][:-1]), [*METRICS][-1]])
 ELSEWHERE = ", not Prometheus text (trtllm's is at /prometheus/metrics)"
-NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics"
+NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics, trtllm needs return_perf_metrics: true"
 
 
 def recorded(name: str) -> bytes:

@@ -17,7 +17,7 @@ from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 
 Script = Callable[[Asked], Answer]
-NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics"
+NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics, trtllm needs return_perf_metrics: true"
 
 
 def exposition(tokens: float, running: float = 0, model: str = "m") -> Answer:
