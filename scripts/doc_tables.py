@@ -26,6 +26,8 @@ import folder_table
 import loadgen
 from loadgen.base.errors import ExitCode
 from loadgen.base.rule import Rule
+from loadgen.engines.engines import ENGINES
+from loadgen.features.attribution.parts import EVIDENCE, PARTS
 from loadgen.features.export import request_rows
 from loadgen.features.peers.other_clients import OTHERS
 from loadgen.features.peers.vllm_flags import VLLM, OtherClient
@@ -214,6 +216,21 @@ def _evidence() -> str:
     return "\n".join(["```", *found, "```", ""])
 
 
+def _parts() -> str:
+    rows = ((part.label, part.group, part.about, part.remedy) for part in PARTS)
+    return _grid(("part", "whose", "what it is", "what to do"), (map(_marked, row) for row in rows))
+
+
+def _attribution_evidence() -> str:
+    labels = {part.key: part.label for part in PARTS}
+    ways = [engine.own_times for engine in ENGINES if engine.own_times]
+    rows = (
+        (kind.label, ", ".join(labels[key] for key in kind.parts), kind.remedy or "; ".join(ways))
+        for kind in EVIDENCE
+    )
+    return _grid(("evidence", "parts", "by"), (map(_marked, row) for row in rows))
+
+
 def _import_test(name: str) -> ModuleType:
     """A module of the tests, as they import it."""
     sys.path.append(str(_TESTS))
@@ -256,6 +273,8 @@ def _marked(words: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "parts": _parts,
+    "attribution-evidence": _attribution_evidence,
     "api": partial(api_docs.rendered, loadgen),
     "apis": _apis,
     "flags-vllm": partial(_flags, VLLM),

@@ -13,6 +13,7 @@ import pytest
 
 from loadgen.base.errors import UsageError
 from loadgen.cli import main
+from loadgen.features.attribution.explain_command import explain_parser
 from loadgen.features.data.preview.data_command import data_parser
 from loadgen.features.export.export_command import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
@@ -56,6 +57,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "data": data_parser,
     "data describe": describe_parser,
     "data learn": learn_parser,
+    "explain": explain_parser,
     "export": export_parser,
     "shards": shards_parser,
     "merge": merge_parser,

@@ -73,11 +73,12 @@ FOREIGN = {
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
     "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics "
-    "--enable-log-requests --mm-processor-cache-gb",
+    "--enable-log-requests --mm-processor-cache-gb --max-num-batched-tokens --long-prefill-token-threshold "
+    "--gpu-memory-utilization",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
     "--enable-response-store --enable-cache-report "
-    "--mem-fraction-static --sampling-defaults",
-    "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",
+    "--mem-fraction-static --sampling-defaults --chunked-prefill-size",
+    "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file --batch-size",
     "uvicorn": "--timeout-keep-alive",
     "--server-args": "--dtype",
     "container|docker|podman": "--cap-add --shm-size",

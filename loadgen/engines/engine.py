@@ -101,6 +101,7 @@ class Engine(msgspec.Struct, frozen=True):
     launch_name: str = ""  # of --launch; "": it is not started by name
     shares_context: bool = False  # its requests at once share one context, and are few unless asked for
     closing_server: str = ""  # its Server header, if it ends a connection after each stream
+    own_times: str = ""  # how its answers get its own times of each request, if not always
     stall_flags: str = (
         ""  # limit a step's prompt tokens: others' prefill then holds up decoding for less long
     )

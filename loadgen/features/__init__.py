@@ -30,6 +30,11 @@ VERBS = {
         "show what a file of prompts, bodies or a trace would send",
         "loadgen.features.data.preview.data_command",
     ),
+    "explain": Verb(
+        READ,
+        "why TTFT and ITL of a run are what they are, in a page",
+        "loadgen.features.attribution.explain_command",
+    ),
     "export": Verb(
         READ,
         "write a run for others: rows, llm-d, InferenceX, MLflow, W&B",
@@ -93,7 +98,10 @@ FEATURES: dict[str, dict[str, str]] = {
         "sections": "image_lines",
         "settings": "image_settings",
     },
-    "attribution": {},
+    "attribution": {
+        "sections": "attribution_section",
+        "tails": "attribution_checks",
+    },
     "export": {"rows": "request_rows"},
     "peers": {"clients": "other_clients", "flags": "vllm_flags"},
     "saturation": {"saturation": "saturation_rule"},

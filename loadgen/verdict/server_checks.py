@@ -8,6 +8,7 @@ from functools import partial
 
 from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
+from loadgen.features import import_rows
 from loadgen.server.server_counters import ServerSample
 from loadgen.verdict import reconcile
 from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
@@ -18,7 +19,7 @@ FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, bot
 TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
 FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
 TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
-QUEUED = 0.05  # of the mean TTFT
+QUEUED, QUEUE_OF_TTFT = 0.05, 0.5  # of the mean TTFT
 UNABORTED = 0.05  # of the cancelled requests: an answer may end as its connection is closed
 WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
 _SETTLE = "check for thermal throttling, other work or a filling KV cache; warm up longer"
@@ -139,10 +140,14 @@ def preemptions(run: RunEvidence) -> Evidence | None:
     count = run.window.preemptions if run.window else None
     if not count or count <= PREEMPTED * run.metrics.requests:
         return None
-    return (
-        f"{format_count(count, 'preemption')} in {format_count(run.metrics.requests, 'request')}: the KV "
-        "cache was full"
-    )
+    evicted = f"{format_count(count, 'preemption')} in {format_count(run.metrics.requests, 'request')}"
+    return join_evidence([f"{evicted}: the KV cache was full", *_describe_tail(run, "preemption")])
+
+
+def _describe_tail(run: RunEvidence, key: str) -> Iterator[Evidence | None]:
+    """Yield what a part's share of the time beyond P99 is, by the features that divide it."""
+    for module in import_rows("tails"):
+        yield module.describe_share(run, key)
 
 
 @suspect(
@@ -170,21 +175,43 @@ def server_limit(run: RunEvidence) -> Evidence | None:
 
 @note(
     "queued",
-    f"in most of at least {LEAST_GAUGES} samples requests waited, and the server's own limit is not the "
-    "reason: prefill is the bottleneck, or the KV cache is full",
+    f"in most of at least {LEAST_GAUGES} samples requests waited, or the mean queue time, by the server's "
+    f"histogram or its answers, is more than {percent(QUEUE_OF_TTFT)} of the mean TTFT (the wait for the "
+    "step under way is at most a third); and the server's own limit is not the reason: prefill is the "
+    "bottleneck, or the KV cache is full",
     "read TTFT as queue time plus prefill; lower --max-concurrency to measure prefill alone",
     Source.GAUGES,
 )
 def requests_queued(run: RunEvidence) -> Evidence | None:
     """Find evidence that requests waited, and not for the server's own limit of requests at once."""
     waited, most = _select_waiting(run)
-    if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
+    queued_ms, ttft_ms = _measure_queue_ms(run), run.metrics.ttft.mean_ms
+    long = queued_ms > QUEUE_OF_TTFT * ttft_ms
+    if not (waited or long) or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
-    full = max((sample.kv_cache_usage or 0.0) for sample in waited)
-    waits = f"requests waited in {len(waited)} of {len(run.samples)} samples, at most {most:.0f} ran at once"
-    kv = f"; KV cache up to {percent(full)} full" if full else ""
+    return join_evidence([*_describe_waiting(run, waited, most), *_describe_queue(queued_ms, ttft_ms, long),
+                          *_describe_tail(run, "queue")])  # fmt: skip
+
+
+def _describe_waiting(run: RunEvidence, waited: list[ServerSample], most: float) -> Iterator[Evidence]:
+    if waited:
+        where = f"in {len(waited)} of {len(run.samples)} samples"
+        yield f"requests waited {where}, at most {most:.0f} ran at once"
+    if full := max((sample.kv_cache_usage or 0.0 for sample in waited), default=0.0):
+        yield f"KV cache up to {percent(full)} full"
+
+
+def _describe_queue(queued_ms: float, ttft_ms: float, long: bool) -> Iterator[Evidence]:
+    if queued_ms > 0:
+        yield f"mean queue time {queued_ms:.4g} ms{f' of {ttft_ms:.4g} ms TTFT' if long else ''}"
+
+
+def _measure_queue_ms(run: RunEvidence) -> float:
+    """Return the mean time in the server's queue, by its histogram or its answers; 0 where neither has it."""
     queue = run.window.queue if run.window else None
-    return waits + kv + (f"; mean queue time {queue.mean_ms:.4g} ms" if queue else "")
+    queued_ns = run.records.server_queue_ns[run.records.ok & (run.records.server_queue_ns >= 0)]
+    by_answer_ms = float(queued_ns.mean()) / 1e6 if len(queued_ns) else 0.0
+    return max(by_answer_ms, queue.mean_ms if queue is not None else 0.0)
 
 
 @suspect(
@@ -199,10 +226,7 @@ def prefill_while_queued(run: RunEvidence) -> Evidence | None:
     ttft_ms = run.metrics.ttft.mean_ms
     if "prefill_speed" not in run.facts.block().selected or not run.metrics.prefill_speed.n:
         return None
-    queue = run.window.queue if run.window else None
-    queued_ns = run.records.server_queue_ns[run.records.ok & (run.records.server_queue_ns >= 0)]
-    by_answer_ms = float(queued_ns.mean()) / 1e6 if len(queued_ns) else 0.0
-    queued_ms = max(by_answer_ms, queue.mean_ms if queue is not None else 0.0)
+    queued_ms = _measure_queue_ms(run)
     waited, _ = _select_waiting(run)
     if queued_ms <= QUEUED * ttft_ms and not waited:
         return None

@@ -89,7 +89,7 @@ PARTS: tuple[WaitPart, ...] = (
         "queue",
         "server",
         "in the engine's queue, until it was scheduled",
-        "lower the load, or raise what runs at once (--max-num-seqs, --max-running-requests)",
+        "lower the load, or raise what runs at once (vLLM: --max-num-seqs, SGLang: --max-running-requests)",
     ),
     WaitPart(
         "prefill",
@@ -116,17 +116,61 @@ PARTS: tuple[WaitPart, ...] = (
         "preemption",
         "engine",
         "the engine took the request's memory for others, and computed it again",
-        "give the KV cache more memory (--gpu-memory-utilization), or lower the load",
+        "give the KV cache more memory (vLLM: --gpu-memory-utilization), or lower the load",
     ),
     WaitPart(
         "others_prefill",
         "others' prefill",
         "engine",
         "beyond the typical step, of all streams at once, while another request's prompt was computed",
-        "limit a step's prompt tokens (--max-num-batched-tokens, --long-prefill-token-threshold, "
-        "--chunked-prefill-size)",
+        "limit the prompt tokens of a step, at the cost of TTFT",
     ),
     WaitPart("unknown", "unknown", "unknown", "what nothing that was measured explains"),
 )  # fmt: skip
 ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
 BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
+
+
+class EvidenceKind(msgspec.Struct, frozen=True):
+    """A kind of evidence that waits are divided by: its words, the parts that it shows, how to get it."""
+
+    key: str
+    label: str
+    parts: tuple[str, ...]  # their keys
+    remedy: str  # "": it depends on the engine
+
+
+EVIDENCE: tuple[EvidenceKind, ...] = (
+    EvidenceKind(
+        "kernel",
+        "kernel timestamps of arrivals",
+        ("read_lag",),
+        "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips",
+    ),
+    EvidenceKind(
+        "rtt",
+        "TCP's least round trip of each connection",
+        ("round_trip",),
+        "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips",
+    ),
+    EvidenceKind(
+        "segments",
+        "TCP timestamps of each segment",
+        ("request_resent", "retransmission", "reordering", "path_delay"),
+        "--transport ring: it shows the network's part of each gap",
+    ),
+    EvidenceKind("server", "the server's own times of each request", ("queue", "prefill"), ""),
+    EvidenceKind("spans", "the server's spans", ("http", "queue", "prefill"), ""),
+    EvidenceKind(
+        "preemptions",
+        "samples of the server's preemptions",
+        ("preemption",),
+        "a server with /metrics, without --no-observe",
+    ),
+    EvidenceKind(
+        "streams",
+        "what all streams do at one instant",
+        ("decode_step", "slow_step", "others_prefill"),
+        "several requests at once: one stream alone does not show whose a pause is",
+    ),
+)

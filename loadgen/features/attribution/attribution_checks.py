@@ -1,0 +1,92 @@
+"""Attribution checks: whose the time of the tail is: other requests' prefill, or the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loadgen.base.rule import Evidence, join_evidence, note, suspect
+from loadgen.engines.engines import ENGINES
+from loadgen.verdict.arrival_checks import arrivals_not_tokens
+from loadgen.verdict.evidence import RunEvidence, has_tail, limit_doubts, percent
+
+if TYPE_CHECKING:
+    from loadgen.features.attribution.attribution import Attribution, PartRows
+
+STALLED, NETWORK = 0.25, 0.2  # of the time beyond P99
+_IMPAIRED = ("request_resent", "retransmission", "reordering", "path_delay")  # not the round trip itself
+_LEAST = 0.05  # of it: a smaller share is no evidence to add to another doubt
+_LONG = "which are longer than typical ones by 1 ms and a fifth or more"
+_FLAGS = "; ".join(engine.stall_flags for engine in ENGINES if engine.stall_flags)
+
+
+def _divide_tail(run: RunEvidence) -> Attribution | None:
+    """Return where the time beyond P99 comes from; None if it is not to be explained."""
+    if not has_tail(run.facts) or arrivals_not_tokens.find(run) is not None:
+        return None
+    # The figures of a Result, which the verdict is a part of.
+    from loadgen.features.attribution.attribution import attribute_run
+
+    found = run.derive(attribute_run)
+    return None if found.nothing_to_explain else found
+
+
+def describe_share(run: RunEvidence, key: str) -> Evidence | None:
+    """Describe a part's shares of the time beyond P99, as evidence of another doubt; None below 5 %."""
+    if (found := _divide_tail(run)) is None:
+        return None
+    tails = (("TTFT", found.tail_ttft()), ("ITL", found.gaps))
+    shares = [(name, tail.share(key)) for name, tail in tails if tail.is_long]
+    large = [
+        f"{percent(round(share, 2))} of the time beyond P99 {name}"
+        for name, share in shares
+        if share >= _LEAST
+    ]
+    return f"{' and '.join(large)} is that" if large else None
+
+
+@note(
+    "others-prefill-stalls",
+    f"other requests' prefill is {percent(STALLED)} or more of the time of the gaps beyond P99 ITL, {_LONG}: "
+    "all streams pause at once while a prompt is computed, as they cannot on an idle server",
+    f"limit the prompt tokens of a step, at the cost of TTFT ({_FLAGS}), or serve prefill elsewhere",
+)
+def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
+    """Find evidence that the long gaps are mostly pauses for other requests' prompts."""
+    found = _divide_tail(run)
+    if found is None or not found.gaps.is_long or (share := found.gaps.share("others_prefill")) < STALLED:
+        return None
+    return f"{percent(round(share, 2))} of the time beyond P99 ITL is other requests' prefill"
+
+
+@suspect(
+    "network-in-tail",
+    "lost, reordered or delayed segments, not the round trip itself, are "
+    f"{percent(NETWORK)} or more of the time beyond P99 TTFT or ITL, of waits {_LONG}: more than the figure "
+    "differs between two runs of a steady server, so P99 is not the server's alone; on one machine, or an "
+    "idle network, nothing of it is",
+    "measure nearer to the server, or find what loses or queues packets (ip -s link, nstat); read P50",
+)
+def network_in_tail(run: RunEvidence) -> Evidence | None:
+    """Find evidence that the network, not the server, makes a good part of P99."""
+    if (found := _divide_tail(run)) is None:
+        return None
+    return join_evidence(
+        _describe_network(name, tail) for name, tail in (("TTFT", found.tail_ttft()), ("ITL", found.gaps))
+    )
+
+
+def _describe_network(name: str, tail: PartRows) -> Evidence | None:
+    shares = {key: tail.share(key) for key in _IMPAIRED}
+    share = sum(shares.values())
+    if not tail.is_long or share < NETWORK:
+        return None
+    words = ", ".join(
+        f"{key.replace('_', ' ')} {percent(round(part, 2))}" for key, part in shares.items() if part >= 0.005
+    )
+    return f"{percent(round(share, 2))} of the time beyond P99 {name} is the network's ({words})"
+
+
+DOUBTS = limit_doubts(
+    (has_tail,),
+    {"after network-lossy": (network_in_tail,), "after queued": (others_prefill_stalls,)},
+)

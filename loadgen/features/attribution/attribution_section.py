@@ -1,0 +1,93 @@
+"""Attribution section: where the time to first tokens, and that of gaps beyond P99, goes, by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadgen.base.text import wrap_text
+from loadgen.features.attribution.attribution import Attribution, PartRows
+from loadgen.features.attribution.basis import describe_basis, describe_means
+from loadgen.features.attribution.part_times import (
+    CAUSE,
+    WaitColumn,
+    describe_shares,
+    draw_part_table,
+    find_attribution,
+    mean_ms,
+    measure_causes,
+)
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.verdict.evidence import has_tail
+
+_LARGEST = 3  # parts in a line of the short report
+BEYOND_TTFT, BEYOND_ITL = "beyond P99 TTFT", "gaps beyond P99"
+
+
+def list_columns(found: Attribution) -> list[WaitColumn]:
+    """List the waits that are shown by part: those of all first tokens, of the slowest, and the long gaps."""
+    every = [
+        WaitColumn("first token", found.ttft),
+        WaitColumn(BEYOND_TTFT, found.tail_ttft()),
+        WaitColumn(BEYOND_ITL, found.gaps),
+    ]
+    return [column for column in every if len(column.rows)]
+
+
+TITLE = (
+    "where the time goes: of the wait for a first token from when the request was due, and of a gap between "
+    "two messages"
+)
+NOTHING = (
+    "where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99 ITL, are longer than the "
+    "median by less than 1 ms or a fifth"
+)
+
+
+def describe_attribution(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield the table of parts in one entry, and what it rests on; a line if there is nothing to explain."""
+    found = find_attribution(result)
+    if found is None:
+        return
+    if found.nothing_to_explain:
+        lines = wrap_text(NOTHING)
+    else:
+        lines = wrap_text(TITLE)
+        lines += draw_part_table(list_columns(found))
+        for line in (*describe_basis(found), *describe_means(result.facts, found)):
+            lines += wrap_text(line)
+    yield "\n".join(lines)
+
+
+def summarize_attribution(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on each tail that is long and has a cause."""
+    found = find_attribution(result)
+    if found is None or found.nothing_to_explain:
+        return
+    if has_causes(slowest := found.tail_ttft()):
+        yield f"first tokens beyond P99 TTFT: {_summarize(slowest)}"
+    if has_causes(found.gaps):
+        yield f"gaps beyond P99 ITL: {_summarize(found.gaps)}"
+
+
+def has_causes(tail: PartRows) -> bool:
+    """Whether a tail is long, and a fifth of it or more is of parts that name a cause."""
+    return tail.is_long and measure_causes(tail) >= CAUSE
+
+
+def _summarize(tail: PartRows) -> str:
+    return f"{mean_ms(tail):,.4g} ms, {describe_shares(tail, _LARGEST)}"
+
+
+SECTIONS = {
+    "after due": (
+        Section(
+            "attribution",
+            describe_attribution,
+            has_tail,
+            wrapped=False,
+            room=Room.FIRST,
+            short=summarize_attribution,
+        ),
+    )
+}

@@ -1,0 +1,59 @@
+"""Basis: what an attribution rests on, what the server reports as means alone, and what would show more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from loadgen.engines import engines
+from loadgen.facts.run_facts import Facts
+from loadgen.features.attribution.attribution import Attribution
+from loadgen.features.attribution.parts import EVIDENCE, PARTS, EvidenceKind
+
+_OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
+_OWN = ("sent_late", "handshake")  # parts that the client always times itself
+_MEANS = ("queue", "prefill", "decode", "inference")  # histograms of a ServerWindow
+
+
+def list_kinds(found: Attribution) -> list[EvidenceKind]:
+    """List the kinds of evidence that there were, in their order."""
+    return [kind for kind in EVIDENCE if kind.key in found.evidence]
+
+
+def describe_basis(found: Attribution) -> Iterator[str]:
+    """Yield a line on the evidence, if there is any."""
+    if labels := ", ".join(kind.label for kind in list_kinds(found)):
+        yield f"known by: {labels}"
+
+
+def list_reasons(found: Attribution) -> Iterator[str]:
+    """Yield, of each kind of evidence that there was, the parts that it showed."""
+    shown = {key for rows in (found.ttft, found.gaps) for key, sum_ns in rows.sum_parts().items() if sum_ns}
+    if own := _name_parts(_OWN, shown):
+        yield f"{own}: this client's own times"
+    for kind in list_kinds(found):
+        if parts := _name_parts(kind.parts, shown):
+            yield f"{parts}: {kind.label}"
+
+
+def _name_parts(keys: Sequence[str], shown: Set[str]) -> str:
+    return ", ".join(part.label for part in PARTS if part.key in keys and part.key in shown)
+
+
+def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
+    """Yield a line with the means of the server's histograms, where it reports no request's own times."""
+    window = facts.own_window
+    if window is None or set(_OF_EACH_REQUEST) & set(found.evidence):
+        return
+    means = ((name, getattr(window, name)) for name in _MEANS)
+    known = ", ".join(f"{name} {mean.mean_ms:,.4g} ms" for name, mean in means if mean is not None)
+    if known:
+        yield f"of the server's own means: {known}"
+
+
+def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
+    """Yield what would show more, of each kind of evidence that there was not."""
+    missing = (kind.remedy for kind in EVIDENCE if kind.key not in found.evidence)
+    yield from filter(None, dict.fromkeys(missing))
+    own_times = engines.find_by_name(facts.server.engine).own_times
+    if own_times and not set(_OF_EACH_REQUEST) & set(found.evidence):
+        yield f"{own_times}: it then reports each request's queue and prefill"

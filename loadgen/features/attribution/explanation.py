@@ -1,0 +1,168 @@
+"""Explanation: why a run's TTFT and ITL are what they are, in a page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from loadgen.base.clock import MS_NS
+from loadgen.base.text import format_count, wrap_text
+from loadgen.engines import engines
+from loadgen.features.attribution.attribution import Attribution, PartRows
+from loadgen.features.attribution.attribution_section import BEYOND_ITL, BEYOND_TTFT
+from loadgen.features.attribution.basis import describe_means, list_reasons, list_remedies
+from loadgen.features.attribution.part_times import (
+    CAUSE,
+    TYPICAL,
+    WaitColumn,
+    draw_part_table,
+    find_attribution,
+    format_share,
+    list_part_times,
+    mean_ms,
+    rank_part_times,
+)
+from loadgen.figures.distribution import compute_percentiles
+from loadgen.figures.metrics import Metrics
+from loadgen.report import report, run_lines
+from loadgen.report.result_block import find_layout
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
+from loadgen.verdict.verdict import state_verdict
+
+_EXAMPLES, _LARGEST, _SMALL = 3, 3, 0.01  # waits that are shown one by one, the parts of each, those left out
+_DOUBTED = 0.05  # of a tail's time: from there on it matters that it is unknown
+_MOST_REMEDIES = 4
+_MIDDLE = (25, 75)  # percentiles between which a first token is typical
+
+
+def explain_run(run: Result) -> Iterator[str]:
+    """Yield the lines of the page, at most 80 columns wide; a line says why there is no more to explain."""
+    for line in (*_describe_run(run), f"verdict: {state_verdict(run.verdict)}"):
+        yield from wrap_text(line)
+    found = find_attribution(run)
+    if found is None:
+        yield from wrap_text(_explain_absence(run))
+        return
+    yield ""
+    yield from wrap_text(_describe_ttft(run.metrics, found))
+    yield from _draw(
+        found.ttft,
+        [WaitColumn("typical", _select_typical(found.ttft)), WaitColumn(BEYOND_TTFT, found.tail_ttft())],
+    )
+    yield from _show_examples(run, "the slowest first tokens", found.ttft)
+    yield ""
+    yield from wrap_text(_describe_itl(run.metrics, found))
+    yield from _draw(found.gaps, [WaitColumn(BEYOND_ITL, found.gaps)])
+    yield from _show_examples(run, "the longest gaps", found.gaps)
+    yield ""
+    yield from _list("what this rests on", list_reasons(found))
+    for line in describe_means(run.facts, found):
+        yield from wrap_text(line)
+    yield from _list("what is unknown, and what would show it", _list_unknown(run, found))
+    yield from _list("what to do", _list_advice(run, found))
+
+
+def _describe_run(run: Result) -> Iterator[str]:
+    """Yield the report's lines on the state of the run, its workload and its server."""
+    options = ReportOptions(False, find_layout(None))
+    yield from run_lines.describe_state(run, options)
+    yield from run_lines.describe_server(run, options)
+
+
+def _explain_absence(run: Result) -> str:
+    """Explain why nothing can be divided."""
+    if not len(run.records) or not run.records.sent.any():
+        return "no request was sent: there is nothing to explain"
+    if not run.records.ok.any():
+        return report.explain_unmeasured(run)
+    return (
+        "no times of tokens: the answers were not streamed, or what arrived was not tokens (see the verdict)"
+    )
+
+
+def _select_typical(waits: PartRows) -> PartRows:
+    """Select the waits between the quartiles of TTFT."""
+    ttft_ns = waits.after_sent_ns
+    low, high = compute_percentiles(ttft_ns.copy(), _MIDDLE)
+    return waits.select((ttft_ns >= low) & (ttft_ns <= high))
+
+
+def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
+    tail = "is hardly longer than the median" if not found.tail_ttft().is_long else "is longer"
+    ttft = metrics.ttft
+    return (
+        f"TTFT: median {ttft.median_ms:,.4g} ms, P99 {ttft.p99_ms:,.4g} ms of "
+        f"{format_count(ttft.n, 'request')}: the tail {tail}. By part, from when a request was due until its "
+        "first token:"
+    )
+
+
+def _describe_itl(metrics: Metrics, found: Attribution) -> str:
+    if not len(found.gaps):
+        return "ITL: no gap beyond P99: too few messages"
+    tail = "are hardly longer than the median" if not found.gaps.is_long else "are longer"
+    typical_ms, threshold_ms = found.typical_ns / MS_NS, found.threshold_ns / MS_NS
+    return (
+        f"ITL: median {typical_ms:,.4g} ms, P99 {threshold_ms:,.4g} ms of {metrics.itl.n:,} gaps: those "
+        f"beyond P99 {tail}. By part:"
+    )
+
+
+def _draw(rows: PartRows, columns: Sequence[WaitColumn]) -> Iterator[str]:
+    if len(rows):
+        yield from draw_part_table([column for column in columns if len(column.rows)])
+
+
+def _show_examples(run: Result, title: str, waits: PartRows) -> Iterator[str]:
+    """Yield the longest waits, a line each with its largest parts."""
+    order = np.argsort(-waits.whole_ns, kind="stable")[:_EXAMPLES]
+    if len(order):
+        yield f"{title}:"
+    for row in order.tolist():
+        index = run.records.index[waits.request[row]]
+        one = waits.select(np.arange(len(waits)) == row)
+        times = [time for time in rank_part_times(one) if time.share >= _SMALL]
+        parts = " + ".join(f"{time.part.label} {time.mean_ms:,.4g}" for time in times[:_LARGEST])
+        left = len(list_part_times(one)) > len(times[:_LARGEST])
+        message = f", message {int(one.message[0]) + 1}" if one.message[0] else ""
+        text = f"  request {index}{message}: {mean_ms(one):,.4g} ms = {parts}{' + …' if left else ''}"
+        yield from wrap_text(text, indent="    ")
+
+
+def _list(title: str, items: Iterator[str]) -> Iterator[str]:
+    lines = [line for item in items for line in wrap_text(f"  - {item}", indent="    ")]
+    if lines:
+        yield f"{title}:"
+        yield from lines
+
+
+def _list_unknown(run: Result, found: Attribution) -> Iterator[str]:
+    """Yield how much of each tail is unknown if that matters, then what would show more."""
+    tails = (("TTFT", found.tail_ttft()), ("ITL", found.gaps))
+    unknown = [(name, tail.share("unknown")) for name, tail in tails if len(tail)]
+    unknown = [(name, share) for name, share in unknown if share >= _DOUBTED]
+    if not unknown:
+        return
+    yield ", ".join(f"{format_share(share)} of the time beyond P99 {name}" for name, share in unknown)
+    yield from list_remedies(run.facts, found)
+
+
+def _list_advice(run: Result, found: Attribution) -> Iterator[str]:
+    """Yield the remedies of the parts that are a fifth or more of a long tail, the largest first."""
+    advised: dict[str, str] = {}
+    for name, tail in (("TTFT", found.tail_ttft()), ("ITL", found.gaps)):
+        for time in rank_part_times(tail) if tail.is_long else ():
+            if time.share >= CAUSE and time.part.key not in TYPICAL and time.part.remedy:
+                where = f"{format_share(time.share)} of the time beyond P99 {name}"
+                advised.setdefault(time.part.remedy, f"{time.part.label}, {where}: {time.part.remedy}")
+                if time.part.key == "others_prefill":
+                    advised[time.part.remedy] += _name_flags(run)
+    yield from list(advised.values())[:_MOST_REMEDIES]
+
+
+def _name_flags(run: Result) -> str:
+    """Name the run's engine's own flags that limit a step's prompt tokens; "" if it has none."""
+    flags = engines.find_by_name(run.facts.server.engine).stall_flags
+    return f" ({flags})" if flags else ""
