@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.targets.replicas import ScrapedRun, join_windows
+from loadgen.server.joined_scraper import ScrapedRun, join_windows
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
 from loadgen.server.server_counters import ServerSample, ServerWindow, make_window
 
