@@ -46,7 +46,7 @@ INSIDE = {
     "features": [
         "traces", "data", "shapes", "sessions", "ring", "httpx", "launch", "workers", "sensors", "shards",
         "targets", "telemetry", "texts", "roofline", "selftest", "peers", "display", "saturation", "sglang",
-        "export", "quality", "speculation", "messages", "responses", "images",
+        "export", "quality", "routed", "speculation", "messages", "responses", "images",
         "attribution",
     ],
 }  # fmt: skip

@@ -47,6 +47,7 @@ _METRICS = EngineMetrics(
         **name_histogram("sglang:kv_transfer_latency_ms", "kv_transfer_s", 0.001),
         "sglang:kv_transfer_latency_ms_count": MetricSeries("kv_transfers"),
         "sglang:kv_transfer_total_mb_sum": MetricSeries("kv_transfer_bytes", scale=1 << 20),
+        "sglang:num_transfer_failed_reqs_total": MetricSeries("kv_transfers_failed"),
     },
     marks=("sglang:",),
     lazy=frozenset(

@@ -60,6 +60,7 @@ _METRICS = EngineMetrics(
         **name_histogram("vllm:nixl_xfer_time_seconds", "kv_transfer_s"),
         "vllm:nixl_xfer_time_seconds_count": MetricSeries("kv_transfers"),
         "vllm:nixl_bytes_transferred_sum": MetricSeries("kv_transfer_bytes"),
+        "vllm:nixl_num_failed_transfers_total": MetricSeries("kv_transfers_failed"),
     },
     marks=("vllm:",),
 )

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from loadgen.host.cpu_use import CpuUse
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
+    from loadgen.server.role_window import RoleWindow
     from loadgen.server.server_counters import ServerWindow
 
 # 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
@@ -322,6 +323,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cpu_use: Annotated[CpuUse | None, Join.PRESENT] = None
     # The server's own counters over the run; None: not scraped.
     window: Annotated[ServerWindow | None, Join.COUNTERS] = None
+    # Of `--metrics-url`, what each server behind the router counted; empty: none was given.
+    role_windows: Annotated[tuple[RoleWindow, ...], Join.PRESENT] = ()
     launched: Annotated[Launched | None, Join.PRESENT] = None  # how it was started; None: it was not
     checkpoint: Annotated[Checkpoint | None, Join.PRESENT] = None  # what the model's files declare
     as_run: Annotated[EngineConfig | None, Join.PRESENT] = None  # what the engine reports that it runs
@@ -557,11 +560,12 @@ def find_fact_types() -> dict[str, Any]:
     from loadgen.host.cpu_use import CpuUse
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
+    from loadgen.server.role_window import RoleWindow
     from loadgen.server.server_counters import ServerWindow
 
     models = (
-        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, MachineState, SensorSummary,
-        ServerWindow,
+        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, MachineState, RoleWindow,
+        SensorSummary, ServerWindow,
     )  # fmt: skip
     names = {model.__name__: model for model in models}
     return get_type_hints(Facts, localns=names, include_extras=True)

@@ -71,6 +71,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "sections": "target_figures",
         "servers": "replicas",
     },
+    "routed": {"doubts": "role_checks", "parts": "role_figures", "sections": "role_figures"},
     "sessions": {
         "columns": "session_figures",
         "doubts": "session_checks",

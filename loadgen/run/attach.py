@@ -61,6 +61,9 @@ def attach(
     makers = [each.begin_sender(options, stack, interrupts) for each in extensions]
     session = _attach_server(options, asked, workload, stack, interrupts, begun)
     session = replace(session, read_commit=read_commit)
+    for each in extensions:
+        servers = each.join_servers(options, session.servers, session.access)
+        session = replace(session, servers=servers)
     for make_sender in filter(None, makers):
         sender = make_sender(session.options, session.access, session.word_counts)
         session = replace(session, sender=sender)

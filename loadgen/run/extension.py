@@ -78,6 +78,10 @@ class Extension:
         """Start what sends the plan, before the server; return the sender's maker, None to send as always."""
         return None
 
+    def join_servers(self, options: Options, servers: ServerGroup, access: ServerAddress) -> ServerGroup:
+        """Return the servers of a run with those that the feature adds; raises MeasureError."""
+        return servers
+
     def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
         """Start what accompanies the sending, before the server; return what wraps the sender, None: nothing.
 

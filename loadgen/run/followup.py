@@ -109,8 +109,9 @@ def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScr
     began_ns = observer.began_ns if observer is not None else 0
 
     def keep() -> KeptSamples:
-        sensed = () if sensing is None else sensing.list_series()
-        return sample_file.keep_samples(sensed, facts.window, began_ns)
+        sensed = [] if sensing is None else sensing.list_series()
+        apart = [] if observer is None else observer.list_series()
+        return sample_file.keep_samples([*apart, *sensed], facts.window, began_ns)
 
     return make_guarded("samples", keep, NO_SAMPLES, [])
 

@@ -335,13 +335,15 @@ class Session(msgspec.Struct, frozen=True):
     def _begin_scraping(self, rest_s: float, display: Display) -> MetricsScraper | None:
         """Return the scraper of the servers' counters, after a scrape once idle, or in `rest_s` seconds.
 
-        None if unobserved, hosted, or unproven without metrics.
+        None if unobserved, hosted, or unproven without metrics, unless --metrics-url names where they are.
         """
-        if not self.observes or self.served.engine.hosted:
+        named = bool(self.options.metrics_url)
+        if not self.observes or (self.served.engine.hosted and not named):
             return None
         first = MetricsScraper(self.access, self.served.model)
         observer = self.servers.make_scraper(first)
-        if scrape_before_run(observer, rest_s, display, _import_results) and self.served.engine.unproven:
+        error = scrape_before_run(observer, rest_s, display, _import_results)
+        if error and self.served.engine.unproven and not named:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections
@@ -474,7 +476,11 @@ def _list_sampling_steps(
     if observer is not None and not outcome.interrupted:  # a signal does not wait until they settle
         yield (
             "the server's counters",
-            lambda known: replace(known, window=scrape_after_run(observer, display, _import_results)),
+            lambda known: replace(
+                known,
+                window=scrape_after_run(observer, display, _import_results),
+                role_windows=observer.list_role_windows(),
+            ),
         )
     if sensing is not None:
         yield (

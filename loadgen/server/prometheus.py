@@ -164,3 +164,17 @@ def _read_sample(
 def combine_values(quantity: str, values: Sequence[float]) -> float:
     """Combine the values of several engines: their sum, of KV cache use and start times the greatest."""
     return max(values) if quantity in _GREATEST else sum(values)
+
+
+def has_restarted(earlier: MetricsSnapshot, later: MetricsSnapshot) -> bool:
+    """Whether a counter that both have decreased, or the server's start time changed, between them."""
+    started = earlier.gauge("started"), later.gauge("started")
+    if None not in started and started[0] != started[1]:
+        return True
+    counters = earlier.counters.items()
+    return any(has_fallen(series, value, later.counters.get(series, value)) for series, value in counters)
+
+
+def has_fallen(series: Series, earlier: float, later: float) -> bool:
+    """Whether a counter decreased; a sum of seconds does too, where the wall clock is set back."""
+    return later < earlier and series[2] != "sum"

@@ -22,6 +22,8 @@ from loadgen.server.exchange import ControlClient, ServerAddress
 from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse_metrics, select_lines
 
 if TYPE_CHECKING:
+    from loadgen.server.role_window import RoleWindow
+    from loadgen.server.sample_file import SampledSeries
     from loadgen.server.server_counters import ServerWindow
 
 # A sample may cost the server time: vLLM's API process writes its metrics or its tokens, and a
@@ -43,8 +45,8 @@ Scrape = tuple[MetricLines, bool]  # the lines, and whether nothing ran and the 
 class MetricsScraper:
     """Scrapes one server's metrics for one run; scrape errors never affect the run."""
 
-    def __init__(self, access: ServerAddress, model: str = "") -> None:
-        self.access, self.model = access, model
+    def __init__(self, access: ServerAddress, model: str = "", path: str = "/metrics") -> None:
+        self.access, self.model, self.path = access, model, path
         self.throttle = Throttler(rate_limit=_SCRAPES_PER_S, period=1.0, retry_interval=0.05)
         self.began = MetricLines(error="/metrics was not read before the run")
         self.samples: list[tuple[float, MetricLines]] = []
@@ -116,6 +118,14 @@ class MetricsScraper:
         every = ((at_s, parse_metrics(lines)) for at_s, lines in self.samples)
         return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
 
+    def list_role_windows(self) -> tuple[RoleWindow, ...]:
+        """List the windows of the servers behind a router, once scraped after the run; () of others."""
+        return ()
+
+    def list_series(self) -> list[SampledSeries]:
+        """List the gauges of each of several servers over the run, once scraped after it; [] of one."""
+        return []
+
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
         """Add to `samples` until the task, put into `running` with its loop, is cancelled or fails silently.
 
@@ -172,11 +182,15 @@ class MetricsScraper:
         """Scrape the wanted quantities once, five times a second at most, and note the quickest answer."""
         async with self.throttle:
             sent_ns = clock.now_ns()
-        answer = await exchange.ask_server(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)
+        answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, _LARGEST_BYTES)
         if answer.error:
             return MetricLines(error=answer.why)
         self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)
-        return select_lines(answer.status, answer.body, wanted)
+        return self._read_answer(answer.status, answer.body, wanted)
+
+    def _read_answer(self, status: int, body: bytes, wanted: Container[str] | None) -> MetricLines:
+        """Select an answer's lines; `wanted` are the quantities of a sample, None is all of them."""
+        return select_lines(status, body, wanted)
 
     def _run(self, scrape: Coroutine[object, object, Scrape]) -> Scrape:
         try:

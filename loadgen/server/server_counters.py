@@ -10,13 +10,13 @@ from typing import Any, get_type_hints
 from pydantic import AliasChoices, BaseModel, Field
 
 from loadgen.engines.engines import METRICS
-from loadgen.server.prometheus import MetricsSnapshot, Series
+from loadgen.server.prometheus import MetricsSnapshot, Series, has_fallen, has_restarted
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
 _COUNTED = (
     "prompt_tokens", "generation_tokens", "preemptions", "drafts", "draft_tokens", "accepted_tokens",
-    "kv_transfer_bytes", "kv_transfers",
+    "kv_transfer_bytes", "kv_transfers", "kv_transfers_failed",
 )  # fmt: skip
 _GAUGES = ("running", "waiting", "kv_cache_usage")
 _MOST = 100  # models, and reasons to end, that are kept
@@ -77,6 +77,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     kv_transfer_s: ServerLatency | None = None  # of the KV cache of one request, from prefill to decode
     kv_transfer_bytes: int | None = None
     kv_transfers: int | None = None
+    kv_transfers_failed: int | None = None
     samples: tuple[ServerSample, ...] = ()
 
     @property
@@ -163,20 +164,9 @@ def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
     Snapshots during the run have only some counters.
     """
     first, last = snapshots[0].counters, snapshots[-1].counters
-    if any(_has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
+    if any(has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
         return True
-    for earlier, later in itertools.pairwise(snapshots):
-        started = earlier.gauge("started"), later.gauge("started")
-        if None not in started and started[0] != started[1]:
-            return True
-        counters = earlier.counters.items()
-        if any(_has_fallen(series, value, later.counters.get(series, value)) for series, value in counters):
-            return True
-    return False
-
-
-def _has_fallen(series: Series, earlier: float, later: float) -> bool:
-    return later < earlier and series[2] != "sum"  # a sum of seconds falls when the wall clock is set back
+    return any(has_restarted(earlier, later) for earlier, later in itertools.pairwise(snapshots))
 
 
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:

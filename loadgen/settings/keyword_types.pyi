@@ -127,6 +127,7 @@ class BenchOptions(WorkloadOptions, total=False):
     client_cert: str
     client_key: str
     ready_check_timeout_s: float
+    metrics_url: list[str]
     preset: str
     seed: int
     request_id_prefix: str

@@ -270,7 +270,7 @@ tokens_far_off = invalid(
     "tokens-far-off",
     "no request failed or was cancelled, and client and server differ by more than "
     f"{percent(TOKENS_FAR_OFF)} in output or prompt tokens, which other clients' requests do not explain",
-    "point --base-url at a single replica and enable usage in its responses",
+    "point --base-url at a single replica, or name all by --metrics-url; enable usage in its responses",
     Source.COUNTERS,
 )(partial(_find_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
 tokens_differ = suspect(

@@ -17,14 +17,14 @@ from loadgen.host import environment
 from loadgen.run import attach, firing
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
-from loadgen.server.prometheus import SAMPLED, select_lines
+from loadgen.server.prometheus import SAMPLED
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.capture import Capture, CaptureFault, Counters, Health, Outbox, open_pair
 from loadgen.transport.capture_process import CaptureRun, describe_fault
 from loadgen.transport.sending.job import Job
 
 BASE_URL = VirtualServer(lambda asked: Answer([])).base_url
-_SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+_SCRAPE = b"GET %s HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 _LARGEST_BYTES = 1 << 20
 
 
@@ -93,10 +93,11 @@ def _sampling(server: VirtualServer, observer: MetricsScraper) -> Iterator[None]
 
     def scrape() -> None:
         if not over.is_set():
-            _scrape(server, lambda status, body: keep(status, body))
+            _scrape(server, observer.path, lambda status, body: keep(status, body))
 
     def keep(status: int, body: bytes) -> None:
-        observer.samples.append(((server.time.ns - began_ns) / 1e9, select_lines(status, body, SAMPLED)))
+        lines = observer._read_answer(status, body, SAMPLED)
+        observer.samples.append(((server.time.ns - began_ns) / 1e9, lines))
         server.time.after(int(scraper._EVERY_S * 1e9), scrape)
 
     if not observer.began.error:
@@ -107,13 +108,13 @@ def _sampling(server: VirtualServer, observer: MetricsScraper) -> Iterator[None]
         over.set()
 
 
-def _scrape(server: VirtualServer, answered: Callable[[int, bytes], None]) -> None:
-    """Request /metrics on a connection of its own; its status and body, once they are there."""
+def _scrape(server: VirtualServer, path: str, answered: Callable[[int, bytes], None]) -> None:
+    """Request the metrics on a connection of its own; their status and body, once they are there."""
     received = bytearray()
 
     def connected(connection: Connection) -> None:
         connection.on_change = partial(receive, connection)
-        connection.write(_SCRAPE)
+        connection.write(_SCRAPE % path.encode())
 
     def receive(connection: Connection) -> None:
         while connection.unread:

@@ -163,6 +163,7 @@ EXPOSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
             "kv_transfer_s": (8, 10.0),
             "kv_transfer_bytes": 16_777_216,
             "kv_transfers": 8,
+            "kv_transfers_failed": 1,
         },
     ),
     "sglang_kv_transfer": (

@@ -41,6 +41,7 @@ from builders.provoked_answers import OF_ANSWERS
 from builders.provoked_cancelled import OF_CANCELLED
 from builders.provoked_data import OF_DATA
 from builders.provoked_drafts import OF_DRAFTS
+from builders.provoked_roles import OF_ROLES
 from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS
 from builders.provoked_states import OF_STATES, SOUND_STATES
@@ -317,6 +318,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     **OF_ANSWERS,
     **OF_DATA,
     **OF_DRAFTS,
+    **OF_ROLES,
     **OF_SESSIONS,
     **OF_SHARDS,
     **OF_STATES,

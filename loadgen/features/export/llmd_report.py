@@ -107,7 +107,7 @@ def _describe_engine(facts: Facts) -> dict[str, Any]:
     flags = {"command": launched.command} if launched is not None else {}
     config = {key: value for key, value in (as_run.model_dump() if as_run else {}).items() if value}
     native = {"args": flags, "config": config}
-    if gpu and gpus and parallel == gpus and not facts.targets:
+    if gpu and gpus and parallel == gpus and not (facts.targets or facts.role_windows):
         standardized = {
             "kind": "inference_engine",
             **engine,

@@ -41,7 +41,7 @@ def add_ceiling(facts: Facts, flags: Flags) -> Facts:
     """
     if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
         return facts
-    if facts.targets:
+    if facts.targets or len(facts.role_windows) > 1:
         why = "several servers share the load: the batch of each is not known; measure one alone"
         return replace(facts, no_ceiling=why)
     if facts.server.simulated and "/" not in facts.server.simulated and flags == Flags():

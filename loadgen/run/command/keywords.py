@@ -132,7 +132,8 @@ def make_options(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {check_key(key, 'api_key')}"}
-    values["source_address"] = tuple(values.get("source_address", ()))
+    for listed in ("source_address", "metrics_url"):
+        values[listed] = tuple(values.get(listed, ()))
     values["metadata"] = tuple(map(hide_secrets, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide_secrets(values["label"])

@@ -191,7 +191,8 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     options["workers"] = count_workers(options.get("workers"), 1 + len(more_urls))
-    options["metadata"] = tuple(options.get("metadata", ()))
+    for listed in ("metadata", "metrics_url"):
+        options[listed] = tuple(options.get(listed, ()))
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(

@@ -9,6 +9,7 @@ arrivals, so that their definitions are always the same.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +19,9 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.base.text import format_count
+from loadgen.facts.run_facts import Facts
 from loadgen.report.load_identity import has_range
+from loadgen.server.role_window import ROUTER
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare.machine_states import explain_state_differences
@@ -280,8 +283,16 @@ def describe_traits(run: Reported) -> dict[str, str]:
         "prompts": facts.prompt_format,
         "warm-up": "warmed up" if facts.warmups else "not warmed up",
         "repeated prompts": "prompts repeat" if facts.repeated_prompts else "no prompt twice",
-        "number of servers": format_count(len(facts.targets) or 1, "server"),
+        "number of servers": _count_servers(facts),
     }
+
+
+def _count_servers(facts: Facts) -> str:
+    """Count the servers that a run used: by role where they are behind a router that is not counted."""
+    roles = Counter(each.role for each in facts.role_windows if each.role != ROUTER)
+    if roles:
+        return ", ".join(f"{number} × {role}" for role, number in sorted(roles.items()))
+    return format_count(len(facts.targets) or 1, "server")
 
 
 def _compare_draft_texts(pair: Pair) -> Evidence | None:

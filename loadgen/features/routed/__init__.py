@@ -1,0 +1,1 @@
+"""Routed: servers behind a router, whose counters are read and reconciled by role."""

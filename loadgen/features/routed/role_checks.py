@@ -1,0 +1,31 @@
+"""Role checks: whether a server behind the router ended while it was measured."""
+
+from __future__ import annotations
+
+from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence
+from loadgen.server.role_window import RoleWindow
+from loadgen.verdict.evidence import RunEvidence, limit_doubts
+
+
+@invalid(
+    "worker-ended",
+    "a server of --metrics-url answered before the run and not after it, or one of its counters went "
+    "backwards: it ended or restarted, and the others had its load",
+    "find in that server's log why it ended, then run again",
+    Source.COUNTERS,
+    origin=Origin.LOAD,
+)
+def worker_ended(run: RunEvidence) -> Evidence | None:
+    """Find evidence that a server behind the router ended or restarted during the run."""
+    return join_evidence(
+        map(describe_end, (each for each in run.facts.role_windows if each.ended_s is not None))
+    )
+
+
+def describe_end(of: RoleWindow) -> str:
+    """Describe when a server ended or restarted, by its scrapes."""
+    how = "restarted" if of.restarted else "ended: it did not answer"
+    return f"{of.label} {how} from {of.ended_s or 0.0:.1f} s on"
+
+
+DOUBTS = limit_doubts(("role_windows",), {"after counters-reset": (worker_ended,)})

@@ -1,0 +1,206 @@
+"""Role figures: what each server behind a router did of a run, and how evenly the load was divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+
+import msgspec
+import numpy as np
+
+from loadgen.base.text import align_cells, format_count, list_first, wrap_text
+from loadgen.features.routed.role_checks import describe_end
+from loadgen.report.run_directory import Result, ResultPart
+from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
+from loadgen.server.server_counters import ServerWindow
+
+_MOST_ROWS = 8  # in a table of a short report
+_TITLES = ("Server", "requests", "prompt", "generated", "share", "cached", "run", "wait", "KV")
+_WIDTHS = (-21, 9, 10, 10, 7, 7, 5, 5, 5)
+# By role, what its share of the load is measured in.
+_WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens", WORKER: "generation_tokens"}
+
+
+class RoleFigures(msgspec.Struct, frozen=True):
+    """What one server behind a router counted; None for what it does not count."""
+
+    role: str
+    name: str
+    requests: int | None  # finished
+    prompt_tokens: int | None
+    generation_tokens: int | None
+    share: float | None  # of its role's tokens: of the prompt for prefill, else generated; 0 to 1
+    cached: float | None  # of the prompt tokens that were looked up, those found; 0 to 1
+    queue_ms: float | None  # mean
+    ended_s: float | None
+
+
+class RoleBalance(msgspec.Struct, frozen=True):
+    """How evenly the servers of a role shared one quantity."""
+
+    role: str
+    quantity: str
+    servers: int
+    most_over_mean: float  # 1: evenly
+    variation: float  # the standard deviation of all of them / their mean
+
+
+def divide_by_role(run: Result) -> list[RoleFigures]:
+    """Compute the figures of each server of --metrics-url, in its order; [] without any."""
+    every = run.facts.role_windows
+    return [
+        RoleFigures(
+            role=of.role,
+            name=of.name,
+            requests=of.window.finished,
+            prompt_tokens=of.window.prompt_tokens,
+            generation_tokens=of.window.generation_tokens,
+            share=_divide(
+                _read_work(of), sum(_read_work(each) or 0 for each in every if each.role == of.role)
+            ),
+            cached=_divide(of.window.prefix_hits, of.window.prefix_queries),
+            queue_ms=of.window.queue.mean_ms if of.window.queue is not None else None,
+            ended_s=of.ended_s,
+        )
+        for of in every
+    ]
+
+
+def measure_balance(run: Result) -> list[RoleBalance]:
+    """Measure how evenly the servers of each role shared requests and tokens; [] of roles with one server."""
+    balances = []
+    for role, work in _WORK.items():
+        rows = [each.window for each in run.facts.role_windows if each.role == role]
+        for quantity in (work, "finished"):
+            values = [getattr(window, quantity) for window in rows]
+            if len(rows) < 2 or None in values or not sum(values):
+                continue
+            of, mean = np.array(values, np.float64), float(np.mean(values))
+            name = "requests" if quantity == "finished" else quantity
+            balances.append(
+                RoleBalance(role, name, len(rows), float(of.max()) / mean, float(of.std()) / mean)
+            )
+    return balances
+
+
+def _read_work(of: RoleWindow) -> int | None:
+    """Return the tokens that are a server's work by its role; None of a router, or where not counted."""
+    count: int | None = getattr(of.window, _WORK[of.role]) if of.role != ROUTER else None
+    return count
+
+
+def _divide(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+PARTS: Mapping[str, ResultPart] = {
+    "by_role": ResultPart(attrgetter("role_windows"), divide_by_role),
+    "role_balance": ResultPart(attrgetter("role_windows"), measure_balance),
+}
+
+
+def describe_roles(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield the table of the servers behind the router, and lines on what they have in common."""
+    yield "\n".join(_draw_table(result))
+    for line in _describe_whole(result):
+        yield from wrap_text(line, width=options.screen.width)
+
+
+def summarize_roles(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield the table of a short report, or a line on the number of servers if there are over eight."""
+    rows = result.facts.role_windows
+    if len(rows) > _MOST_ROWS:
+        yield f"{len(rows)} servers behind the router: the table of them is in the whole report"
+    else:
+        yield from _draw_table(result)
+    yield from _describe_balance(result)
+
+
+def _draw_table(result: Result) -> list[str]:
+    """Return the lines of the table; a long name has a line of its own."""
+    lines = [align_cells(_TITLES, _WIDTHS)]
+    for of, row in zip(result.facts.role_windows, result.derive(divide_by_role), strict=True):
+        counts = [row.requests, row.prompt_tokens, row.generation_tokens]
+        peaks = [of.peak_running, of.peak_waiting]
+        cells = (
+            *(_show(value) for value in counts),
+            *(_show_percent(value) for value in (row.share, row.cached)),
+            *(_show(value) for value in peaks),
+            _show_percent(of.peak_kv_cache_usage, 0),
+        )
+        name = of.label
+        if len(name) > -_WIDTHS[0]:
+            lines.append(name)
+            name = ""
+        lines.append(align_cells((name, *cells), _WIDTHS))
+    return lines
+
+
+def _describe_whole(result: Result) -> Iterator[str]:
+    """Yield lines on errors, ends, the router's count, balance, queues and transfers of KV cache."""
+    every = result.facts.role_windows
+    for of in every:
+        if of.window.error:
+            yield f"{of.label}: no figures: {of.window.error}"
+        if of.ended_s is not None:
+            yield f"{describe_end(of)}; the totals have what it had counted by then"
+    window = result.facts.window
+    for of in every:
+        if of.role == ROUTER and of.window.finished is not None:
+            engines = (
+                "" if window is None or window.finished is None else f", {window.finished} by the engines"
+            )
+            yield f"{of.label}: {of.window.finished} requests, {result.whole.requests} of this run{engines}"
+    yield from _describe_balance(result)
+    queues = [
+        f"{row.role} {row.name} {row.queue_ms:.2f} ms"
+        for row in result.derive(divide_by_role)
+        if row.queue_ms is not None
+    ]
+    if queues:
+        yield f"mean time in the queue: {list_first(queues, _MOST_ROWS)}"
+    for of in every:
+        if parts := list(_describe_transfers(of.window)):
+            yield f"KV transfer, {of.label}: {', '.join(parts)}"
+
+
+def _describe_balance(result: Result) -> Iterator[str]:
+    for of in result.derive(measure_balance):
+        what = f"balance of {of.servers} × {of.role}, {of.quantity.replace('_', ' ')}"
+        yield f"{what}: most / mean {of.most_over_mean:.2f}, CV {of.variation:.2f}"
+
+
+def _describe_transfers(window: ServerWindow) -> Iterator[str]:
+    """Yield what a server counted of its transfers of KV cache; nothing without one."""
+    if window.kv_transfers:
+        yield format_count(window.kv_transfers, "transfer")
+    if window.kv_transfer_s is not None:
+        yield f"mean {window.kv_transfer_s.mean_ms:.2f} ms"
+    if window.kv_transfer_bytes:
+        yield f"{window.kv_transfer_bytes / 1e6:.1f} MB"
+    if window.kv_transfers_failed:
+        yield f"{window.kv_transfers_failed} failed"
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _show_percent(share: float | None, decimals: int = 1) -> str:
+    return "-" if share is None else f"{100 * share:.{decimals}f}%"
+
+
+SECTIONS = {
+    "after reconciliation": (
+        Section(
+            "roles",
+            describe_roles,
+            attrgetter("role_windows"),
+            whole_load=True,
+            wrapped=False,
+            room=Room.TABLE,
+            short=summarize_roles,
+        ),
+    )
+}

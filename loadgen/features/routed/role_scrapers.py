@@ -1,0 +1,175 @@
+"""Role scrapers: the metrics of every server behind a router, in place of the router's own: --metrics-url."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING
+
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.structs import replace
+from loadgen.engines.engines import METRICS
+from loadgen.features.routed.metrics_urls import FLAG, MetricsUrl, parse_metrics_urls
+from loadgen.run.command.options import Options
+from loadgen.run.extension import Extension, ServerGroup
+from loadgen.server import exchange
+from loadgen.server.exchange import ServerAddress
+from loadgen.server.joined_scraper import JoinedScraper
+from loadgen.server.prometheus import MetricLines, has_restarted, parse_metrics, select_lines
+from loadgen.server.role_window import ROUTER
+from loadgen.server.scraper import MetricsScraper
+
+if TYPE_CHECKING:
+    from loadgen.features.routed.reconciled_roles import RoleScrapes
+    from loadgen.server.role_window import RoleWindow
+    from loadgen.server.sample_file import SampledSeries
+    from loadgen.server.server_counters import ServerWindow
+
+_ANSWER_S = 3.0
+_OK = 200
+
+
+class RoleScraper(MetricsScraper):
+    """Scrapes one server behind a router, and keeps its last whole answer from before it ended."""
+
+    def __init__(self, access: ServerAddress, model: str, place: MetricsUrl, path: str) -> None:
+        super().__init__(access, model, path)
+        self.place = place
+
+    def begin(self, lines: MetricLines) -> None:
+        """Start a run; the lines are parsed now, so that no parser is imported in it."""
+        super().begin(lines)
+        self._seen, self._last, self._over = parse_metrics(lines), lines, False
+        self._body = b""
+
+    def _read_answer(self, status: int, body: bytes, wanted: Container[str] | None) -> MetricLines:
+        lines = super()._read_answer(status, body, wanted)
+        if wanted is None or lines.error or self._over:
+            return lines
+        sample = parse_metrics(lines)
+        self._over = has_restarted(self._seen, sample)
+        if not self._over:
+            self._seen, self._body = sample, body
+        return lines
+
+    def collect(self, after: MetricLines, settled: bool) -> RoleScrapes:
+        """Collect the scrapes of a run; where the server ended in it, with the last before that."""
+        from loadgen.features.routed.reconciled_roles import RoleScrapes, find_end  # with models, after a run
+
+        before, last = parse_metrics(self.began), parse_metrics(after)
+        if before.error:
+            return RoleScrapes(self.place, before, last)
+        end = find_end(before, [(at_s, parse_metrics(lines)) for at_s, lines in self.samples], last)
+        if end.ended_s is not None:
+            last = parse_metrics(select_lines(_OK, self._body)) if self._body else before
+        return RoleScrapes(self.place, before, last, end.samples, settled, end.ended_s, end.restarted)
+
+
+class RoleScrapers(JoinedScraper):
+    """Scrapes the servers behind a router; the run's window is made of each by its role."""
+
+    def __init__(self, scrapers: Sequence[RoleScraper]) -> None:
+        super().__init__(scrapers)
+        self.by_role = scrapers
+        self._windows: list[tuple[RoleWindow, ServerWindow]] = []
+
+    def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
+        """Scrape every server once it is idle, or after the longest wait; return the reconciled change.
+
+        `meanwhile` is called once where there is a wait.
+        """
+        from loadgen.features.routed.reconciled_roles import make_role_window, reconcile_roles
+
+        scrapes = self.scrape_all(self.longest_wait_s, meanwhile)
+        every = [
+            scraper.collect(lines, settled)
+            for scraper, (lines, settled) in zip(self.by_role, scrapes, strict=True)
+        ]
+        self._windows = [make_role_window(each, self.model) for each in every]
+        return reconcile_roles(every, self.model)
+
+    def count_waiting(self) -> int | None:
+        """Sum the requests waiting in all engines; None if one does not report it."""
+        gauges = [each.count_waiting() for each in self.by_role if each.place.role != ROUTER]
+        known = [gauge for gauge in gauges if gauge is not None]
+        return sum(known) if gauges and len(known) == len(gauges) else None
+
+    def list_role_windows(self) -> tuple[RoleWindow, ...]:
+        return tuple(role for role, _ in self._windows)
+
+    def list_series(self) -> list[SampledSeries]:
+        """List the gauges of each server over the run, by its name."""
+        from loadgen.server.sample_file import list_gauge_series
+
+        return [
+            replace(series, where=role.label)
+            for scraper, (role, window) in zip(self.by_role, self._windows, strict=False)
+            for series in list_gauge_series(window, scraper.began_ns)
+        ]
+
+
+class RoutedServers(ServerGroup):
+    """A router, which the requests go to, and the servers that are scraped."""
+
+    def __init__(self, places: Sequence[tuple[MetricsUrl, ServerAddress, str]]) -> None:
+        self.places = places
+
+    def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
+        return RoleScrapers(
+            [RoleScraper(access, first.model, place, path) for place, access, path in self.places]
+        )
+
+
+class RoutedExtension(Extension):
+    """The part of --metrics-url in a run."""
+
+    def check(self, options: Options) -> None:
+        """Raise UsageError for a URL that is wrong or given twice, and for what scrapes elsewhere or not."""
+        parse_metrics_urls(options.metrics_url)
+        if options.more_urls:
+            raise UsageError(
+                f"{FLAG} is for servers behind one router, and several --base-url are scraped already: "
+                "leave one of them out"
+            )
+        if not options.observe:
+            raise UsageError(f"{FLAG} names what is scraped, and --no-observe scrapes nothing: leave one out")
+
+    def join_servers(self, options: Options, servers: ServerGroup, access: ServerAddress) -> ServerGroup:
+        """Return the servers to scrape, each found to answer; raises MeasureError that names one without."""
+        if options.share.number:
+            return servers  # the first shard scrapes for all
+        found = []
+        for place in parse_metrics_urls(options.metrics_url):
+            # Its key is the router's, and goes nowhere else.
+            reached = replace(access, base_url=place.origin, headers={}, prefix="", query="", key_origin="")
+            if place.origin.startswith("http:"):
+                reached = replace(reached, insecure=False, ca_cert=None, client_cert=None, client_key=None)
+            found.append((place, reached, reached.loop.run(_find_path(place, reached))))
+        return RoutedServers(found)
+
+
+async def _find_path(place: MetricsUrl, access: ServerAddress) -> str:
+    """Find where a server has metrics that are known: at its own path, or at one of the engines' paths.
+
+    A router's may be empty before its first request. Raises MeasureError.
+    """
+    paths = [place.path] if place.path else list(dict.fromkeys(row.path for row in METRICS.values()))
+    errors = []
+    async with access.client(_ANSWER_S) as client:
+        for path in paths:
+            answer = await exchange.ask_server(client, "GET", path, _ANSWER_S)
+            if answer.error:
+                errors.append(answer.why)
+                break  # no other path would be answered
+            lines = select_lines(answer.status, answer.body)
+            is_new = place.role == ROUTER and answer.status == _OK and not answer.body.strip()
+            if not lines.error or is_new:
+                if lines.names and METRICS[lines.names].routes and place.role != ROUTER:
+                    raise MeasureError(
+                        f"{FLAG} {place.shown} is a router's ({lines.names}): write {ROUTER}=URL"
+                    )
+                return path
+            errors.append(lines.error)
+    raise MeasureError(f"{FLAG} {place.shown}: {errors[0]}: check role, host and port, or leave it out")
+
+
+EXTENSION = RoutedExtension()

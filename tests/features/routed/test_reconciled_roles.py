@@ -1,0 +1,229 @@
+"""The run's window is the sum over engines by role: of counters that the test adds up itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen.features.routed.metrics_urls import parse_metrics_urls
+from loadgen.features.routed.reconciled_roles import (
+    RoleScrapes,
+    ScrapedEnd,
+    find_end,
+    make_role_window,
+    reconcile_roles,
+)
+from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
+from loadgen.server.server_counters import ServerSample, ServerWindow
+
+RECORDED = Path(__file__).parents[2] / "data" / "metrics"
+NONE = MetricsSnapshot(error="/metrics does not answer")
+
+
+def counted(
+    requests: float, prompt: float, generated: float, names: str = "vllm", **gauges: float
+) -> MetricsSnapshot:
+    counters: dict[Series, float] = {
+        ("m", "requests", "length"): requests,
+        ("m", "prompt_tokens", ""): prompt,
+        ("m", "generation_tokens", ""): generated,
+        ("m", "prefix_queries", ""): prompt,
+        ("m", "prefix_hits", ""): prompt / 2,
+        ("m", "preemptions", ""): requests / 4,
+        ("m", "ttft", "+Inf"): requests,
+        ("m", "ttft", "sum"): requests / 10,
+        ("m", "queue", "+Inf"): requests,
+        ("m", "queue", "sum"): prompt / 1000,
+        ("m", "itl", "+Inf"): generated,
+        ("m", "itl", "sum"): generated / 100,
+    }
+    return MetricsSnapshot(names, counters, {("m", name, ""): value for name, value in gauges.items()})
+
+
+def scrapes(role: str, host: str, after: MetricsSnapshot, **fields: Any) -> RoleScrapes:
+    (place,) = parse_metrics_urls([f"{role}=http://{host}"])
+    before = (
+        MetricsSnapshot(after.names, dict.fromkeys(after.counters, 0.0))
+        if not after.error
+        else counted(0, 0, 0)
+    )
+    return RoleScrapes(place, **{"before": before, "last": after, **fields})
+
+
+def recorded(role: str, host: str, name: str) -> RoleScrapes:
+    """A server that began with the run, and had a recorded exposition after it."""
+    last = parse_metrics(select_lines(200, (RECORDED / f"{name}.txt").read_bytes()))
+    (place,) = parse_metrics_urls([f"{role}=http://{host}"])
+    return RoleScrapes(place, MetricsSnapshot(last.names), last)
+
+
+def add_up(name: str, metric: str) -> int:
+    """Add up a metric's samples in a recorded exposition, line by line."""
+    lines = (RECORDED / f"{name}.txt").read_text("utf-8").splitlines()
+    own = [line for line in lines if line.startswith((f"{metric}{{", f"{metric} "))]
+    return int(sum(float(line.rpartition(" ")[2]) for line in own))
+
+
+def test_of_two_workers_all_is_summed() -> None:
+    window = reconcile_roles(
+        [scrapes("worker", "a", counted(8, 80, 800)), scrapes("worker", "b", counted(4, 40, 400))], "m"
+    )
+    assert (window.finished, window.prompt_tokens, window.generation_tokens) == (12, 120, 1200)
+    assert (window.prefix_queries, window.prefix_hits, window.preemptions) == (120, 60, 3)
+    assert window.ttft is not None
+    assert window.queue is not None
+    assert window.ttft.count == 12
+    assert window.queue.mean_ms == pytest.approx(10)
+    assert window.settled
+
+
+def test_two_recorded_workers_have_the_sum_of_their_counters() -> None:
+    files = ("vllm_loaded", "vllm_after_bench")
+    both = reconcile_roles([recorded("worker", name, name) for name in files])
+    for quantity, metric in (
+        ("prompt_tokens", "vllm:prompt_tokens_total"),
+        ("generation_tokens", "vllm:generation_tokens_total"),
+        ("finished", "vllm:request_success_total"),
+        ("prefix_queries", "vllm:prefix_cache_queries_total"),
+        ("prefix_hits", "vllm:prefix_cache_hits_total"),
+        ("preemptions", "vllm:num_preemptions_total"),
+    ):
+        assert getattr(both, quantity) == sum(add_up(name, metric) for name in files)
+
+
+def test_of_recorded_prefill_and_decode_each_counts_its_own() -> None:
+    window = reconcile_roles(
+        [recorded("prefill", "p", "sglang_loaded"), recorded("decode", "d", "sglang_after_bench")]
+    )
+    prompt = add_up("sglang_loaded", "sglang:prompt_tokens_total")
+    assert (window.prompt_tokens, window.prefix_queries) == (prompt, prompt)
+    assert window.generation_tokens == add_up("sglang_after_bench", "sglang:generation_tokens_total")
+    assert sum(window.requests.values()) == add_up("sglang_after_bench", "sglang:num_requests_total")
+
+
+def test_a_recorded_router_is_held_to_its_recorded_workers() -> None:
+    every = [
+        recorded("router", "f", "dynamo_frontend"),
+        recorded("prefill", "p", "dynamo_prefill"),
+        recorded("decode", "d", "dynamo_decode"),
+    ]
+    router = make_role_window(every[0], "")[0].window
+    window = reconcile_roles(every)
+    assert (router.finished, router.generation_tokens) == (8, 64)
+    assert window.itl is not None
+    assert (window.itl.count, window.ttft) == (64 - 8, None)
+    alone = reconcile_roles(every[:1])
+    assert (alone.finished, alone.generation_tokens, alone.itl, alone.samples) == (8, None, None, ())
+
+
+def test_prefill_and_decode_are_never_added() -> None:
+    window = reconcile_roles(
+        [
+            scrapes("prefill", "p", counted(8, 80, 8)),
+            scrapes("decode", "d", counted(5, 50, 500)),
+            scrapes("decode", "e", counted(3, 30, 300)),
+            scrapes("router", "r", counted(99, 0, 0, "other")),
+        ],
+        "m",
+    )
+    assert (window.finished, window.prompt_tokens, window.generation_tokens) == (8, 80, 800)
+    assert (window.prefix_queries, window.prefix_hits, window.preemptions) == (80, 40, 4)
+    assert window.queue is not None
+    assert window.itl is not None
+    assert (window.queue.count, window.itl.count, window.ttft) == (8, 800, None)
+
+
+@loop_over(
+    ("roles", "expected"),
+    [
+        (("decode",), (8, 80, 800)),
+        (("prefill",), (None, 80, None)),
+        (("router",), (8, None, None)),
+        (("worker", "router"), (8, 80, 800)),
+        (("worker", "decode"), (16, 160, 1600)),
+        (("worker", "prefill", "decode"), (16, 160, 1600)),
+    ],
+)
+def test_what_each_role_counts(roles: tuple[str, ...], expected: tuple[int | None, ...]) -> None:
+    for names in ("vllm", "sglang"):  # which counts zero where nothing was counted
+        window = reconcile_roles([scrapes(role, role, counted(8, 80, 800, names)) for role in roles], "m")
+        assert (window.finished, window.prompt_tokens, window.generation_tokens) == expected
+
+
+def test_a_server_that_could_not_be_scraped_is_named() -> None:
+    good = scrapes("worker", "a", counted(8, 80, 800))
+    (place,) = parse_metrics_urls(["worker=http://b"])
+    lacking = RoleScrapes(place, NONE, NONE)
+    assert reconcile_roles([good, lacking]) == ServerWindow(error="worker b:80: /metrics does not answer")
+    (router,) = parse_metrics_urls(["router=http://r"])
+    assert reconcile_roles([good, RoleScrapes(router, NONE, NONE)], "m").finished == 8
+
+
+def test_engines_of_two_kinds_are_summed_in_what_both_count() -> None:
+    one, other = counted(8, 80, 800, "sglang", running=1, waiting=2), counted(4, 40, 400, running=3)
+    lacking = {s: value for s, value in other.counters.items() if s[1] not in ("requests", "ttft")}
+    other = MetricsSnapshot("llamacpp", lacking, other.gauges)
+    window = reconcile_roles([scrapes("worker", "a", one), scrapes("worker", "b", other)], "m")
+    assert (window.names, window.generation_tokens, window.prompt_tokens) == ("sglang", 1200, 120)
+    assert (window.finished, window.ttft) == (None, None)
+    assert (window.running_after, window.waiting_after) == (4, None)
+
+
+def sample(at_s: float, generated: float, running: float) -> tuple[float, MetricsSnapshot]:
+    counters: dict[Series, float] = {("m", "generation_tokens", ""): generated}
+    gauges = {("m", "running", ""): running, ("m", "kv_cache_usage", ""): running / 10}
+    return at_s, MetricsSnapshot("vllm", counters, gauges)
+
+
+def test_samples_are_joined_by_their_time_and_an_ended_one_has_none() -> None:
+    often = [sample(at / 2, 100 * at, 4) for at in range(1, 9)]
+    rarely = [sample(1.1, 150, 1), sample(3.1, 250, 2)]
+    window = reconcile_roles(
+        [
+            scrapes("worker", "a", counted(8, 80, 800), samples=often),
+            scrapes("worker", "b", counted(8, 80, 400), samples=rarely),
+            scrapes("worker", "c", counted(1, 10, 100), samples=[sample(1.0, 90, 8)], ended_s=2.0),
+        ],
+        "m",
+    )
+    assert (window.generation_tokens, window.settled, window.reset) == (1300, False, False)
+    assert window.samples == (
+        ServerSample(at_s=1.1, running=13, kv_cache_usage=0.8),
+        ServerSample(at_s=3.1, running=6, kv_cache_usage=0.4),
+    )
+
+
+@loop_over(
+    ("samples", "after", "expected"),
+    [
+        ([sample(1, 10, 1), sample(2, 20, 1)], counted(3, 3, 30), (2, None, False)),
+        ([sample(1, 10, 1), (2.0, NONE), sample(3, 20, 1)], counted(3, 3, 30), (2, None, False)),
+        ([sample(1, 10, 1), (2.0, NONE), (3.0, NONE)], NONE, (1, 2.0, False)),
+        ([(1.0, NONE), sample(2, 20, 1)], NONE, (1, 2, False)),
+        ([], NONE, (0, 0.0, False)),
+        ([sample(1, 10, 1), (2.0, NONE), sample(3, 5, 1)], counted(3, 3, 30), (1, 2.0, True)),
+        ([sample(1, 10, 1), sample(2, 5, 1)], counted(3, 3, 30), (1, 2, True)),
+        ([sample(1, 10, 1), sample(2, 20, 1)], counted(0, 0, 5), (2, 2, True)),
+    ],
+)
+def test_when_a_server_ended(
+    samples: list[tuple[float, MetricsSnapshot]],
+    after: MetricsSnapshot,
+    expected: tuple[int, float | None, bool],
+) -> None:
+    end = find_end(counted(0, 0, 0), samples, after)
+    kept, ended_s, restarted = expected
+    assert end == ScrapedEnd(end.samples, ended_s, restarted)
+    assert len(end.samples) == kept
+
+
+def test_what_is_stored_of_a_server_are_its_peaks() -> None:
+    of, whole = make_role_window(
+        scrapes("decode", "d", counted(8, 80, 800), samples=[sample(1, 10, 4), sample(2, 20, 6)]), "m"
+    )
+    assert (of.label, of.url, of.window.samples) == ("decode d:80", "http://d", ())
+    assert (of.peak_running, of.peak_waiting, of.peak_kv_cache_usage) == (6, None, 0.6)
+    assert len(whole.samples) == 2

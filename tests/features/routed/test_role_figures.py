@@ -1,0 +1,114 @@
+"""What the report, the result and a comparison have of the servers behind a router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.made_cases import REQUESTS, observed, run
+from builders.provoked_roles import role_window
+from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Facts
+from loadgen.features.roofline.roofline_settings import Flags
+from loadgen.features.roofline.run_roofline import add_ceiling
+from loadgen.features.routed.role_figures import divide_by_role, measure_balance
+from loadgen.report import report, run_directory
+from loadgen.report.run_directory import Result
+from loadgen.server.role_window import RoleWindow
+from loadgen.server.server_counters import ServerLatency
+
+MS_10 = ServerLatency(count=8, mean_ms=10.0, brackets_ms={"50": (0, 20), "90": (0, 20), "99": (0, 20)})
+
+
+def counting(role: str, name: str, requests: int, prompt: int, generated: int, **fields: Any) -> RoleWindow:
+    window = observed(
+        requests={"length": requests},
+        prompt_tokens=prompt,
+        generation_tokens=generated,
+        prefix_queries=prompt,
+        prefix_hits=prompt // 4,
+        queue=MS_10,
+        samples=(),
+        **fields,
+    )
+    return role_window(name, role, window=window, peak_running=6.0, peak_waiting=0.0, peak_kv_cache_usage=0.5)
+
+
+SERVERS = (
+    counting("router", "r:29000", REQUESTS, 0, 0),
+    counting(
+        "prefill",
+        "p:8000",
+        320,
+        32000,
+        320,
+        kv_transfers=8,
+        kv_transfer_s=MS_10,
+        kv_transfer_bytes=25_000_000,
+    ),
+    counting("decode", "d:8000", 240, 24000, 2640),
+    counting("decode", "e:8000", 80, 8000, 880, kv_transfers_failed=1),
+)
+
+
+def routed() -> Result:
+    made = run(role_windows=SERVERS, ceiling=None)
+    return Result(made.facts, made.records)
+
+
+def test_shares_are_of_the_work_of_a_role() -> None:
+    rows = divide_by_role(routed())
+    assert [row.share for row in rows] == [None, 1.0, 0.75, 0.25]
+    assert [row.cached for row in rows] == [None, 0.25, 0.25, 0.25]
+    assert sum(row.generation_tokens or 0 for row in rows if row.role == "decode") == 3520
+
+
+def test_balance_is_of_roles_with_several_servers() -> None:
+    tokens, requests = measure_balance(routed())
+    assert (tokens.role, tokens.quantity, tokens.servers) == ("decode", "generation_tokens", 2)
+    assert (tokens.most_over_mean, tokens.variation) == (1.5, 0.5)
+    assert (requests.quantity, requests.most_over_mean, requests.variation) == ("requests", 1.5, 0.5)
+
+
+def test_the_report_has_a_table_by_server() -> None:
+    lines = report.render_report(routed(), explain=False).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("Server  "))
+    assert lines[first : first + 12] == [
+        "Server                requests    prompt generated  share cached  run wait   KV",
+        "router r:29000             320         0         0      -      -    6    0  50%",
+        "prefill p:8000             320     32000       320 100.0%  25.0%    6    0  50%",
+        "decode d:8000              240     24000      2640  75.0%  25.0%    6    0  50%",
+        "decode e:8000               80      8000       880  25.0%  25.0%    6    0  50%",
+        "router r:29000: 320 requests, 320 of this run, 320 by the engines",
+        "balance of 2 × decode, generation tokens: most / mean 1.50, CV 0.50",
+        "balance of 2 × decode, requests: most / mean 1.50, CV 0.50",
+        "mean time in the queue: router r:29000 10.00 ms, prefill p:8000 10.00 ms, decode",
+        "  d:8000 10.00 ms, decode e:8000 10.00 ms",
+        "KV transfer, prefill p:8000: 8 transfers, mean 10.00 ms, 25.0 MB",
+        "KV transfer, decode e:8000: 1 failed",
+    ]
+
+
+def test_it_is_stored_and_read_again(tmp_path: Path) -> None:
+    result = routed()
+    assert Facts.read_stored(result.facts.json()).role_windows == SERVERS
+    assert run_directory.save(result, tmp_path, {}, []) == []
+    assert run_directory.load(tmp_path).facts.role_windows == SERVERS
+    stored = result.json()["loadgen"]
+    assert [row["name"] for row in stored["by_role"]] == [of.name for of in SERVERS]
+    alone = run()
+    assert "by_role" not in Result(alone.facts, alone.records).json()["loadgen"]
+
+
+def test_figures_per_gpu_are_over_all_that_are_given() -> None:
+    made = run(role_windows=SERVERS, gpus=6)
+    result = Result(made.facts, made.records)
+    whole = result.metrics
+    assert whole.output_throughput_per_gpu_per_s == pytest.approx(whole.output_throughput_per_s / 6)
+    assert replace(made.facts, gpus=0).gpu_count == 0  # the router's own machine says nothing
+
+
+def test_several_engines_have_no_roofline() -> None:
+    assert "several servers share the load" in add_ceiling(routed().facts, Flags()).no_ceiling

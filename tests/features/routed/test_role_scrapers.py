@@ -1,0 +1,125 @@
+"""Servers behind a router are found before the run, and scraped in it, each at its own URL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from builders.loops import loop_over
+from builders.provocations import exposed
+from fakes.scripted_server import PATIENCE_S, Answer, Asked, ScriptedServer, closed_port, whole
+from loadgen.base.errors import MeasureError
+from loadgen.features.routed.role_scrapers import EXTENSION, RoleScrapers
+from loadgen.run.command.options import parse
+from loadgen.run.extension import ServerGroup
+from loadgen.server import scraper
+from loadgen.server.exchange import ServerAddress
+from loadgen.server.scraper import MetricsScraper
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for comes soon."""
+    soon = {
+        "_FIRST_S": 0.0,
+        "_EVERY_S": 0.02,
+        "SAMPLING_SHARE": 1.0,
+        "_BETWEEN_S": 0.0,
+        "_SCRAPES_PER_S": 1000,
+    }
+    for name, value in soon.items():
+        monkeypatch.setattr(scraper, name, value)
+
+
+def serving(stack: ExitStack, bodies: Mapping[str, bytes]) -> ScriptedServer:
+    """A server with an answer at each of these paths, and a 404 elsewhere."""
+
+    def script(asked: Asked) -> Answer:
+        body = bodies.get(asked.head.split(" ")[1])
+        return Answer([whole(b"{}", "404 Not Found") if body is None else whole(body)])
+
+    return stack.enter_context(ScriptedServer(script))
+
+
+def joined(*urls: str) -> RoleScrapers:
+    words = [word for url in urls for word in ("--metrics-url", url)]
+    options = parse(["--base-url", "http://127.0.0.1:1", *words])
+    access = ServerAddress("http://127.0.0.1:1", {"Authorization": "Bearer k"})
+    servers = EXTENSION.join_servers(options, ServerGroup(), access)
+    scrapers = servers.make_scraper(MetricsScraper(access, "m"))
+    assert isinstance(scrapers, RoleScrapers)
+    return scrapers
+
+
+def test_each_is_scraped_where_it_is_and_none_gets_the_key(stack: ExitStack) -> None:
+    plain = serving(stack, {"/metrics": exposed(3, 15)})
+    at_path = serving(stack, {"/of/b": exposed(4, 20)})
+    scrapers = joined(f"worker={plain.base_url}", f"worker={at_path.base_url}/of/b")
+    assert scrapers.scrape_before() == ""
+    window = scrapers.scrape_after()
+    assert (window.generation_tokens, window.settled) == (0, True)
+    assert [role.window.generation_tokens for role in scrapers.list_role_windows()] == [0, 0]
+    for server in (plain, at_path):
+        assert len(server.asked) == 4
+        assert not any("Authorization" in asked.head for asked in server.asked)
+
+
+def test_a_router_may_have_nothing_to_show_yet(stack: ExitStack) -> None:
+    router, worker = serving(stack, {"/metrics": b"\n"}), serving(stack, {"/metrics": exposed(3, 15)})
+    scrapers = joined(f"router={router.base_url}", f"worker={worker.base_url}")
+    assert scrapers.scrape_before() == f"{router.base_url}: /metrics is empty"
+    assert scrapers.scrape_after().error == ""
+    assert [role.window.error for role in scrapers.list_role_windows()] == ["/metrics is empty", ""]
+    with pytest.raises(MeasureError, match="/metrics is empty"):
+        joined(f"worker={router.base_url}")
+
+
+@loop_over(
+    ("path", "body", "message"),
+    [
+        ("/metrics", b"<html>\n", "/metrics is HTML, not Prometheus text: check role, host and port"),
+        ("/metrics", b"python_info 1\n", "/metrics has none of the names of production_stack, vllm"),
+        ("/", b"", "/metrics answers 404"),
+    ],
+)
+def test_a_url_without_metrics_ends_the_command(path: str, body: bytes, message: str) -> None:
+    with ExitStack() as stack:
+        server = serving(stack, {path: body})
+        with pytest.raises(MeasureError, match=f"--metrics-url decode={server.base_url}: {message}"):
+            joined(f"decode={server.base_url}")
+
+
+def test_a_url_that_nobody_answers_ends_the_command() -> None:
+    with pytest.raises(MeasureError, match=r"--metrics-url worker=http.*: /metrics does not answer"):
+        joined(f"worker=http://127.0.0.1:{closed_port()}")
+
+
+def test_one_that_ends_in_the_run_keeps_its_last_counters(stack: ExitStack) -> None:
+    seen, other = threading.Event(), serving(stack, {"/metrics": exposed(8, 40)})
+
+    def script(asked: Asked) -> Answer:
+        if asked.number > 5:
+            seen.set()
+            return Answer([whole(b"", "503 Service Unavailable")])
+        return Answer([whole(exposed(asked.number, 5 * asked.number))])
+
+    ending = stack.enter_context(ScriptedServer(script))
+    scrapers = joined(f"worker={ending.base_url}", f"worker={other.base_url}")
+    assert scrapers.scrape_before() == ""
+    with scrapers.sampling():
+        assert seen.wait(PATIENCE_S)
+    window = scrapers.scrape_after()
+    one, two = scrapers.list_role_windows()
+    assert one.ended_s is not None
+    assert (one.window.generation_tokens, one.window.finished, one.restarted) == (5 * 4, 4, False)
+    assert (two.ended_s, window.generation_tokens, window.settled) == (None, 20, False)
+    assert {series.where for series in scrapers.list_series()} == {one.label, two.label}
