@@ -74,9 +74,9 @@ FOREIGN = {
     "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
     "--reasoning-parser --logprobs-mode --generation-config --per-request-spec-decode-metrics "
     "--enable-log-requests --mm-processor-cache-gb --max-num-batched-tokens --long-prefill-token-threshold "
-    "--gpu-memory-utilization",
+    "--gpu-memory-utilization --otlp-traces-endpoint",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
-    "--enable-response-store --enable-cache-report "
+    "--enable-response-store --enable-cache-report --enable-trace --otlp-traces-endpoint "
     "--mem-fraction-static --sampling-defaults --chunked-prefill-size",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file --batch-size",
     "uvicorn": "--timeout-keep-alive",

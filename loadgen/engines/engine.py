@@ -33,6 +33,7 @@ class MetricSeries(msgspec.Struct, frozen=True):
     part: str = ""
     label: str = ""
     scale: float = 1.0  # its unit in ours, s and bytes: 0.001 of ms; of a bucket its bound is scaled
+    only: Mapping[str, str] = {}  # labels whose other values are left out
 
 
 class EngineMetrics(msgspec.Struct, frozen=True):
@@ -52,11 +53,11 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     reasons: Mapping[str, str] = {}  # its words for why requests ended, in lower case → ours
 
 
-def name_histogram(name: str, quantity: str, scale: float = 1.0) -> dict[str, MetricSeries]:
-    """Map the Prometheus series of a histogram (buckets, sum) to their meanings."""
+def name_histogram(name: str, quantity: str, scale: float = 1.0, **only: str) -> dict[str, MetricSeries]:
+    """Map the Prometheus series of a histogram (buckets, sum), `only` of these labels, to their meanings."""
     return {
-        f"{name}_bucket": MetricSeries(quantity, label="le", scale=scale),
-        f"{name}_sum": MetricSeries(quantity, "sum", scale=scale),
+        f"{name}_bucket": MetricSeries(quantity, label="le", scale=scale, only=only),
+        f"{name}_sum": MetricSeries(quantity, "sum", scale=scale, only=only),
     }
 
 

@@ -43,6 +43,8 @@ _METRICS = EngineMetrics(
         **name_histogram("sglang:inter_token_latency_seconds", "itl"),
         **name_histogram("sglang:e2e_request_latency_seconds", "e2e"),
         **name_histogram("sglang:queue_time_seconds", "queue"),
+        # First scheduled → prompt computed, once a request; it counts no stage of decoding.
+        **name_histogram("sglang:per_stage_req_latency_seconds", "prefill", stage="prefill_forward"),
         # Gauges of the last transfer in older versions, which have no series of these names.
         **name_histogram("sglang:kv_transfer_latency_ms", "kv_transfer_s", 0.001),
         "sglang:kv_transfer_latency_ms_count": MetricSeries("kv_transfers"),

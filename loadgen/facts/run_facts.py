@@ -348,7 +348,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[int, Join.MOST, msgspec.Meta(ge=0)] = 0
     # Where spans, metrics and figures of the run went, and what of them did not arrive.
     telemetry: Annotated[tuple[str, ...], Join.LINES, FactLine("{}")] = ()
-    spans: Annotated[SpanFacts | None, Join.COMMON] = None  # of `--otel`; None: no span was made
+    spans: Annotated[SpanFacts | None, Join.COMMON] = None  # None: no request named one
     shards: Annotated[tuple[MergedShard, ...], Join.DECIDED] = ()  # those that this run was merged of
 
     @classmethod

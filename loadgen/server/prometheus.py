@@ -124,7 +124,8 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
             return MetricsSnapshot(error=f"/metrics is malformed in {line[:_LONGEST_QUOTE]!r}")
         repeated = (*_REPEATED, *row.shares) if meaning.quantity in GAUGES else _REPEATED
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
-        if row.only and any(labels.get(label, value) != value for label, value in row.only.items()):
+        wanted = (*row.only.items(), *meaning.only.items())
+        if any(labels.get(label, value) != value for label, value in wanted):
             continue
         part, value = _read_sample(row, meaning, labels.pop(meaning.label, ""), sample.value)
         if value is None:

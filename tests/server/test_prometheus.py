@@ -85,7 +85,7 @@ def test_a_recorded_exposition_is_read(
     ("name", "timed"),
     [
         ("vllm_loaded", tuple({*TIMED} - {"kv_transfer_s"})),
-        ("sglang_loaded", ("ttft", "itl", "e2e", "queue")),
+        ("sglang_loaded", ("ttft", "itl", "e2e", "queue", "prefill")),
     ],
 )
 def test_every_histogram_is_read_whole(name: str, timed: tuple[str, ...]) -> None:

@@ -134,6 +134,13 @@ def test_vllms_prefill_and_decode_add_up_to_its_inference() -> None:
     assert found.prefill.mean_ms + found.decode.mean_ms == pytest.approx(found.inference.mean_ms)
 
 
+def test_of_sglangs_stages_only_the_prefill_is_counted() -> None:
+    found = make_window(recorded("sglang_after_bench"), recorded("sglang_loaded"))
+    assert found.prefill is not None
+    assert (found.prefill.count, round(found.prefill.mean_ms, 3)) == (25, 54.467)
+    assert (found.decode, found.inference) == (None, None)
+
+
 def test_a_histogram_that_did_not_move_says_nothing() -> None:
     still = timed(1, 2, 3, total_s=0.1)
     assert make_window(still, still).ttft is None

@@ -47,6 +47,7 @@ from loadgen_servers.process.running import Running, free_port, start
 LOG = "server.log"
 _SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
 _MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
+_EVERYWHERE = ("0.0.0.0", "[::]")
 _ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 _PORTS = 3  # that are tried: between its choice and the server's start a port may be taken
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
@@ -320,6 +321,7 @@ def _make_command(options: Options, settings: ServerSettings, port: int, asks: b
         port=port,
         served_model_name=options.served_model_name if own else None,
         trace_directory=launch.trace_directory if own else None,
+        spans_url=_find_spans_url(options.receive_spans) if own else None,
         python=launch.python,
         asks=asks,
         **settings.model_dump(exclude_none=True),
@@ -337,6 +339,14 @@ def _make_command(options: Options, settings: ServerSettings, port: int, asks: b
         return LAUNCHERS[launch.engine](spec)
     except LaunchError as error:
         raise UsageError(str(error)) from None
+
+
+def _find_spans_url(address: str | None) -> str | None:
+    """Return where a server here exports its spans to HOST:PORT of --receive-spans; None without it."""
+    if address is None:
+        return None
+    host, _, port = address.rpartition(":")
+    return f"http://{'127.0.0.1' if host in _EVERYWHERE else host}:{port}/v1/traces"
 
 
 def _wait_until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:

@@ -1,18 +1,21 @@
-"""Telemetry sender: while a plan is sent, its records go to a collector and to Prometheus."""
+"""Telemetry sender: while a plan is sent, its records go to sinks, and the server's spans are received."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from loadgen.base.arrays import Bool
 from loadgen.base.clock import measure_realtime_offset_ns
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.base.text import describe_install, format_count
+from loadgen.base.urls import is_loopback
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.feed import Feed
 from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
@@ -25,61 +28,105 @@ from loadgen.run.firing import Outcome, TransportOptions, Watch
 
 if TYPE_CHECKING:
     from loadgen.features.telemetry.prometheus_page import PrometheusPage
+    from loadgen.features.telemetry.span_receiver import SpanReceiver
     from loadgen.features.telemetry.spans import SpanSink
 
 _LOG = logging.getLogger("loadgen")
 _PATIENCE_S, _HURRIED_S = 5.0, 2.0  # for a collector that takes no spans; the latter after a signal
+_BATCH_S, _POLL_S = 7.0, 0.1  # the SDK exports a batch after 5 s
+_EVERYWHERE = ("0.0.0.0", "::")
 _PLACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _DEFAULT = "http://localhost:4318"
-_OURS = f"--otel sends a {TRACEPARENT} of its own with each request"
+HOW_TO_EXPORT = (
+    "start vLLM or SGLang (with --enable-trace) with OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf and "
+    "--otlp-traces-endpoint"
+)
+_OURS = f"sends a {TRACEPARENT} of its own with each request"
 
 
 class TelemetryExtension(Extension):
-    """The part of --otel and --prometheus in a run."""
+    """The part of --otel, --prometheus and --receive-spans in a run."""
 
     def check(self, options: Options) -> None:
         """Raise UsageError without the otel extra, if the SDK is off, or for a second traceparent."""
-        if options.otel is None:
+        flag = _find_flag(options)
+        if not flag:
             return
-        try:
-            import loadgen.features.telemetry.spans  # noqa: F401 - now: a process is forked later
+        try:  # now: a process is forked later
+            if options.otel is not None:
+                import loadgen.features.telemetry.spans
+            if options.receive_spans is not None:
+                import loadgen.features.telemetry.span_receiver  # noqa: F401
         except ImportError:
-            raise UsageError(f"--otel needs the otel extra: {describe_install('otel')}") from None
-        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            raise UsageError(f"{flag} needs the otel extra: {describe_install('otel')}") from None
+        if options.otel is not None and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             raise UsageError("--otel: OTEL_SDK_DISABLED switches the SDK off: unset it, or leave out --otel")
         if TRACEPARENT in {name.lower() for name in options.headers}:
-            raise UsageError(f"{_OURS}: leave that --header out, or --otel")
+            raise UsageError(f"{flag} {_OURS}: leave that --header out, or {flag}")
+        if options.receive_spans is not None and options.shard is not None:
+            raise UsageError(
+                "--receive-spans: a server exports its spans to one place, so one shard of several would "
+                "have them: leave it out, or --shard"
+            )
 
     def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
         """Raise UsageError if the sessions' header would be a second traceparent."""
-        if options.otel is not None and made.profile.session_header.lower() == TRACEPARENT:
-            raise UsageError(f"{_OURS}: give --session-header another name")
+        flag = _find_flag(options)
+        if flag and made.profile.session_header.lower() == TRACEPARENT:
+            raise UsageError(f"{flag} {_OURS}: give --session-header another name")
 
     def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
-        """Listen at the port of --prometheus; return what wraps the sender. Raises UsageError."""
-        page = None
+        """Listen at the ports that were given; return what wraps the sender. Raises UsageError."""
+        page = receiver = None
         if options.prometheus is not None:
             from loadgen.features.telemetry.prometheus_page import PrometheusPage
 
             page = PrometheusPage(str(options.prometheus))
             stack.callback(page.close)
+        if options.receive_spans is not None:
+            from loadgen.features.telemetry.span_receiver import SpanReceiver
+
+            receiver = SpanReceiver(str(options.receive_spans))
+            stack.callback(receiver.close)
+            host = receiver.address.rpartition(":")[0].strip("[]")
+            if host in _EVERYWHERE or not is_loopback(host):
+                _LOG.warning(
+                    "--receive-spans %s: every machine that reaches it can send spans", receiver.address
+                )
 
         def wrap(sender: PlanSender) -> TelemetrySender:
-            companion = TelemetrySender(options.otel, page, sender)
+            companion = TelemetrySender(options.otel, page, sender, receiver)
+            if receiver is not None:
+                stack.callback(receiver.close)  # before a server that was started: it may export once more
             stack.callback(companion.end)  # a signal may come before the last step
             return companion
 
         return wrap
 
 
+def _find_flag(options: Options) -> str:
+    """Return the flag for which requests carry a traceparent; "" without one."""
+    flags = {"--otel": options.otel, "--receive-spans": options.receive_spans}
+    return next((flag for flag, given in flags.items() if given is not None), "")
+
+
 EXTENSION = TelemetryExtension()
 
 
 class TelemetrySender(PlanSender):
-    """Has another sender send a plan, and gives its records to the sinks that were asked for meanwhile."""
+    """Has another sender send a plan, and gives its records to the sinks that were asked for meanwhile.
 
-    def __init__(self, otel: str | None, page: PrometheusPage | None, sender: PlanSender) -> None:
-        self.otel, self.page, self.sender = otel, page, sender
+    With a receiver it takes the server's spans, and adds their times to the records once these are complete.
+    """
+
+    def __init__(
+        self,
+        otel: str | None,
+        page: PrometheusPage | None,
+        sender: PlanSender,
+        receiver: SpanReceiver | None = None,
+    ) -> None:
+        self.otel, self.page, self.sender, self.receiver = otel, page, sender, receiver
         self.spans: SpanSink | None = None
         self.feeds: list[Feed] = []
 
@@ -87,7 +134,7 @@ class TelemetrySender(PlanSender):
         """Return the facts with where telemetry goes, and what ids and times of spans are made of."""
         known = self.sender.describe(known, made)
         spans = None
-        if self.otel is not None:
+        if self.otel is not None or self.receiver is not None:
             key = os.urandom(KEY_BYTES).hex()
             spans = SpanFacts(key=key, wall_offset_ns=measure_realtime_offset_ns())
         self.known = replace(known, spans=spans, telemetry=tuple(self._list_places()))
@@ -99,10 +146,11 @@ class TelemetrySender(PlanSender):
     def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         """Send the plan, with a traceparent in each request if there are spans, and return its outcome."""
         self.feeds = []
-        if (spans := self.known.spans) is not None and self.otel is not None:
+        if (spans := self.known.spans) is not None:
+            options = replace(options, more_headers=TraceIds(bytes.fromhex(spans.key)).make_headers)
+        if spans is not None and self.otel is not None:
             from loadgen.features.telemetry.spans import SpanSink
 
-            options = replace(options, more_headers=TraceIds(bytes.fromhex(spans.key)).make_headers)
             self.spans = SpanSink(self.otel, self.known, spans)
             self.feeds.append(Feed(self.spans, watch.journal))
         if self.page is not None:
@@ -110,6 +158,8 @@ class TelemetrySender(PlanSender):
             watch = replace(watch, totals=totals)
             self.page.begin(self.known, totals)
             self.feeds.append(Feed(self.page, watch.journal))
+        if self.receiver is not None:
+            self.receiver.spans.forget()
         watch = replace(watch, during=self._follow(watch.during))
         with ExitStack() as ending:
             ending.callback(self.end)
@@ -128,6 +178,8 @@ class TelemetrySender(PlanSender):
                 feed.start()
             if self.page is not None:
                 self.page.serve()
+            if self.receiver is not None:
+                self.receiver.serve()
             yield
 
     def end(self) -> None:
@@ -136,6 +188,8 @@ class TelemetrySender(PlanSender):
             feed.end()
         if self.page is not None:
             self.page.stop()
+        if self.receiver is not None:
+            self.receiver.stop()
 
     def _finish(self, known: Facts) -> Facts:
         """Give the sinks the rest of the records and end them; return the facts with what became of it."""
@@ -149,13 +203,44 @@ class TelemetrySender(PlanSender):
                     "until Prometheus has scraped the last figures", self.page.patience_s
                 ):
                     self.page.wait_for_scrape()
+            received = self._collect_spans()
         finally:
             self.end()
         errors = tuple(f"{feed.sink.name}: {feed.error}" for feed in self.feeds if feed.error)
         lost = self._describe_lost()
-        for line in (*lost, *errors):
+        for line in (*lost, *errors, *received[1:]):
             _LOG.warning("%s", line)
-        return replace(known, telemetry=(*self._list_places(), *lost, *errors))
+        return replace(known, telemetry=(*self._list_places(), *received, *lost, *errors))
+
+    def _collect_spans(self) -> tuple[str, ...]:
+        """Wait for the server's last spans, add their times to the records, and describe what came.
+
+        Until each success has one, or 7 s without a further one (2 s after a signal, 0 where gRPC was tried).
+        """
+        receiver, spans, records = self.receiver, self.known.spans, self.outcome.records
+        if receiver is None or spans is None:
+            return ()
+        from loadgen.features.telemetry.server_spans import SpanJoin
+        from loadgen.features.telemetry.span_exports import GRPC
+
+        join = SpanJoin(records, TraceIds(bytes.fromhex(spans.key)))
+        quiet_s = _HURRIED_S if self.outcome.interrupted else _BATCH_S
+        with self.display.waiting("until the server has exported the last spans", quiet_s):
+            moved_s, seen = time.monotonic(), -1
+            while time.monotonic() < moved_s + quiet_s:
+                rows = receiver.spans.read_rows()
+                if len(rows) > seen:
+                    moved_s, seen = time.monotonic(), len(rows)
+                    if join.mark(rows)[records.ok].all():
+                        break
+                if GRPC in receiver.spans.refused and not seen:
+                    break
+                time.sleep(_POLL_S)
+        receiver.stop()
+        rows = receiver.spans.read_rows()
+        join.fill(rows)
+        _, ours = join.match(rows)
+        return tuple(_describe_received(join.mark(rows), len(rows) - int(ours.sum()), receiver))
 
     def _list_places(self) -> Iterator[str]:
         """Yield a line on each place that telemetry goes to."""
@@ -163,6 +248,8 @@ class TelemetrySender(PlanSender):
             yield f"otel: a span a request, and metrics, to {describe_collector(self.otel)}"
         if self.page is not None:
             yield f"prometheus: figures at http://{self.page.address}/metrics"
+        if self.receiver is not None:
+            yield f"spans: the server's received at http://{self.receiver.address}/v1/traces"
 
     def _describe_lost(self) -> tuple[str, ...]:
         """Describe the spans that no collector took, and why; () if it took all."""
@@ -175,6 +262,18 @@ class TelemetrySender(PlanSender):
         what = format_count(lost, "span") if lost else "some metrics"
         of = format_count(count, "request")
         return (f"otel: {what} of {of} not taken by the collector{why}",)
+
+
+def _describe_received(marks: Bool, others: int, receiver: SpanReceiver) -> Iterator[str]:
+    """Yield a line on the requests that have a span, then one on each reason why exports were not taken."""
+    of = format_count(len(marks), "request")
+    counts = ((others, "of other requests"), (receiver.spans.other, "of no request"))
+    more = "".join(f", {count} {what}" for count, what in counts if count)
+    yield f"spans: {int(marks.sum())} of {of} have the server's own{more}"
+    if len(marks) and not (marks.any() or receiver.spans.refused):
+        yield f"spans: the server exports none here: {HOW_TO_EXPORT} http://{receiver.address}/v1/traces"
+    for why, count in receiver.spans.refused.items():
+        yield f"spans: {format_count(count, 'export')} refused: {why}"
 
 
 def describe_collector(url: str) -> str:

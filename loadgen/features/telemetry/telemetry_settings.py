@@ -1,4 +1,4 @@
-"""Telemetry settings: which collector gets spans and metrics, and where Prometheus finds the figures."""
+"""Telemetry settings: where spans, metrics and figures go, and where the server's spans are received."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from loadgen.settings.setting import OUTPUT, Makes, OptionRows, setting
 BY_ENVIRONMENT = ""  # --otel without a URL: the SDK's variables decide
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", re.ASCII)
 _HERE = "127.0.0.1"
+RECEIVED = f"{_HERE}:4318"  # OTLP/HTTP's own port
 _EXTENSION = "loadgen.features.telemetry.telemetry_sender"
 
 
@@ -63,6 +64,10 @@ class TelemetryOptions(OptionRows, frozen=True):
     prometheus: str | None = _own("serve the figures so far at PORT of this machine, or HOST:PORT, for "
         "Prometheus", read=parse_with(check_listen_address), metavar="[HOST:]PORT",
         cluster="its nodes have the records: give it to commands with --shard")
+    receive_spans: str | None = _own("receive the server's spans by OTLP/HTTP at PORT of this machine, or "
+        f"HOST:PORT (default {RECEIVED}): its own times of each request",
+        read=parse_with(check_listen_address), nargs="?", const=RECEIVED, metavar="[HOST:]PORT",
+        cluster="a server exports its spans to one place, and its nodes send the requests")
 # fmt: on
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 TRACEPARENT = "traceparent"
 KEY_BYTES = 16
-_TRACE_BYTES, _SPAN_BYTES, _INDEX_BYTES = 16, 8, 8
+TRACE_BYTES, _SPAN_BYTES, _INDEX_BYTES = 16, 8, 8
 _SAMPLED = 1
 
 
@@ -22,10 +22,10 @@ class TraceIds(msgspec.Struct, frozen=True):
 
     def find(self, index: int) -> tuple[int, int]:
         """Return the trace id, of 128 bits, and the span id, of 64, of the request with a plan index."""
-        size = _TRACE_BYTES + _SPAN_BYTES
+        size = TRACE_BYTES + _SPAN_BYTES
         digest = hashlib.blake2b(index.to_bytes(_INDEX_BYTES, "big"), key=self.key, digest_size=size).digest()
         # An id of zeros would be none (W3C Trace Context, 3.2.2).
-        return int.from_bytes(digest[:_TRACE_BYTES]) or 1, int.from_bytes(digest[_TRACE_BYTES:]) or 1
+        return int.from_bytes(digest[:TRACE_BYTES]) or 1, int.from_bytes(digest[TRACE_BYTES:]) or 1
 
     def make_headers(self, index: int) -> tuple[tuple[str, str], ...]:
         """Make the header by which the server's spans join a request's trace (W3C Trace Context, 3.2)."""

@@ -30,6 +30,7 @@ _ADVICE = {
     "quantization": "a GGUF file has its own: choose the file with --model",
     "skip_tokenizer": "it takes token ids next to text, leave it out",
     "trace_directory": "it has no profiler, leave it out",
+    "spans_url": "it exports no spans, leave out --receive-spans",
 }
 
 

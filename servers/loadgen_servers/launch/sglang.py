@@ -6,7 +6,7 @@ import os
 
 from loadgen_servers.launch import installed
 from loadgen_servers.launch.installed import Installation, Package
-from loadgen_servers.launch.spec import Command, ServerSpec, check_model, flags
+from loadgen_servers.launch.spec import SPANS_BY_HTTP, Command, ServerSpec, check_model, flags
 
 # The first version whose /flush_cache and metrics this client reads.
 PACKAGE = Package("sglang", (0, 4, 6), "pip install -U sglang")
@@ -35,9 +35,13 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         # Its prefix cache is on by default, and there is no flag for on.
         "--disable-radix-cache": spec.prefix_caching is False,
         "--enable-metrics": True,  # without it there is no /metrics
+        "--enable-trace": spec.spans_url is not None,
+        "--otlp-traces-endpoint": spec.spans_url,
     }
     trace = spec.trace_directory
     tracing = {} if trace is None else {"SGLANG_TORCH_PROFILER_DIR": os.path.abspath(trace)}
+    if spec.spans_url is not None:
+        tracing |= SPANS_BY_HTTP
     return Command(
         (installation.path, "-m", "sglang.launch_server", *flags(values), *spec.arguments),
         {**installation.environment, **tracing, **spec.environment},

@@ -20,6 +20,7 @@ class ServerSpec(msgspec.Struct, frozen=True):
     """What to serve and how; None, "" or () is the engine's default.
 
     `memory_fraction` is of the device's memory, 0 to 1; `max_running` is the most requests at once;
+    `spans_url` is where it exports a span of each request, by OTLP over HTTP, path and all;
     `arguments` go last, so that they override; `environment` is added to the caller's; `python` is an
     interpreter or the directory of a venv, or where llama.cpp's program is. Without `asks` nothing that the
     spec names is run to make its command, and what is missing is no error: it is to be read before it may be.
@@ -38,10 +39,15 @@ class ServerSpec(msgspec.Struct, frozen=True):
     seed: int | None = None
     max_running: int | None = None
     trace_directory: str | None = None
+    spans_url: str | None = None
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     python: str | None = None
     asks: bool = True
+
+
+# vLLM and SGLang export by gRPC unless this says otherwise.
+SPANS_BY_HTTP = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ _ADVICE = {
     "prefix_caching": "only --server-args --continuous-batching has such a cache; leave it out",
     "max_running": "only --server-args --continuous-batching has such a limit; leave it out",
     "trace_directory": "it has no profiler, leave it out",
+    "spans_url": "it exports no spans, leave out --receive-spans",
 }
 
 

@@ -7,7 +7,7 @@ import os
 
 from loadgen_servers.launch import installed
 from loadgen_servers.launch.installed import Installation, Package, Version
-from loadgen_servers.launch.spec import Command, ServerSpec, check_model, flags
+from loadgen_servers.launch.spec import SPANS_BY_HTTP, Command, ServerSpec, check_model, flags
 
 # The first version whose default engine is V1, with the flags, metrics and prefix cache of today.
 PACKAGE = Package("vllm", (0, 8, 0), "pip install -U vllm")
@@ -35,6 +35,7 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         "--seed": spec.seed,
         "--max-num-seqs": spec.max_running,
         "--profiler-config": trace,
+        "--otlp-traces-endpoint": spec.spans_url,
         "--skip-tokenizer-init": spec.skip_tokenizer,
         "--enable-prefix-caching": spec.prefix_caching is True,
         "--no-enable-prefix-caching": spec.prefix_caching is False,
@@ -44,6 +45,8 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         # /reset_prefix_cache, which empties the cache between runs, exists only in dev mode. Dev mode also
         # lets any caller put the server to sleep: only where the server is not reachable from elsewhere.
         own["VLLM_SERVER_DEV_MODE"] = "1"
+    if spec.spans_url is not None:
+        own |= SPANS_BY_HTTP
     return Command(
         (installation.path, "serve", spec.model, *flags(values), *spec.arguments),
         {**installation.environment, **own, **tracing, **spec.environment},

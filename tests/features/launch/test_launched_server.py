@@ -22,7 +22,9 @@ from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sensor import Absent
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
+from loadgen.run.command.options import parse
 from loadgen.server.sample_file import SAMPLES
+from loadgen.settings.validation import ServerSettings
 
 pytestmark = [
     pytest.mark.whole,
@@ -52,6 +54,23 @@ def report() -> str:
     """The whole report of the one run, on one line."""
     (path,) = Path("runs").glob("*-bench/report.txt")
     return " ".join(path.read_text("utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        (["--receive-spans"], "http://127.0.0.1:4318/v1/traces"),
+        (["--receive-spans", "0.0.0.0:5000"], "http://127.0.0.1:5000/v1/traces"),
+        (["--receive-spans", "[::]:5000"], "http://127.0.0.1:5000/v1/traces"),
+        (["--receive-spans", "192.0.2.1:5000"], "http://192.0.2.1:5000/v1/traces"),
+        ([], ""),
+    ],
+)
+def test_an_engine_exports_its_spans_to_where_they_are_received(given: list[str], url: str) -> None:
+    options = parse(["--launch", "vllm", "--model", "org/model", *given])
+    words = shlex.split(launched_server.dry_run(options, ServerSettings(), asks=False))
+    assert ("--otlp-traces-endpoint" in words, url in words) == (bool(url), bool(url))
+    assert ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf" in words) == bool(url)
 
 
 def test_one_server_serves_all_profiles_and_each_run_has_its_log(

@@ -64,6 +64,8 @@ def command(engine: str, venv: Path, **asked: Any) -> Command:
     return LAUNCHERS[engine](replace(SPEC, python=str(venv), **asked))
 
 
+SPANS = "http://127.0.0.1:4318/v1/traces"
+BY_HTTP = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
 # What is asked, and what is said of it: after the port, before the caller's own arguments.
 VLLM = [
     ({}, []),
@@ -81,6 +83,7 @@ VLLM = [
         {"trace_directory": "/traces"},
         ["--profiler-config", '{"profiler": "torch", "torch_profiler_dir": "/traces"}'],
     ),
+    ({"spans_url": SPANS}, ["--otlp-traces-endpoint", SPANS]),
     ({"arguments": ("--max-model-len", "1")}, ["--max-model-len", "1"]),
     (
         {"context_len": 9, "arguments": ("--max-model-len", "1")},
@@ -97,6 +100,7 @@ SGLANG = [
     ({"tensor_parallel": 4}, ["--tp-size", "4", "--enable-metrics"]),
     ({"quantization": "awq"}, ["--quantization", "awq", "--enable-metrics"]),
     ({"seed": 7}, ["--random-seed", "7", "--enable-metrics"]),
+    ({"spans_url": SPANS}, ["--enable-metrics", "--enable-trace", "--otlp-traces-endpoint", SPANS]),
     ({"max_running": 8}, ["--max-running-requests", "8", "--enable-metrics"]),
     ({"arguments": ("--tp-size", "1")}, ["--enable-metrics", "--tp-size", "1"]),
 ]
@@ -151,6 +155,8 @@ def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, A
         ("vllm", {"environment": {"DO_NOT_TRACK": "0"}}, {**VLLM_ENVIRONMENT, "DO_NOT_TRACK": "0"}),
         ("sglang", {}, {}),
         ("sglang", {"trace_directory": "/traces"}, {"SGLANG_TORCH_PROFILER_DIR": "/traces"}),
+        ("vllm", {"spans_url": SPANS}, {**VLLM_ENVIRONMENT, **BY_HTTP}),
+        ("sglang", {"spans_url": SPANS}, BY_HTTP),
         ("transformers", {"environment": {"A": "b"}}, {"HF_HUB_DISABLE_UPDATE_CHECK": "1", "A": "b"}),
     ],
 )
@@ -202,6 +208,7 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
         ),
         ("transformers", {"max_running": 8}, r"max running \(8\): only --server-args --continuous"),
         ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
+        ("transformers", {"spans_url": SPANS}, "it exports no spans, leave out --receive-spans"),
         ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
         ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
         ("transformers", {"quantization": "fp8"}, "quantizes to bnb-4bit or bnb-8bit, not fp8"),

@@ -1,0 +1,203 @@
+"""What an exporter sends, whole and broken, byte by byte or at once, and what it is answered."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+
+import pytest
+
+from builders.loops import loop_over
+from features.telemetry.test_server_spans import RECORDED
+from loadgen.features.telemetry.span_exports import (
+    GRPC,
+    LARGEST_BODY,
+    ExportConnection,
+    ReceivedSpans,
+    inflate,
+)
+
+TAKEN = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
+# The head as the SDK 1.45.2 sends it by `requests`.
+HEAD = (
+    b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1:4318\r\nUser-Agent: OTel-OTLP-Exporter-Python/1.45.2\r\n"
+    b"Accept-Encoding: gzip, deflate\r\nAccept: */*\r\nConnection: keep-alive\r\n"
+    b"Content-Type: application/x-protobuf\r\n"
+)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x18\x04\x00\x00\x00\x00\x00"
+
+
+class Transport:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written, self.closed = b"", False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def post(body: bytes, head: bytes = HEAD, more: bytes = b"") -> bytes:
+    return head + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def zipped(body: bytes) -> bytes:
+    return post(gzip.compress(body), more=b"Content-Encoding: gzip\r\n")
+
+
+def chunked(body: bytes) -> bytes:
+    half = len(body) // 2
+    parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:half], body[half:]))
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + parts + b"0\r\n\r\n"
+
+
+def feed(*reads: bytes) -> tuple[Transport, ReceivedSpans]:
+    transport, spans, open_ones = Transport(), ReceivedSpans(), set[ExportConnection]()
+    connection = ExportConnection(spans, open_ones)
+    connection.connection_made(transport)
+    assert open_ones == {connection}
+    for read in reads:
+        connection.data_received(read)
+    connection.connection_lost(None)
+    assert not open_ones
+    return transport, spans
+
+
+def cut(data: bytes, at: int) -> list[bytes]:
+    return [data[begin : begin + at] for begin in range(0, len(data), at)]
+
+
+@loop_over(
+    ("reads", "batches"),
+    [
+        pytest.param([post(RECORDED)], 1, id="at once"),
+        pytest.param(cut(post(RECORDED), 1), 1, id="byte by byte"),
+        pytest.param([post(RECORDED) + zipped(RECORDED)], 2, id="two in a read"),
+        pytest.param(cut(zipped(RECORDED) * 3, 1000), 3, id="kept alive, gzip"),
+        pytest.param([chunked(RECORDED)], 1, id="chunked"),
+        pytest.param([post(RECORDED, more=b"Content-Encoding: identity\r\n")], 1, id="identity"),
+    ],
+)
+def test_an_export_is_taken_and_the_connection_kept(reads: Sequence[bytes], batches: int) -> None:
+    transport, spans = feed(*reads)
+    assert (transport.written, transport.closed) == (TAKEN * batches, False)
+    assert len(spans.read_rows()) == 4 * batches
+    assert not spans.refused
+
+
+def test_an_empty_export_is_one() -> None:
+    transport, spans = feed(post(b""))
+    assert (transport.written, len(spans.read_rows()), spans.other) == (TAKEN, 0, 0)
+
+
+def test_an_exporter_that_closes_is_answered_first() -> None:
+    transport, spans = feed(post(RECORDED, HEAD.replace(b"keep-alive", b"close")))
+    assert (transport.written.startswith(b"HTTP/1.1 200 OK"), transport.closed) == (True, True)
+    assert b"\r\nconnection: close\r\n" in transport.written
+    assert len(spans.read_rows()) == 4
+
+
+BOMB = gzip.compress(bytes(LARGEST_BODY + 1))
+GZIP = b"Content-Encoding: gzip\r\n"
+
+
+@loop_over(
+    ("sent", "status", "says", "closed"),
+    [
+        pytest.param(post(b"\xff" * 9), 400, "a damaged body", False, id="no protobuf"),
+        pytest.param(post(RECORDED[:-1]), 400, "a damaged body", False, id="truncated"),
+        pytest.param(post(b"plain", more=GZIP), 400, "damaged gzip", False, id="no gzip"),
+        pytest.param(
+            post(gzip.compress(RECORDED)[:-5], more=GZIP), 400, "damaged gzip", False, id="truncated gzip"
+        ),
+        pytest.param(
+            post(gzip.compress(RECORDED) + b"x", more=GZIP), 400, "damaged gzip", False, id="more than gzip"
+        ),
+        pytest.param(post(BOMB, more=GZIP), 413, "a body of over 16 MiB", False, id="a gzip bomb"),
+        pytest.param(post(bytes(LARGEST_BODY + 1)), 413, "a body of over 16 MiB", True, id="huge"),
+        pytest.param(
+            post(b"x", more=b"Content-Encoding: br\r\n"), 415, "content encoding 'br'", False, id="brotli"
+        ),
+        pytest.param(
+            post(b"{}", HEAD.replace(b"x-protobuf", b"json")),
+            415,
+            "application/json, not application/x-protobuf: http/protobuf is the protocol",
+            False,
+            id="JSON",
+        ),
+        pytest.param(
+            post(b"", b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n"), 415, "no type, not", False, id="no type"
+        ),
+        pytest.param(
+            post(RECORDED, HEAD.replace(b"/v1/traces", b"/")),
+            404,
+            "exports to '/': give the endpoint with /v1/traces",
+            False,
+            id="no path",
+        ),
+        pytest.param(
+            post(RECORDED, HEAD.replace(b"traces", b"metrics")), 404, "'/v1/metrics'", False, id="metrics"
+        ),
+        pytest.param(
+            b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET requests", False, id="a browser"
+        ),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "no HTTP/1.1", True, id="TLS"),
+        pytest.param(b"PRIOR nonsense\r\n\r\n", 400, "no HTTP/1.1", True, id="nearly gRPC's"),
+        pytest.param(
+            b"POST /v1/traces HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no HTTP/1.1", True, id="a length"
+        ),
+        pytest.param(
+            HEAD + b"Upgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 0\r\n\r\n",
+            200,
+            "",
+            True,
+            id="an offer of HTTP/2",
+        ),
+    ],
+)
+def test_what_is_no_export_is_answered_and_counted(sent: bytes, status: int, says: str, closed: bool) -> None:
+    transport, spans = feed(*cut(sent, 65_536))
+    assert transport.written.startswith(b"HTTP/1.1 %d " % status)
+    assert transport.closed == closed
+    assert len(spans.read_rows()) == 0
+    assert [says in why for why in spans.refused] == ([True] if says else [])
+    assert transport.written.endswith(b"".join(why.encode() for why in spans.refused))
+
+
+def test_a_refused_export_ends_no_other() -> None:
+    transport, spans = feed(post(b"\xff" * 9) + post(RECORDED))
+    assert transport.written.endswith(TAKEN)
+    assert (len(spans.read_rows()), sum(spans.refused.values())) == (4, 1)
+
+
+@loop_over("size", [1, 5, 14, 100])
+def test_grpc_is_recognised_however_it_comes(size: int) -> None:
+    transport, spans = feed(*cut(PREFACE, size))
+    assert (transport.written, transport.closed) == (b"", True)
+    assert spans.refused == {GRPC: 1}
+    assert "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf" in GRPC
+
+
+def test_a_cut_off_export_is_not_taken() -> None:
+    whole = post(RECORDED)
+    for end in range(0, len(whole) - 1, 97):
+        transport, spans = feed(whole[:end])
+        assert (transport.written, len(spans.read_rows())) == (b"", 0)
+
+
+def test_what_was_received_is_forgotten_before_a_run() -> None:
+    _, spans = feed(post(RECORDED), post(b"\xff"))
+    spans.forget()
+    assert (len(spans.read_rows()), spans.other, dict(spans.refused)) == (0, 0, {})
+
+
+@pytest.mark.parametrize(("encoding", "body"), [("", b"x"), ("GZIP", gzip.compress(b"x"))])
+def test_a_body_is_inflated(encoding: str, body: bytes) -> None:
+    assert inflate(body, encoding) == b"x"
