@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.bars import (  # noqa: E402
+    attributing,
     data,
     images,
     install,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "replay": replay.replay,
     "sessions": sessions.sessions,
     "images": images.images,
+    "attributing": attributing.attributing,
     "workers": scale.workers,
     "wider": scale.wider,
     "rate": scale.rate,

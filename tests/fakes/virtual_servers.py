@@ -17,13 +17,15 @@ from loadgen_servers.null.server import NullServer
 
 MS = 1_000_000
 _BENCH = "bench/1024x50"  # 20 ms a step
+_HEADER = re.compile(r"^([^:\s]+): *(.*?)\r?$", re.M)
 
 
 def request_of(asked: Asked, received_ns: int) -> Request:
     """A request as the servers' own parser gives it."""
     method, path = asked.head.split(" ")[:2]
     close = re.search(r"^connection: *close\r?$", asked.head, re.M | re.I) is not None
-    return Request(method, path, {}, asked.body, received_ns, close)
+    headers = {name.lower(): value for name, value in _HEADER.findall(asked.head)}
+    return Request(method, path, headers, asked.body, received_ns, close)
 
 
 class _Client:

@@ -28,14 +28,15 @@ ORDER = {
     BENCHMARKS: [
         "harness/process", "harness/page", "harness/truth", "harness/made_files",
         "harness/faulty_server", "harness/self_signed", "harness/collector",
+        "harness/stalled_run", "harness/scores", "harness/impaired_path",
         "clients/adapters",
         "simulated/engine", "simulated/populations", "simulated/calibration", "simulated/queue",
         "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
         "bars/sessions", "bars/scale", "bars/images", "bars/install", "bars/limits", "bars/limits_floors",
-        "bars/limits_clock", "bars/saturation", "bars/telemetry",
-        "changing", "comparing", "gating", "kills", "memory", "merging", "pictures", "planned", "random_runs",
-        "recipe_pictures", "run",
+        "bars/limits_clock", "bars/saturation", "bars/telemetry", "bars/attributing",
+        "changing", "comparing", "gating", "kills", "memory", "attribution_cost", "merging", "pictures",
+        "planned", "random_runs", "recipe_pictures", "run",
     ],
 }
 # fmt: on

@@ -1,0 +1,129 @@
+"""The proof's own arithmetic: what was found of a stall, and what the path did to which bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.harness.impaired_path import ImpairedPath, Impairment, Segment, read_stalls
+from benchmarks.harness.scores import Score, Wait, merge_scores, score_row
+from benchmarks.harness.stalled_run import Truth
+from builders.loops import loop_over
+from loadgen_servers.engine.truth_log import RequestRow
+
+MS = 1_000_000
+ROWS: dict[str, tuple[Mapping[str, int], Mapping[str, int], Mapping[str, int], dict[str, Score]]] = {
+    "all in the right part": (
+        {"decode_step": 10},
+        {"slow_step": 80},
+        {"decode_step": 10, "slow_step": 80},
+        {"slow_step": Score(80, 80, 0, 1)},
+    ),
+    "all unknown": (
+        {"decode_step": 10},
+        {"slow_step": 80},
+        {"decode_step": 10, "unknown": 80},
+        {"slow_step": Score(80, 0, 0, 1)},
+    ),
+    "half in a wrong one, a quarter unknown": (
+        {"decode_step": 10},
+        {"slow_step": 80},
+        {"decode_step": 10, "preemption": 40, "slow_step": 20, "unknown": 20},
+        {"slow_step": Score(80, 20, 40, 1)},
+    ),
+    "what would have been anyway is no stall": (
+        {"queue": 9},
+        {"queue": 50},
+        {"queue": 29, "prefill": 30},
+        {"queue": Score(50, 20, 30, 1)},
+    ),
+    "two, of which one's time is given to the other": (
+        {},
+        {"queue": 50, "http": 30},
+        {"queue": 80},
+        {"queue": Score(50, 50, 0, 1), "http": Score(30, 0, 30, 1)},
+    ),
+    "too much elsewhere, with nothing missing": (
+        {},
+        {"queue": 50},
+        {"queue": 50, "path_delay": 7},
+        {"queue": Score(50, 50, 0, 1)},
+    ),
+    "nothing injected": ({"decode_step": 10}, {}, {"slow_step": 10}, {}),
+}
+
+
+@loop_over(("natural", "injected", "found", "scores"), ROWS.values())
+def test_a_row_is_scored_by_what_is_missing(
+    natural: Mapping[str, int],
+    injected: Mapping[str, int],
+    found: Mapping[str, int],
+    scores: dict[str, Score],
+) -> None:
+    made: dict[str, Score] = {}
+    score_row(made, Wait(dict(natural), dict(injected)), found)
+    assert made == scores
+
+
+def test_scores_of_several_runs_are_added() -> None:
+    one, other = {"queue": Score(50, 20, 30, 2)}, {"queue": Score(50, 50, 0, 1), "http": Score(9, 9, 0, 1)}
+    merged = merge_scores([one, other])
+    assert merged == {"queue": Score(100, 70, 30, 3), "http": Score(9, 9, 0, 1)}
+    assert (merged["queue"].found, merged["queue"].wrong) == (0.7, 0.3)
+
+
+ASKED = b"POST / HTTP/1.1\r\nX-Request-Id: r-7\r\n\r\n"
+HUNDRED = bytes(100)
+
+
+def sent(at_ms: float, seq: int, fate: str = "", given_ms: float = 0.0) -> Segment:
+    """A segment of an answer on a path of 5 ms."""
+    given_ns = round((given_ms or at_ms + 5) * MS) if fate != "lost" else 0
+    return Segment(40_000, True, seq, HUNDRED, round(at_ms * MS), fate, given_ns)
+
+
+PATHS: dict[str, tuple[list[Segment], list[tuple[str, float, float]]]] = {
+    "nothing": ([sent(10, 0), sent(20, 100)], []),
+    "one was lost": (
+        [sent(10, 0), sent(20, 100, "lost"), sent(30, 200), sent(45, 100)],
+        [("retransmission", 25, 50)],
+    ),
+    "one was overtaken": (
+        [sent(10, 0), sent(20, 100, "late", 60), sent(30, 200)],
+        [("reordering", 25, 60)],
+    ),
+    "one was late, alone": (
+        [sent(10, 0), sent(20, 100, "late", 33), sent(50, 200)],
+        [("path_delay", 25, 33)],
+    ),
+    "one was lost twice, and the next one waits on": (
+        [sent(10, 0, "lost"), sent(12, 100, "late", 90), sent(40, 0, "lost"), sent(60, 0)],
+        [("retransmission", 15, 65), ("path_delay", 65, 90)],
+    ),
+    "sequence numbers begin again": (
+        [sent(10, 2**32 - 100), sent(20, 0, "lost"), sent(30, 100), sent(45, 0)],
+        [("retransmission", 25, 50)],
+    ),
+}
+
+
+@loop_over(("segments", "stalls"), PATHS.values())
+def test_the_path_knows_what_waited_for_what(
+    segments: list[Segment], stalls: list[tuple[str, float, float]]
+) -> None:
+    path = ImpairedPath(Impairment(delay_ms=5.0))
+    path.segments = [Segment(40_000, False, 0, ASKED, 1 * MS, "", 6 * MS), *segments]
+    truth = Truth([], {"r-7": RequestRow(3, "r-7", 6 * MS, 6 * MS, 6 * MS, [])})
+    rows = read_stalls(path, truth)
+    assert [(row.kind, row.from_ns / MS, row.to_ns / MS) for row in rows] == stalls
+    assert {number for row in rows for number in row.requests} <= {3}
+
+
+def test_a_lost_request_is_one_that_was_sent_again() -> None:
+    path = ImpairedPath(Impairment(delay_ms=5.0))
+    path.segments = [
+        Segment(40_000, False, 0, ASKED, 1 * MS, "lost"),
+        Segment(40_000, False, 0, ASKED, 201 * MS, "", 206 * MS),
+    ]
+    truth = Truth([], {"r-7": RequestRow(3, "r-7", 206 * MS, 206 * MS, 206 * MS, [])})
+    (row,) = read_stalls(path, truth)
+    assert (row.kind, row.from_ns, row.to_ns, row.requests) == ("request_resent", 6 * MS, 206 * MS, [3])
