@@ -26,6 +26,9 @@ def describe_version(answer: Mapping[str, Any]) -> SelfDescription:
     return SelfDescription(untrusted.read_text(answer.get("version")))
 
 
+METRICS_PATH = "/metrics"  # nearly everyone's
+
+
 class MetricSeries(msgspec.Struct, frozen=True):
     """The meaning of a Prometheus metric name: a quantity, and its part, fixed or given by a label."""
 
@@ -45,7 +48,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     lazy: frozenset[str] = frozenset()
     label: str = ""  # what has them; "": the engine of the row
     flag: str = ""  # without which it has no /metrics
-    path: str = "/metrics"
+    path: str = METRICS_PATH
     routes: bool = False  # it hands requests on, and counts them as it sees them
     model_label: str = "model_name"
     shares: tuple[str, ...] = ()  # labels by which a gauge is given in addition to the whole
@@ -108,5 +111,11 @@ class Engine(msgspec.Struct, frozen=True):
     )
     past_context: str = ""  # a pattern: how it words that prompt and answer exceed the model's context
     metrics: EngineMetrics | None = None  # of its /metrics
+    no_metrics: str = ""  # why it has none
     log_patterns: tuple[LogPattern, ...] = ()  # of its configuration, in its log
     info_fields: tuple[InfoField, ...] = ()  # of its configuration, at `info_path`
+
+    @property
+    def metrics_path(self) -> str:
+        """The path of its metrics; where nothing is known of them the usual one."""
+        return METRICS_PATH if self.metrics is None else self.metrics.path

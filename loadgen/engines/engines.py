@@ -32,8 +32,17 @@ _OWN = (
     Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, ours=True, checks_model=False),
     Engine("loadgen null server with Nagle's algorithm", owned_by="loadgen-null-nagle", checks_model=False),
 )
+OLLAMA = Engine(
+    "Ollama",
+    owned_by="library",  # the namespace of a model: one of another's namespace is not recognised
+    checks_model=False,
+    max_tokens_field="max_tokens",
+    version_path="/api/version",
+    unproven=True,
+    no_metrics="Ollama has no /metrics in any release",
+)
 # Where two rows could read one log or answer, the later one's value counts.
-ENGINES = (VLLM, SGLANG, *_OWN, TRANSFORMERS, LLAMACPP, TRTLLM, LMDEPLOY)
+ENGINES = (VLLM, SGLANG, *_OWN, TRANSFORMERS, LLAMACPP, TRTLLM, LMDEPLOY, OLLAMA)
 LAUNCHED = tuple(engine.launch_name for engine in ENGINES if engine.launch_name)
 # An exposition may have the names of two rows, as a Dynamo worker's has its engine's. The earlier row's are
 # read: an engine comes before what wraps it, so that its own figures win. Production-stack's router begins

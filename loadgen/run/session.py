@@ -60,6 +60,7 @@ from loadgen.run.verbs import importing
 from loadgen.server import control
 from loadgen.server.control import ServerInfo, Trace
 from loadgen.server.exchange import ServerAddress
+from loadgen.server.prometheus import MetricLines
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run_settings import select_sending
 from loadgen.transport.capture_process import reap_ended
@@ -337,13 +338,16 @@ class Session(msgspec.Struct, frozen=True):
 
         None if unobserved, hosted, or unproven without metrics, unless --metrics-url names where they are.
         """
-        named = bool(self.options.metrics_url)
-        if not self.observes or (self.served.engine.hosted and not named):
+        engine, named = self.served.engine, bool(self.options.metrics_url)
+        if not self.observes or (engine.hosted and not named):
             return None
-        first = MetricsScraper(self.access, self.served.model)
+        first = MetricsScraper(self.access, self.served.model, engine.metrics_path)
+        if engine.no_metrics and not named:
+            first.begin(MetricLines(error=engine.no_metrics))
+            return first
         observer = self.servers.make_scraper(first)
         error = scrape_before_run(observer, rest_s, display, _import_results)
-        if error and self.served.engine.unproven and not named:
+        if error and engine.unproven and engine.metrics is None and not named:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections

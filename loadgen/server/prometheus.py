@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.engines.engine import EngineMetrics, MetricSeries
+from loadgen.engines.engine import METRICS_PATH, EngineMetrics, MetricSeries
 from loadgen.engines.engines import METRICS
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
@@ -19,7 +19,6 @@ _GREATEST = ("kv_cache_usage", "started", "accept_length")  # of several engines
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
 _ENDLESS = ("+Inf", "Inf", "inf")
 _LONGEST_QUOTE = 60
-_PATH = "/metrics"
 _SWITCHED_OFF = (404, 501)  # statuses of a server without it
 # The parser's time grows with the square of a line. Real lines have some hundred characters, and the models
 # and engines behind one port rarely have more lines.
@@ -65,7 +64,7 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
         return MetricLines(error="/metrics is HTML, not Prometheus text")
     if text.lstrip()[0] in "{[":
         paths = " and ".join(
-            f"{row.name}'s is at {row.path}" for row in METRICS.values() if row.path != _PATH
+            f"{row.name}'s is at {row.path}" for row in METRICS.values() if row.path != METRICS_PATH
         )
         return MetricLines(error=f"/metrics is JSON, not Prometheus text{paths and f' ({paths})'}")
     lines = text.splitlines()

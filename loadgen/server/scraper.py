@@ -17,6 +17,8 @@ from asyncio_throttle.throttler import Throttler
 
 from loadgen.base import clock
 from loadgen.base.errors import LoadgenError
+from loadgen.base.structs import replace
+from loadgen.engines.engine import METRICS_PATH
 from loadgen.server import exchange
 from loadgen.server.exchange import ControlClient, ServerAddress
 from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse_metrics, select_lines
@@ -45,7 +47,7 @@ Scrape = tuple[MetricLines, bool]  # the lines, and whether nothing ran and the 
 class MetricsScraper:
     """Scrapes one server's metrics for one run; scrape errors never affect the run."""
 
-    def __init__(self, access: ServerAddress, model: str = "", path: str = "/metrics") -> None:
+    def __init__(self, access: ServerAddress, model: str = "", path: str = METRICS_PATH) -> None:
         self.access, self.model, self.path = access, model, path
         self.throttle = Throttler(rate_limit=_SCRAPES_PER_S, period=1.0, retry_interval=0.05)
         self.began = MetricLines(error="/metrics was not read before the run")
@@ -190,7 +192,8 @@ class MetricsScraper:
 
     def _read_answer(self, status: int, body: bytes, wanted: Container[str] | None) -> MetricLines:
         """Select an answer's lines; `wanted` are the quantities of a sample, None is all of them."""
-        return select_lines(status, body, wanted)
+        lines = select_lines(status, body, wanted)
+        return replace(lines, error=lines.error.replace(METRICS_PATH, self.path, 1)) if lines.error else lines
 
     def _run(self, scrape: Coroutine[object, object, Scrape]) -> Scrape:
         try:

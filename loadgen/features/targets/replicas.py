@@ -148,7 +148,7 @@ class Replicas(ServerGroup):
         return "; ".join(f"{name}: {each}" for name, each in outcomes.items())
 
     def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
-        more = [MetricsScraper(other.access, first.model) for other in self.others]
+        more = [MetricsScraper(other.access, first.model, first.path) for other in self.others]
         return JoinedScraper([first, *more])
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
