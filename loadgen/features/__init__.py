@@ -100,6 +100,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "settings": "image_settings",
     },
     "attribution": {
+        "columns": "attribution_columns",
         "sections": "attribution_section",
         "tails": "attribution_checks",
     },

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base import files
-from loadgen.base.arrays import Bool
+from loadgen.base.arrays import Bool, Int64
 from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.structs import replace
@@ -216,6 +216,7 @@ class RequestColumn(msgspec.Struct, frozen=True):
     is_there: Callable[[Facts], object] = lambda facts: True
     # One value a request; None: `rows` has them.
     make: Callable[[Result], Sequence[str | int | None]] | None = None
+    numbers: Callable[[Result], Int64] | None = None  # instead, int64[requests], negative where there is none
 
 
 def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:

@@ -41,14 +41,14 @@ class PartRows(msgspec.Struct, frozen=True):
         whole_ns = sum_exactly(self.whole_ns)
         return sum_exactly(self.parts[ROWS[key]]) / whole_ns if whole_ns else 0.0
 
-    def select(self, mask: Bool) -> PartRows:
-        """Select rows by a mask, bool[rows]."""
+    def select(self, chosen: Bool | Int64) -> PartRows:
+        """Select rows by a mask, bool[rows], or by their places, int64[selected]."""
         return PartRows(
-            self.request[mask],
-            self.message[mask],
-            self.whole_ns[mask],
-            self.excess_ns[mask],
-            self.parts[:, mask],
+            self.request[chosen],
+            self.message[chosen],
+            self.whole_ns[chosen],
+            self.excess_ns[chosen],
+            self.parts[:, chosen],
         )
 
     @property

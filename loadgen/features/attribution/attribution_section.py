@@ -34,13 +34,11 @@ def list_columns(found: Attribution) -> list[WaitColumn]:
     return [column for column in every if len(column.rows)]
 
 
-TITLE = (
-    "where the time goes: of the wait for a first token from when the request was due, and of a gap between "
-    "two messages"
-)
+TITLE = "where the time goes"
+ABOUT = "the wait for a first token from when the request was due, and the gap between two messages"
 NOTHING = (
-    "where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99 ITL, are longer than the "
-    "median by less than 1 ms or a fifth"
+    "nothing to explain: TTFT beyond P99, and gaps beyond P99 ITL, are longer than the median by less than "
+    "1 ms or a fifth"
 )
 
 
@@ -50,9 +48,9 @@ def describe_attribution(result: Result, options: ReportOptions) -> Iterator[str
     if found is None:
         return
     if found.nothing_to_explain:
-        lines = wrap_text(NOTHING)
+        lines = wrap_text(f"{TITLE}: {NOTHING}")
     else:
-        lines = wrap_text(TITLE)
+        lines = wrap_text(f"{TITLE}: {ABOUT}")
         lines += draw_part_table(list_columns(found))
         for line in (*describe_basis(found), *describe_means(result.facts, found)):
             lines += wrap_text(line)

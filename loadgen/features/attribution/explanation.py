@@ -122,7 +122,7 @@ def _show_examples(run: Result, title: str, waits: PartRows) -> Iterator[str]:
         yield f"{title}:"
     for row in order.tolist():
         index = run.records.index[waits.request[row]]
-        one = waits.select(np.arange(len(waits)) == row)
+        one = waits.select(np.array([row]))
         times = [time for time in rank_part_times(one) if time.share >= _SMALL]
         parts = " + ".join(f"{time.part.label} {time.mean_ms:,.4g}" for time in times[:_LARGEST])
         left = len(list_part_times(one)) > len(times[:_LARGEST])

@@ -129,6 +129,9 @@ PARTS: tuple[WaitPart, ...] = (
 )  # fmt: skip
 ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
 BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
+_ON_THE_WAY = ("retransmission", "reordering", "path_delay")
+OF_TTFT = (*BEFORE_SENT, "request_resent", "round_trip", *_ON_THE_WAY, "http", "queue", "prefill", "unknown")
+OF_GAPS = ("read_lag", *_ON_THE_WAY, "decode_step", "slow_step", "preemption", "others_prefill", "unknown")
 
 
 class EvidenceKind(msgspec.Struct, frozen=True):

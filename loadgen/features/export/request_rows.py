@@ -144,6 +144,7 @@ def list_numbers(run: Result) -> dict[str, NDArray[Any]]:
         "input_tokens": each.input_tokens,
         "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
         "http_status": records.http_status,
+        **{column.name: column.numbers(run) for column in _choose_columns(run) if column.numbers is not None},
     }
 
 

@@ -272,9 +272,10 @@
       const across = this.units[0], up = this.units[1].replace("cumulative ", ""), shares = up !== this.units[1];
       let head = `${shares ? "≤ " : ""}${measured(x, across)}`, dots = "";
       if (this.spans.length) {
-        head = `request ${written(this.anchor[1])}`;
+        const [unit, row] = this.units.map((name) => name.split(",")[0]);
+        head = `${row} ${written(this.anchor[1])}`;
         for (const [name, begin, end] of this.row(this.anchor[1]))
-          rows.push([name, `${written(begin)} to ${written(end)} ${across} (${written(Number((end - begin).toPrecision(4)))} s)`]);
+          rows.push([name, `${written(begin)} to ${written(end)} ${unit} (${written(Number((end - begin).toPrecision(4)))} ${unit})`]);
       } else this.curves.forEach((curve, which) => {
         if (curve.labels.length && !curve.name) {
           const [label, far] = this.nearest(curve, px);

@@ -85,7 +85,7 @@ class Spans(msgspec.Struct, frozen=True):
     """Stretches [begin, end] at heights, all of one kind."""
 
     name: str
-    tone: Tone
+    tone: str  # a Tone, or another role of a colour
     begin: Floats
     end: Floats
     at: Floats

@@ -31,6 +31,7 @@ from loadgen.server import engine_config
 from loadgen.study import load_table
 from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.pages import run_charts
+from loadgen.study.pages.attribution_charts import make_attribution_section
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
 from loadgen.study.run_summary import Reported, shorten_name
 from loadgen.study.tables import Table, make_table
@@ -193,6 +194,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     latencies = _make_latency_table(run, metrics)
     few = tuple(_explain_few_samples(latencies))
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
+    yield make_attribution_section(run, draw)
     yield _make_charts(run, draw)
     for title in _LISTED:
         yield PageSection(title, lines=report.list_page_lines(title, run))

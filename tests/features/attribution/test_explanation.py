@@ -28,8 +28,8 @@ NOTHING = """\
 where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99
   ITL, are longer than the median by less than 1 ms or a fifth"""
 BUSY = """\
-where the time goes: of the wait for a first token from when the request was
-  due, and of a gap between two messages
+where the time goes: the wait for a first token from when the request was due,
+  and the gap between two messages
 mean ms                   first token     beyond P99 TTFT     gaps beyond P99
                               n = 100               n = 1              n = 31
 sent late                0.10    <1 %        0.10    <1 %

@@ -56,8 +56,10 @@ def stored(directory: Path, of: Result) -> Path:
 COLUMNS = request_rows.list_columns(mixed())
 EMPTY = dict.fromkeys(COLUMNS)
 OF_ALL = {"class": "", "slot": 0, "intended_ns": BEGIN_NS, "sent_ns": BEGIN_NS, "resends": 0}
+PARTS = [name for name in COLUMNS if name.startswith(("ttft_", "tail_")) and name != "ttft_ns"]
+DIVIDED = dict.fromkeys(PARTS, 0) | {"ttft_sent_late_ns": MS, "ttft_unknown_ns": 10 * MS}
 FIRST: dict[str, Any] = {
-    **EMPTY, **OF_ALL, "index": 0, "request_id": "p-0", "intended_ns": BEGIN_NS - MS,
+    **EMPTY, **OF_ALL, **DIVIDED, "index": 0, "request_id": "p-0", "intended_ns": BEGIN_NS - MS,
     "first_ns": BEGIN_NS + 10 * MS, "last_ns": BEGIN_NS + 40 * MS, "end_ns": BEGIN_NS + 40 * MS + 1,
     "ttft_ns": 10 * MS, "tpot_ns": 10.0 * MS, "ttfvt_ns": 25 * MS, "e2el_ns": 40 * MS, "input_tokens": 64,
     "output_tokens": 4, "cached_tokens": 7, "finish_reason": "length", "ok": True, "failure_kind": "",
@@ -69,7 +71,7 @@ ROWS: list[dict[str, Any]] = [
         "index": 1, "slot": 1, "request_id": "p-1", "last_ns": BEGIN_NS + 10 * MS, "e2el_ns": 10 * MS,
         "tpot_ns": None, "ttfvt_ns": 10 * MS, "output_tokens": 1, "cached_tokens": None,
     },
-    FIRST | {
+    FIRST | dict.fromkeys(PARTS) | {
         "index": 2, "slot": 2, "request_id": "p-2", "ttft_ns": None, "ttfvt_ns": None, "tpot_ns": None,
         "e2el_ns": None, "cached_tokens": None, "ok": False, "failure_kind": "truncated",
         "error": "=cut\\ud800, \"twice\"",
@@ -173,7 +175,11 @@ def test_of_several_servers_each_row_names_its_own() -> None:
     assert "target" not in Run(of).requests()
     file = io.BytesIO()
     FORMS["csv"](request_rows.list_rows(several), request_rows.list_columns(several), file)
-    assert file.getvalue().splitlines()[0].decode().split(",") == [*COLUMNS, "target"]
+    assert file.getvalue().splitlines()[0].decode().split(",") == [
+        *(name for name in COLUMNS if name not in PARTS),
+        "target",
+        *PARTS,
+    ]
 
 
 def test_the_report_has_a_table_of_several_servers() -> None:

@@ -39,16 +39,27 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MARKERS: tuple[tuple[int, float, float], ...] = (
     (20, 0, 1), (4, 45, 1), (3, -90, 1), (4, 0, 1), (3, 90, 1), (10, -90, 0.45), (8, 45, 0.45), (5, -90, 1),
 )  # fmt: skip
+# Of the parts of a wait, by whose they are: as many shades as a group has parts.
+_SHADES = {"client": 2, "network": 6, "server": 2, "engine": 5, "unknown": 1}
+SHADES = tuple(f"{group}{number}" for group, most in _SHADES.items() for number in range(1, most + 1))
+_LIGHT_SHADES = (
+    "#7b3fb5", "#b792db", "#3d8f73", "#8fd0b4", "#0b6e4f", "#12a37a", "#5ec2b0", "#a3d9c0", "#d9a927",
+    "#9a6700", "#0069b4", "#a9d0f2", "#0a3a66", "#4d5fd1", "#2484d6", "#b3bac2",
+)  # fmt: skip
+_DARK_SHADES = (
+    "#c3a0f5", "#7d5fb0", "#2f9c7a", "#1d6b52", "#8be0bf", "#3ccfa0", "#4f9c82", "#226f57", "#8a6a1c",
+    "#ecc04c", "#5cb2f0", "#2b5f8c", "#7fd3ea", "#8f9cff", "#4aa0e6", "#5a6570",
+)  # fmt: skip
 # A page's variables have the names of these roles; `band` is behind what stands out, `faint` labels axes.
 LIGHT = {
     "paper": "#ffffff", "text": "#1d2329", "faint": "#59636e", "grid": "#e2e6ea", "band": "#eef3f8",
     "wait": "#b3bac2", "prefill": "#c84800", "decode": "#0069b4", "failed": "#c01048",
-    **dict(zip(SERIES, _LIGHT_SERIES, strict=True)),
+    **dict(zip(SERIES, _LIGHT_SERIES, strict=True)), **dict(zip(SHADES, _LIGHT_SHADES, strict=True)),
 }  # fmt: skip
 DARK = {
     "paper": "#15191e", "text": "#e4e8ec", "faint": "#9aa5b0", "grid": "#2b323a", "band": "#1d2732",
     "wait": "#5a6570", "prefill": "#ff9358", "decode": "#5cb2f0", "failed": "#ff6b93",
-    **dict(zip(SERIES, _DARK_SERIES, strict=True)),
+    **dict(zip(SERIES, _DARK_SERIES, strict=True)), **dict(zip(SHADES, _DARK_SHADES, strict=True)),
 }  # fmt: skip
 # Of DejaVu Sans, the widest that is in use, in shares of the letters' size; what is not here is _OTHER_WIDTH.
 _WIDTHS = {
@@ -165,7 +176,8 @@ def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
     shapes += _draw_frame(panel, axes)
     for index, curve in enumerate(panel.curves):
         shapes += _draw_curve(curve, index, axes)
-    shapes += [_draw_spans(spans, axes) for spans in panel.spans]
+    most = max((float(spans.at.max()) for spans in panel.spans), default=0.0)
+    shapes += [_draw_spans(spans, axes, most) for spans in panel.spans]
     taken = [Box.around(point, MARK_SIZE / 2) for curve in panel.curves for point in axes.place_marks(curve)]
     for curve in panel.curves:
         shapes += _draw_labels(curve, axes, taken)
@@ -290,13 +302,13 @@ def _draw_labels(curve: Curve, axes: Axes, taken: list[Box]) -> Iterator[Text]:
         yield place_label(text, (x, y), downs, (axes.x.start, axes.x.end), taken)
 
 
-def _draw_spans(spans: Spans, axes: Axes) -> Polyline:
-    """Return all stretches of one kind as one outline, thinner the more there are: a page has hundreds."""
+def _draw_spans(spans: Spans, axes: Axes, most: float) -> Polyline:
+    """Return all stretches of one kind as one outline, thinner the higher the `most` of all kinds stands."""
     x, y = axes
     at = y.px(spans.at)
-    width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
+    width = float(np.clip(abs(y.end - y.start) / max(most, 1.0) * 0.62, 0.5, 9.0))
     lines = _make_segments(x.px(spans.begin), at, x.px(spans.end), at)
-    return Polyline(lines, spans.tone.value, width, part=Part.SPANS)
+    return Polyline(lines, str(spans.tone), width, part=Part.SPANS)
 
 
 def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
@@ -330,7 +342,7 @@ def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
     [] if there is one curve without spans, unless it has a name and the panel a `y_top`.
     """
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
-    entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
+    entries = [(spans.name, Polyline(sample, str(spans.tone), 5.0)) for spans in panel.spans]
     own = [curve for curve in panel.curves if curve.of is None]
     if len(own) > 1 or (own and own[0].name and panel.y_top):
         for index, curve in enumerate(panel.curves):

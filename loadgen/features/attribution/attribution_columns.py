@@ -1,0 +1,49 @@
+"""Attribution columns: the parts of each exported request's first token, and of its gaps beyond P99."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.features.attribution.part_times import find_attribution
+from loadgen.features.attribution.parts import OF_GAPS, OF_TTFT, PARTS, ROWS
+from loadgen.records.record import UNKNOWN
+from loadgen.report.run_directory import RequestColumn, Result
+
+
+def list_ttft_part(run: Result, key: str) -> Int64:
+    """List a part of each request's wait for its first token, int64[requests] (ns); -1: not divided."""
+    values = np.full(len(run.records), UNKNOWN, np.int64)
+    if (found := find_attribution(run)) is not None:
+        values[found.ttft.request] = found.ttft.parts[ROWS[key]]
+    return values
+
+
+def list_tail_part(run: Result, key: str) -> Int64:
+    """List a part of each request's gaps beyond P99, summed, int64[requests] (ns); -1: not divided."""
+    values = np.full(len(run.records), UNKNOWN, np.int64)
+    if (found := find_attribution(run)) is not None:
+        values[found.ttft.request] = 0
+        np.add.at(values, found.gaps.request, found.gaps.parts[ROWS[key]])
+    return values
+
+
+_KINDS = (
+    ("ttft", "the wait from when it was due until its first token", list_ttft_part, OF_TTFT),
+    ("tail", "its gaps beyond P99 ITL, summed", list_tail_part, OF_GAPS),
+)
+COLUMNS = {
+    "after turn": tuple(
+        RequestColumn(
+            f"{kind}_{part.key}_ns",
+            "int64",
+            f"{part.label}: of {what}",
+            numbers=partial(make, key=part.key),
+        )
+        for kind, what, make, keys in _KINDS
+        for part in PARTS
+        if part.key in keys
+    )
+}

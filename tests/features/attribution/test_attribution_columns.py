@@ -1,0 +1,41 @@
+"""Attribution columns: of each request its parts, which sum to its wait and to its long gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from builders import made_attributions as made
+from builders import made_runs
+from loadgen.features.attribution.attribution import attribute_run
+from loadgen.features.attribution.attribution_columns import COLUMNS
+from loadgen.features.attribution.parts import OF_GAPS, OF_TTFT, PARTS, ROWS
+from loadgen.features.export import request_rows
+
+(ROWS_OF,) = COLUMNS.values()
+
+
+def test_each_part_is_a_column_of_what_it_can_be_of() -> None:
+    keys = {part.key for part in PARTS}
+    assert set(OF_TTFT) | set(OF_GAPS) == keys
+    assert [row.name for row in ROWS_OF] == [
+        *(f"ttft_{part.key}_ns" for part in PARTS if part.key in OF_TTFT),
+        *(f"tail_{part.key}_ns" for part in PARTS if part.key in OF_GAPS),
+    ]
+
+
+def test_columns_are_the_parts_of_each_request() -> None:
+    arrays = request_rows.list_arrays(made.run(made.BUSY))
+    assert arrays["ttft_queue_ns"].tolist() == made.BUSY.ttft.parts[ROWS["queue"]].tolist()
+    assert arrays["tail_others_prefill_ns"].tolist() == [40_000_000] * 30 + [0] * 70
+    assert arrays["tail_path_delay_ns"].sum() == 15_000_000
+
+
+def test_columns_sum_to_the_waits_of_a_run_and_a_failure_has_none() -> None:
+    run = made_runs.run(requests=60, failed=4)
+    arrays, found = request_rows.list_arrays(run), run.derive(attribute_run)
+    for kind, rows in (("ttft", found.ttft), ("tail", found.gaps)):
+        each = np.stack(
+            [values for name, values in arrays.items() if name.startswith(f"{kind}_") and name != "ttft_ns"]
+        )
+        assert int(each[:, run.records.ok].sum()) == int(rows.whole_ns.sum())
+        assert bool((each[:, ~run.records.ok] == -1).all())
