@@ -83,6 +83,18 @@ def reconcile_roles(every: Sequence[RoleScrapes], model: str = "") -> ServerWind
     return window.model_copy(update=blank)
 
 
+def count_by_role(every: Sequence[RoleWindow]) -> dict[str, int | None]:
+    """Count prompt and generated tokens of a run from the servers' windows; None where one does not."""
+    engines = [each for each in every if each.role != ROUTER] or every
+    roles = {each.role for each in engines}
+    counts = {}
+    for quantity in ("prompt_tokens", "generation_tokens"):
+        own = _find_roles(quantity, roles)
+        values = [getattr(each.window, quantity) for each in engines if each.role in own]
+        counts[quantity] = None if None in values or not values else sum(values)
+    return counts
+
+
 def _find_roles(quantity: str, roles: Set[str]) -> Set[str]:
     """Find the roles that a quantity is counted at, where there are these."""
     if roles == {ROUTER}:

@@ -30,10 +30,18 @@ class RoleFigures(msgspec.Struct, frozen=True):
     requests: int | None  # finished
     prompt_tokens: int | None
     generation_tokens: int | None
-    share: float | None  # of its role's tokens: of the prompt for prefill, else generated; 0 to 1
-    cached: float | None  # of the prompt tokens that were looked up, those found; 0 to 1
+    work_share: float | None  # of its role's tokens: of the prompt for prefill, else generated; 0 to 1
+    cached_share: float | None  # of the prompt tokens that were looked up, those found; 0 to 1
     queue_ms: float | None  # mean
-    ended_s: float | None
+    peak_running: float | None
+    peak_waiting: float | None
+    peak_kv_share: float | None  # of its KV cache in use, 0 to 1
+    ended_s: float | None  # after the run began; None: it went on
+
+    @property
+    def label(self) -> str:
+        """The role and the short name."""
+        return f"{self.role} {self.name}"
 
 
 class RoleBalance(msgspec.Struct, frozen=True):
@@ -56,11 +64,14 @@ def divide_by_role(run: Result) -> list[RoleFigures]:
             requests=of.window.finished,
             prompt_tokens=of.window.prompt_tokens,
             generation_tokens=of.window.generation_tokens,
-            share=_divide(
+            work_share=_divide(
                 _read_work(of), sum(_read_work(each) or 0 for each in every if each.role == of.role)
             ),
-            cached=_divide(of.window.prefix_hits, of.window.prefix_queries),
+            cached_share=_divide(of.window.prefix_hits, of.window.prefix_queries),
             queue_ms=of.window.queue.mean_ms if of.window.queue is not None else None,
+            peak_running=of.peak_running,
+            peak_waiting=of.peak_waiting,
+            peak_kv_share=of.peak_kv_cache_usage,
             ended_s=of.ended_s,
         )
         for of in every
@@ -114,22 +125,29 @@ def summarize_roles(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"{len(rows)} servers behind the router: the table of them is in the whole report"
     else:
         yield from _draw_table(result)
-    yield from _describe_balance(result)
+    yield from describe_balance(result)
+
+
+def describe_balance(result: Result) -> Iterator[str]:
+    """Yield a line on how evenly the servers of each role shared tokens, and requests."""
+    for of in result.derive(measure_balance):
+        what = f"balance of {of.servers} × {of.role}, {of.quantity.replace('_', ' ')}"
+        yield f"{what}: most / mean {of.most_over_mean:.2f}, CV {of.variation:.2f}"
 
 
 def _draw_table(result: Result) -> list[str]:
     """Return the lines of the table; a long name has a line of its own."""
     lines = [align_cells(_TITLES, _WIDTHS)]
-    for of, row in zip(result.facts.role_windows, result.derive(divide_by_role), strict=True):
+    for row in result.derive(divide_by_role):
         counts = [row.requests, row.prompt_tokens, row.generation_tokens]
-        peaks = [of.peak_running, of.peak_waiting]
+        peaks = [row.peak_running, row.peak_waiting]
         cells = (
             *(_show(value) for value in counts),
-            *(_show_percent(value) for value in (row.share, row.cached)),
+            *(_show_percent(value) for value in (row.work_share, row.cached_share)),
             *(_show(value) for value in peaks),
-            _show_percent(of.peak_kv_cache_usage, 0),
+            _show_percent(row.peak_kv_share, 0),
         )
-        name = of.label
+        name = row.label
         if len(name) > -_WIDTHS[0]:
             lines.append(name)
             name = ""
@@ -152,9 +170,9 @@ def _describe_whole(result: Result) -> Iterator[str]:
                 "" if window is None or window.finished is None else f", {window.finished} by the engines"
             )
             yield f"{of.label}: {of.window.finished} requests, {result.whole.requests} of this run{engines}"
-    yield from _describe_balance(result)
+    yield from describe_balance(result)
     queues = [
-        f"{row.role} {row.name} {row.queue_ms:.2f} ms"
+        f"{row.label} {row.queue_ms:.2f} ms"
         for row in result.derive(divide_by_role)
         if row.queue_ms is not None
     ]
@@ -163,12 +181,6 @@ def _describe_whole(result: Result) -> Iterator[str]:
     for of in every:
         if parts := list(_describe_transfers(of.window)):
             yield f"KV transfer, {of.label}: {', '.join(parts)}"
-
-
-def _describe_balance(result: Result) -> Iterator[str]:
-    for of in result.derive(measure_balance):
-        what = f"balance of {of.servers} × {of.role}, {of.quantity.replace('_', ' ')}"
-        yield f"{what}: most / mean {of.most_over_mean:.2f}, CV {of.variation:.2f}"
 
 
 def _describe_transfers(window: ServerWindow) -> Iterator[str]:

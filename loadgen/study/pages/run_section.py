@@ -16,6 +16,7 @@ from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.text import GIB
 from loadgen.facts.run_facts import Facts
+from loadgen.features.routed.role_figures import describe_balance, divide_by_role
 from loadgen.features.sessions.turn_figures import divide_by_branch, divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
@@ -61,11 +62,17 @@ _RATE_CARDS: tuple[_RateCard, ...] = (
     ("Requests", "", {"request_throughput": "per s"}),
 )
 _STATISTICS = {"mean": "mean", "P50": "median", "P99": "p99"}  # of another client's latencies
-# Columns of the tables by target and by turn: title, field and decimals.
+# Columns of the tables by target, role and turn: title, field and decimals.
 _BY_TARGET = (
     ("requests", "requests", 0), ("failed", "failed", 0), ("TTFT ms", "mean_ttft_ms", 2),
     ("P99", "p99_ttft_ms", 2), ("TPOT ms", "mean_tpot_ms", 2), ("P99", "p99_tpot_ms", 2),
     ("tok/s", "output_throughput_per_s", 2),
+)  # fmt: skip
+_BY_ROLE = (
+    ("requests", "requests", 0), ("prompt tokens", "prompt_tokens", 0),
+    ("generated tokens", "generation_tokens", 0), ("share", "work_share", 1), ("cached", "cached_share", 1),
+    ("queue ms", "queue_ms", 2), ("running", "peak_running", 0), ("waiting", "peak_waiting", 0),
+    ("KV cache", "peak_kv_share", 0),
 )  # fmt: skip
 _BY_TURN = (
     ("requests", "requests", 0), ("failed", "failed", 0), ("input tokens", "mean_input_tokens", 1),
@@ -200,6 +207,11 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
         yield PageSection(title, lines=report.list_page_lines(title, run))
     targets, turns = run.derive(divide_by_target), run.derive(divide_by_turn)
     yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
+    yield PageSection(
+        "By server",
+        table=_tabulate("by_role", "", "label", run.derive(divide_by_role), _BY_ROLE),
+        remarks=tuple(describe_balance(run)),
+    )
     yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))
     yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))
     branches = run.derive(divide_by_branch)

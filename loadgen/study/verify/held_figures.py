@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen import __version__
+from loadgen.features.routed.reconciled_roles import count_by_role
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
@@ -90,7 +91,8 @@ def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
 def hold_copies(run: Result, held: Held) -> None:
     """Hold what a result states a second time to its other place: the server's gauges, planned lengths.
 
-    Gauges are in samples.npz too. Lengths are of a plan, so they are held only where all of it was sent.
+    Gauges are in samples.npz too; a window's tokens are those of the servers behind the router.
+    Lengths are of a plan, so they are held only where all of it was sent.
     """
     facts, records = run.facts, run.records
     kept = {(each.quantity, each.where): each for each in run.samples.series}
@@ -102,6 +104,10 @@ def hold_copies(run: Result, held: Held) -> None:
                 hold_values(
                     stated.tolist(), found.tolist(), f"{RESULT}: window.samples {gauge.quantity}", held
                 )
+    if facts.window is not None and facts.window.is_known and facts.role_windows:
+        sums = count_by_role(facts.role_windows)
+        whole = {quantity: getattr(facts.window, quantity) for quantity in sums}
+        hold_values(whole, sums, f"{RESULT}: window", held)
     if run.sessions is not None or len(records) != facts.requests:
         return
     planned_lens = {"input": records.planned_input, "output": records.planned_output}

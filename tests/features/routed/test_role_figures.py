@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders import made_runs
 from builders.made_cases import REQUESTS, observed, run
 from builders.provoked_roles import role_window
 from loadgen.base.structs import replace
@@ -18,6 +19,9 @@ from loadgen.report import report, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.server.role_window import RoleWindow
 from loadgen.server.server_counters import ServerLatency
+from loadgen.study.compare import comparability
+from loadgen.study.pages import run_section
+from loadgen.study.verify.held_figures import Held, hold_copies
 
 MS_10 = ServerLatency(count=8, mean_ms=10.0, brackets_ms={"50": (0, 20), "90": (0, 20), "99": (0, 20)})
 
@@ -60,8 +64,8 @@ def routed() -> Result:
 
 def test_shares_are_of_the_work_of_a_role() -> None:
     rows = divide_by_role(routed())
-    assert [row.share for row in rows] == [None, 1.0, 0.75, 0.25]
-    assert [row.cached for row in rows] == [None, 0.25, 0.25, 0.25]
+    assert [row.work_share for row in rows] == [None, 1.0, 0.75, 0.25]
+    assert [row.cached_share for row in rows] == [None, 0.25, 0.25, 0.25]
     assert sum(row.generation_tokens or 0 for row in rows if row.role == "decode") == 3520
 
 
@@ -112,3 +116,30 @@ def test_figures_per_gpu_are_over_all_that_are_given() -> None:
 
 def test_several_engines_have_no_roofline() -> None:
     assert "several servers share the load" in add_ceiling(routed().facts, Flags()).no_ceiling
+
+
+def test_the_page_has_the_table_and_the_balance() -> None:
+    account = run_section.make_account(made_runs.reported(routed()), "run-1", draw=False)
+    (section,) = [each for each in account.sections if each.title == "By server"]
+    assert section.table is not None
+    assert [str(cell) for cell in section.table.body[2]] == [
+        *("decode d:8000", "240", "24,000", "2,640", "75.0 %", "25.0 %", "10.00", "6", "0", "50 %")
+    ]
+    assert len(section.remarks) == 2
+
+
+def test_a_comparison_says_which_servers_there_were() -> None:
+    words = [
+        comparability.describe_traits(made_runs.reported(of))["number of servers"]
+        for of in (routed(), made_runs.run())
+    ]
+    assert words == ["2 × decode, 1 × prefill", "1 server"]
+
+
+def test_totals_that_are_not_the_sum_of_the_servers_are_a_difference() -> None:
+    for change, differences in ({}, 0), ({"generation_tokens": 3521}, 1):
+        made = routed()
+        facts = replace(made.facts, window=observed(**change))
+        held = Held()
+        hold_copies(Result(facts, made.records), held)
+        assert len(held.differences) == differences
