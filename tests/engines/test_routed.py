@@ -29,11 +29,14 @@ _COUNTERS = {
 }
 
 
-@pytest.fixture
-def workers(engines_python: Path, model: Path, tmp_path: Path) -> Iterator[list[Engine]]:
-    """Two vLLMs with a prefix cache."""
+@pytest.fixture(scope="module")
+def workers(
+    engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Engine]]:
+    """Two vLLMs with a prefix cache, of which the last test kills one."""
+    directory = tmp_path_factory.mktemp("workers")
     with ExitStack() as stack:
-        logs = [tmp_path / f"vllm-{number}.log" for number in range(2)]
+        logs = [directory / f"vllm-{number}.log" for number in range(2)]
         flags = ["--max-num-seqs", "8", "--block-size", "32"]
         yield [stack.enter_context(running.vllm(engines_python, model, log, flags)) for log in logs]
 
@@ -50,20 +53,16 @@ def _read_run(place: Path) -> Result:
     return run_directory.load(directory)
 
 
-def test_two_workers_are_counted_as_they_count_and_one_that_is_killed_is_named(
-    workers: list[Engine], model: Path, tmp_path: Path
-) -> None:
+def test_two_workers_are_counted_as_they_count(workers: list[Engine], model: Path, tmp_path: Path) -> None:
     urls = [each.base_url for each in workers]
     with Router(urls, weights=[3, 1]) as router:
         # Half of each prompt is common to all: the prefix cache of each worker finds it.
         load = f"--num-prompts {_REQUESTS} --max-concurrency 4 --random-prefix-len 64".split()
-        before, place = [scrape(url) for url in urls], tmp_path / "both"
-        place.mkdir()
-        warmed = {url: router.sent[url] for url in urls}
-        finished = loadgen(_arguments(router, workers, model, *load, "--num-warmups", "0"), place)
+        before = [scrape(url) for url in urls]
+        finished = loadgen(_arguments(router, workers, model, *load, "--num-warmups", "0"), tmp_path)
         assert finished.code == 0, finished.err
         after = [scrape(url) for url in urls]
-    run = _read_run(place)
+    run = _read_run(tmp_path)
     names = run.facts.role_windows
     assert [each.role for each in names] == ["router", "worker", "worker"]
     assert run.facts.window is not None
@@ -75,7 +74,7 @@ def test_two_workers_are_counted_as_they_count_and_one_that_is_killed_is_named(
     assert run.facts.window.prefix_hits
     assert [each.window.finished for each in names] == [
         _REQUESTS,
-        *(router.sent[url] - warmed[url] for url in urls),
+        *(router.sent[url] for url in urls),
     ]
     rows = run.json()["loadgen"]
     shares = [row["work_share"] for row in rows["by_role"][1:]]
@@ -84,17 +83,18 @@ def test_two_workers_are_counted_as_they_count_and_one_that_is_killed_is_named(
     codes = {finding.rule.code for finding in run.verdict.findings}
     assert codes.isdisjoint({"worker-ended", "foreign-requests", "tokens-differ", "tokens-far-off"})
 
+
+def test_a_worker_that_is_killed_is_named(workers: list[Engine], model: Path, tmp_path: Path) -> None:
+    urls = [each.base_url for each in workers]
     with Router(urls) as router:
-        place = tmp_path / "killed"
-        place.mkdir()
         load = ["--num-prompts", "400", "--max-concurrency", "4", "--max-consecutive-failures", "0"]
-        with start_loadgen(_arguments(router, workers, model, *load), place) as process:
+        with start_loadgen(_arguments(router, workers, model, *load), tmp_path) as process:
             deadline = time.monotonic() + 120
             while router.sent[urls[1]] < 30 and time.monotonic() < deadline:
                 time.sleep(0.1)
             workers[1].kill()
             _, error = process.communicate(timeout=300)
-    run = _read_run(place)
+    run = _read_run(tmp_path)
     ended = [each for each in run.facts.role_windows if each.ended_s is not None]
     assert [each.url for each in ended] == [urls[1]], error
     assert (ended[0].window.generation_tokens or 0) > 0

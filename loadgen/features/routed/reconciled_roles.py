@@ -54,6 +54,9 @@ def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, Serv
         peak_waiting=whole.peak("waiting"),
         peak_kv_cache_usage=whole.peak("kv_cache_usage"),
         ended_s=scrapes.ended_s,
+        counted_s=None
+        if scrapes.ended_s is None
+        else max((at_s for at_s, _ in scrapes.samples), default=0.0),
         restarted=scrapes.restarted,
     )
     return of, whole

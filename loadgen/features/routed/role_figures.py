@@ -162,7 +162,7 @@ def _describe_whole(result: Result) -> Iterator[str]:
         if of.window.error:
             yield f"{of.label}: no figures: {of.window.error}"
         if of.ended_s is not None:
-            yield f"{describe_end(of)}; the totals have what it had counted by then"
+            yield f"{describe_end(of)}; the totals have what it had counted at {of.counted_s or 0.0:.1f} s"
     window = result.facts.window
     for of in every:
         if of.role == ROUTER and of.window.finished is not None:

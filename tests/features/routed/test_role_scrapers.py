@@ -120,6 +120,8 @@ def test_one_that_ends_in_the_run_keeps_its_last_counters(stack: ExitStack) -> N
     window = scrapers.scrape_after()
     one, two = scrapers.list_role_windows()
     assert one.ended_s is not None
+    assert one.counted_s is not None
+    assert 0 < one.counted_s <= one.ended_s
     assert (one.window.generation_tokens, one.window.finished, one.restarted) == (5 * 4, 4, False)
     assert (two.ended_s, window.generation_tokens, window.settled) == (None, 20, False)
     assert {series.where for series in scrapers.list_series()} == {one.label, two.label}
