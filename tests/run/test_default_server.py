@@ -64,7 +64,7 @@ SILENT = [
     "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
     "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
     "fail_on", "json", "result_dir", "result_filename", "run_dir", "metadata", "label", "otel",
-    "prometheus",
+    "prometheus", "receive_spans",
 ]
 # fmt: on
 FLAGS = {action.dest: action.option_strings for action in ladder_parser()._actions}
