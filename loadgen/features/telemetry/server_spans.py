@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,40 +21,40 @@ _TIMES = {
     "gen_ai.latency.time_in_model_prefill": ("server_prefill_ns", "server_ttft_ns"),
     "gen_ai.latency.time_in_model_decode": ("server_decode_ns",),
 }
-_QUEUE, _PREFILL = 0, 2  # places in _TIMES
+_PLACES = {name: place for place, name in enumerate(_TIMES)}
+_QUEUE, _PREFILL = 0, 2
 _MOST_S = 1e6  # eleven days: what is beyond it is not the time of a request
-SPAN = np.dtype([("trace", f"S{TRACE_BYTES}"), ("start_ns", "<u8"), ("times_ns", "<i8", (len(_TIMES),))])
+# A request's span: the halves of its trace id, when it began, and the times of _TIMES or UNKNOWN.
+SPAN = np.dtype([("high", "<u8"), ("low", "<u8"), ("start_ns", "<u8"), ("times_ns", "<i8", (len(_TIMES),))])
+_pack_span = struct.Struct(f"<QQQ{len(_TIMES)}q").pack
 
 
-class ServerTimes(msgspec.Struct, frozen=True, gc=False):
-    """A request's span: its trace, when it began, and the times of _TIMES, UNKNOWN if it has none."""
-
-    trace: bytes
-    start_ns: int
-    times_ns: tuple[int, ...]
-
-    def as_tuple(self) -> tuple[bytes, int, tuple[int, ...]]:
-        """Return the row as a value of SPAN."""
-        return self.trace, self.start_ns, self.times_ns
-
-
-def read_times(span: Any) -> ServerTimes | None:
-    """Read the times of a request from a span of protobuf; None if it has none, as those of a start-up.
+def pack_times(span: Any) -> bytes:
+    """Pack a request's times in a span of protobuf as a SPAN; b"" if it has none, as those of a start-up.
 
     A prefill is taken only with a queue: without one, as SGLang's, it includes the time in the queue.
     """
-    found = {pair.key: pair.value for pair in span.attributes if pair.key in _TIMES}
-    if not found or len(span.trace_id) != TRACE_BYTES:
-        return None
-    times_ns = [_read_ns(found.get(name)) for name in _TIMES]
+    times_ns, of_request = [UNKNOWN] * len(_TIMES), False
+    for pair in span.attributes:
+        if (place := _PLACES.get(pair.key)) is not None:
+            times_ns[place], of_request = _read_ns(pair.value), True
+    trace = span.trace_id
+    if not of_request or len(trace) != TRACE_BYTES:
+        return b""
     if times_ns[_QUEUE] == UNKNOWN:
         times_ns[_PREFILL] = UNKNOWN
-    return ServerTimes(span.trace_id, span.start_time_unix_nano, tuple(times_ns))
+    high, low = split_trace(int.from_bytes(trace, "big"))
+    return _pack_span(high, low, span.start_time_unix_nano, *times_ns)
+
+
+def split_trace(trace: int) -> tuple[int, int]:
+    """Split a trace id, of 128 bits, into its halves."""
+    return trace >> 64, trace & (1 << 64) - 1
 
 
 def _read_ns(value: Any) -> int:
-    """Convert an attribute in seconds to ns; UNKNOWN if it is none, no number, below 0 or over 11 days."""
-    kind = None if value is None else value.WhichOneof("value")
+    """Convert an attribute in seconds to ns; UNKNOWN if it is no number, below 0 or over 11 days."""
+    kind = value.WhichOneof("value")
     if kind not in ("double_value", "int_value"):
         return UNKNOWN
     time_s = getattr(value, kind)
@@ -66,17 +66,19 @@ class SpanJoin:
 
     def __init__(self, records: Records, ids: TraceIds) -> None:
         self.records = records
-        traces = b"".join(ids.find(index)[0].to_bytes(TRACE_BYTES, "big") for index in records.index.tolist())
-        self._traces = np.frombuffer(traces, f"S{TRACE_BYTES}")
-        self._order = self._traces.argsort()
+        halves = [split_trace(ids.find(index)[0]) for index in records.index.tolist()]
+        self._high, self._low = np.array(halves, np.uint64).reshape(-1, 2).T
+        self._order = self._high.argsort()
 
     def match(self, spans: NDArray[np.void]) -> tuple[Int64, Bool]:
         """Return the row of each span's request, int64[spans], and marks of the spans that have one."""
-        if not len(self._traces):
+        if not len(self._high):
             return np.zeros(len(spans), np.int64), np.zeros(len(spans), np.bool_)
-        places = self._traces.searchsorted(spans["trace"], sorter=self._order)
-        rows = self._order[np.minimum(places, len(self._traces) - 1)]
-        return rows, self._traces[rows] == spans["trace"]
+        places = self._high.searchsorted(
+            spans["high"], sorter=self._order
+        )  # of 2^32 requests two may share one
+        rows = self._order[np.minimum(places, len(self._high) - 1)]
+        return rows, (self._high[rows] == spans["high"]) & (self._low[rows] == spans["low"])
 
     def mark(self, spans: NDArray[np.void]) -> Bool:
         """Mark the requests that have a span, bool[requests]."""

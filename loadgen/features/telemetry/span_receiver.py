@@ -55,3 +55,4 @@ class SpanReceiver:
             connection.abort()
         self._loop.run_until_complete(asyncio.sleep(0))  # transports close a turn later
         self._loop.close()
+        self.spans.forget()

@@ -10,13 +10,14 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from builders.loops import loop_over
-from loadgen.features.telemetry.server_spans import SPAN, ServerTimes, SpanJoin, read_times
+from loadgen.features.telemetry.server_spans import SPAN, SpanJoin, pack_times, split_trace
 from loadgen.features.telemetry.span_exports import ReceivedSpans
 from loadgen.features.telemetry.trace_ids import TraceIds
 from loadgen.records.record import UNKNOWN, Record, Records
 
 RECORDED = (Path(__file__).parents[2] / "data" / "spans" / "vllm-0.32.bin").read_bytes()
 TRACE = bytes(range(16))
+HALVES = 0x0001020304050607, 0x08090A0B0C0D0E0F
 LATENCY = "gen_ai.latency."
 SGLANG = {  # its root span's: the prefill includes the queue
     f"{LATENCY}time_to_first_token": 0.5,
@@ -38,6 +39,13 @@ def span(attributes: dict[str, Any], trace: bytes = TRACE) -> Span:
         kind = {float: "double_value", int: "int_value", str: "string_value"}[type(value)]
         setattr(made.attributes.add(key=key).value, kind, value)
     return made
+
+
+def read(packed: bytes) -> list[tuple[Any, ...]]:
+    return [
+        (*row[:3], row[3].tolist()) if isinstance(row[3], np.ndarray) else row
+        for row in np.frombuffer(packed, SPAN).tolist()
+    ]
 
 
 def times(*values: int) -> tuple[int, ...]:
@@ -69,19 +77,19 @@ def times(*values: int) -> tuple[int, ...]:
     ],
 )
 def test_a_requests_times_are_read(attributes: dict[str, Any], times_ns: tuple[int, ...]) -> None:
-    assert read_times(span(attributes)) == ServerTimes(TRACE, 7, times_ns)
+    assert read(pack_times(span(attributes))) == [(*HALVES, 7, list(times_ns))]
 
 
 @loop_over("made", [span({"code.function": "load"}), span({}), span(SGLANG, b"short"), span(SGLANG, b"")])
 def test_what_is_of_no_request_has_no_times(made: Span) -> None:
-    assert read_times(made) is None
+    assert pack_times(made) == b""
 
 
 def test_the_recorded_spans_of_vllm_are_read() -> None:
     received = ReceivedSpans()
     received.take(RECORDED)
     rows = received.read_rows()
-    assert [trace.hex()[-2:] for trace in rows["trace"].tolist()] == ["91", "92", "93", "39"]
+    assert [f"{low:x}"[-2:] for low in rows["low"].tolist()] == ["91", "92", "93", "39"]
     assert rows["times_ns"].tolist() == [
         [31_527, 27_245_522, 8_524_483, 52_419_205],
         [24_096, 20_094_156, 10_517_999, 44_901_896],
@@ -94,7 +102,7 @@ def test_the_recorded_spans_of_vllm_are_read() -> None:
 def made_spans(*rows: tuple[int, int, tuple[int, ...]]) -> np.ndarray[Any, np.dtype[np.void]]:
     """Spans of the requests with a plan index, by their begin and times."""
     return np.array(
-        [(IDS.find(index)[0].to_bytes(16, "big"), start_ns, times_ns) for index, start_ns, times_ns in rows],
+        [(*split_trace(IDS.find(index)[0]), start_ns, times_ns) for index, start_ns, times_ns in rows],
         SPAN,
     )
 
