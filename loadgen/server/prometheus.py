@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,18 +12,21 @@ from loadgen.base import untrusted
 from loadgen.engines.engine import METRICS_PATH, EngineMetrics, MetricSeries
 from loadgen.engines.engines import METRICS
 
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
+
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started", "accept_length"})  # others only grow
 SAMPLED = GAUGES | {"generation_tokens", "preemptions"}
 _GREATEST = ("kv_cache_usage", "started", "accept_length")  # of several engines the greatest, not the sum
 # Every rank of SGLang counts the same requests, and each process has a row of its own.
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
-_ENDLESS = ("+Inf", "Inf", "inf")
 _LONGEST_QUOTE = 60
 _SWITCHED_OFF = (404, 501)  # statuses of a server without it
 # The parser's time grows with the square of a line. Real lines have some hundred characters, and the models
 # and engines behind one port rarely have more lines.
 _LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
+_ENDLESS = ("+Inf", "Inf", "inf")
 
 
 class MetricLines(msgspec.Struct, frozen=True):
@@ -58,38 +62,68 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
         hint = f" ({flags})" if status in _SWITCHED_OFF else ""
         return MetricLines(error=f"/metrics answers {status}{hint}")
     text = body.decode("utf-8", "replace")
-    if not text.strip():
-        return MetricLines(error="/metrics is empty")
-    if text.lstrip()[0] == "<":
-        return MetricLines(error="/metrics is HTML, not Prometheus text")
-    if text.lstrip()[0] in "{[":
-        paths = " and ".join(
-            f"{row.name}'s is at {row.path}" for row in METRICS.values() if row.path != METRICS_PATH
-        )
-        return MetricLines(error=f"/metrics is JSON, not Prometheus text{paths and f' ({paths})'}")
+    if why := explain_other_text(text):
+        elsewhere = (f"{row.name}'s is at {row.path}" for row in METRICS.values() if row.path != METRICS_PATH)
+        paths = " and ".join(elsewhere) if "JSON" in why else ""
+        return MetricLines(error=f"/metrics {why}{paths and f' ({paths})'}")
     lines = text.splitlines()
     whose = _recognise(text)
     if not whose:
         *others, last = METRICS
         return MetricLines(error=f"/metrics has none of the names of {', '.join(others)} or {last}")
-    if not text.endswith("\n"):
-        return MetricLines(error=f"/metrics is cut off in {lines[-1][:_LONGEST_QUOTE]!r}")
+    if why := explain_cut(text):
+        return MetricLines(error=f"/metrics {why}")
     meanings = METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
-    selected = tuple(
-        line
-        for line in lines
-        if (line.partition("{")[0] if "{" in line else line.partition(" ")[0]) in meanings
-    )
-    longest = max(selected, key=len, default="")
-    if len(longest) > _LONGEST_LINE:
-        return MetricLines(
-            error=f"/metrics has a line of {len(longest)} characters: {longest[:_LONGEST_QUOTE]!r}"
-        )
-    if len(selected) > _MOST_LINES or sum(map(len, selected)) > _MOST_CHARS:
-        return MetricLines(error=f"/metrics has {len(selected)} lines of {whose}'s: too many to be read")
+    selected = tuple(line for line in lines if read_name(line) in meanings)
+    if why := explain_excess(selected, whose):
+        return MetricLines(error=f"/metrics {why}")
     return MetricLines(whose, selected)
+
+
+def explain_other_text(text: str) -> str:
+    """Explain what an answer is that is no exposition, as the end of a sentence; "" if it may be one."""
+    if not text.strip():
+        return "is empty"
+    if text.lstrip()[0] in "<{[":
+        kind = "HTML" if text.lstrip()[0] == "<" else "JSON"
+        return f"is {kind}, not Prometheus text"
+    return ""
+
+
+def explain_cut(text: str) -> str:
+    """Explain where an exposition is cut off, as the end of a sentence; "" if its last line is whole."""
+    return "" if text.endswith("\n") else f"is cut off in {text.splitlines()[-1][:_LONGEST_QUOTE]!r}"
+
+
+def read_name(line: str) -> str:
+    """Return the name that a line of an exposition begins with; of a comment or a blank line no metric's."""
+    return line.partition("{")[0] if "{" in line else line.partition(" ")[0]
+
+
+def explain_excess(lines: Sequence[str], whose: str) -> str:
+    """Explain why lines cannot be parsed in reasonable time, as the end of a sentence; "" if they can.
+
+    `whose` they are is named in it.
+    """
+    longest = max(lines, key=len, default="")
+    if len(longest) > _LONGEST_LINE:
+        return f"has a line of {len(longest)} characters: {longest[:_LONGEST_QUOTE]!r}"
+    if len(lines) > _MOST_LINES or sum(map(len, lines)) > _MOST_CHARS:
+        return f"has {len(lines)} lines of {whose}'s: too many to be read"
+    return ""
+
+
+def parse_line(line: str) -> Sample:
+    """Parse one line, without TYPE and HELP, as a sample: name, labels and value; raises ValueError."""
+    from prometheus_client.parser import text_string_to_metric_families  # slow to import
+
+    # Without a TYPE line each sample is a family of its own name.
+    families = list(text_string_to_metric_families(line + "\n"))
+    if len(families) != 1 or len(families[0].samples) != 1:
+        raise ValueError("not one sample")
+    return families[0].samples[0]
 
 
 def _recognise(text: str) -> str:
@@ -110,14 +144,11 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
     """
     if selection.error:
         return MetricsSnapshot(error=selection.error)
-    from prometheus_client.parser import text_string_to_metric_families
-
     row = METRICS[selection.names]
     rows: dict[Series, dict[tuple[tuple[str, str], ...], float]] = {}
     for line in selection.lines:
-        try:  # without a TYPE line each sample is a family of its own name
-            (family,) = text_string_to_metric_families(line + "\n")
-            (sample,) = family.samples
+        try:
+            sample = parse_line(line)
             meaning = row.meanings[sample.name]
         except (KeyError, ValueError):
             return MetricsSnapshot(error=f"/metrics is malformed in {line[:_LONGEST_QUOTE]!r}")
