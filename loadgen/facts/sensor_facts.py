@@ -33,6 +33,19 @@ class Energy(BaseModel, extra="forbid", frozen=True):
     parts: dict[str, float] = {}  # J by GPU or rail; they sum up to `joules`
     under: dict[str, float] = {}  # J of rails and GPUs whose power is part of those
 
+    @property
+    def is_of_cpu(self) -> bool:
+        """Whether it is that of CPU packages and their memory, and of nothing else."""
+        return bool(self.parts) and all(where.startswith("CPU ") for where in self.parts)
+
+    def sum_by_host(self) -> dict[str, float]:
+        """Return the joules by machine, "" for this one; the machine is named at the end of a place."""
+        hosts: dict[str, float] = {}
+        for where, joules in self.parts.items():
+            host = where.partition(" of ")[2]
+            hosts[host] = hosts.get(host, 0.0) + joules
+        return hosts
+
 
 class SensorSummary(BaseModel, extra="forbid", frozen=True):
     """Memory, energy, temperature and clocks over the measured window; `missing` explains each None."""
@@ -48,7 +61,8 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
     rss: MemoryUse | None = None  # host memory of the server's processes
     pss: MemoryUse | None = None
     system: MemoryUse | None = None  # memory of the machine in use
-    energy: Energy | None = None
+    energy: Energy | None = None  # of the board, else of the GPUs, else of the CPU
+    cpu_energy: Energy | None = None  # of CPU packages and their memory, in no sum with a GPU's
     temperature_c: dict[str, SampleSpread] = {}
     sm_mhz: dict[str, SampleSpread] = {}
     memory_mhz: dict[str, SampleSpread] = {}

@@ -119,6 +119,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "sensors": {
         "doubts": "state_checks",
+        "options": "power_settings",
         "sections": "sensor_lines",
         "sensors": "sensor_discovery",
         "throttling": "nvml",

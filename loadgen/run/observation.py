@@ -13,6 +13,7 @@ from loadgen.engines.engine import Engine
 from loadgen.facts.run_facts import Launched
 from loadgen.features import import_rows
 from loadgen.host.cpu_use import CpuWatch
+from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.server.scraper import MetricsScraper
 
@@ -77,12 +78,17 @@ def scrape_after_run(
         return observer.scrape_after(meanwhile)
 
 
-def start_sensors(local: Local | None, engine: Engine, observe: bool, display: Display) -> HostSampler | None:
-    """Find this machine's sensors, sample idle power; None for a remote, simulated or unobserved server."""
-    if local is None or not observe or engine.simulated:
+def start_sensors(
+    local: Local | None, engine: Engine, options: Options, observe: bool, display: Display
+) -> HostSampler | None:
+    """Find this machine's sensors and those of --power-url, and sample idle power.
+
+    None for a simulated or unobserved server, and for a remote one without the flag.
+    """
+    if not observe or engine.simulated or (local is None and not options.power_url):
         return None
     (feature,) = import_rows("sensors")
-    started: HostSampler = feature.start_sensors(local.pids, local.device_before_bytes, display)
+    started: HostSampler = feature.start_sensors(local, options, display)
     return started
 
 

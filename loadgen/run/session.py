@@ -231,7 +231,7 @@ class Session(msgspec.Struct, frozen=True):
         options = self.make_transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             reset = self._reset_cache()
-        sensing = start_sensors(self.local, self.served.engine, self.observes, display)
+        sensing = start_sensors(self.local, self.served.engine, self.options, self.observes, display)
         state = None if sensing is None else sensing.read_state(self.options.probe_memory)
         warming = options.make_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)

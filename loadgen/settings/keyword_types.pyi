@@ -138,6 +138,7 @@ class BenchOptions(WorkloadOptions, total=False):
     reset_cache: bool
     observe: bool
     probe_memory: bool
+    power_url: list[str]
     fingerprint: bool
     shard: str
     start_at: str
@@ -164,6 +165,7 @@ class BenchOptions(WorkloadOptions, total=False):
 class FeatureOptions(OptionRows, frozen=True):
     """The options of `Options` that features contribute."""
 
+    power_url: tuple[str, ...] = ...
     shard: Share | None = ...
     start_at: PlannedStart | None = ...
     expect_plan: str | None = ...

@@ -293,6 +293,12 @@ _OF_CLIENTS = {
     "a GPU that stays at low clocks": Provocation(
         null(), FIVE, {"gpu-clock-low"}, play=in_state(states.SPARK, states.sensed(611))
     ),
+    "a GPU that is too hot": Provocation(
+        null(),
+        FIVE,
+        {"gpu-throttled"},
+        play=in_state(states.SERVER, states.sensed(1980, held={"GPU 0 of node-a: power brake": 1.0})),
+    ),
     "a GPU with a power cap": Provocation(null(), FIVE, {"power-cap"}, play=in_state(states.CAPPED)),
     "a Jetson below MAXN without jetson_clocks": Provocation(
         null(), FIVE, {"board-clock", "clocks-not-pinned", "gpu-memory-unknown"}, play=in_state(states.ORIN)

@@ -58,6 +58,11 @@ OF_STATES: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "GPU 0 ran at 611 of 3,003 MHz at most, and reports no reason",
         set(),
     ),
+    "gpu-throttled": (
+        run(state_before=SERVER, sensed=sensed(1980, held={"GPU 0: hardware thermal slowdown": 0.06})),
+        "GPU 0: hardware thermal slowdown in 6 % of samples",
+        set(),
+    ),
     "power-cap": (run(state_before=CAPPED), "GPU 0 may draw 350 W of 700 W by default", set()),
     "board-clock": (
         run(state_before=ORIN, sensed=sensed(612)),
@@ -91,6 +96,9 @@ SOUND_STATES = {
     "a DGX Spark at its clocks": run(state_before=SPARK, sensed=sensed(2400)),
     "a run too short for clocks to rise": run(state_before=SPARK, sensed=sensed(208, samples=2)),
     "a GPU at its power limit": run(state_before=SPARK, sensed=sensed(900, held={"GPU 0: power limit": 1.0})),
+    "a GPU that was warm for a moment": run(
+        state_before=SERVER, sensed=sensed(1980, held={"GPU 0: hardware thermal slowdown": 0.05})
+    ),
     "an idle GPU that does not serve": run(
         state_before=SERVER, sensed=sensed(345, owner="all of the machine")
     ),

@@ -22,7 +22,7 @@ _THROTTLING = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-_SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is not a fault
+SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is not a fault
 _IDLE, _AS_SET = 0x01, 0x02  # other bits of the same mask
 _UNIFIED = ("GB10", "Thor", "Orin", "Xavier")  # in names of GPUs that share the memory of the CPU
 _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
@@ -48,6 +48,11 @@ def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
     except pynvml.NVMLError as error:
         return Absent(f"no NVIDIA GPU: NVML does not start: {error}")
     return Gpus(pynvml)
+
+
+def name_reasons(mask: float) -> tuple[str, ...]:
+    """Name what slows a GPU by the bits of its clocks event reasons, which DCGM reports too."""
+    return tuple(why for bit, why in SLOWER.items() if int(mask) & bit)
 
 
 def read_throttling() -> tuple[dict[str, int], list[str]]:
@@ -104,6 +109,11 @@ class Gpus:
             return reading
         unlisted = "no GPU lists a process of the server, so its GPU memory is unknown by process"
         return Reading(reading.values, reading.held_back, (*reading.missing, unlisted))
+
+    def list_ids(self) -> list[str]:
+        """List the GPUs' UUIDs, as DCGM names them; without those that are not reported."""
+        queries = Queries("NVML", self.nvml.NVMLError)
+        return self._query_all(queries, self.nvml.nvmlDeviceGetUUID)
 
     def read_used_bytes(self) -> int | None:
         """Read the bytes in use on all GPUs by all processes; None if one does not report it."""
@@ -163,9 +173,7 @@ class Gpus:
             power_caps=self._read_power_cap(where, queries, handle),
             temperature_c={} if heat is None else {where: heat},
             fans={} if fan is None else {f"{where} %": fan},
-            held_back=None
-            if mask is None
-            else tuple(f"{where}: {why}" for bit, why in _SLOWER.items() if mask & bit),
+            held_back=None if mask is None else tuple(f"{where}: {why}" for why in name_reasons(mask)),
             slowdown_us=self._read_slowdowns(where, queries, handle),
             unified=shared or any(each in name for each in _UNIFIED),
             gpus={where: use},
@@ -273,7 +281,7 @@ class Gpus:
             query = partial(getattr(nvml, function), handle, getattr(nvml, sort))
             queries.note((quantity, where), what, query)
         mask = self._read_event_reasons(queries, handle)
-        held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
+        held = None if mask is None else tuple((where, why) for why in name_reasons(mask))
         return Reading(queries.values, held, queries.missing)
 
     def _read_energy(self, handle: Any) -> tuple[Quantity, float]:

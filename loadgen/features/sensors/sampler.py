@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loadgen.server.sample_file import SampledSeries
 
 _LEAST_PERIOD_S = 0.1
-_POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w"))
+_POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w", "package_j"))
 _MOST_SAMPLES = 1 << 15  # with more, every other one is dropped, and they are taken half as often
 _PIDS_S = 5.0  # finding the server's processes costs a walk through all of the machine's
 _STOP_S = 2.0  # to wait at the end for a sensor that does not answer

@@ -21,6 +21,7 @@ Quantity = Literal[
     "pss_bytes",  # the same, a shared page counted once
     "system_bytes",  # memory of the machine that is not available
     "energy_j",  # a counter that only rises, by GPU
+    "package_j",  # the same, by CPU package and its memory
     "power_w",  # by GPU
     "board_w",  # by rail: those that make up the total, none of them under another
     "rail_w",  # by rail: those under them
@@ -31,12 +32,21 @@ Quantity = Literal[
 Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or ""
 
 
+class PowerSource(msgspec.Struct, frozen=True):
+    """What reports the energy or power of a place, in words."""
+
+    name: str
+    # Seconds between polls of an exporter, whose counters have a value only where it updated them; 0: none.
+    polled_s: float = 0.0
+
+
 class Reading(msgspec.Struct, frozen=True):
     """The values of sensors at one moment; unknown ones are left out, with the reason in `missing`."""
 
     values: Mapping[Key, float] = msgspec.field(default_factory=dict)
     held_back: tuple[tuple[str, str], ...] | None = None  # where, and what slows it now; None: not reported
     missing: tuple[str, ...] = ()
+    sources: Mapping[str, PowerSource] = msgspec.field(default_factory=dict)  # by place, where it is not NVML
 
     @classmethod
     def merge(cls, readings: Iterable[Reading]) -> Reading:
@@ -50,6 +60,7 @@ class Reading(msgspec.Struct, frozen=True):
             values={key: value for part in parts for key, value in part.values.items()},
             held_back=tuple(pair for pairs in held_back for pair in pairs) if held_back else None,
             missing=tuple(reason for part in parts for reason in part.missing),
+            sources={where: source for part in parts for where, source in part.sources.items()},
         )
 
 
@@ -130,6 +141,7 @@ def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
         {key: value for key, value in values if key not in odd},
         reading.held_back,
         (*reading.missing, f"{name_sensor(sensor)} reports an impossible value: {what}"),
+        reading.sources,
     )
 
 

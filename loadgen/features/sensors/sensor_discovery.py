@@ -18,7 +18,9 @@ from loadgen.features.sensors.jetson import find_board
 from loadgen.features.sensors.nvml import Gpus, find_gpus
 from loadgen.features.sensors.sampler import Sampler
 from loadgen.features.sensors.sensor import Absent, Quantity, Queries, Reading, Sensor
+from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
+from loadgen.run.observation import Local
 from loadgen.server.scraper import SAMPLING_SHARE
 
 _CPU_ZONES = re.compile(r"x86_pkg_temp|acpitz|cpu|soc", re.I)
@@ -27,17 +29,51 @@ _IDLE_S = 1.0  # of idle power, where there is a sensor
 
 def find_sensors(root: Path = Path("/")) -> list[Sensor]:
     """Find this machine's sensors; an Absent stands for GPUs that are missing or unreadable."""
+    return [*_find_power_sensors(root), Processes(), System(root)]
+
+
+def _find_power_sensors(root: Path) -> list[Sensor]:
+    """Find the sensors of power: of GPUs, a Jetson's board, and CPU packages."""
     devices = call_guarded("NVML", find_gpus, Absent)
-    own = call_guarded("the board's sensors", lambda: find_board(root), Absent)
-    return [devices, *([] if own is None else [own]), Processes(), System(root)]
+    found: list[Sensor | None] = [devices]
+    if (root / "dev/kfd").exists():  # ROCm's driver
+        from loadgen.features.sensors import amd  # few machines have one
+
+        first = len(devices.devices) if isinstance(devices, Gpus) else 0
+        of_amd = call_guarded("amdsmi", lambda: amd.find_amd_gpus(root, first), Absent)
+        # Where a GPU of AMD is, that there is none of NVIDIA's is no loss.
+        found = [of_amd] if isinstance(devices, Absent) else [devices, of_amd]
+    found.append(call_guarded("the board's sensors", lambda: find_board(root), Absent))
+    if any((root / "sys/class/powercap").glob("intel-rapl*")):
+        from loadgen.features.sensors import rapl
+
+        found.append(call_guarded("RAPL", lambda: rapl.find_packages(root), Absent))
+    return [sensor for sensor in found if sensor is not None]
 
 
-def start_sensors(pids: Callable[[], Sequence[int]], before_bytes: int | None, display: Display) -> Sampler:
-    """Make the sampler of this machine's sensors, and sample idle power for 1 s, shown in `display`."""
-    sensing = Sampler(find_sensors(), pids, before_bytes=before_bytes)
+def start_sensors(local: Local | None, options: Options, display: Display) -> Sampler:
+    """Make the sampler of this machine's sensors and of --power-url; sample idle power, shown in `display`.
+
+    Without `local` the server is elsewhere: those of this machine say nothing of it.
+    """
+    power = [] if local is None else _find_power_sensors(Path("/"))
+    others: list[Sensor] = [] if local is None else [Processes(), System()]
+    if options.power_url:
+        from loadgen.features.sensors.power_urls import make_power_urls
+
+        power.append(make_power_urls(options, list_ids(power)))
+    sensors = [*power, *others]
+    pids, before_bytes = (tuple, None) if local is None else (local.pids, local.device_before_bytes)
+    sensing = Sampler(sensors, pids, before_bytes=before_bytes)
     with display.waiting("measuring idle power", _IDLE_S):
         sensing.sample_idle(_IDLE_S)
     return sensing
+
+
+def list_ids(sensors: Sequence[Sensor]) -> list[str]:
+    """List what the GPUs and CPU packages of sensors are called in all the world, as exporters name them."""
+    readers = [read for sensor in sensors if (read := getattr(sensor, "list_ids", None)) is not None]
+    return [each for read in readers for each in call_guarded("the GPUs' UUIDs", read, lambda _: [])]
 
 
 def read_device_memory_bytes() -> int | None:

@@ -7,9 +7,11 @@ from operator import attrgetter
 
 from loadgen.base.text import GIB
 from loadgen.facts.machine_state import MachineState
-from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
+from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
+
+_MOST_PARTS = 8  # of an energy that are listed: of more, those of several machines are by machine
 
 
 def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -28,7 +30,7 @@ def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
     sensed = result.facts.sensed
     if sensed is None:
         return
-    parts = []
+    parts, whose = [], "CPU" if sensed.energy is not None and sensed.energy.is_of_cpu else "GPU"
     if (memory := sensed.server or sensed.device) is not None:
         parts.append(f"{memory.peak_bytes / GIB:.2f} GiB at peak")
     if sensed.energy is not None:
@@ -38,14 +40,15 @@ def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
     if sensed.held_back:
         parts.append(f"throttled: {', '.join(sensed.held_back)}")
     if parts:
-        yield f"GPU: {', '.join(parts)}"
+        yield f"{whose}: {', '.join(parts)}"
 
 
 def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
     """Describe memory, energy, GPU and what could not be read, in lines not yet wrapped."""
     parts = {
         "memory": ", ".join(_render_memory(sensed)) or "unknown",
-        "energy": _render_energy(sensed, output_tokens),
+        "energy": _render_energy(sensed, sensed.energy, output_tokens) or "unknown",
+        "CPU energy, apart from it": _render_energy(sensed, _find_cpu_energy(sensed), output_tokens),
         "GPU": _render_heat(sensed),
         "not read": "; ".join(sensed.missing),
     }
@@ -94,15 +97,25 @@ def _format_gib(level: MemoryUse) -> str:
     return f"{level.peak_bytes / GIB:.2f} GiB"
 
 
-def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:
-    """Return joules, mean and idle watts, joules per token, source and parts; `unknown` without energy."""
+def _find_cpu_energy(sensed: SensorSummary) -> Energy | None:
+    """Return the CPU's energy where it is not the whole one; None without."""
     spent = sensed.energy
+    return None if spent is not None and spent.is_of_cpu else sensed.cpu_energy
+
+
+def _render_energy(sensed: SensorSummary, spent: Energy | None, output_tokens: int) -> str:
+    """Return joules, mean and idle watts, joules per token, source and parts.
+
+    "" without energy.
+    """
     if spent is None:
-        return "unknown"
+        return ""
     idle = "" if spent.idle_w is None else f" (idle {spent.idle_w:,.1f})"
-    each = sensed.joules_per_token(output_tokens)
+    each = sensed.joules_per_token(output_tokens) if spent is sensed.energy else None
     token = "" if each is None else f", {each:,.3f} J per output token"
     parts = spent.under or (spent.parts if len(spent.parts) > 1 else {})
+    if len(parts) > _MOST_PARTS and len(by_host := spent.sum_by_host()) > 1:
+        parts = {host or "this machine": joules for host, joules in by_host.items()}
     listed = ", ".join(f"{where} {joules:,.0f} J" for where, joules in parts.items())
     shares = f", of it {listed}" if parts else ""
     return f"{spent.joules:,.0f} J, {spent.mean_w:,.1f} W mean{idle}{token} ({spent.source}){shares}"

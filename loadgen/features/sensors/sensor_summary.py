@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Float64
 from loadgen.base.text import GIB
 from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
-from loadgen.features.sensors.sensor import Key, Quantity, Sample
+from loadgen.features.sensors.sensor import Key, PowerSource, Quantity, Sample
 from loadgen.figures.distribution import compute_medians
 from loadgen.server.sample_file import SampledSeries
 
@@ -25,9 +25,13 @@ def summarize_window(
 
     `before_bytes` is the GPU memory in use before the server. GPUs without its processes are left out.
     """
+    window, distrusted = distrust_counters(window)
     gpus, gpus_how = _choose_gpus(window)
     left_out = [where for where in window.list_places("device_bytes") if where not in gpus]
     spent, unspent = measure_energy(window, idle, gpus)
+    by_cpu, uncounted = measure_cpu_energy(window, idle)
+    # Where no GPU or board is known to draw power, the CPU's is all there is.
+    alone = not gpus and not window.list_places("board_w", ever=True)
     inside = window.inside
     return SensorSummary(
         duration_s=window.duration_s,
@@ -41,14 +45,17 @@ def summarize_window(
         rss=window.measure_memory("rss_bytes", ("",), "summed over its processes"),
         pss=window.measure_memory("pss_bytes", ("",), "summed over its processes"),
         system=window.measure_memory("system_bytes", ("",), "what is not available"),
-        energy=spent,
+        energy=by_cpu if alone else spent,
+        cpu_energy=by_cpu,
         temperature_c=window.measure_spreads("temperature_c", left_out),
         sm_mhz=window.measure_spreads("sm_mhz", left_out),
         memory_mhz=window.measure_spreads("memory_mhz", left_out),
         held_back=window.measure_held_back(left_out),
         missing=(
             *window.list_missing(),
+            *distrusted,
             *unspent,
+            *uncounted,
             *(() if inside else ("no sample was taken during the run",)),
         ),
     )
@@ -56,12 +63,21 @@ def summarize_window(
 
 def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
     """Return the GPUs with the server's processes, or all if none is known, and in words which they are."""
+    exported = [where for where, source in window.sources.items() if source.polled_s and _is_gpu(where)]
     ours = window.list_places("server_bytes", ever=True)
     if ours:
-        return tuple(ours), WITH_SERVER
+        return (*ours, *exported), f"{WITH_SERVER}, and all of --power-url" if exported else WITH_SERVER
     every = window.list_places("device_bytes", "energy_j", "power_w", "sm_mhz", ever=True)
-    gpus = tuple(where for where in every if where.startswith("GPU "))
-    return gpus, "all of the machine" if gpus else ""
+    here = [where for where in every if _is_gpu(where) and where not in exported]
+    gpus, how = (
+        (*here, *exported),
+        ("all of the machine" if here else "", "all of --power-url" if exported else ""),
+    )
+    return gpus, ", ".join(filter(None, how))
+
+
+def _is_gpu(where: str) -> bool:
+    return where.startswith("GPU ")
 
 
 def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | None:
@@ -82,8 +98,14 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
     return MemoryUse(peak_bytes=peak, steady_bytes=steady, how=how)
 
 
+CPU = "CPU "  # how the names of its packages and of their memory begin
+# Counters of energy, and how their rise over time is called.
+COUNTERS: Mapping[Quantity, str] = {"energy_j": "power_w", "package_j": "package_w"}
 _LEAST_S = 1e-9
 _UNREAD = 0.05  # of the window, or two periods: power may be unknown for this long at most between readings
+_LEAST_READINGS, _APART = 10, 2.0  # of power that contradict a counter, by this factor
+_SELDOM = "its exporter updated it less than twice: run longer, or have it update more often"
+_LATE = 1.5  # times as long as between two updates of an exporter, until it is taken to have stopped
 
 
 class Window(msgspec.Struct, frozen=True, dict=True):
@@ -97,6 +119,16 @@ class Window(msgspec.Struct, frozen=True, dict=True):
     @property
     def duration_s(self) -> float:
         return (self.end_ns - self.begin_ns) / 1e9
+
+    @cached_property
+    def sources(self) -> dict[str, PowerSource]:
+        """What reports each place, where it is not NVML, in the order of the places' names."""
+        every = {where: each for sample in self.samples for where, each in sample.reading.sources.items()}
+        return dict(sorted(every.items(), key=lambda pair: (len(pair[0]), pair[0])))
+
+    def has_steps(self, where: str) -> bool:
+        """Whether a place's counters only have a value where an exporter updated them."""
+        return where in self.sources and self.sources[where].polled_s > 0
 
     @cached_property
     def inside(self) -> list[Sample]:
@@ -165,6 +197,35 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         )
 
 
+def distrust_counters(window: Window) -> tuple[Window, tuple[str, ...]]:
+    """Return the window without the energy counters that contradict their GPU's power, and why in words.
+
+    They differ by more than a factor of 2 over at least 10 readings of power, on some cards of AMD.
+    """
+    reasons = {}
+    for where in window.list_places("energy_j"):
+        at_s, power_w = window.read_series("power_w", where)
+        counted_j = measure_joules(window, where, ("energy_j",))
+        if len(at_s) < _LEAST_READINGS or window.has_steps(where) or isinstance(counted_j, str):
+            continue
+        drawn_j = _integrate_power(at_s, power_w, window.duration_s, where)
+        if not counted_j < _APART * drawn_j < _APART**2 * counted_j:
+            reasons[where] = (
+                f"energy of {where}: its counter rose by {counted_j:,.0f} J and its power makes "
+                f"{drawn_j:,.0f} J, which counts"
+            )
+    if not reasons:
+        return window, ()
+    dropped = {("energy_j", where) for where in reasons}
+    samples = [_drop_values(sample, dropped) for sample in window.samples]
+    return replace(window, samples=samples), tuple(reasons.values())
+
+
+def _drop_values(sample: Sample, dropped: Collection[tuple[str, str]]) -> Sample:
+    values = {key: value for key, value in sample.reading.values.items() if key not in dropped}
+    return replace(sample, reading=replace(sample.reading, values=values))
+
+
 def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float | str:
     """Compute the joules of a GPU or rail over the window by the first quantity sampled; or say why not.
 
@@ -172,21 +233,25 @@ def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -
     at which it was read, unless it was not for long. Where it was never read the result is "": the sensor
     has reported why.
     """
+    steps = window.has_steps(where)
     for quantity in quantities:
         at_s, values = window.read_series(quantity, where)
-        if not len(at_s):
+        if not len(at_s) or (steps and quantity in COUNTERS and len(at_s) < 2):
             continue
         edges_s = np.concatenate(([min(at_s[0], 0.0)], at_s, [max(at_s[-1], window.duration_s)]))
         gaps_s = np.diff(edges_s)
-        if quantity == "energy_j":
+        if quantity in COUNTERS:
             gaps_s[1:-1] = 0.0  # it went on counting
         inside_s = np.diff(edges_s.clip(0.0, window.duration_s))
-        unread_s = inside_s[gaps_s > max(2 * window.period_s, _UNREAD * window.duration_s)].sum()
+        longest_s = max(2 * window.period_s, _UNREAD * window.duration_s)
+        if steps and len(at_s) > 1:
+            longest_s = max(longest_s, _LATE * float(np.diff(at_s).max()))
+        unread_s = inside_s[gaps_s > longest_s].sum()
         if unread_s > 0:
             read_s = window.duration_s - unread_s
             return f"energy of {where}: read for {read_s:.1f} of {window.duration_s:.1f} s"
         return _OF[quantity](at_s, values, window.duration_s, where)
-    return ""
+    return f"energy of {where}: {_SELDOM}" if steps else ""
 
 
 def _extend_counter(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
@@ -214,6 +279,7 @@ def _integrate_power(at_s: Float64, power_w: Float64, duration_s: float, where: 
 
 _OF: Mapping[Quantity, Callable[[Float64, Float64, float, str], float | str]] = {
     "energy_j": _extend_counter,
+    "package_j": _extend_counter,
     "power_w": _integrate_power,
     "board_w": _integrate_power,
     "rail_w": _integrate_power,
@@ -227,23 +293,39 @@ def measure_energy(
 ) -> tuple[Energy | None, tuple[str, ...]]:
     """Return the energy of the board if it has monitors, else of these GPUs, with idle power if sampled.
 
-    A board's energy includes its GPU's. None, and what is missing, if a part of the total is unknown.
+    A board's energy includes its GPU's, and not that of other machines' GPUs. None, and what is missing, if a
+    part of the total is unknown.
     """
     rails = window.list_places("board_w", ever=True)
     of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
-    quantities: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
-    within: Wanted = {**dict.fromkeys(window.list_places("rail_w"), ("rail_w",)), **of_gpus}
+    if not rails:
+        return _add_up(window, idle, of_gpus, _name_sources(window, gpus))
+    exported: Wanted = {where: _GPU for where in gpus if window.has_steps(where)}
+    quantities: Wanted = {**dict.fromkeys(rails, ("board_w",)), **exported}
+    under = {where: wanted for where, wanted in of_gpus.items() if where not in exported}
+    within: Wanted = {**dict.fromkeys(window.list_places("rail_w"), ("rail_w",)), **under}
+    named = f"rail{'s' if len(rails) > 1 else ''} {' + '.join(rails)}, sampled every {window.period_s:g} s"
+    sources = filter(None, (named, _name_sources(window, list(exported))))
+    spent, missing = _add_up(window, idle, quantities, "; ".join(sources))
+    return spent and spent.model_copy(update={"under": _measure_parts(window, within)[0]}), missing
+
+
+def measure_cpu_energy(window: Window, idle: Sequence[Sample]) -> tuple[Energy | None, tuple[str, ...]]:
+    """Return the energy of CPU packages and their memory; None, and what is missing, if one is unknown."""
+    known = [where for where in window.sources if where.startswith(CPU)]
+    packages = list(dict.fromkeys((*window.list_places("package_j", ever=True), *known)))
+    return _add_up(window, idle, dict.fromkeys(packages, ("package_j",)), _name_sources(window, packages))
+
+
+def _add_up(
+    window: Window, idle: Sequence[Sample], quantities: Wanted, source: str
+) -> tuple[Energy | None, tuple[str, ...]]:
+    """Sum the energies of places; None, and what is missing, if there is none or one is unknown."""
     parts, missing = _measure_parts(window, quantities)
     if not parts or len(parts) < len(quantities) or window.duration_s <= 0:
         return None, missing
     total = sum(parts.values())
-    spent = Energy(
-        joules=total,
-        mean_w=total / window.duration_s,
-        source=_name_source(window, rails, gpus),
-        parts=parts,
-        under=_measure_parts(window, within)[0] if rails else {},
-    )
+    spent = Energy(joules=total, mean_w=total / window.duration_s, source=source, parts=parts)
     if len(idle) > 1:
         before = replace(window, samples=idle, begin_ns=idle[0].at_ns, end_ns=idle[-1].at_ns)
         idle_parts, _ = _measure_parts(before, quantities)
@@ -259,15 +341,46 @@ def _measure_parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tu
     return energies_j, tuple(why for why in results.values() if isinstance(why, str) and why)
 
 
-def _name_source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:
-    """Return the source of the energy in words: the rails, else NVML's counter, its power, or both."""
-    sampled = f"sampled every {window.period_s:g} s"
-    if rails:
-        return f"rail{'s' if len(rails) > 1 else ''} {' + '.join(rails)}, {sampled}"
-    counters = window.list_places("energy_j")
-    if set(gpus) <= set(counters):
-        return "NVML energy counter"
-    return f"NVML power, {sampled}" if not counters else f"NVML energy counter, else power, {sampled}"
+def _name_sources(window: Window, places: Sequence[str]) -> str:
+    """Return the sources of places' energies in words: of each its counter, its power, or both."""
+    of_source: dict[str, list[str]] = {}
+    for where in places:
+        source = window.sources.get(where)
+        of_source.setdefault("NVML" if source is None else source.name, []).append(where)
+    counted = window.list_places(*COUNTERS, ever=True)
+    sampled, named = f"sampled every {window.period_s:g} s", []
+    for name, its in of_source.items():
+        counters = [where for where in its if where in counted]
+        how = "energy counter" if counters else "power"
+        whose = f"{how} of {name}" if window.has_steps(its[0]) else f"{name} {how}"
+        mixed = ", else power" if counters and len(counters) < len(its) else ""
+        power = f", {sampled}" if mixed or not counters else ""
+        named.append(f"{whose}{_describe_steps(window, counters)}{mixed}{power}")
+    return "; ".join(named)
+
+
+def _describe_steps(window: Window, counters: Sequence[str]) -> str:
+    """Describe how seldom an exporter updated its counters, and which share of the run that leaves unknown.
+
+    It is what lies beyond the first and last update, and a poll for when each of these was.
+    """
+    times = [_read_counter(window, where)[0] for where in counters if window.has_steps(where)]
+    times = [at_s for at_s in times if len(at_s) > 1]
+    if not times or window.duration_s <= 0:
+        return ""
+    every_s = max(float(np.median(np.diff(at_s))) for at_s in times)
+    beyond_s = max(max(at_s[0], 0.0) + max(window.duration_s - at_s[-1], 0.0) for at_s in times)
+    polled_s = max(window.sources[where].polled_s for where in counters)
+    if every_s > _LATE * polled_s:  # else it is read when it is polled
+        beyond_s += 2 * polled_s
+    share = min(beyond_s / window.duration_s, 1.0)
+    coarse = f", so {100 * share:.0f} % of the run is estimated by its pace" if share > _UNREAD else ""
+    return f", updated every {every_s:.1f} s{coarse}"
+
+
+def _read_counter(window: Window, where: str) -> tuple[Float64, Float64]:
+    """Return times and values of a place's counter, see `read_series`."""
+    return window.read_series("package_j" if where.startswith(CPU) else "energy_j", where)
 
 
 def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
@@ -281,11 +394,13 @@ def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
             taken.setdefault(key, []).append((sample.at_ns, value))
     series = []
     for (quantity, where), pairs in taken.items():
+        if quantity == "power_w" and ("energy_j", where) in taken:
+            continue  # its counter is finer
         at_ns = np.array([at for at, _ in pairs], np.int64)
         values = np.array([value for _, value in pairs], np.float64)
-        if quantity == "energy_j":  # the mean power since the sample before, where the counter did not fall
+        if quantity in COUNTERS:  # the mean power since the sample before, where the counter did not fall
             spent_j, passed_s = np.diff(values), np.diff(at_ns) / 1e9
             usable = (spent_j >= 0) & (passed_s > 0)
-            quantity, at_ns, values = "power_w", at_ns[1:][usable], spent_j[usable] / passed_s[usable]
-        series.append(SampledSeries(quantity, where, at_ns, values))
+            at_ns, values = at_ns[1:][usable], spent_j[usable] / passed_s[usable]
+        series.append(SampledSeries(COUNTERS.get(quantity, quantity), where, at_ns, values))
     return series

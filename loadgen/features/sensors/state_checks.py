@@ -5,8 +5,10 @@ from __future__ import annotations
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.base.text import GIB
 from loadgen.facts.machine_state import ClockState, MachineState
+from loadgen.features.sensors.power_names import LIMITS
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
+SLOWED = 0.05  # of the samples
 STUCK, LEAST_CLOCKS = 0.5, 5  # of the greatest clock; samples: one clocks up within a second
 CAPPED = 0.1  # of a limit: less is a maker's choice
 CACHED, FREE = 0.25, 0.1  # of the memory that GPU and CPU share
@@ -35,6 +37,24 @@ def gpu_clock_low(run: RunEvidence) -> Evidence | None:
         and sensed.sm_mhz[where].max < STUCK * clock.most_mhz
         and not clock.pinned
         and not any(reason.startswith(f"{where}:") for reason in held)
+    )
+
+
+@suspect(
+    "gpu-throttled",
+    f"a GPU of the server, or of --power-url, reported in over {percent(SLOWED)} of the samples that heat or "
+    "its supply slowed it; its power limit is no fault",
+    "cool it or check its supply (nvidia-smi -q names it), and run again",
+)
+def gpu_throttled(run: RunEvidence) -> Evidence | None:
+    """Find evidence that a GPU was slowed by heat or its supply, where `throttled` does not name it."""
+    sensed = run.facts.sensed
+    if sensed is None or run.facts.throttled:
+        return None
+    return join_evidence(
+        f"{reason} in {percent(share)} of samples"
+        for reason, share in (sensed.held_back or {}).items()
+        if reason.startswith("GPU ") and share > SLOWED and not reason.endswith(LIMITS)
     )
 
 
@@ -131,9 +151,12 @@ def _list_board_clocks(state: MachineState | None) -> list[tuple[str, ClockState
 
 
 DOUBTS = limit_doubts(
-    ("state_before.clocks", "state_before.gpus", "state_before.power_caps", "state_before.unified"),
+    (
+        "sensed.held_back",
+        *(f"state_before.{name}" for name in ("clocks", "gpus", "power_caps", "unified")),
+    ),
     {
-        "after throttled": (gpu_clock_low, power_capped, board_clock_limited, page_cache_full),
+        "after throttled": (gpu_throttled, gpu_clock_low, power_capped, board_clock_limited, page_cache_full),
         "after late-bodies": (clocks_not_pinned, gpu_memory_unknown),
     },
 )

@@ -191,8 +191,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     options["workers"] = count_workers(options.get("workers"), 1 + len(more_urls))
-    for listed in ("metadata", "metrics_url"):
-        options[listed] = tuple(options.get(listed, ()))
+    options |= {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
     if values.pop("disable_tqdm", False):
         options["quiet"] = True
     return Options(

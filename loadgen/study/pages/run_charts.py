@@ -293,7 +293,7 @@ _SAMPLE_CHARTS = (
     _SampleChart("memory", "Memory", "GiB",
            {"server_bytes": "server", "device_bytes": "all processes", "rss_bytes": "host, RSS",
             "pss_bytes": "host, PSS", "system_bytes": "whole machine"}, GIB),
-    _SampleChart("power", "Power", "W", {"board_w": "", "power_w": "", "rail_w": ""}),
+    _SampleChart("power", "Power", "W", {"board_w": "", "power_w": "", "rail_w": "", "package_w": ""}),
     _SampleChart("temperature", "Temperature", "°C", {"temperature_c": ""}),
     _SampleChart("clocks", "Clocks", "MHz", {"sm_mhz": "SM", "memory_mhz": "memory"}),
 )  # fmt: skip

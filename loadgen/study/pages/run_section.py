@@ -53,7 +53,7 @@ _OBJECTIVE = (
     "At {} {} were asked of it; {} were {}. It meets that where its {} bound at 99 % confidence does, fails "
     "where the {} bound is {} it, and else that is not shown."
 )
-_ENERGY = "Energy that this machine used during the run, per output token."
+_ENERGY = "Energy that the server's machine used during the run, per output token."
 _MEMORY = "The most memory that the server held during the run."
 # Cards of one number a run: label, what it means, and the figures with their units.
 _RateCard = tuple[str, str, dict[str, str]]
@@ -490,7 +490,8 @@ def _make_sensor_cards(run: Result) -> Iterator[Card]:
     if sensed is None:
         return
     if (joules := sensed.joules_per_token(run.whole.total_output_tokens)) is not None:
-        yield Card("Energy", (CardFigure(Number(f"{joules:,.3f}", joules), "J/token"),), _ENERGY)
+        label = "CPU energy" if sensed.energy is not None and sensed.energy.is_of_cpu else "Energy"
+        yield Card(label, (CardFigure(Number(f"{joules:,.3f}", joules), "J/token"),), _ENERGY)
     for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
         if level is not None:
             shown, at = f"{level.peak_bytes / GIB:,.2f}", f"loadgen.sensed.{key}.peak_bytes"

@@ -1,0 +1,230 @@
+"""AMD: power, energy, heat and clocks of AMD GPUs, through amdsmi, where ROCm has installed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from loadgen.base import untrusted
+from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
+from loadgen.features.sensors.power_names import AMD_BLANKS, HEAT, LIMITS, VIOLATIONS
+from loadgen.features.sensors.sensor import Absent, PowerSource, Queries, Reading, merge_states
+
+_DRIVER = "dev/kfd"  # the device of ROCm: without it no GPU of AMD computes here
+_SOURCE = PowerSource("amdsmi")
+_WATTS = ("socket_power", "current_socket_power", "average_socket_power")  # by ROCm's release and card
+_ENERGY = ("energy_accumulator", "power")  # since ROCm 6.4, and before
+_MILLI = 1000  # a temperature beyond it is in thousandths
+_MICRO = 1e6
+_MOST_W = 10_000  # a power beyond it is in thousandths: APUs
+# Bits of indep_throttle_status (Linux, amdgpu_smu.h) by their first one and how many there are. The hotspot's
+# (36) is always set on some cards.
+_THROTTLERS = (
+    (0, 8, LIMITS[0]),
+    (16, 8, LIMITS[1]),
+    (32, 4, HEAT),
+    (37, 9, HEAT),
+    (46, 2, f"hardware {HEAT}"),
+)
+
+
+def find_amd_gpus(root: Path = Path("/"), first: int = 0) -> AmdGpus | Absent | None:
+    """Load amdsmi and return the AMD GPUs, numbered from `first` on; None where there is no driver of theirs.
+
+    Absent, with the reason, if amdsmi is not there or does not start.
+    """
+    if not (root / _DRIVER).exists():
+        return None
+    try:
+        amdsmi = import_module("amdsmi")
+    except ImportError:
+        return Absent("AMD GPU: the package amdsmi of ROCm is not installed: pip install amdsmi")
+    except (OSError, KeyError) as error:
+        return Absent(f"AMD GPU: amdsmi cannot load ROCm's library: {untrusted.read_line(str(error))}")
+    try:
+        amdsmi.amdsmi_init()
+    except amdsmi.AmdSmiException as error:
+        return Absent(f"AMD GPU: amdsmi does not start: {untrusted.read_line(str(error))}")
+    return AmdGpus(amdsmi, first)
+
+
+def _read_number(value: object) -> float | None:
+    """Read a number of amdsmi; None for N/A, and for the greatest of its width, which means the same."""
+    number = untrusted.read_number(value)
+    return None if number is None or isinstance(value, str) or number in AMD_BLANKS else number
+
+
+def _pick(fields: object, *names: str) -> float:
+    """Return the first of these fields that is a number; raises ValueError if none is."""
+    known = untrusted.read_mapping(fields)
+    for name in names:
+        if (number := _read_number(known.get(name))) is not None:
+            return number
+    raise ValueError("Not Supported")
+
+
+class AmdGpus:
+    """The GPUs that amdsmi shows; `amdsmi` is the module, initialised, or a fake of it."""
+
+    def __init__(self, amdsmi: Any, first: int = 0) -> None:
+        self.amdsmi = amdsmi
+        queries = self._queries("amdsmi")
+        handles = queries.get("its GPUs", amdsmi.amdsmi_get_processor_handles) or []
+        if not handles and not queries.refused:
+            queries.refuse("any GPU", "it finds none")
+        self.devices = {f"GPU {first + i}": handle for i, handle in enumerate(handles)}
+        self.missing = queries.missing
+        self._violations: dict[str, Mapping[str, float]] = {}
+
+    def _queries(self, source: str) -> Queries:
+        return Queries(source, self.amdsmi.AmdSmiException, ValueError)
+
+    def facts(self) -> dict[str, str]:
+        """Return the GPUs' names, and the release of their driver."""
+        names: dict[str, int] = {}
+        for where, handle in self.devices.items():
+            name = self._read_name(self._queries(where), handle)
+            names[name] = names.get(name, 0) + 1
+        facts = {
+            "gpu": ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name),
+            "gpus": str(len(self.devices) or ""),
+            "gpu_driver": self._read_driver(),
+        }
+        return {name: text for name, text in facts.items() if text}
+
+    def list_ids(self) -> list[str]:
+        """List UUIDs and serial numbers of the GPUs, as the exporter of their metrics names them."""
+        smi, ids = self.amdsmi, []
+        for where, handle in self.devices.items():
+            queries = self._queries(where)
+            ids.append(queries.get("UUID", partial(smi.amdsmi_get_gpu_device_uuid, handle)))
+            for what, name in (("asic", "asic_serial"), ("board", "product_serial")):
+                read = partial(getattr(smi, f"amdsmi_get_gpu_{what}_info"), handle)
+                ids.append(untrusted.read_mapping(queries.get(what, read)).get(name))
+        return [each for each in ids if isinstance(each, str) and each not in ("", "N/A")]
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """Read energy, power, temperature, clocks and throttling of every GPU now; `pids` have no effect.
+
+        Of a GPU in partitions only the first reports power: the others are left out.
+        """
+        each = [self._read(where, handle) for where, handle in self.devices.items()]
+        return Reading.merge([*each, Reading(missing=self.missing)])
+
+    def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
+        """Read every GPU's clocks, power limit and heat now; `pids` are not used."""
+        each = [self._read_state(where, handle) for where, handle in self.devices.items()]
+        return merge_states([MachineState(driver=self._read_driver(), missing=self.missing), *each])
+
+    def _read(self, where: str, handle: Any) -> Reading:
+        smi, queries = self.amdsmi, self._queries(where)
+        if self._is_later_partition(handle):
+            return Reading()
+        # A counter that stands at 0 is one that the card does not have.
+        if joules := self._queries("").get("", partial(self._read_energy, handle)):
+            queries.values["energy_j", where] = joules
+        queries.note(("power_w", where), "power", partial(self._read_power, handle))
+        queries.note(("temperature_c", where), "temperature", partial(self._read_heat, handle))
+        queries.note(
+            ("sm_mhz", where), "clock", partial(self._read_clock, handle, smi.AmdSmiClkType.GFX, "clk")
+        )
+        queries.note(
+            ("memory_mhz", where),
+            "memory clock",
+            partial(self._read_clock, handle, smi.AmdSmiClkType.MEM, "clk"),
+        )
+        held = self._read_held_back(where, queries, handle)
+        sources = (
+            {where: _SOURCE} if {("energy_j", where), ("power_w", where)} & queries.values.keys() else {}
+        )
+        return Reading(queries.values, held, queries.missing, sources)
+
+    def _read_state(self, where: str, handle: Any) -> MachineState:
+        smi, queries = self.amdsmi, self._queries(where)
+        if self._is_later_partition(handle):
+            return MachineState()
+        heat = queries.get("temperature", partial(self._read_heat, handle))
+        clocks = {}
+        for what, kind in (("SM", smi.AmdSmiClkType.GFX), ("memory", smi.AmdSmiClkType.MEM)):
+            now, most = (
+                queries.get(f"{what} clock", partial(self._read_clock, handle, kind, name))
+                for name in ("clk", "max_clk")
+            )
+            if (now, most) != (None, None):
+                clocks[f"{where} {what}"] = ClockState(now_mhz=now, most_mhz=most)
+        caps = self._queries("").get("", partial(smi.amdsmi_get_power_cap_info, handle))
+        names = ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap")
+        limits = [_read_number(untrusted.read_mapping(caps).get(name)) for name in names]
+        now_w, default_w, least_w, most_w = (None if limit is None else limit / _MICRO for limit in limits)
+        cap = PowerCap(now_w=now_w, default_w=default_w, least_w=least_w, most_w=most_w)
+        watts = queries.get("power", partial(self._read_power, handle))
+        return MachineState(
+            clocks=clocks,
+            power_caps={where: cap} if cap != PowerCap() else {},
+            temperature_c={} if heat is None else {where: heat},
+            gpus={where: GpuUse(name=self._read_name(queries, handle), power_w=watts)},
+            missing=queries.missing,
+        )
+
+    def _read_energy(self, handle: Any) -> float:
+        fields = self.amdsmi.amdsmi_get_energy_count(handle)
+        return _pick(fields, *_ENERGY) * _pick(fields, "counter_resolution") / _MICRO
+
+    def _read_power(self, handle: Any) -> float:
+        watts = _pick(self.amdsmi.amdsmi_get_power_info(handle), *_WATTS)
+        return watts / _MILLI if watts > _MOST_W else watts
+
+    def _read_heat(self, handle: Any) -> float:
+        smi = self.amdsmi
+        kind, now = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        heat = _pick({"": smi.amdsmi_get_temp_metric(handle, kind, now)}, "")
+        return heat / _MILLI if heat > _MILLI else heat
+
+    def _read_clock(self, handle: Any, kind: Any, name: str) -> float:
+        return _pick(self.amdsmi.amdsmi_get_clock_info(handle, kind), name)
+
+    def _read_name(self, queries: Queries, handle: Any) -> str:
+        fields = queries.get("name", partial(self.amdsmi.amdsmi_get_gpu_asic_info, handle))
+        return untrusted.read_text(untrusted.read_mapping(fields).get("market_name"))
+
+    def _read_driver(self) -> str:
+        for handle in self.devices.values():
+            found = self._queries("").get("", partial(self.amdsmi.amdsmi_get_gpu_driver_info, handle))
+            return untrusted.read_text(untrusted.read_mapping(found).get("driver_version"))
+        return ""
+
+    def _is_later_partition(self, handle: Any) -> bool:
+        """Whether it is a part of a GPU whose first part reports for all of it."""
+        read = getattr(self.amdsmi, "amdsmi_get_gpu_kfd_info", None)
+        fields = None if read is None else self._queries("").get("", partial(read, handle))
+        return bool(_read_number(untrusted.read_mapping(fields).get("current_partition_id")))
+
+    def _read_held_back(
+        self, where: str, queries: Queries, handle: Any
+    ) -> tuple[tuple[str, str], ...] | None:
+        """Read what slowed a GPU since the last reading (MI300), or now (others); None if it is not reported.
+
+        The metrics' accumulators are read, since amdsmi's own violation status waits 0.1 s for each GPU.
+        """
+        read = partial(self.amdsmi.amdsmi_get_gpu_metrics_info, handle)
+        fields = untrusted.read_mapping(queries.get("why its clocks are held back", read))
+        counted = {
+            why: value
+            for (name, _), why in VIOLATIONS.items()
+            if (value := _read_number(fields.get(f"{name}_residency_acc"))) is not None
+        }
+        if counted:
+            before, self._violations[where] = self._violations.get(where), counted
+            return (
+                None
+                if before is None
+                else tuple((where, why) for why, n in counted.items() if n > before.get(why, n))
+            )
+        mask = fields.get("indep_throttle_status")
+        if not isinstance(mask, int) or mask in (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
+            return None
+        why = [why for bit, n, why in _THROTTLERS if mask >> bit & ((1 << n) - 1)]
+        return tuple((where, each) for each in dict.fromkeys(why))

@@ -1,0 +1,212 @@
+"""Energy of exporters, CPU packages and several machines: each under its name, and none counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen.facts.sensor_facts import SensorSummary
+from loadgen.features.sensors.sensor import Key, PowerSource, Reading, Sample
+from loadgen.features.sensors.sensor_lines import render_summary
+from loadgen.features.sensors.sensor_summary import Window, list_series, summarize_window
+
+Series = Mapping[Key, Mapping[float, float]]
+S = 1_000_000_000
+DCGM = PowerSource("DCGM's exporter at node:9400", 1.0)
+RAPL, AMD = PowerSource("RAPL"), PowerSource("amdsmi")
+A, B = "GPU 0 of a", "GPU 0 of b"
+PACKAGE: Key = ("package_j", "CPU package 0")
+
+
+def sensed(
+    series: Series,
+    end_s: float,
+    sources: Mapping[str, PowerSource],
+    idle: Sequence[Sample] = (),
+) -> SensorSummary:
+    """The summary of a run of `end_s`, sampled each second; each series has values at some seconds."""
+    window = Window(list_samples(series, end_s, sources), 0, int(end_s * S), 1.0)
+    return summarize_window(window, idle)
+
+
+def list_samples(series: Series, end_s: float, sources: Mapping[str, PowerSource]) -> list[Sample]:
+    times = [float(at) for at in range(int(end_s) + 1)]
+    return [
+        Sample(
+            int(at * S), 0, Reading({key: vs[at] for key, vs in series.items() if at in vs}, sources=sources)
+        )
+        for at in times
+    ]
+
+
+def steady(watts: float, times: Sequence[float]) -> dict[float, float]:
+    return {at: watts * at for at in times}
+
+
+EACH = [float(at) for at in range(61)]
+
+
+@loop_over(
+    ("series", "joules", "source"),
+    [
+        pytest.param(
+            {("energy_j", A): steady(100, EACH)},
+            6000.0,
+            "energy counter of DCGM's exporter at node:9400, updated every 1.0 s",
+            id="each second",
+        ),
+        pytest.param(
+            {("energy_j", A): steady(100, (10, 40))},
+            6000.0,
+            "energy counter of DCGM's exporter at node:9400, updated every 30.0 s, so 53 % of the run is "
+            "estimated by its pace",
+            id="each 30 s",
+        ),
+        pytest.param(
+            {("energy_j", A): steady(100, EACH), ("energy_j", B): steady(50, EACH)},
+            9000.0,
+            "energy counter of DCGM's exporter at node:9400, updated every 1.0 s",
+            id="two machines",
+        ),
+        pytest.param(
+            {("power_w", A): dict.fromkeys(EACH, 100.0)},
+            6000.0,
+            "power of DCGM's exporter at node:9400, sampled every 1 s",
+            id="power",
+        ),
+    ],
+)  # fmt: skip
+def test_an_exporter_s_energy_says_how_fine_it_is(series: Series, joules: float, source: str) -> None:
+    found = sensed(series, 60, {where: DCGM for _, where in series}).energy
+    assert found is not None
+    assert (found.joules, found.mean_w) == pytest.approx((joules, joules / 60))
+    assert found.source == source
+
+
+SELDOM = "its exporter updated it less than twice: run longer, or have it update more often"
+
+
+@loop_over(
+    ("counter", "missing"),
+    [
+        ({}, f"energy of {A}: {SELDOM}"),
+        (steady(100, (20,)), f"energy of {A}: {SELDOM}"),
+        (steady(100, (1, 6, 11)), f"energy of {A}: read for 11.0 of 60.0 s"),  # it has stopped
+        ({**steady(100, (1, 20)), 40: 5.0}, f"energy of {A}: its counter went backwards"),
+    ],
+)
+def test_an_exporter_that_says_too_little_has_no_energy(counter: dict[float, float], missing: str) -> None:
+    found = sensed({("energy_j", A): counter, ("sm_mhz", A): dict.fromkeys(EACH, 1980.0)}, 60, {A: DCGM})
+    assert (found.energy, found.missing, found.gpus) == (None, (missing,), (A,))
+
+
+def test_a_cpu_s_energy_is_apart_from_a_gpu_s() -> None:
+    series: Series = {("energy_j", "GPU 0"): steady(300, EACH), PACKAGE: steady(40, EACH)}
+    found = sensed(series, 60, {"CPU package 0": RAPL})
+    assert found.energy is not None
+    assert found.cpu_energy is not None
+    assert (found.energy.parts, found.cpu_energy.parts) == ({"GPU 0": 18000.0}, {"CPU package 0": 2400.0})
+    assert found.joules_per_token(1000) == 18.0
+    assert render_summary(found, 1000) == [
+        "memory: unknown",
+        "energy: 18,000 J, 300.0 W mean, 18.000 J per output token (NVML energy counter)",
+        "CPU energy, apart from it: 2,400 J, 40.0 W mean (RAPL energy counter)",
+    ]
+
+
+def test_where_there_is_no_gpu_the_cpu_s_energy_is_all() -> None:
+    series: Series = {PACKAGE: steady(40, EACH), ("package_j", "CPU memory 0"): steady(10, EACH)}
+    idle = list_samples({key: steady(5, EACH) for key in series}, 1, {})
+    found = sensed(series, 60, dict.fromkeys(("CPU package 0", "CPU memory 0"), RAPL), idle)
+    assert found.energy is not None
+    assert (found.energy, found.energy.is_of_cpu) == (found.cpu_energy, True)
+    assert render_summary(found, 1000) == [
+        "memory: unknown",
+        "energy: 3,000 J, 50.0 W mean (idle 10.0), 3.000 J per output token (RAPL energy counter), of it "
+        "CPU memory 0 600 J, CPU package 0 2,400 J",
+    ]
+
+
+def test_a_gpu_whose_energy_is_unknown_is_not_made_up_for_by_the_cpu() -> None:
+    found = sensed({("sm_mhz", "GPU 0"): dict.fromkeys(EACH, 1.0), PACKAGE: steady(40, EACH)}, 60, {})
+    assert found.energy is None
+    assert found.cpu_energy is not None
+
+
+def test_a_board_s_power_is_that_of_its_gpu_and_not_of_another_machine_s() -> None:
+    rails: Series = {("board_w", "VIN"): dict.fromkeys(EACH, 20.0), ("energy_j", "GPU 0"): steady(5, EACH)}
+    found = sensed({**rails, ("energy_j", A): steady(100, EACH)}, 60, {A: DCGM}).energy
+    assert found is not None
+    assert (found.parts, found.under) == ({"VIN": 1200.0, A: 6000.0}, {"GPU 0": 300.0})
+    assert found.source == (
+        "rail VIN, sampled every 1 s; energy counter of DCGM's exporter at node:9400, updated every 1.0 s"
+    )
+
+
+def test_gpus_with_the_server_s_memory_and_those_of_exporters_count() -> None:
+    series: Series = {
+        ("server_bytes", "GPU 0"): dict.fromkeys(EACH, 1.0),
+        ("energy_j", "GPU 0"): steady(10, EACH),
+        ("energy_j", "GPU 1"): steady(10, EACH),
+        ("energy_j", A): steady(10, EACH),
+    }
+    found = sensed(series, 60, {A: DCGM})
+    assert found.gpus == ("GPU 0", A)
+    assert found.gpus_how == "with memory of the server, and all of --power-url"
+    assert not found.holds_server
+
+
+def test_many_gpus_of_several_machines_are_listed_by_machine() -> None:
+    places = [f"GPU {n} of {host}" for host in ("a", "b") for n in range(8)]
+    found = sensed(
+        {("energy_j", where): steady(10, EACH) for where in places}, 60, dict.fromkeys(places, DCGM)
+    )
+    assert found.energy is not None
+    assert found.energy.sum_by_host() == {"a": 4800.0, "b": 4800.0}
+    assert render_summary(found, 0)[1].endswith("of it a 4,800 J, b 4,800 J")
+
+
+@loop_over(
+    ("counted_w", "joules", "missing"),
+    [
+        (100, 6000.0, ()),
+        (51, 3060.0, ()),
+        (
+            6.5,
+            6000.0,
+            ("energy of GPU 0: its counter rose by 390 J and its power makes 6,000 J, which counts",),
+        ),
+        (
+            1000,
+            6000.0,
+            ("energy of GPU 0: its counter rose by 60,000 J and its power makes 6,000 J, which counts",),
+        ),
+    ],
+)
+def test_a_counter_that_contradicts_the_power_does_not_count(
+    counted_w: float, joules: float, missing: tuple[str, ...]
+) -> None:
+    series: Series = {
+        ("energy_j", "GPU 0"): steady(counted_w, EACH),
+        ("power_w", "GPU 0"): dict.fromkeys(EACH, 100.0),
+    }
+    found = sensed(series, 60, {"GPU 0": AMD})
+    assert found.energy is not None
+    assert found.energy.joules == pytest.approx(joules)
+    assert found.missing == missing
+    how = "power, sampled every 1 s" if missing else "energy counter"
+    assert found.energy.source == f"amdsmi {how}"
+
+
+def test_counters_are_kept_as_power_and_once() -> None:
+    series: Series = {
+        ("energy_j", "GPU 0"): steady(100, (0, 1, 2)),
+        ("power_w", "GPU 0"): dict.fromkeys((0.0, 1.0, 2.0), 99.0),
+        PACKAGE: steady(40, (0, 1, 2)),
+    }
+    found = {
+        (each.quantity, each.where): each.values.tolist() for each in list_series(list_samples(series, 2, {}))
+    }
+    assert found == {("power_w", "GPU 0"): [100.0, 100.0], ("package_w", "CPU package 0"): [40.0, 40.0]}

@@ -1,0 +1,401 @@
+"""Exporters' expositions become energy, power and clocks of their GPUs, each under its machine's name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.facts.machine_state import ClockState, MachineState
+from loadgen.features.sensors import power_urls
+from loadgen.features.sensors.power_names import FAMILIES
+from loadgen.features.sensors.power_settings import check_power_url
+from loadgen.features.sensors.power_urls import PowerUrls
+from loadgen.features.sensors.sensor import Key, Reading
+from loadgen.run.command import options
+from loadgen.server.exchange import ControlAnswer, ServerAddress
+
+S = 1_000_000_000
+NODE = "http://node:9400"
+ENERGY: Key = ("energy_j", "GPU 0 of a")
+GIVE = (
+    "give the URL of DCGM's exporter (port 9400), node_exporter (port 9100), AMD's device-metrics-exporter "
+    "(port 5000)"
+)
+
+
+def dcgm(joules: float, gpu: int = 0, host: str = "a") -> str:
+    """What DCGM's exporter reports of one GPU, in the form of its version 4."""
+    labels = f'gpu="{gpu}",UUID="GPU-{host}{gpu}",device="nvidia{gpu}",modelName="L4",Hostname="{host}"'
+    return (
+        "# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).\n# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"
+        f"DCGM_FI_DEV_SM_CLOCK{{{labels}}} 1980\nDCGM_FI_DEV_MEM_CLOCK{{{labels}}} 405\n"
+        f"DCGM_FI_DEV_MEMORY_TEMP{{{labels}}} 0\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 31\n"
+        f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 16.365000\n"
+        f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {joules * 1e3:.0f}\n"
+    )
+
+
+def rapl(joules: float) -> str:
+    """What node_exporter reports of a package with its cores and memory, and of the same one by MMIO."""
+    zone = 'index="0",path="/sys/class/powercap/intel-rapl'
+    return (
+        f'node_rapl_core_joules_total{{{zone}:0:0"}} {joules / 2}\n'
+        f'node_rapl_package_joules_total{{{zone}:0"}} {joules}\n'
+        f'node_rapl_package_joules_total{{{zone}-mmio:0"}} {joules}\n'
+        f'node_rapl_dram_joules_total{{{zone}:0:1"}} {joules / 4}\nnode_cpu_seconds_total{{cpu="0"}} 1\n'
+    )
+
+
+def amd(name: str, value: float, gpu: int = 0, more: str = "") -> str:
+    labels = f'gpu_id="{gpu}",card_model="Instinct MI300X",serial_number="SN-{gpu}",hostname="b"{more}'
+    return f"{name}{{{labels}}} {value}\n"
+
+
+class Exporters:
+    """Exporters that answer with texts, one a poll, and their clock."""
+
+    def __init__(self, *texts: str, url: str = NODE, own: Sequence[str] = (), cpu_ns: int = 0) -> None:
+        self.at_ns, self.paths, self.texts, self.cpu_ns, self.takes_ns = S, list[str](), list(texts), 0, 0
+        self.sensor = PowerUrls([ServerAddress(url)], own, self.ask, lambda: self.at_ns, lambda: self.cpu_ns)
+        self.each_cpu_ns = cpu_ns
+
+    def ask(self, places: Sequence[power_urls.Place], limit_s: float) -> list[ControlAnswer]:
+        self.paths += [path for _, path in places]
+        self.cpu_ns += self.each_cpu_ns
+        self.at_ns += self.takes_ns
+        text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
+        return [ControlAnswer("/metrics", 200, text.encode()) for _ in places]
+
+    def read(self, at_s: float) -> Reading:
+        self.at_ns = int(at_s * S)
+        return self.sensor.read(())
+
+
+def second(*texts: str, url: str = NODE, own: Sequence[str] = ()) -> Reading:
+    """The second reading: of a counter the first is only where it began."""
+    exporters = Exporters(*texts, url=url, own=own)
+    exporters.read(1)
+    return exporters.read(11)
+
+
+LEVELS: dict[Key, float] = {
+    ("sm_mhz", "GPU 0 of a"): 1980,
+    ("memory_mhz", "GPU 0 of a"): 405,
+    ("temperature_c", "GPU 0 of a"): 31,
+}
+INSTANCES = "".join(
+    f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",UUID="GPU-x",GPU_I_ID="{n}",Hostname="a"}} {watts}\n'
+    for n, watts in ((3, 52.636), (4, 52.636), (5, 52.746))
+)
+
+
+@loop_over(
+    ("texts", "values"),
+    [
+        pytest.param((dcgm(100), dcgm(130)), {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}, id="DCGM"),
+        pytest.param((dcgm(100), dcgm(100)), LEVELS, id="a counter that was not updated"),
+        pytest.param(
+            (dcgm(1) + dcgm(5, 1) + dcgm(7, 0, "b"), dcgm(2) + dcgm(7, 1) + dcgm(10, 0, "b")),
+            {
+                **{
+                    (what, where): value
+                    for what, value in ((k[0], v) for k, v in LEVELS.items())
+                    for where in ("GPU 0 of a", "GPU 1 of a", "GPU 0 of b")
+                },
+                ("energy_j", "GPU 0 of a"): 1.0,
+                ("energy_j", "GPU 1 of a"): 2.0,
+                ("energy_j", "GPU 0 of b"): 3.0,
+            },
+            id="two machines",
+        ),
+        pytest.param((INSTANCES,), {("power_w", "GPU 0 of a"): 52.746}, id="MIG repeats the board's power"),
+        pytest.param(
+            ('DCGM_FI_DEV_POWER_USAGE{gpu="0", UUID="GPU-8c", device="nvidia0"} 70\n',),
+            {("power_w", "GPU 0 of node"): 70.0},
+            id="an old exporter, which names no machine",
+        ),
+        pytest.param(
+            (
+                'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-8",Hostname="a"} 70\n'
+                'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-8",Hostname="a"} 9223372036854775794\n'
+                'DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-8",Hostname="a"} 2147483634\n'
+                'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-8",Hostname="a"} 0\n',
+            ),
+            {("power_w", "GPU 0 of a"): 70.0},
+            id="values that there are not",
+        ),
+        pytest.param(
+            (rapl(100), rapl(140)),
+            {("package_j", "CPU package 0 of node"): 40.0, ("package_j", "CPU memory 0 of node"): 10.0},
+            id="RAPL: packages and memory, once",
+        ),
+        pytest.param(
+            (
+                'node_rapl_package_joules_total{index="0"} 5\n',
+                'node_rapl_package_joules_total{index="0"} 7\n',
+            ),
+            {("package_j", "CPU package 0 of node"): 2.0},
+            id="an old node_exporter",
+        ),
+        pytest.param(
+            (
+                amd("gpu_energy_consumed", 1.4e17) + amd("gpu_package_power", 748),
+                amd("gpu_energy_consumed", 1.4e17 + 3.2e9)
+                + amd("gpu_package_power", 748)
+                + amd("gpu_junction_temperature", 76)
+                + amd("gpu_clock", 1533, 0, ',clock_type="GPU_CLOCK_TYPE_SYSTEM",clock_index="0"')
+                + amd("gpu_clock", 1600, 0, ',clock_type="GPU_CLOCK_TYPE_SYSTEM",clock_index="1"')
+                + amd("gpu_clock", 1292, 0, ',clock_type="GPU_CLOCK_TYPE_MEMORY",clock_index="8"')
+                + amd("gpu_clock", 900, 0, ',clock_type="GPU_CLOCK_TYPE_VIDEO",clock_index="2"'),
+            ),
+            {
+                ("energy_j", "GPU 0 of b"): 3200.0,
+                ("temperature_c", "GPU 0 of b"): 76.0,
+                ("sm_mhz", "GPU 0 of b"): 1600.0,
+                ("memory_mhz", "GPU 0 of b"): 1292.0,
+            },
+            id="AMD",
+        ),
+        pytest.param(
+            (
+                amd("amd_gpu_average_package_power", 94)
+                + amd("amd_gpu_package_power", 65535)
+                + amd("amd_gpu_energy_consumed", 0)
+                + amd("amd_gpu_power_usage", 90),
+            ),
+            {("power_w", "GPU 0 of b"): 94.0},
+            id="AMD's operator, and a card without a counter",
+        ),
+    ],
+)
+def test_an_exposition_is_read_by_its_names(texts: Sequence[str], values: dict[Key, float]) -> None:
+    reading = second(*texts)
+    assert reading.values == pytest.approx(values)
+    assert (reading.missing, set(reading.sources) >= {where for _, where in values}) == ((), True)
+
+
+@loop_over(
+    ("counted", "totals"),
+    [
+        pytest.param([10, 20, 40, 45], [None, 10.0, 30.0, 35.0], id="it rises"),
+        pytest.param([10, 20, 20, 45], [None, 10.0, None, 35.0], id="it is updated now and then"),
+        pytest.param([65000, 65100, 80, 180], [None, 100.0, 200.0, 300.0], id="it wraps: its pace goes on"),
+        pytest.param([65000, 80, 180], [None, 0.0, 100.0], id="it wraps before it has a pace"),
+    ],
+)
+def test_a_fall_of_rapl_is_a_wrap(counted: Sequence[float], totals: Sequence[float | None]) -> None:
+    exporters = Exporters(*(f'node_rapl_package_joules_total{{index="0"}} {each}\n' for each in counted))
+    key: Key = ("package_j", "CPU package 0 of node")
+    assert [exporters.read(1 + 10 * i).values.get(key) for i in range(len(counted))] == totals
+
+
+def test_a_fall_of_a_gpu_s_counter_is_a_reset() -> None:
+    exporters, key = Exporters(dcgm(100), dcgm(200), dcgm(5)), ENERGY
+    assert [exporters.read(at).values.get(key) for at in (1, 2, 3)] == [None, 100.0, -95.0]
+
+
+@loop_over(
+    ("text", "held"),
+    [
+        (INSTANCES, None),
+        ('DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-x"} 0\n', ()),
+        ('DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-x"} 1\n', ()),  # idle
+        (
+            'DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{gpu="0",UUID="GPU-x"} 196\n',
+            ("power limit", "hardware thermal slowdown", "power brake"),
+        ),
+        (
+            'gpu_violation_ppt_residency_percentage{gpu_id="0"} 12\n'
+            'gpu_violation_hbm_thermal_residency_percentage{gpu_id="0"} 1\n'
+            'gpu_violation_vr_thermal_residency_percentage{gpu_id="0"} 0\n',
+            ("power limit", "thermal slowdown of the memory"),
+        ),
+    ],
+)
+def test_what_slows_a_gpu_has_nvml_s_words(text: str, held: tuple[str, ...] | None) -> None:
+    power = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-x"} 70\ngpu_package_power{gpu_id="0"} 70\n'
+    found = Exporters(power + text).read(1).held_back
+    assert found == (None if held is None else tuple(("GPU 0 of node", why) for why in held))
+
+
+@loop_over(
+    ("url", "own", "places"),
+    [
+        (NODE, (), {"GPU 0 of a", "GPU 1 of a", "CPU package 0 of node", "CPU memory 0 of node"}),
+        (NODE, ("GPU-a0",), {"GPU 1 of a", "CPU package 0 of node", "CPU memory 0 of node"}),
+        # A zone of RAPL is called the same on all machines.
+        (NODE, ("/sys/class/powercap/intel-rapl:0",),
+         {"GPU 0 of a", "GPU 1 of a", "CPU package 0 of node", "CPU memory 0 of node"}),
+        ("http://localhost:9100", ("/sys/class/powercap/intel-rapl:0", "GPU-a0", "GPU-a1"), {"CPU memory 0"}),
+    ],
+)  # fmt: skip
+def test_what_this_machine_reads_itself_is_not_counted_twice(
+    url: str, own: Sequence[str], places: set[str]
+) -> None:
+    assert set(second(dcgm(1) + dcgm(1, 1) + rapl(4), url=url, own=own).sources) == places
+
+
+def test_one_name_of_two_gpus_is_told_apart_by_their_uuids() -> None:
+    rows = [f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",UUID="GPU-{n}",Hostname="a"}} {n}\n' for n in (1, 2)]
+    reading = Exporters("".join(rows)).read(1)
+    assert reading.values == {("power_w", "GPU 0 of a"): 1.0, ("power_w", "GPU GPU-2 of a"): 2.0}
+
+
+def test_the_names_say_which_gpu_and_machine_and_which_exporter() -> None:
+    reading = Exporters(dcgm(1, 1)).read(1)
+    (source,) = reading.sources.values()
+    assert (source.name, source.polled_s) == ("DCGM's exporter at node:9400", 1.0)
+
+
+def test_exporters_are_asked_once_a_second_and_levels_are_kept() -> None:
+    exporters = Exporters(dcgm(100), dcgm(130))
+    first, again, later = (exporters.read(at) for at in (1, 1.5, 2))
+    assert (first.values, again.values) == (LEVELS, LEVELS)
+    assert later.values == {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}
+    assert exporters.read(2.5).values == LEVELS
+    assert len(exporters.paths) == 2
+
+
+@loop_over(
+    ("takes_s", "cpu_s", "polls"),
+    [(0.0, 0.0, 8), (0.05, 0.0, 8), (0.2, 0.0, 4), (0.0, 0.015, 6), (0.0, 0.02, 4), (1.0, 0.0, 1)],
+)
+def test_slow_or_costly_exporters_are_asked_less_often(takes_s: float, cpu_s: float, polls: int) -> None:
+    exporters = Exporters(dcgm(100), cpu_ns=int(cpu_s * S))
+    exporters.takes_ns = int(takes_s * S)
+    for half in range(16):
+        exporters.read(1 + half / 2)
+    assert len(exporters.paths) == polls
+
+
+def test_node_exporter_is_asked_for_rapl_alone_once_it_is_known() -> None:
+    exporters = Exporters(rapl(1))
+    exporters.read(1)
+    exporters.read(2)
+    assert exporters.paths == ["/metrics", "/metrics?collect%5B%5D=rapl"]
+    mixed = Exporters(rapl(1) + dcgm(1))
+    mixed.read(1)
+    mixed.read(2)
+    assert mixed.paths == ["/metrics"] * 2
+
+
+def test_its_state_is_clocks_heat_and_what_slows_it() -> None:
+    exporters = Exporters(
+        dcgm(1) + 'DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0",UUID="GPU-a0",Hostname="a"} 4\n'
+    )
+    assert exporters.sensor.read_state(tuple) == MachineState(
+        clocks={"GPU 0 of a SM": ClockState(now_mhz=1980), "GPU 0 of a memory": ClockState(now_mhz=405)},
+        temperature_c={"GPU 0 of a": 31},
+        held_back=("GPU 0 of a: power limit",),
+    )
+    assert exporters.sensor.facts() == {"power_urls": NODE}
+
+
+@loop_over(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        ("<html>", "is HTML, not Prometheus text"),
+        ('{"a": 1}', "is JSON, not Prometheus text"),
+        ("DCGM_FI_DEV_POWER_USAGE 1\nDCGM_FI_DEV_POW", "is cut off in 'DCGM_FI_DEV_POW'"),
+        ("# only words\n", f"has no power or energy, no metric: {GIVE}"),
+        (
+            'vllm:num_requests_running{a="b"} 0\nup 1\n',
+            f"has no power or energy, only vllm:num_requests_running, up: {GIVE}",
+        ),
+        ('node_cpu_seconds_total{cpu="0"} 1\n', "is node_exporter without power or energy: it has no "
+         "node_rapl_package_joules_total: only root may read RAPL, so run it as root"),
+        ('DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-x"} 210\n',
+         "is DCGM's exporter without power or energy: add "
+         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION to its counters (-f FILE.csv)"),
+        ('DCGM_FI_DEV_POWER_USAGE{gpu="0" 70\n', "has a malformed line"),
+        ('DCGM_FI_DEV_POWER_USAGE{gpu="0"} hot\n', "has a malformed line"),
+        (f'DCGM_FI_DEV_POWER_USAGE{{gpu="{"0" * 3000}"}} 1\n', "has a line of 3033 characters: "
+         f"'DCGM_FI_DEV_POWER_USAGE{{gpu=\"{'0' * 31}'"),
+        ("".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="{n}",UUID="{n}"}} 1\n' for n in range(1025)),
+         "has more than 1024 GPUs"),
+    ],
+)  # fmt: skip
+def test_what_has_no_power_says_what_it_has(text: str, why: str) -> None:
+    assert Exporters(text).read(1) == Reading(missing=(f"{NODE} {why}",))
+
+
+@loop_over("value", ["NaN", "+Inf", "-Inf", "-5", "1e400", "1e300", "9007199254740993000000", "2147483635"])
+def test_impossible_values_are_left_out(value: str) -> None:
+    text = f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",UUID="a"}} {value}\n' + dcgm(1, 1)
+    assert {where for _, where in Exporters(text).read(1).values} == {"GPU 1 of a"}
+
+
+def test_control_characters_of_labels_are_not_shown() -> None:
+    text = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="x",Hostname="a\\nb\x1b[2J"} 70\n'
+    ((_, where),) = Exporters(text).read(1).values
+    assert where.isprintable()
+
+
+def test_an_exporter_that_fails_for_a_while_is_a_line() -> None:
+    class Broken(Exporters):
+        def ask(self, places: Sequence[power_urls.Place], limit_s: float) -> list[ControlAnswer]:
+            return [ControlAnswer("/metrics", error="does not answer: no route") for _ in places]
+
+    assert Broken("").read(1) == Reading(missing=(f"{NODE} does not answer: no route",))
+
+
+@loop_over(
+    ("text", "url"),
+    [
+        (" http://node:9400/ ", "http://node:9400"),
+        ("http://node:9400/metrics", "http://node:9400"),
+        ("https://prom/dcgm/metrics/", "https://prom/dcgm"),
+        ("http://[::1]:9100", "http://[::1]:9100"),
+    ],
+)
+def test_a_url_may_have_the_path_of_its_metrics(text: str, url: str) -> None:
+    assert check_power_url(text) == url
+
+
+@loop_over(
+    "text", ["node:9400", "", "ftp://node", "http://", "http://node:0", "http://node:99999", "http://a\x07"]
+)
+def test_what_is_no_url_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not an exporter's URL: give one as http://node:9400"):
+        check_power_url(text)
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="leave out the rest") as refused:
+        check_power_url("http://me:secret@node:9400")
+    assert "secret" not in str(refused.value)
+
+
+def test_the_flag_is_repeatable_and_checked_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = [
+        "--base-url",
+        "http://x:8000",
+        "--power-url",
+        "http://a:9400/metrics",
+        "--power-url",
+        "http://b:9100",
+    ]
+    given = options.parse(line)
+    assert given.power_url == ("http://a:9400", "http://b:9100")
+    with pytest.raises(UsageError, match="leave out one"):
+        power_urls.EXTENSION.check(options.parse([*line, "--no-observe"]))
+    answers = [ControlAnswer("/metrics", 200, dcgm(1).encode()), ControlAnswer("/metrics", 404)]
+    monkeypatch.setattr(power_urls, "PowerUrls", lambda addresses, own: _make_sensor(addresses, answers))
+    with pytest.raises(
+        MeasureError, match=r"^--power-url: http://b:9100 answers 404; or leave the flag out$"
+    ):
+        power_urls.EXTENSION.begin_companion(given, None)  # type: ignore[arg-type]
+
+
+def _make_sensor(addresses: Sequence[ServerAddress], answers: list[ControlAnswer]) -> PowerUrls:
+    return PowerUrls(addresses, (), lambda places, limit_s: answers, lambda: 0, lambda: 0)
+
+
+def test_no_name_means_two_things() -> None:
+    names = [name for family in FAMILIES for name in family.metrics]
+    assert len(names) == len(set(names))
+    assert all(name.startswith(family.marks) for family in FAMILIES for name in family.metrics)
