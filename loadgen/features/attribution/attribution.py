@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -9,12 +11,15 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.facts.run_facts import Facts
-from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps
+from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps, mark_unstamped
 from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
-from loadgen.features.attribution.ttft_parts import divide_waits
-from loadgen.figures.distribution import compute_percentiles
+from loadgen.features.attribution.preemptions import list_counted
+from loadgen.features.attribution.stalls import LEAST_STREAMS
+from loadgen.features.attribution.ttft_parts import divide_waits, find_first_tokens, find_prefill_ns
+from loadgen.figures.distribution import compute_medians, compute_percentiles
 from loadgen.records.record import UNKNOWN, Records
 from loadgen.report.run_directory import Result
+from loadgen.server.server_counters import ServerSample
 from loadgen.verdict.evidence import RunEvidence
 
 _LEAST_EXCESS_NS, _LEAST_SHARE = MS_NS, 0.2  # of the typical: below either a tail has nothing to explain
@@ -100,29 +105,52 @@ def attribute(facts: Facts, records: Records) -> Attribution:
     counts = Result(facts, records).counts & records.ok
     if not facts.ask().times_tokens:
         counts = np.zeros(len(records), np.bool_)
-    ttft, gaps = _divide_waits(records, counts), find_tail_gaps(records, counts)
+    tokens, gaps = find_first_tokens(records, counts), find_tail_gaps(records, counts)
+    window = facts.own_window
+    samples = () if window is None else window.samples
+    ttft = _make_waits(tokens.request, divide_waits(records, tokens))
     tail = PartRows(
         gaps.request,
         gaps.message,
         gaps.whole_ns,
         (gaps.whole_ns - round(gaps.typical_ns)).clip(0) if len(gaps.request) else gaps.whole_ns,
-        divide_gaps(gaps),
+        divide_gaps(records, gaps, samples),
     )
-    found = Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, (), False)
+    evidence = _list_evidence(records, counts, samples)
+    found = Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence, False)
     return replace(found, nothing_to_explain=not (found.tail_ttft().is_long or tail.is_long))
 
 
-def _divide_waits(records: Records, counts: Bool) -> PartRows:
-    """Divide the whole wait of each request that counts and has a token."""
-    first_ns = np.full(len(records), UNKNOWN, np.int64)
-    for block in records.blocks():
-        some = np.diff(block.start) > 0
-        first_ns[block.first : block.last][some] = block.arrival_ns[block.start[:-1][some]]
-    rows = np.flatnonzero(counts & (np.diff(records.start) > 0))
-    parts = divide_waits(records, rows, first_ns[rows])
-    waits = PartRows(rows, np.zeros_like(rows), parts.sum(axis=0), np.zeros_like(rows), parts)
-    if not len(rows):
+def _make_waits(request: Int64, parts: Int64) -> PartRows:
+    """Make the rows of waits for first tokens; excess is of TTFT beyond its median."""
+    waits = PartRows(request, np.zeros_like(request), parts.sum(axis=0), np.zeros_like(request), parts)
+    if not len(request):
         return waits
     ttft_ns = waits.after_sent_ns
     (typical_ns,) = compute_percentiles(ttft_ns.copy(), (50,))
     return replace(waits, excess_ns=(ttft_ns - round(typical_ns)).clip(0))
+
+
+def _list_evidence(records: Records, counts: Bool, samples: Sequence[ServerSample]) -> tuple[str, ...]:
+    """List the keys of the evidence that there is of most of the requests that count."""
+    if not counts.any():
+        return ()
+    queue_ns, prefill_ns = records.server_queue_ns, find_prefill_ns(records)
+    held = {
+        "kernel": (records.reads > 0) & ~mark_unstamped(records),
+        "rtt": records.rtt_ns != UNKNOWN,
+        "segments": np.full(len(records), len(records.delay_us) > 0),
+        "server": (queue_ns != UNKNOWN) | (prefill_ns != UNKNOWN),
+        "spans": records.server_first_token_ns != UNKNOWN,
+        "preemptions": np.full(len(records), bool(list_counted(samples))),
+        "streams": np.full(len(records), _count_usual_streams(records) >= LEAST_STREAMS),
+    }
+    return tuple(key for key, marks in held.items() if 2 * np.count_nonzero(marks & counts) > counts.sum())
+
+
+def _count_usual_streams(records: Records) -> float:
+    """Count the requests that were under way when a request was sent, its own too: their median."""
+    sent = records.select(records.sent)
+    begun = np.sort(sent.sent_ns).searchsorted(sent.sent_ns, side="right")
+    ended = np.sort(sent.end_ns).searchsorted(sent.sent_ns, side="right")
+    return float(compute_medians(begun - ended)) if len(sent) else 0.0

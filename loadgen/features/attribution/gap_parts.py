@@ -7,14 +7,28 @@ from collections.abc import Iterator
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
+from loadgen.base.clock import MS_NS, US_NS
 from loadgen.features.attribution.parts import PARTS, ROWS
-from loadgen.figures.distribution import Piece, rank_pieces
+from loadgen.features.attribution.preemptions import mark_preempted
+from loadgen.features.attribution.stalls import EngineStalls, find_stalls
+from loadgen.features.attribution.timeline import trace_timeline
+from loadgen.features.attribution.ttft_parts import CAUSES
+from loadgen.figures.distribution import Piece, compute_medians, rank_pieces
 from loadgen.figures.metrics import list_gaps
-from loadgen.records.record import Records
+from loadgen.records.record import MessageBlock, Records
+from loadgen.server.server_counters import ServerSample
 
 TAIL = 99.0  # the percentile beyond which a gap or a TTFT is of the tail
+_ORDINARY = (
+    1.5  # typical steps: where as little is left of a gap next to a stall, all its excess is the stall's
+)
+_NEAR_NS = 2 * MS_NS  # a round trip on a network that does not pause for all connections at once
+_BURST = 16  # messages that come closer than this part of the mean gap come together
+_ENDS = 1  # reads of a response without a kernel timestamp, as that of its end
+_UNSTAMPED = 0.01  # of its reads
 
 
 class TailGaps(msgspec.Struct, frozen=True):
@@ -23,8 +37,28 @@ class TailGaps(msgspec.Struct, frozen=True):
     request: Int64  # row of the records
     message: Int64  # place in the request of the later message
     whole_ns: Int64
-    threshold_ns: float  # P99 of all gaps, as of the report's ITL; NaN without any
-    typical_ns: float  # their median
+    arrival_ns: Int64  # of the later message
+    delay_ns: Int64  # of the later message on the way, 0 where nothing is known
+    before_ns: Int64  # delay of the earlier message
+    cause: Int64  # of the delay
+    threshold_ns: float = math.nan  # P99 of all gaps, as of the report's ITL; NaN without any
+    typical_ns: float = math.nan  # their median
+    mean_ns: float = math.nan
+
+    @property
+    def sent_ns(self) -> Int64:
+        """When the server sent the later message."""
+        return self.arrival_ns - self.delay_ns
+
+    @property
+    def begin_ns(self) -> Int64:
+        """When the server sent the earlier message."""
+        return self.arrival_ns - self.whole_ns - self.before_ns
+
+    @property
+    def are_single(self) -> bool:
+        """Whether most messages come one at a time; else bursts of them are of one step."""
+        return self.typical_ns * _BURST >= self.mean_ns
 
 
 def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
@@ -34,29 +68,114 @@ def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
         for block in records.blocks():
             yield list_gaps(block, counts[block.first : block.last])[0], None
 
-    count, low, high = 0, math.inf, -math.inf
+    count, total, low, high = 0, 0.0, math.inf, -math.inf
     for gap_ns, _ in list_pieces():
         if len(gap_ns):
-            count += len(gap_ns)
+            count, total = count + len(gap_ns), total + float(gap_ns.sum(dtype=np.float64))
             low, high = min(low, int(gap_ns.min())), max(high, int(gap_ns.max()))
-    none = np.zeros(0, np.int64)
+    found = [np.zeros((7, 0), np.int64)]
     if not count:
-        return TailGaps(none, none, none, math.nan, math.nan)
+        return TailGaps(*found[0])
     typical_ns, threshold_ns = rank_pieces(list_pieces, count, (low, high), (50, TAIL))
-    found = [(none, none, none)]
-    for block in records.blocks():
-        gap_ns = np.diff(block.arrival_ns, prepend=0)
-        beyond = (gap_ns > threshold_ns) & np.repeat(counts[block.first : block.last], np.diff(block.start))
-        beyond[block.start[:-1][np.diff(block.start) > 0]] = False  # of a first message
-        at = np.flatnonzero(beyond)
-        row = block.start.searchsorted(at, side="right") - 1
-        found.append((block.first + row, at - block.start[row], gap_ns[at]))
-    request, message, whole_ns = (np.concatenate(column) for column in zip(*found, strict=True))
-    return TailGaps(request, message, whole_ns, threshold_ns, typical_ns)
+    found += [
+        _select_beyond(block, counts[block.first : block.last], threshold_ns) for block in records.blocks()
+    ]
+    gaps = TailGaps(*np.concatenate(found, axis=1))
+    return replace(gaps, threshold_ns=threshold_ns, typical_ns=typical_ns, mean_ns=total / count)
 
 
-def divide_gaps(gaps: TailGaps) -> Int64:
-    """Divide the gaps into parts that sum to them: int64[len(PARTS), gaps] (ns)."""
+def _select_beyond(block: MessageBlock, counts: Bool, threshold_ns: float) -> Int64:
+    """Select a block's gaps beyond the threshold: the columns of TailGaps, int64[7, gaps]."""
+    messages = np.diff(block.start)
+    gap_ns = np.diff(block.arrival_ns, prepend=0)
+    firsts = block.start[:-1][messages > 0]
+    beyond = (gap_ns > threshold_ns) & np.repeat(counts, messages)
+    beyond[firsts] = False
+    at = np.flatnonzero(beyond)
+    row = block.start.searchsorted(at, side="right") - 1
+    delay_ns = before_ns = cause = np.zeros(len(at), np.int64)
+    if len(block.delay_us):
+        delay_ns, before_ns = (block.delay_us[each].astype(np.int64) * US_NS for each in (at, at - 1))
+        cause = block.delay_cause[at].astype(np.int64)
+    arrival_ns = block.arrival_ns[at]
+    columns = (block.first + row, at - block.start[row], gap_ns[at], arrival_ns)
+    return np.stack([*columns, delay_ns, before_ns, cause])
+
+
+def divide_gaps(records: Records, gaps: TailGaps, samples: tuple[ServerSample, ...]) -> Int64:
+    """Divide the gaps into parts that sum to them: int64[len(PARTS), gaps] (ns).
+
+    `samples` are of the server's counters over this run. In this order: what the network added between the
+    two messages, a typical step, what all streams were silent together, and what this one was silent alone.
+    """
     parts = np.zeros((len(PARTS), len(gaps.request)), np.int64)
-    parts[ROWS["unknown"]] = gaps.whole_ns
+    if not len(gaps.request):
+        return parts
+    usual_ns = gaps.typical_ns if gaps.are_single else gaps.mean_ns
+    timeline = trace_timeline(records, max(round(usual_ns), 1))
+    left_ns = gaps.whole_ns.copy()
+
+    def take(key: str, most_ns: Int64) -> None:
+        taken_ns = np.minimum(left_ns, most_ns)
+        parts[ROWS[key]] += taken_ns
+        np.subtract(left_ns, taken_ns, out=left_ns)
+
+    added_ns = (gaps.delay_ns - gaps.before_ns).clip(0)
+    for cause, key in CAUSES.items():
+        take(key, np.where(gaps.cause == cause, added_ns, 0))
+    step_ns = timeline.step_at(gaps.begin_ns)
+    take("decode_step", step_ns)
+    stalls, unstamped = find_stalls(timeline, records), mark_unstamped(records)[gaps.request]
+    stalled_ns, kinds_ns = divide_stalled(gaps, stalls, step_ns, left_ns)
+    take("others_prefill", kinds_ns["others_prefill"])
+    take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
+    alone_ns = gaps.whole_ns - parts[: ROWS["decode_step"] + 1].sum(axis=0) - stalled_ns
+    alone, preempted = alone_ns > step_ns // 2, np.zeros(len(step_ns), np.bool_)
+    began_ns = int(records.sent_ns[records.sent].min(initial=np.iinfo(np.int64).max))
+    preempted[alone] = mark_preempted(samples, began_ns, gaps.begin_ns[alone], step_ns[alone])
+    take("preemption", np.where(preempted, alone_ns, 0))
+    take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request].clip(0), 0))
+    parts[ROWS["unknown"]] = left_ns
     return parts
+
+
+def divide_stalled(
+    gaps: TailGaps, stalls: EngineStalls, step_ns: Int64, left_ns: Int64
+) -> tuple[Int64, dict[str, Int64]]:
+    """Divide what all streams were silent together out of what is left of each gap; both int64[gaps] (ns).
+
+    A stall lies in a gap whole or not at all, since a gap's ends are messages. Where a gap is hardly longer
+    than its stalls and a step, all its excess is theirs; else theirs is what they have beyond a step each.
+    What is of neither kind is of unknown cause.
+    """
+    first = stalls.begin_ns.searchsorted(gaps.begin_ns)
+    last = np.maximum(stalls.end_ns.searchsorted(gaps.sent_ns, side="right"), first)
+
+    def sum_within(values: Int64) -> Int64:
+        total = np.concatenate([[0], np.cumsum(values)])
+        within: Int64 = total[last] - total[first]
+        return within
+
+    silent_ns, excess_ns = sum_within(stalls.end_ns - stalls.begin_ns), sum_within(stalls.excess_ns)
+    ordinary = gaps.sent_ns - gaps.begin_ns - silent_ns <= _ORDINARY * step_ns
+    stalled_ns = np.where(ordinary, left_ns, np.minimum(left_ns, excess_ns))
+    stalled_ns[silent_ns == 0] = 0
+    kinds_ns = {}
+    for key, of_kind_ns in (("others_prefill", stalls.prefill_ns), ("slow_step", stalls.slow_ns)):
+        share = sum_within(of_kind_ns) / np.maximum(excess_ns, 1)
+        kinds_ns[key] = np.minimum(np.rint(stalled_ns * share).astype(np.int64), stalled_ns)
+    kinds_ns["slow_step"] = np.minimum(kinds_ns["slow_step"], stalled_ns - kinds_ns["others_prefill"])
+    return stalled_ns, kinds_ns
+
+
+def mark_unstamped(records: Records) -> Bool:
+    """Mark the requests whose reads lack kernel timestamps, but for one at their end, bool[requests]."""
+    marked: Bool = records.unstamped_reads > np.maximum(_UNSTAMPED * records.reads, _ENDS)
+    return marked
+
+
+def _pauses(records: Records) -> bool:
+    """Whether the network may pause for all connections at once, and nothing shows that it did not."""
+    rtt_ns = records.rtt_ns[records.rtt_ns >= 0]
+    far = bool(len(rtt_ns)) and float(compute_medians(rtt_ns)) > _NEAR_NS
+    return far and not len(records.delay_us)

@@ -2,24 +2,78 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Bool, Int64
+from loadgen.base.clock import US_NS
 from loadgen.features.attribution.parts import PARTS, ROWS
-from loadgen.records.record import Records
+from loadgen.records.record import PATH, REORDERING, RETRANSMISSION, UNKNOWN, Records
+
+CAUSES = {PATH: "path_delay", REORDERING: "reordering", RETRANSMISSION: "retransmission"}
 
 
-def divide_waits(records: Records, rows: Int64, first_ns: Int64) -> Int64:
-    """Divide the waits of requests, by their rows, into parts: int64[len(PARTS), rows] (ns).
+class FirstTokens(msgspec.Struct, frozen=True):
+    """The first token of each request that counts and has one, a row each."""
 
-    `first_ns` is the arrival of each one's first token. The parts sum to `first_ns` - intended, or - sent
-    where it was sent earlier than due.
+    request: Int64  # row of the records
+    arrival_ns: Int64
+    delay_ns: Int64  # on the way, 0 where nothing is known
+    cause: Int64  # of that
+
+
+def find_first_tokens(records: Records, counts: Bool) -> FirstTokens:
+    """Find the first token of each request that counts, bool[requests]."""
+    found = [np.zeros((4, 0), np.int64)]
+    for block in records.blocks():
+        some = np.flatnonzero((np.diff(block.start) > 0) & counts[block.first : block.last])
+        at = block.start[some]
+        delay_ns = cause = np.zeros(len(at), np.int64)
+        if len(block.delay_us):
+            delay_ns, cause = block.delay_us[at].astype(np.int64) * US_NS, block.delay_cause[at]
+        found.append(np.stack([block.first + some, block.arrival_ns[at], delay_ns, cause]))
+    return FirstTokens(*np.concatenate(found, axis=1))
+
+
+def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
+    """Divide the waits for first tokens into parts: int64[len(PARTS), tokens] (ns).
+
+    They sum to arrival − due, or − sent for a request that was sent before. What the network took is taken
+    out first, then what the server reports of this request. What is left is the server's HTTP and tokenizing
+    where its queue and prefill and the network's round trip are known; else what it has outside its own first
+    token is, and all besides is unknown.
     """
-    parts = np.zeros((len(PARTS), len(rows)), np.int64)
-    sent_ns = records.sent_ns[rows]
-    late_ns = (sent_ns - records.intended_ns[rows]).clip(0)
+    parts = np.zeros((len(PARTS), len(tokens.request)), np.int64)
+    columns = {name: column[tokens.request] for name, column in records.columns.items()}
+    sent_ns = columns["sent_ns"]
+    late_ns = (sent_ns - columns["intended_ns"]).clip(0)
     # A connection that was opened ahead of time delayed no one.
-    parts[ROWS["handshake"]] = records.connect_ns[rows].clip(0, late_ns)
+    parts[ROWS["handshake"]] = columns["connect_ns"].clip(0, late_ns)
     parts[ROWS["sent_late"]] = late_ns - parts[ROWS["handshake"]]
-    parts[ROWS["unknown"]] = (first_ns - sent_ns).clip(0)
+    left_ns = (tokens.arrival_ns - sent_ns).clip(0)
+
+    def take(key: str, most_ns: Int64) -> None:
+        taken_ns = np.minimum(left_ns, most_ns.clip(0))
+        parts[ROWS[key]] += taken_ns
+        np.subtract(left_ns, taken_ns, out=left_ns)
+
+    take("request_resent", columns["request_delay_ns"])
+    take("round_trip", columns["rtt_ns"])
+    for cause, key in CAUSES.items():
+        take(key, np.where(tokens.cause == cause, tokens.delay_ns, 0))
+    server_ns, first_token_ns = left_ns.copy(), columns["server_first_token_ns"]
+    queue_ns, prefill_ns = columns["server_queue_ns"], find_prefill_ns(records)[tokens.request]
+    take("queue", queue_ns)
+    take("prefill", prefill_ns)
+    divided = (queue_ns != UNKNOWN) & (prefill_ns != UNKNOWN)
+    clocked, on_path = first_token_ns != UNKNOWN, columns["rtt_ns"] != UNKNOWN
+    inside_ns = np.where(divided & clocked, first_token_ns - queue_ns - prefill_ns, 0)
+    around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
+    take("http", np.where(divided & on_path, left_ns, inside_ns.clip(0) + around_ns.clip(0)))
+    parts[ROWS["unknown"]] = left_ns
     return parts
+
+
+def find_prefill_ns(records: Records) -> Int64:
+    """Return what the server reports of each request's prefill, int64[requests] (ns); -1: nothing."""
+    return np.where(records.server_prefill_ns < 0, records.server_ttft_ns, records.server_prefill_ns)

@@ -1,0 +1,182 @@
+"""Stalls: when all streams were silent at once, and how much of that was for another's prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.features.attribution.timeline import SILENT, Timeline
+from loadgen.features.attribution.ttft_parts import find_prefill_ns
+from loadgen.figures.distribution import compute_medians
+from loadgen.records.record import Records
+
+# Streams that must be silent together before a stall is the engine's. If each were to have a long gap once in
+# twenty steps on its own, three others would have one together with a given stream once in 8,000.
+LEAST_STREAMS = 4
+_BURST = 0.5  # typical steps: what comes as long after the first message of a burst is of that burst
+_CHANCE = 0.05  # coincidences that are as likely to be chance are not believed
+_RARE = 0.1  # of the prompts as long: where fewer came with a stall, prompts are not its cause
+_AS_LONG = 0.5  # of a stall: slow steps of less could not be taken for it
+_LEAST_LIKE, _WITHIN, _DEVIATIONS = 3, 1.25, 7  # prompts, and what their stalls for a token are limited by
+_MOST_TERMS = 20  # of a Poisson tail: as many coincidences need no more
+
+
+class EngineStalls(msgspec.Struct, frozen=True):
+    """The silences of all streams that are longer than a typical step, ascending and disjoint."""
+
+    begin_ns: Int64
+    end_ns: Int64
+    excess_ns: Int64  # beyond the typical step
+    prefill_ns: Int64  # of the excess, for another request's prompt
+    slow_ns: Int64  # of the excess, for no one's, with enough streams to show it; the rest is unknown
+
+
+class _Prompts(msgspec.Struct, frozen=True):
+    """The prompts whose first tokens came with one step while other streams went on, fewest tokens first.
+
+    A row is a step.
+    """
+
+    tokens: Int64
+    first: Int64  # the first stall that they may explain, by its place
+    last: Int64  # and the last, which ends with their first tokens; less than `first`: none
+    excess_ns: Int64  # of these stalls together
+
+    @property
+    def stalled(self) -> Bool:
+        """Marks those that may explain a stall."""
+        return self.first <= self.last
+
+
+def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
+    """Find the stalls of a run, and divide each one's excess.
+
+    A step has another's prefill in it if a request that was sent before the step began has its first token
+    with the step's end, or with the end of the last of the slow steps that follow at once: a long prompt is
+    computed in several. Where the server reports a request's prefill, it began then, not when it was sent.
+    """
+    begin_ns, end_ns = timeline.begin_ns, timeline.end_ns
+    step_ns = timeline.step_at(begin_ns)
+    excess_ns = (end_ns - begin_ns - step_ns).clip(0)
+    burst_ns = (_BURST * step_ns).astype(np.int64)
+    begins_row = np.append(True, begin_ns[1:] - end_ns[:-1] > burst_ns[1:])[: len(begin_ns)]
+    prompts = _find_prompts(timeline, records, begins_row, excess_ns)
+    owner = _find_owners(prompts, len(begin_ns))
+    of_prompt = owner >= 0
+    rows_ns = np.bincount(np.cumsum(begins_row), np.where(of_prompt, 0, excess_ns)).astype(np.int64)
+    believed, passed = _judge_prompts(prompts, rows_ns[rows_ns > 0], _count_steps(timeline))
+    prefill_ns, slow = np.zeros_like(excess_ns), ~of_prompt
+    share = np.where(believed, _limit_ns(prompts) / np.maximum(prompts.excess_ns, 1), 0.0).clip(0, 1)
+    prefill_ns[of_prompt] = np.rint(excess_ns[of_prompt] * share[owner[of_prompt]]).astype(np.int64)
+    slow[of_prompt] = (believed | passed)[owner[of_prompt]]
+    slow &= timeline.count_open(begin_ns) >= LEAST_STREAMS
+    return EngineStalls(begin_ns, end_ns, excess_ns, prefill_ns, np.where(slow, excess_ns - prefill_ns, 0))
+
+
+def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess_ns: Int64) -> _Prompts:
+    """Find the stalls in which prompts may have been computed."""
+    begin_ns, end_ns = timeline.begin_ns, timeline.end_ns
+    rows = np.flatnonzero(np.diff(records.start) > 0)
+    rows = rows[timeline.count_open(timeline.first_ns[rows]) > 1]  # itself, and one that may wait for it
+    rows = rows[np.argsort(timeline.first_ns[rows], kind="stable")]
+    first_ns, prefill_ns = timeline.first_ns[rows], find_prefill_ns(records)[rows]
+    reported = prefill_ns >= 0
+    began_ns = np.where(reported, first_ns - prefill_ns, records.sent_ns[rows])
+    step_ns = timeline.step_at(begin_ns)
+    first = np.maximum.accumulate(begin_ns + step_ns).searchsorted(began_ns)
+    last = end_ns.searchsorted(first_ns, side="right") - 1
+    if len(begin_ns):
+        at = last.clip(0)
+        row_begin = np.maximum.accumulate(np.where(begins_row, np.arange(len(begin_ns)), 0))
+        # With the end, or a step later where the prompt's last chunk was too short to make that one slow.
+        after_ns, waited = first_ns - end_ns[at], began_ns <= begin_ns[at]
+        with_end = (last >= 0) & (after_ns <= (_BURST + SILENT * waited) * step_ns[at])
+        first = np.where(reported, first, np.maximum(first, row_begin[at]))
+        last = np.where(with_end | reported, last, -1)
+    inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)[rows]
+    tokens = (inputs - records.cached_tokens[rows].clip(0)).clip(1)  # 1 where they are not known
+    if len(rows):
+        bursts_ns = _BURST * timeline.step_at(first_ns)
+        groups = np.flatnonzero(np.append(True, np.diff(first_ns) > bursts_ns[1:]))
+        first = np.minimum.reduceat(np.where(first <= last, first, len(begin_ns)), groups)
+        last, tokens = np.maximum.reduceat(last, groups), np.add.reduceat(tokens, groups)
+    order = np.argsort(tokens, kind="stable")
+    first, last, tokens = first[order], last[order], tokens[order]
+    total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
+    sums_ns = np.where(first <= last, total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))], 0)
+    return _Prompts(tokens, first, last, sums_ns)
+
+
+def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
+    """Find the longest prompt that may explain each stall, by its row, int64[stalls]; -1: none."""
+    owner = np.full(stalls, -1, np.int64)
+    rows = np.flatnonzero(prompts.stalled)
+    np.maximum.at(owner, prompts.last[rows], rows)
+    for row in rows[prompts.first[rows] < prompts.last[rows]].tolist():
+        part = owner[prompts.first[row] : prompts.last[row] + 1]
+        np.maximum(part, row, out=part)
+    return owner
+
+
+def _judge_prompts(prompts: _Prompts, slow_ns: Int64, steps: float) -> tuple[Bool, Bool]:
+    """Mark the prompts whose stalls are no chance, and those whose stalls others cause, bool[prompts] each.
+
+    Of n prompts like them k came with as long a stall; those without may be longer. By chance k would be n
+    times the share of the steps that are as slow without a prompt (`slow_ns`: their excess; one more than
+    there are): that k or more do has a Poisson variable's probability. If it is not small, the smaller the
+    fewer of the n they are, and other steps are as slow, and nearly all of the n came without, prompts are no
+    cause.
+    """
+    tokens, stalled, least_ns = prompts.tokens, prompts.stalled, _AS_LONG * prompts.excess_ns
+    seen, others = np.zeros(len(tokens), np.int64), tokens[~stalled]
+    passed = len(others) - others.searchsorted(tokens // 2)
+    for of_size, like in _list_sizes(prompts):
+        less = np.sort(prompts.excess_ns[like]).searchsorted(least_ns[of_size])
+        seen[of_size] = np.count_nonzero(like) - less
+        passed[of_size] += less
+    share = seen / np.maximum(seen + passed, 1)
+    as_slow = len(slow_ns) - np.sort(slow_ns).searchsorted(least_ns)
+    chance = _sum_tail(seen, (seen + passed) * (as_slow + 1) / max(steps, 1.0))
+    believed = stalled & (chance <= _CHANCE * share)
+    return believed, stalled & ~believed & (share < _RARE) & (as_slow > 0)
+
+
+def _limit_ns(prompts: _Prompts) -> Float64:
+    """Limit what prompts explain by how long the stalls of prompts like them are for a token (ns).
+
+    Beyond a quarter more than the median and seven times the median deviation from it, a stall is not for the
+    prompts that were computed in it. Fewer than three prompts limit nothing.
+    """
+    limits_ns, each_ns = np.full(len(prompts.tokens), np.inf), prompts.excess_ns / prompts.tokens
+    for of_size, like in _list_sizes(prompts):
+        if np.count_nonzero(like) >= _LEAST_LIKE:
+            median_ns = float(compute_medians(each_ns[like]))
+            spread_ns = float(compute_medians(np.abs(each_ns[like] - median_ns)))
+            limits_ns[of_size] = _WITHIN * (median_ns + _DEVIATIONS * spread_ns)
+    return limits_ns * prompts.tokens
+
+
+def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool]]:
+    """Yield by powers of two of tokens: the prompts with a stall, and with those of the sizes next to it."""
+    sizes, stalled = np.log2(prompts.tokens).astype(np.int64), prompts.stalled
+    for size in np.unique(sizes[stalled]).tolist():
+        yield stalled & (sizes == size), stalled & (np.abs(sizes - size) <= 1)
+
+
+def _sum_tail(least: Int64, mean: Float64) -> Float64:
+    """Compute P(X ≥ least) for X Poisson of each mean; of more than 20 that of 20."""
+    term, below = np.exp(-mean), np.zeros(len(mean))
+    for k in range(_MOST_TERMS):
+        below += np.where(k < least, term, 0.0)
+        term = term * mean / (k + 1)
+    return 1.0 - below
+
+
+def _count_steps(timeline: Timeline) -> float:
+    """Count the typical steps for which at least one stream was open."""
+    at_ns = np.unique(np.concatenate([timeline.begun_ns, timeline.ended_ns]))
+    busy_ns = int(np.diff(at_ns)[timeline.count_open(at_ns)[:-1] > 0].sum())
+    return busy_ns / max(float(compute_medians(timeline.steps_ns)), 1.0)

@@ -1,0 +1,135 @@
+"""Gaps beyond P99 are divided as the engine that made them knows it: mostly right, hardly ever wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes.engine_model import MS, EngineModel, score
+from loadgen.features.attribution.attribution import attribute
+from loadgen.records.record import PATH, REORDERING
+
+CHEAP: dict[str, Any] = {
+    "prefill_ns_per_token": 1000
+}  # so that only the prompts that are long make a step longer
+SLOW = {100: 200 * MS, 300: 150 * MS, 420: 90 * MS}
+PREEMPTED = {100: 300 * MS, 300: 500 * MS}
+LOST = {(request, 20): 200 * MS for request in range(10, 50)}
+LONG = dict.fromkeys((20, 30, 40), 2000)
+
+
+@pytest.mark.parametrize(
+    ("model", "right"),
+    [
+        (EngineModel(1, slow_steps=SLOW, **CHEAP), 0.95),
+        (EngineModel(1, slow_steps=SLOW, server_times=True, **CHEAP), 0.95),
+        (EngineModel(1, long_prompts=LONG, prefill_ns_per_token=80_000, chunk=4096), 0.95),
+        (EngineModel(1, long_prompts={20: 16_000, 40: 9000}), 0.95),
+        (EngineModel(1, long_prompts={20: 16_000, 40: 9000}, server_times=True), 0.95),
+        (EngineModel(1, preempted=PREEMPTED, **CHEAP), 0.95),
+        (EngineModel(1, preempted=PREEMPTED, sampled=False, **CHEAP), 0.0),
+        (EngineModel(1, lost=LOST, **CHEAP), 0.95),
+        (EngineModel(1, lost=LOST, cause=PATH, **CHEAP), 0.95),
+        (EngineModel(1, lost=LOST, cause=REORDERING, **CHEAP), 0.95),
+        (EngineModel(1, lost=LOST, segments=False, **CHEAP), 0.0),
+        (EngineModel(1, slots=1, slow_steps=SLOW, **CHEAP), 0.0),
+        (EngineModel(1, slots=3, slow_steps=SLOW, **CHEAP), 0.0),
+        (EngineModel(1, slots=2, prompt=10, long_prompts={20: 16_000, 40: 9000}), 0.95),
+        (EngineModel(1, slow_steps=SLOW, lost=LOST, preempted={200: 400 * MS}, **CHEAP), 0.95),
+        (EngineModel(1, slow_steps=SLOW, long_prompts={20: 16_000, 40: 9000}), 0.95),
+    ],
+    ids=[
+        "slow steps", "slow steps with the server's times", "long prompts", "chunked prompts",
+        "chunked prompts with the server's times", "preemptions", "preemptions without samples",
+        "retransmissions", "delays of the path", "reordering", "retransmissions without segment times",
+        "one stream", "three streams", "two streams and long prompts", "several at once",
+        "slow steps and chunked prompts",
+    ],
+)  # fmt: skip
+def test_what_a_gap_waited_for_is_found(model: EngineModel, right: float) -> None:
+    run, truth = model.run()
+    found = attribute(run.facts, run.records)
+    injected, hit, wrong = score(found.gaps, truth)
+    assert not found.nothing_to_explain
+    assert hit >= right * injected
+    assert wrong <= 0.02 * injected
+    if not right:
+        assert hit <= 0.02 * injected
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8, 32])
+@pytest.mark.parametrize("jitter", [0.01, 0.03, 0.06])
+def test_a_run_that_goes_well_has_nothing_to_explain(slots: int, jitter: float) -> None:
+    run, _ = EngineModel(5, slots=slots, requests=8 * slots, jitter=jitter, **CHEAP).run()
+    found = attribute(run.facts, run.records)
+    assert not found.gaps.is_long
+    named = {key: of_part for key, of_part in found.gaps.sum_parts().items() if of_part}
+    assert set(named) <= {"decode_step", "unknown", "others_prefill", "slow_step"}
+    assert found.gaps.share("slow_step") + found.gaps.share("others_prefill") < 0.02
+
+
+def test_the_server_writes_several_messages_a_step() -> None:
+    model = EngineModel(1, slow_steps=SLOW, burst=3, **CHEAP)
+    run, truth = model.run()
+    found = attribute(run.facts, run.records)
+    injected, hit, wrong = score(found.gaps, truth)
+    assert hit >= 0.95 * injected
+    assert wrong <= 0.02 * injected
+
+
+def draw_model(seed: int) -> EngineModel:
+    """An engine, its load and what goes wrong in it, as the seed has them."""
+    draw = random.Random(seed)
+    slots, step_ns = draw.choice([4, 6, 8, 16, 32]), draw.choice([8, 20, 45]) * MS
+    requests = slots * draw.choice([6, 10])
+    steps, wrong = (
+        requests * 80 // slots,
+        draw.sample(["slow", "long", "preempted", "lost"], draw.choice([1, 2, 3])),
+    )
+    keys: dict[str, Any] = {"prefill_ns_per_token": draw.choice([2000, 20_000, 60_000])}
+    if "slow" in wrong:
+        keys["slow_steps"] = {
+            draw.randrange(5, steps): int(draw.uniform(3, 15) * step_ns) for _ in range(draw.randrange(2, 7))
+        }
+    if "long" in wrong:
+        keys["chunk"], keys["prefill_ns_per_token"] = (
+            draw.choice([2048, 1 << 20]),
+            draw.choice([20_000, 60_000]),
+        )
+        some = draw.sample(range(slots, requests), min(5, requests // 4))
+        keys["long_prompts"] = {request: draw.randrange(4000, 16_000) for request in some}
+    if "preempted" in wrong:
+        keys["preempted"] = {
+            draw.randrange(5, steps): int(draw.uniform(8, 40) * step_ns) for _ in range(draw.randrange(1, 4))
+        }
+    if "lost" in wrong:
+        keys["lost"] = {
+            (request, draw.randrange(1, 39)): int(draw.uniform(5, 30) * step_ns)
+            for request in draw.sample(range(requests), requests // 6)
+        }
+    jitter, server_times = draw.choice([0.01, 0.03, 0.06]), draw.random() < 0.3
+    return EngineModel(
+        seed,
+        slots=slots,
+        requests=requests,
+        step_ns=step_ns,
+        jitter=jitter,
+        server_times=server_times,
+        **keys,
+    )
+
+
+@pytest.mark.long
+def test_of_200_runs_95_percent_is_right_and_2_percent_wrong() -> None:
+    sums = np.zeros(3, np.int64)
+    for seed in range(200):
+        run, truth = draw_model(seed).run()
+        gaps = attribute(run.facts, run.records).gaps
+        assert np.array_equal(gaps.parts.sum(axis=0), gaps.whole_ns)
+        sums += score(gaps, truth)
+    injected, hit, wrong = sums.tolist()
+    assert hit >= 0.95 * injected
+    assert wrong <= 0.02 * injected
