@@ -50,7 +50,7 @@ class JoinedScraper(MetricsScraper):
             for scraper in self.scrapers:
                 stack.enter_context(scraper.sampling())
             yield
-        self.began_ns = self.scrapers[0].began_ns
+        self.began_ns = next((each.began_ns for each in self.scrapers if each.began_ns), 0)
 
     def scrape_after(self, meanwhile: Callable[[], object] = lambda: None) -> ServerWindow:
         """Scrape every server once it is idle, or after the longest wait; return the summed change.

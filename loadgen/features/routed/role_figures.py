@@ -16,8 +16,8 @@ from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, RoleWind
 from loadgen.server.server_counters import ServerWindow
 
 _MOST_ROWS = 8  # in a table of a short report
-_TITLES = ("Server", "requests", "prompt", "generated", "share", "cached", "run", "wait", "KV")
-_WIDTHS = (-21, 9, 10, 10, 7, 7, 5, 5, 5)
+_TITLES = ("Server", "reqs", "prompt", "generated", "share", "cached", "run", "wait", "KV")
+_WIDTHS = (-26, 6, 9, 10, 7, 7, 4, 5, 5)
 # By role, what its share of the load is measured in.
 _WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens", WORKER: "generation_tokens"}
 

@@ -14,7 +14,7 @@ from loadgen.run.extension import Extension, ServerGroup
 from loadgen.server import exchange
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.joined_scraper import JoinedScraper
-from loadgen.server.prometheus import MetricLines, has_restarted, parse_metrics, select_lines
+from loadgen.server.prometheus import MetricLines, MetricsSnapshot, has_restarted, parse_metrics, select_lines
 from loadgen.server.role_window import ROUTER
 from loadgen.server.scraper import MetricsScraper
 
@@ -33,16 +33,17 @@ class RoleScraper(MetricsScraper):
 
     def __init__(self, access: ServerAddress, model: str, place: MetricsUrl, path: str) -> None:
         super().__init__(access, model, path)
-        self.place = place
+        self.place, self._empty = place, False
 
     def begin(self, lines: MetricLines) -> None:
         """Start a run; the lines are parsed now, so that no parser is imported in it."""
         super().begin(lines)
-        self._seen, self._last, self._over = parse_metrics(lines), lines, False
-        self._body = b""
+        self._seen, self._over, self._body = parse_metrics(lines), False, b""
+        self._began_empty = self._empty
 
     def _read_answer(self, status: int, body: bytes, wanted: Container[str] | None) -> MetricLines:
         lines = super()._read_answer(status, body, wanted)
+        self._empty = status == _OK and not body.strip()
         if wanted is None or lines.error or self._over:
             return lines
         sample = parse_metrics(lines)
@@ -56,6 +57,8 @@ class RoleScraper(MetricsScraper):
         from loadgen.features.routed.reconciled_roles import RoleScrapes, find_end  # with models, after a run
 
         before, last = parse_metrics(self.began), parse_metrics(after)
+        if self._began_empty and not last.error:  # a router that nothing had been sent to
+            before = MetricsSnapshot(last.names)
         if before.error:
             return RoleScrapes(self.place, before, last)
         end = find_end(before, [(at_s, parse_metrics(lines)) for at_s, lines in self.samples], last)

@@ -80,11 +80,11 @@ def test_the_report_has_a_table_by_server() -> None:
     lines = report.render_report(routed(), explain=False).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("Server  "))
     assert lines[first : first + 12] == [
-        "Server                requests    prompt generated  share cached  run wait   KV",
-        "router r:29000             320         0         0      -      -    6    0  50%",
-        "prefill p:8000             320     32000       320 100.0%  25.0%    6    0  50%",
-        "decode d:8000              240     24000      2640  75.0%  25.0%    6    0  50%",
-        "decode e:8000               80      8000       880  25.0%  25.0%    6    0  50%",
+        "Server                      reqs   prompt generated  share cached run wait   KV",
+        "router r:29000               320        0         0      -      -   6    0  50%",
+        "prefill p:8000               320    32000       320 100.0%  25.0%   6    0  50%",
+        "decode d:8000                240    24000      2640  75.0%  25.0%   6    0  50%",
+        "decode e:8000                 80     8000       880  25.0%  25.0%   6    0  50%",
         "router r:29000: 320 requests, 320 of this run, 320 by the engines",
         "balance of 2 × decode, generation tokens: most / mean 1.50, CV 0.50",
         "balance of 2 × decode, requests: most / mean 1.50, CV 0.50",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -74,13 +75,28 @@ def test_each_is_scraped_where_it_is_and_none_gets_the_key(stack: ExitStack) -> 
 
 
 def test_a_router_may_have_nothing_to_show_yet(stack: ExitStack) -> None:
-    router, worker = serving(stack, {"/metrics": b"\n"}), serving(stack, {"/metrics": exposed(3, 15)})
-    scrapers = joined(f"router={router.base_url}", f"worker={worker.base_url}")
-    assert scrapers.scrape_before() == f"{router.base_url}: /metrics is empty"
-    assert scrapers.scrape_after().error == ""
-    assert [role.window.error for role in scrapers.list_role_windows()] == ["/metrics is empty", ""]
+    smg = b'smg_router_requests_total{endpoint="completions"} 7\n'
+    pages = {"/metrics": b"\n"}
+    router, worker = serving(stack, pages), serving(stack, {"/metrics": exposed(3, 15)})
     with pytest.raises(MeasureError, match="/metrics is empty"):
         joined(f"worker={router.base_url}")
+    scrapers = joined(f"router={router.base_url}", f"worker={worker.base_url}")
+    assert scrapers.scrape_before() == f"{router.base_url}: /metrics is empty"
+    pages["/metrics"] = smg
+    assert scrapers.scrape_after().finished == 0
+    assert [role.window.finished for role in scrapers.list_role_windows()] == [7, 0]
+    with pytest.raises(MeasureError, match=r"is a router's \(smg\): write router=URL"):
+        joined(f"worker={router.base_url}")
+
+
+def test_trtllms_own_path_is_found(stack: ExitStack) -> None:
+    recorded = Path(__file__).parents[2] / "data" / "metrics" / "trtllm.txt"
+    server = serving(stack, {"/metrics": b"[]", "/prometheus/metrics": recorded.read_bytes()})
+    scrapers = joined(f"worker={server.base_url}")
+    assert scrapers.scrape_before() == ""
+    assert scrapers.scrape_after().names == "trtllm"
+    with pytest.raises(MeasureError, match="/metrics is JSON, not Prometheus text"):
+        joined(f"worker={server.base_url}/metrics")
 
 
 @loop_over(
