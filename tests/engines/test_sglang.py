@@ -14,6 +14,7 @@ import pytest
 from engines import place
 from engines.clients import Finished, loadgen, read_json, start_loadgen
 from engines.leftovers import PATIENCE_S, left, until_nothing_is_left
+from loadgen.report import run_directory
 
 pytestmark = pytest.mark.engine
 
@@ -148,6 +149,23 @@ def test_either_api_counts_as_the_server_does(
     assert grave <= _OF_TIMES
     assert printed.count("Serving Benchmark Result") == len(_WAYS)
     assert leftovers == []
+
+
+def test_each_answer_of_generate_has_the_times_that_the_server_counts(
+    served: tuple[dict[str, Path], str, list[str]],
+) -> None:
+    run = run_directory.load(served[0]["sglang-ids"])
+    window, records = run.facts.window, run.records
+    assert window is not None
+    for histogram, column in (
+        (window.queue, records.server_queue_ns),
+        (window.prefill, records.server_prefill_ns),
+    ):
+        assert histogram is not None
+        assert (histogram.count, int((column >= 0).sum())) == (8, 8)
+        assert column.sum() / 1e6 == pytest.approx(histogram.count * histogram.mean_ms, rel=0.02)
+    assert (records.server_first_token_ns >= records.server_queue_ns + records.server_prefill_ns).all()
+    assert (records.server_decode_ns > 0).all()
 
 
 def test_the_cache_is_emptied_between_runs_of_the_same_prompts(
