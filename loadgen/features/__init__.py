@@ -101,6 +101,7 @@ FEATURES: dict[str, dict[str, str]] = {
     },
     "attribution": {
         "columns": "attribution_columns",
+        "doubts": "attribution_checks",
         "sections": "attribution_section",
         "tails": "attribution_checks",
     },

@@ -12,6 +12,7 @@ from builders.made_cases import shards
 from builders.provocations import Play, Provocation, changed_facts, exposed, failing, metered
 from builders.provoked_answers import OF_SLOTS
 from builders.provoked_roles import ROUTED
+from builders.provoked_tails import TAILED
 from builders.provoked_talks import OF_SESSIONS
 from fakes.scripted_server import api, stream, token, usage
 from fakes.virtual_network import VirtualServer
@@ -346,4 +347,4 @@ _OF_CLIENTS = {
     ),
 }
 
-PROVOCATIONS = {**_OF_SERVERS, **_OF_LOADS, **_OF_CLIENTS, **OF_SLOTS, **OF_SESSIONS, **ROUTED}
+PROVOCATIONS = {**_OF_SERVERS, **_OF_LOADS, **_OF_CLIENTS, **OF_SLOTS, **OF_SESSIONS, **ROUTED, **TAILED}

@@ -45,6 +45,7 @@ from builders.provoked_roles import OF_ROLES
 from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS
 from builders.provoked_states import OF_STATES, SOUND_STATES
+from builders.provoked_tails import OF_TAILS
 from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
 from loadgen.features.ring import ring_checks
@@ -322,6 +323,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     **OF_SESSIONS,
     **OF_SHARDS,
     **OF_STATES,
+    **OF_TAILS,
 }
 
 

@@ -51,9 +51,13 @@ def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
 
 
 def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
-    """Yield what would show more, of each kind of evidence that there was not."""
-    missing = (kind.remedy for kind in EVIDENCE if kind.key not in found.evidence)
-    yield from filter(None, dict.fromkeys(missing))
-    own_times = engines.find_by_name(facts.server.engine).own_times
-    if own_times and not set(_OF_EACH_REQUEST) & set(found.evidence):
-        yield f"{own_times}: it then reports each request's queue and prefill"
+    """Yield what would show more, of each kind of evidence that there was not, if it can be had."""
+    missing = [kind for kind in EVIDENCE if kind.key not in found.evidence]
+    if set(_OF_EACH_REQUEST) & set(found.evidence):
+        missing = [kind for kind in missing if kind.key not in _OF_EACH_REQUEST]
+    else:
+        own_times = engines.find_by_name(facts.server.engine).own_times
+        if own_times:
+            yield f"{own_times}: it then reports each request's queue and prefill"
+    had = [kind.remedy for kind in missing if facts.client.transport not in kind.transports]
+    yield from filter(None, dict.fromkeys(had))

@@ -16,6 +16,7 @@ from loadgen.features.attribution.part_times import (
     CAUSE,
     TYPICAL,
     WaitColumn,
+    describe_shares,
     draw_part_table,
     find_attribution,
     format_share,
@@ -39,7 +40,7 @@ _MIDDLE = (25, 75)  # percentiles between which a first token is typical
 
 def explain_run(run: Result) -> Iterator[str]:
     """Yield the lines of the page, at most 80 columns wide; a line says why there is no more to explain."""
-    for line in (*_describe_run(run), f"verdict: {state_verdict(run.verdict)}"):
+    for line in (*_describe_run(run), _describe_verdict(run)):
         yield from wrap_text(line)
     found = find_attribution(run)
     if found is None:
@@ -71,6 +72,11 @@ def _describe_run(run: Result) -> Iterator[str]:
     yield from run_lines.describe_server(run, options)
 
 
+def _describe_verdict(run: Result) -> str:
+    reasons = ", ".join(run.verdict.reasons)
+    return f"verdict: {state_verdict(run.verdict)}{f': {reasons}' if reasons else ''}"
+
+
 def _explain_absence(run: Result) -> str:
     """Explain why nothing can be divided."""
     if not len(run.records) or not run.records.sent.any():
@@ -90,24 +96,29 @@ def _select_typical(waits: PartRows) -> PartRows:
 
 
 def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
-    tail = "is hardly longer than the median" if not found.tail_ttft().is_long else "is longer"
     ttft = metrics.ttft
     return (
         f"TTFT: median {ttft.median_ms:,.4g} ms, P99 {ttft.p99_ms:,.4g} ms of "
-        f"{format_count(ttft.n, 'request')}: the tail {tail}. By part, from when a request was due until its "
-        "first token:"
+        f"{format_count(ttft.n, 'request')}; {_describe_tail(found.tail_ttft())}. By part, from when a "
+        "request was due until its first token:"
     )
 
 
 def _describe_itl(metrics: Metrics, found: Attribution) -> str:
     if not len(found.gaps):
         return "ITL: no gap beyond P99: too few messages"
-    tail = "are hardly longer than the median" if not found.gaps.is_long else "are longer"
     typical_ms, threshold_ms = found.typical_ns / MS_NS, found.threshold_ns / MS_NS
     return (
-        f"ITL: median {typical_ms:,.4g} ms, P99 {threshold_ms:,.4g} ms of {metrics.itl.n:,} gaps: those "
-        f"beyond P99 {tail}. By part:"
+        f"ITL: median {typical_ms:,.4g} ms, P99 {threshold_ms:,.4g} ms of {metrics.itl.n:,} gaps; "
+        f"{_describe_tail(found.gaps)}. By part:"
     )
+
+
+def _describe_tail(tail: PartRows) -> str:
+    """Describe what a tail is mostly, if it is long."""
+    if not tail.is_long:
+        return "those beyond P99 are hardly longer than the median"
+    return f"beyond P99: {describe_shares(tail, 1)}"
 
 
 def _draw(rows: PartRows, columns: Sequence[WaitColumn]) -> Iterator[str]:

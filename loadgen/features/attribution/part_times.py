@@ -66,8 +66,10 @@ def mean_ms(rows: PartRows) -> float:
 
 
 def format_share(share: float) -> str:
-    """Format a share in whole percent, `<1 %` below one."""
-    return "<1 %" if 0 < share < _FEW else f"{100 * share:.0f} %"
+    """Format a share in whole percent, `<1 %` below one, `>99 %` if not quite all."""
+    if 0 < share < _FEW or 1 - _FEW < share < 1:
+        return "<1 %" if share < _FEW else ">99 %"
+    return f"{100 * share:.0f} %"
 
 
 def describe_shares(rows: PartRows, most: int) -> str:

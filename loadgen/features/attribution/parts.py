@@ -141,6 +141,7 @@ class EvidenceKind(msgspec.Struct, frozen=True):
     label: str
     parts: tuple[str, ...]  # their keys
     remedy: str  # "": it depends on the engine
+    transports: tuple[str, ...] = ()  # that have it where it can be had: with these the remedy is no advice
 
 
 EVIDENCE: tuple[EvidenceKind, ...] = (
@@ -149,21 +150,29 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
         "kernel timestamps of arrivals",
         ("read_lag",),
         "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips",
+        ("wire", "ring"),
     ),
     EvidenceKind(
         "rtt",
         "TCP's least round trip of each connection",
         ("round_trip",),
         "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips",
+        ("wire", "ring"),
     ),
     EvidenceKind(
         "segments",
         "TCP timestamps of each segment",
         ("request_resent", "retransmission", "reordering", "path_delay"),
         "--transport ring: it shows the network's part of each gap",
+        ("ring",),
     ),
     EvidenceKind("server", "the server's own times of each request", ("queue", "prefill"), ""),
-    EvidenceKind("spans", "the server's spans", ("http", "queue", "prefill"), ""),
+    EvidenceKind(
+        "spans",
+        "the server's spans",
+        ("http", "queue", "prefill"),
+        "--receive-spans: a server that exports spans then reports each request's HTTP, queue and prefill",
+    ),
     EvidenceKind(
         "preemptions",
         "samples of the server's preemptions",

@@ -47,8 +47,8 @@ known by: kernel timestamps of arrivals, TCP's least round trip of each
   request, samples of the server's preemptions, what all streams do at one
   instant"""
 EXPLAINED = """
-TTFT: median 81.64 ms, P99 113 ms of 100 requests: the tail is longer. By part,
-  from when a request was due until its first token:
+TTFT: median 81.64 ms, P99 113 ms of 100 requests; beyond P99: 86 % queue. By
+  part, from when a request was due until its first token:
 mean ms                       typical     beyond P99 TTFT
                                n = 99               n = 1
 sent late                0.10    <1 %        0.10    <1 %
@@ -63,7 +63,7 @@ the slowest first tokens:
   request 0: 40 ms = prefill 36 + queue 2 + HTTP, tokenizing 1.7 + …
   request 1: 40 ms = prefill 36 + queue 2 + HTTP, tokenizing 1.7 + …
 
-ITL: median 20 ms, P99 30 ms of 1,500 gaps: those beyond P99 are longer. By
+ITL: median 20 ms, P99 30 ms of 1,500 gaps; beyond P99: 61 % others' prefill. By
   part:
 mean ms               gaps beyond P99
                                n = 31
@@ -94,13 +94,13 @@ what to do:
 UNKNOWN = """\
 what is unknown, and what would show it:
   - 100 % of the time beyond P99 TTFT, 100 % of the time beyond P99 ITL
-  - --transport wire or ring: the kernel then timestamps arrivals, and reports
-    round trips
-  - --transport ring: it shows the network's part of each gap
-  - a server with /metrics, without --no-observe
-  - several requests at once: one stream alone does not show whose a pause is
   - start vLLM with --enable-per-request-metrics: it then reports each request's
-    queue and prefill"""
+    queue and prefill
+  - --transport ring: it shows the network's part of each gap
+  - --receive-spans: a server that exports spans then reports each request's
+    HTTP, queue and prefill
+  - a server with /metrics, without --no-observe
+  - several requests at once: one stream alone does not show whose a pause is"""
 
 
 def long_section(run: Result) -> str:
