@@ -114,8 +114,3 @@ class Engine(msgspec.Struct, frozen=True):
     no_metrics: str = ""  # why it has none
     log_patterns: tuple[LogPattern, ...] = ()  # of its configuration, in its log
     info_fields: tuple[InfoField, ...] = ()  # of its configuration, at `info_path`
-
-    @property
-    def metrics_path(self) -> str:
-        """The path of its metrics; where nothing is known of them the usual one."""
-        return METRICS_PATH if self.metrics is None else self.metrics.path

@@ -24,6 +24,7 @@ from loadgen.base.secrecy import HIDDEN, Secrets, hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
+from loadgen.engines.engine import METRICS_PATH
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts import run_facts
 from loadgen.facts.run_facts import Client, Facts, Server
@@ -341,7 +342,8 @@ class Session(msgspec.Struct, frozen=True):
         engine, named = self.served.engine, bool(self.options.metrics_url)
         if not self.observes or (engine.hosted and not named):
             return None
-        first = MetricsScraper(self.access, self.served.model, engine.metrics_path)
+        path = METRICS_PATH if engine.metrics is None else engine.metrics.path
+        first = MetricsScraper(self.access, self.served.model, path)
         if engine.no_metrics and not named:
             first.begin(MetricLines(error=engine.no_metrics))
             return first
