@@ -62,6 +62,13 @@ ROUTED = {
         BOTH,
         {"worker-ended", "unsettled"},
     ),
+    "another client of one of two workers": Provocation(
+        routed(alive, lambda answers: alive(answers + 20 * (answers > 0))), BOTH, {"foreign-requests"}
+    ),
+    "a worker that no --metrics-url names": Provocation(
+        routed(alive, alive), BOTH.rpartition(" --metrics-url")[0], {"tokens-far-off"}
+    ),
+    "two workers that do what was asked": Provocation(routed(alive, alive), BOTH, set()),
 }
 OF_ROLES: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "worker-ended": (
