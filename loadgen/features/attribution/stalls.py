@@ -67,9 +67,10 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     owner = _find_owners(prompts, len(begin_ns))
     of_prompt = owner >= 0
     rows_ns = np.bincount(np.cumsum(begins_row), np.where(of_prompt, 0, excess_ns)).astype(np.int64)
-    believed, passed = _judge_prompts(prompts, rows_ns[rows_ns > 0], _count_steps(timeline))
+    limit_ns = np.minimum(_limit_ns(prompts), prompts.excess_ns)
+    believed, passed = _judge_prompts(prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline))
     prefill_ns, slow = np.zeros_like(excess_ns), ~of_prompt
-    share = np.where(believed, _limit_ns(prompts) / np.maximum(prompts.excess_ns, 1), 0.0).clip(0, 1)
+    share = np.where(believed, limit_ns / np.maximum(prompts.excess_ns, 1), 0.0)
     prefill_ns[of_prompt] = np.rint(excess_ns[of_prompt] * share[owner[of_prompt]]).astype(np.int64)
     slow[of_prompt] = (believed | passed)[owner[of_prompt]]
     slow &= timeline.count_open(begin_ns) >= LEAST_STREAMS
@@ -90,10 +91,10 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
     last = end_ns.searchsorted(first_ns, side="right") - 1
     if len(begin_ns):
         at = last.clip(0)
-        row_begin = np.maximum.accumulate(np.where(begins_row, np.arange(len(begin_ns)), 0))
         # With the end, or a step later where the prompt's last chunk was too short to make that one slow.
         after_ns, waited = first_ns - end_ns[at], began_ns <= begin_ns[at]
         with_end = (last >= 0) & (after_ns <= (_BURST + SILENT * waited) * step_ns[at])
+        row_begin = np.maximum.accumulate(np.where(begins_row, np.arange(len(begin_ns)), 0))
         first = np.where(reported, first, np.maximum(first, row_begin[at]))
         last = np.where(with_end | reported, last, -1)
     inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)[rows]
@@ -103,11 +104,32 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
         groups = np.flatnonzero(np.append(True, np.diff(first_ns) > bursts_ns[1:]))
         first = np.minimum.reduceat(np.where(first <= last, first, len(begin_ns)), groups)
         last, tokens = np.maximum.reduceat(last, groups), np.add.reduceat(tokens, groups)
+        first = _separate_prompts(first, last, tokens)
     order = np.argsort(tokens, kind="stable")
     first, last, tokens = first[order], last[order], tokens[order]
     total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
     sums_ns = np.where(first <= last, total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))], 0)
     return _Prompts(tokens, first, last, sums_ns)
+
+
+def _separate_prompts(first: Int64, last: Int64, tokens: Int64) -> Int64:
+    """Let prompts that share slow steps follow one another: none begins before one as long is over.
+
+    One is as long from half of the tokens on: shorter ones are computed along with it. Rows are in the order
+    of their last stalls.
+    """
+    first, longer = (
+        first.copy(),
+        list[tuple[int, int]](),
+    )  # those before, each with fewer tokens than the last
+    for row in np.flatnonzero(first <= last).tolist():
+        size, end = int(tokens[row]), int(last[row])
+        while longer and 2 * longer[-1][0] < size:
+            longer.pop()
+        if longer and first[row] <= longer[-1][1] < end:
+            first[row] = longer[-1][1] + 1
+        longer.append((size, end))
+    return first
 
 
 def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
@@ -121,20 +143,20 @@ def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
     return owner
 
 
-def _judge_prompts(prompts: _Prompts, slow_ns: Int64, steps: float) -> tuple[Bool, Bool]:
+def _judge_prompts(prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: float) -> tuple[Bool, Bool]:
     """Mark the prompts whose stalls are no chance, and those whose stalls others cause, bool[prompts] each.
 
-    Of n prompts like them k came with as long a stall; those without may be longer. By chance k would be n
-    times the share of the steps that are as slow without a prompt (`slow_ns`: their excess; one more than
-    there are): that k or more do has a Poisson variable's probability. If it is not small, the smaller the
-    fewer of the n they are, and other steps are as slow, and nearly all of the n came without, prompts are no
-    cause.
+    Of n prompts like them k came with as long a stall (`stall_ns`); those without may be longer. By chance k
+    would be n times the share of the steps that are as slow without a prompt (`slow_ns`: their excess; one
+    more than there are): that k or more do has a Poisson variable's probability. If it is not small, the
+    smaller the fewer of the n they are, and other steps are as slow, and nearly all of the n came without,
+    prompts are no cause.
     """
-    tokens, stalled, least_ns = prompts.tokens, prompts.stalled, _AS_LONG * prompts.excess_ns
+    tokens, stalled, least_ns = prompts.tokens, prompts.stalled, _AS_LONG * stall_ns
     seen, others = np.zeros(len(tokens), np.int64), tokens[~stalled]
     passed = len(others) - others.searchsorted(tokens // 2)
     for of_size, like in _list_sizes(prompts):
-        less = np.sort(prompts.excess_ns[like]).searchsorted(least_ns[of_size])
+        less = np.sort(stall_ns[like]).searchsorted(least_ns[of_size])
         seen[of_size] = np.count_nonzero(like) - less
         passed[of_size] += less
     share = seen / np.maximum(seen + passed, 1)
@@ -177,6 +199,6 @@ def _sum_tail(least: Int64, mean: Float64) -> Float64:
 
 def _count_steps(timeline: Timeline) -> float:
     """Count the typical steps for which at least one stream was open."""
-    at_ns = np.unique(np.concatenate([timeline.begun_ns, timeline.ended_ns]))
+    at_ns = np.sort(np.concatenate([timeline.begun_ns, timeline.ended_ns]))
     busy_ns = int(np.diff(at_ns)[timeline.count_open(at_ns)[:-1] > 0].sum())
     return busy_ns / max(float(compute_medians(timeline.steps_ns)), 1.0)

@@ -44,11 +44,10 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     token is, and all besides is unknown.
     """
     parts = np.zeros((len(PARTS), len(tokens.request)), np.int64)
-    columns = {name: column[tokens.request] for name, column in records.columns.items()}
-    sent_ns = columns["sent_ns"]
-    late_ns = (sent_ns - columns["intended_ns"]).clip(0)
+    sent_ns, rtt_ns = records.sent_ns[tokens.request], records.rtt_ns[tokens.request]
+    late_ns = (sent_ns - records.intended_ns[tokens.request]).clip(0)
     # A connection that was opened ahead of time delayed no one.
-    parts[ROWS["handshake"]] = columns["connect_ns"].clip(0, late_ns)
+    parts[ROWS["handshake"]] = records.connect_ns[tokens.request].clip(0, late_ns)
     parts[ROWS["sent_late"]] = late_ns - parts[ROWS["handshake"]]
     left_ns = (tokens.arrival_ns - sent_ns).clip(0)
 
@@ -57,16 +56,16 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
         parts[ROWS[key]] += taken_ns
         np.subtract(left_ns, taken_ns, out=left_ns)
 
-    take("request_resent", columns["request_delay_ns"])
-    take("round_trip", columns["rtt_ns"])
+    take("request_resent", records.request_delay_ns[tokens.request])
+    take("round_trip", rtt_ns)
     for cause, key in CAUSES.items():
         take(key, np.where(tokens.cause == cause, tokens.delay_ns, 0))
-    server_ns, first_token_ns = left_ns.copy(), columns["server_first_token_ns"]
-    queue_ns, prefill_ns = columns["server_queue_ns"], find_prefill_ns(records)[tokens.request]
+    server_ns, first_token_ns = left_ns.copy(), records.server_first_token_ns[tokens.request]
+    queue_ns, prefill_ns = records.server_queue_ns[tokens.request], find_prefill_ns(records)[tokens.request]
     take("queue", queue_ns)
     take("prefill", prefill_ns)
     divided = (queue_ns != UNKNOWN) & (prefill_ns != UNKNOWN)
-    clocked, on_path = first_token_ns != UNKNOWN, columns["rtt_ns"] != UNKNOWN
+    clocked, on_path = first_token_ns != UNKNOWN, rtt_ns != UNKNOWN
     inside_ns = np.where(divided & clocked, first_token_ns - queue_ns - prefill_ns, 0)
     around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
     take("http", np.where(divided & on_path, left_ns, inside_ns.clip(0) + around_ns.clip(0)))
