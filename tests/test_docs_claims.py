@@ -12,6 +12,7 @@ from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
+from loadgen.features.attribution import gap_parts, stalls, timeline
 from loadgen.features.export import request_rows
 from loadgen.features.images import image_album, noise_images
 from loadgen.features.launch import launched_server
@@ -61,7 +62,7 @@ RULES = {
     *(rule.code for rule in CHECKS),
     *(rule.code for rule in COMPARABILITY),
 }
-NUMBERS = {2: "two", 5: "five", 12: "twelve"}
+NUMBERS = {2: "two", 4: "four", 5: "five", 12: "twelve"}
 
 # What a page says, with its numbers as the code has them.
 CLAIMS: dict[str, tuple[str, ...]] = {
@@ -119,6 +120,13 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "images.md": (
         f"(quality {noise_images.QUALITY}, the `images` extra: Pillow)",
         f"At most {image_album.MOST_HEADS} images, and {image_album._MOST_HEAD_BYTES >> 20} MiB",
+    ),
+    "explaining.md": (
+        f"over about {timeline._STEPS} steps around it",
+        f"longer than {timeline.SILENT} such steps",
+        f"(Poisson, {100 * stalls._CHANCE:g} % or less)",
+        f"if {NUMBERS[stalls.LEAST_STREAMS]} streams or more",
+        f"on a path of over {gap_parts._NEAR_NS // 10**6} ms without",
     ),
     "speculation.md": (
         f"agree with theirs: by {100 * speculation_checks.APART:.0f} % of the tokens",
