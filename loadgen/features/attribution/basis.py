@@ -59,5 +59,7 @@ def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
         own_times = engines.find_by_name(facts.server.engine).own_times
         if own_times:
             yield f"{own_times}: it then reports each request's queue and prefill"
+    if facts.own_window is not None:  # which counts no preemptions
+        missing = [kind for kind in missing if kind.key != "preemptions"]
     had = [kind.remedy for kind in missing if facts.client.transport not in kind.transports]
     yield from filter(None, dict.fromkeys(had))

@@ -183,6 +183,6 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
         "streams",
         "what all streams do at one instant",
         ("decode_step", "slow_step", "others_prefill"),
-        "several requests at once: one stream alone does not show whose a pause is",
+        "more requests at once: a few streams do not show whose a pause is",
     ),
 )

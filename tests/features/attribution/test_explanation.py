@@ -10,6 +10,7 @@ from builders import made_attributions as made
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen import cli
+from loadgen.facts.run_facts import Client
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.attribution_section import (
     describe_attribution,
@@ -100,7 +101,7 @@ what is unknown, and what would show it:
   - --receive-spans: a server that exports spans then reports each request's
     HTTP, queue and prefill
   - a server with /metrics, without --no-observe
-  - several requests at once: one stream alone does not show whose a pause is"""
+  - more requests at once: a few streams do not show whose a pause is"""
 
 
 def long_section(run: Result) -> str:
@@ -145,7 +146,14 @@ def test_text_fits_80_columns_and_a_page_60_lines(found: Attribution) -> None:
 
 
 def test_what_is_unknown_names_what_would_show_it() -> None:
-    assert UNKNOWN in page(made.run(made.NOTHING_KNOWN))
+    assert UNKNOWN in page(made.run(made.NOTHING_KNOWN, window=None))
+
+
+def test_what_the_run_had_already_is_no_advice() -> None:
+    ring = Client(transport="ring", cpu_s=1.0, wall_s=2.0)
+    text = page(made.run(made.NOTHING_KNOWN, client=ring))
+    assert "--transport" not in text
+    assert "/metrics" not in text
 
 
 def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
