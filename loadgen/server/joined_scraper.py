@@ -69,7 +69,7 @@ class JoinedScraper(MetricsScraper):
             ScrapedRun(parse_metrics(scraper.began), parse_metrics(lines), scraper.parsed_samples, settled)
             for scraper, (lines, settled) in zip(self.scrapers, scrapes, strict=True)
         ]
-        return join_windows(parts, self.model)
+        return join_windows(parts, self.model).model_copy(update={"sampled_from_ns": self.began_ns or None})
 
     def count_waiting(self) -> int | None:
         """Sum the requests waiting in all servers; None if one does not report it."""

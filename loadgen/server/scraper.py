@@ -107,7 +107,8 @@ class MetricsScraper:
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
         before, after = parse_metrics(self.began), parse_metrics(ended)
-        return make_window(before, after, self.parsed_samples, self.model, settled)
+        window = make_window(before, after, self.parsed_samples, self.model, settled)
+        return window.model_copy(update={"sampled_from_ns": self.began_ns or None})
 
     def count_waiting(self) -> int | None:
         """Return the requests waiting in the server at the last sample; None if not reported."""

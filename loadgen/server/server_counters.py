@@ -51,6 +51,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
     reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
     settled: bool = True  # at the end nothing ran and the counters stood still
+    sampled_from_ns: int | None = None  # when sampling began, by CLOCK_MONOTONIC; None: not stored
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
     # Ended, by reason; under "" without a reason, or if none ended; empty where they are not counted.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -13,13 +11,12 @@ from loadgen.base.clock import MS_NS
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps, mark_unstamped
 from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
-from loadgen.features.attribution.preemptions import list_counted
+from loadgen.features.attribution.preemptions import CountedPreemptions, read_counts
 from loadgen.features.attribution.stalls import LEAST_STREAMS
 from loadgen.features.attribution.ttft_parts import divide_waits, find_first_tokens, find_prefill_ns
 from loadgen.figures.distribution import compute_medians, compute_percentiles
 from loadgen.records.record import UNKNOWN, Records
 from loadgen.report.run_directory import Result
-from loadgen.server.server_counters import ServerSample
 from loadgen.verdict.evidence import RunEvidence
 
 _LEAST_EXCESS_NS, _LEAST_SHARE = MS_NS, 0.2  # of the typical: below either a tail has nothing to explain
@@ -106,17 +103,16 @@ def attribute(facts: Facts, records: Records) -> Attribution:
     if not facts.ask().times_tokens:
         counts = np.zeros(len(records), np.bool_)
     tokens, gaps = find_first_tokens(records, counts), find_tail_gaps(records, counts)
-    window = facts.own_window
-    samples = () if window is None else window.samples
+    counted = read_counts(facts.own_window, records)
     ttft = _make_waits(tokens.request, divide_waits(records, tokens))
     tail = PartRows(
         gaps.request,
         gaps.message,
         gaps.whole_ns,
         (gaps.whole_ns - round(gaps.typical_ns)).clip(0) if len(gaps.request) else gaps.whole_ns,
-        divide_gaps(records, gaps, samples),
+        divide_gaps(records, gaps, counted),
     )
-    evidence = _list_evidence(records, counts, samples)
+    evidence = _list_evidence(records, counts, counted)
     found = Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence, False)
     return replace(found, nothing_to_explain=not (found.tail_ttft().is_long or tail.is_long))
 
@@ -131,7 +127,7 @@ def _make_waits(request: Int64, parts: Int64) -> PartRows:
     return replace(waits, excess_ns=(ttft_ns - round(typical_ns)).clip(0))
 
 
-def _list_evidence(records: Records, counts: Bool, samples: Sequence[ServerSample]) -> tuple[str, ...]:
+def _list_evidence(records: Records, counts: Bool, counted: CountedPreemptions) -> tuple[str, ...]:
     """List the keys of the evidence that there is of most of the requests that count."""
     if not counts.any():
         return ()
@@ -142,7 +138,7 @@ def _list_evidence(records: Records, counts: Bool, samples: Sequence[ServerSampl
         "segments": np.full(len(records), len(records.delay_us) > 0),
         "server": (queue_ns != UNKNOWN) | (prefill_ns != UNKNOWN),
         "spans": records.server_first_token_ns != UNKNOWN,
-        "preemptions": np.full(len(records), bool(list_counted(samples))),
+        "preemptions": np.full(len(records), len(counted) > 0),
         "streams": np.full(len(records), _count_usual_streams(records) >= LEAST_STREAMS),
     }
     return tuple(key for key, marks in held.items() if 2 * np.count_nonzero(marks & counts) > counts.sum())

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, US_NS
 from loadgen.features.attribution.parts import PARTS, ROWS
-from loadgen.features.attribution.preemptions import mark_preempted
+from loadgen.features.attribution.preemptions import CountedPreemptions, mark_preempted
 from loadgen.features.attribution.stalls import EngineStalls, find_stalls
 from loadgen.features.attribution.timeline import trace_timeline
 from loadgen.features.attribution.ttft_parts import CAUSES
 from loadgen.figures.distribution import Piece, compute_medians, rank_pieces
 from loadgen.figures.metrics import list_gaps
 from loadgen.records.record import MessageBlock, Records
-from loadgen.server.server_counters import ServerSample
 
 TAIL = 99.0  # the percentile beyond which a gap or a TTFT is of the tail
 _ORDINARY = (
@@ -102,10 +101,10 @@ def _select_beyond(block: MessageBlock, counts: Bool, threshold_ns: float) -> In
     return np.stack([*columns, delay_ns, before_ns, cause])
 
 
-def divide_gaps(records: Records, gaps: TailGaps, samples: tuple[ServerSample, ...]) -> Int64:
+def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -> Int64:
     """Divide the gaps into parts that sum to them: int64[len(PARTS), gaps] (ns).
 
-    `samples` are of the server's counters over this run. In this order: what the network added between the
+    In this order: what the network added between the
     two messages, a typical step, what all streams were silent together, and what this one was silent alone.
     """
     parts = np.zeros((len(PARTS), len(gaps.request)), np.int64)
@@ -131,8 +130,7 @@ def divide_gaps(records: Records, gaps: TailGaps, samples: tuple[ServerSample, .
     take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
     alone_ns = gaps.whole_ns - parts[: ROWS["decode_step"] + 1].sum(axis=0) - stalled_ns
     alone, preempted = alone_ns > step_ns // 2, np.zeros(len(step_ns), np.bool_)
-    began_ns = int(records.sent_ns[records.sent].min(initial=np.iinfo(np.int64).max))
-    preempted[alone] = mark_preempted(samples, began_ns, gaps.begin_ns[alone], step_ns[alone])
+    preempted[alone] = mark_preempted(counted, gaps.begin_ns[alone], step_ns[alone])
     take("preemption", np.where(preempted, alone_ns, 0))
     take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request].clip(0), 0))
     parts[ROWS["unknown"]] = left_ns
