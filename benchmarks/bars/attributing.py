@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -46,14 +47,18 @@ _OF_SERVER = ("slow_step", "others_prefill", "prefill", "preemption", "queue", "
 # Few enough of each that the gaps they lengthen are beyond P99 of all.
 CASES: Mapping[str, Case] = {
     "a slow step": Case(["slow_step"], [_SLOW]),
-    "a long prefill": Case(["others_prefill", "prefill"], [_PREFILL]),
+    "a long prefill": Case(["others_prefill", "prefill"], [_PREFILL], load=Load(long=_PREFILL["requests"])),
     "preemptions": Case(["preemption"], [_PREEMPTION]),
     "waits in the queue": Case(["queue"], [_QUEUE]),
     "waits before it": Case(["http"], [_HTTP]),
     "a stopped client": Case(["sent_late"], disturb=stop_client((3, 5, 7), 0.3)),
     "lost segments": Case(["retransmission"], impairment=Impairment(_DELAY_MS, loss=0.005)),
     "reordered segments": Case(["reordering"], impairment=Impairment(_DELAY_MS, late=0.005, late_ms=35)),
-    "late segments": Case(["path_delay"], impairment=Impairment(_DELAY_MS, late=0.005, late_ms=8)),
+    "late segments": Case(
+        ["path_delay"],
+        impairment=Impairment(_DELAY_MS, late=0.005, late_ms=40),
+        load=Load(rate=5, tokens=50, step_ms=50),  # later than the next token is a segment overtaken
+    ),
     "lost requests": Case(["request_resent"], impairment=Impairment(_DELAY_MS, resent=0.1)),
     "all at once": Case(
         [
@@ -74,20 +79,22 @@ CASES: Mapping[str, Case] = {
             {**_HTTP, "share": 0.05},
         ],
         impairment=Impairment(_DELAY_MS, loss=0.002, late=0.001, late_ms=35),
+        load=Load(long=[60]),
     ),
 }
 # Requests follow one another, so that all wait alike for the step that is under way.
-_CLEAN = Case([], load=Load(flags=("--max-concurrency", "8"), rate=1e6))
+_CLEAN = Case([], load=Load(flags=("--max-concurrency", "8"), rate=math.inf))
 
 
 def run_case(case: Case, place: Path, seed: int = 1) -> tuple[StalledRun, Attribution]:
     """Run a case in an empty directory, and attribute what was measured; raises CouldNotRun."""
     with ExitStack() as stack:
-        ends, path = Ends(), None
+        load, ends, path = case.load, Ends(), None
         if case.impairment is not None:
             path = stack.enter_context(ImpairedPath(replace(case.impairment, seed=seed)))
             ends = Ends(path.start_server, path.start_client, SERVER)
-        done = run_stalled(place, case.injections, case.load, case.disturb, seed=seed, ends=ends)
+            load = replace(load, flags=(*load.flags, "--transport", "ring"))  # it sees each segment
+        done = run_stalled(place, case.injections, load, case.disturb, seed=seed, ends=ends)
     if path is not None:
         truth = replace(done.truth, stalls=[*done.truth.stalls, *read_stalls(path, done.truth)])
         done = replace(done, truth=truth)

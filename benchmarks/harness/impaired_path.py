@@ -31,12 +31,16 @@ _TUN, _TUNSETIFF, _IFF_TUN_NO_PI = "/dev/net/tun", 0x400454CA, 0x1001
 _CLONE_NEWNET = 0x40000000
 _TCP = 6
 _REQUEST_ID = re.compile(rb"x-request-id: (\S+)", re.I)
+_LAST = b"[DONE]"
 _LEAST_NS = 1_000_000  # what waits less is not stalled: the grain of TCP's timestamps
 
 
 @dataclass(frozen=True)
 class Impairment:
-    """What is done to segments with data, to the client or, with `resent`, to the server."""
+    """What is done to segments with data, to the client or, with `resent`, to the server.
+
+    The last segment of an answer is spared: no byte after it shows a client when it was first sent.
+    """
 
     delay_ms: float = 5.0  # of all packets, each way
     loss: float = 0.0  # share of the segments to the client that are lost
@@ -110,7 +114,7 @@ class ImpairedPath:
         due_ns, segment = now_ns + round(asked.delay_ms * 1e6), None
         client_port, seq, payload = _parse(packet, to_client)
         if payload:
-            drawn, fate = self._drawn.random(), ""
+            drawn, fate = (1.0 if _LAST in payload else self._drawn.random()), ""
             if drawn < (asked.loss if to_client else asked.resent):
                 fate = "lost"
             elif to_client and drawn < asked.loss + asked.late:

@@ -152,9 +152,13 @@ def _read_gap(records: Records, row: int, message: int, request: RequestRow, tru
             wait.inject(stall.kind, _overlap_ns(stall, *came_ns))
         elif stall.kind in _IN_GAPS and stall.prefilled != request.number:
             longer_ns = _overlap_ns(stall, before_ns, after_ns)
+            if stall.kind == "preemption":  # the machine would have been late without it, too
+                longer_ns -= sum(_overlap_ns(stall, late.from_ns, late.to_ns) for late in truth.late)
             stalled_ns += longer_ns
             wait.inject(_IN_GAPS[stall.kind], longer_ns)
-    wait.natural_ns["decode_step"] = max(after_ns - before_ns - stalled_ns, 0)
+    late_ns = sum(_overlap_ns(late, before_ns, after_ns) for late in truth.late)
+    wait.natural_ns["slow_step"] = late_ns
+    wait.natural_ns["decode_step"] = max(after_ns - before_ns - stalled_ns - late_ns, 0)
     return wait
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,10 @@ import msgspec
 from benchmarks.harness.process import CouldNotRun, checkout_env
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
+from loadgen_servers.engine.request import BYTES_PER_TOKEN
 from loadgen_servers.engine.truth_log import RequestRow, StallRow
 
-STEP_MS = 10.0
-PRESET = {
-    "name": "steady",
-    "model": "steady",
-    "source": f"made up: {STEP_MS:g} ms a step whatever is in it",
-    "max_model_len": 131_072,
-    "max_num_batched_tokens": 8192,
-    "kv_cache_tokens": 1_000_000,
-    "timing": {"overhead_ms": STEP_MS},
-}
+_SHORT, _LONG = 64, 4096  # tokens of a prompt
 _LIMIT_S = 180.0
 
 
@@ -40,6 +34,24 @@ class Truth:
 
     stalls: Sequence[StallRow]
     requests: Mapping[str, RequestRow]
+    step_ms: float
+
+    @cached_property
+    def late(self) -> Sequence[StallRow]:
+        """When the machine itself was late with a step, beyond what was asked for: no one's doing."""
+        ends = sorted({at_ns for row in self.requests.values() for at_ns in row.wrote_ns})
+        follows = dict(pairwise(ends))
+        steps = {
+            (a, b) for row in self.requests.values() for a, b in pairwise(row.wrote_ns) if follows[a] == b
+        }
+        longer = [stall for stall in self.stalls if stall.kind in ("slow_step", "prefill")]
+        rows = []
+        for from_ns, to_ns in sorted(steps):
+            asked_ns = sum(stall.to_ns - stall.from_ns for stall in longer if from_ns < stall.to_ns <= to_ns)
+            late_ns = to_ns - from_ns - asked_ns - round(1e6 * self.step_ms)
+            if late_ns > 0:
+                rows.append(StallRow("late", to_ns - late_ns, to_ns, []))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -52,12 +64,43 @@ class StalledRun:
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent: requests at random times, answers of a fixed length, and more flags of loadgen's."""
+    """What is sent: requests at random times, answers of a fixed length, and more flags of loadgen's.
+
+    All prompts have 64 tokens, but those of the requests in `long`: they have 4096.
+    """
 
     requests: int = 100
-    rate: float = 10.0  # a second
+    rate: float = 10.0  # a second; infinite: as fast as others end, with --max-concurrency
     tokens: int = 100
+    long: Sequence[int] = ()
+    step_ms: float = 10.0
     flags: Sequence[str] = ()
+
+    @property
+    def preset(self) -> str:
+        """The engine's preset: a step takes the same time, whatever is in it."""
+        return json.dumps(
+            {
+                "name": "steady",
+                "model": "steady",
+                "source": f"made up: {self.step_ms:g} ms a step whatever is in it",
+                "max_model_len": 131_072,
+                "max_num_batched_tokens": 8192,
+                "kv_cache_tokens": 1_000_000,
+                "timing": {"overhead_ms": self.step_ms},
+            }
+        )
+
+    def write_prompts(self, path: Path, seed: int) -> list[str]:
+        """Write the prompts to a file, no two with a prefix in common; returns loadgen's flags."""
+        with path.open("w") as file:
+            for number in range(self.requests):
+                size = BYTES_PER_TOKEN * (_LONG if number in self.long else _SHORT)
+                prompt = f"{number} of {self.requests} prompts ".ljust(size, ".")
+                file.write(json.dumps({"prompt": prompt, "output_tokens": self.tokens}) + "\n")
+        flags = ["--dataset-path", str(path), "--disable-shuffle", "--skip-chat-template"]
+        flags += ["--num-prompts", str(self.requests), "--request-rate", str(self.rate)]
+        return [*flags, "--seed", str(seed), *self.flags]
 
 
 Process = subprocess.Popen[bytes]
@@ -91,24 +134,23 @@ def run_stalled(
     """
     asked, log = place / "inject.json", place / "truth.jsonl"
     asked.write_text(json.dumps({"seed": seed, "injections": list(injections)}))
-    flags = ["--preset-json", json.dumps(PRESET), "--inject", str(asked), "--log", str(log)]
+    flags = ["--preset-json", load.preset, "--inject", str(asked), "--log", str(log)]
     flags += ["--enable-per-request-metrics"] * own_metrics
     with _engine([*flags, "--host", ends.host], ends.start_server) as url:
         runs = place / "runs"
         argv = [sys.executable, "-m", "loadgen", "bench", "--base-url", url, "--run-dir", str(runs)]
-        argv += ["--num-prompts", str(load.requests), "--request-rate", str(load.rate), "--seed", str(seed)]
-        argv += ["--random-input-len", "64", "--random-output-len", str(load.tokens), *load.flags]
+        argv += load.write_prompts(place / "prompts.jsonl", seed)
         done = _run_client(argv, disturb, ends.start_client)
     (directory,) = runs.iterdir()
-    return StalledRun(run_directory.load(directory), read_truth(log, done))
+    return StalledRun(run_directory.load(directory), read_truth(log, load, done))
 
 
-def read_truth(log: Path, more: Sequence[StallRow] = ()) -> Truth:
+def read_truth(log: Path, load: Load, more: Sequence[StallRow] = ()) -> Truth:
     """Read the log of an engine; `more` stalls were made elsewhere."""
     rows = [(msgspec.json.decode(line)["kind"], line) for line in log.read_bytes().splitlines()]
     requests = [msgspec.json.decode(line, type=RequestRow) for kind, line in rows if kind == "request"]
     stalls = [msgspec.json.decode(line, type=StallRow) for kind, line in rows if kind != "request"]
-    return Truth([*stalls, *more], {row.request_id: row for row in requests})
+    return Truth([*stalls, *more], {row.request_id: row for row in requests}, load.step_ms)
 
 
 def stop_client(at_s: Sequence[float], for_s: float) -> Disturb:

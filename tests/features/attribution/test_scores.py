@@ -112,7 +112,7 @@ def test_the_path_knows_what_waited_for_what(
 ) -> None:
     path = ImpairedPath(Impairment(delay_ms=5.0))
     path.segments = [Segment(40_000, False, 0, ASKED, 1 * MS, "", 6 * MS), *segments]
-    truth = Truth([], {"r-7": RequestRow(3, "r-7", 6 * MS, 6 * MS, 6 * MS, [])})
+    truth = Truth([], {"r-7": RequestRow(3, "r-7", 6 * MS, 6 * MS, 6 * MS, [])}, 10.0)
     rows = read_stalls(path, truth)
     assert [(row.kind, row.from_ns / MS, row.to_ns / MS) for row in rows] == stalls
     assert {number for row in rows for number in row.requests} <= {3}
@@ -124,6 +124,6 @@ def test_a_lost_request_is_one_that_was_sent_again() -> None:
         Segment(40_000, False, 0, ASKED, 1 * MS, "lost"),
         Segment(40_000, False, 0, ASKED, 201 * MS, "", 206 * MS),
     ]
-    truth = Truth([], {"r-7": RequestRow(3, "r-7", 206 * MS, 206 * MS, 206 * MS, [])})
+    truth = Truth([], {"r-7": RequestRow(3, "r-7", 206 * MS, 206 * MS, 206 * MS, [])}, 10.0)
     (row,) = read_stalls(path, truth)
     assert (row.kind, row.from_ns, row.to_ns, row.requests) == ("request_resent", 6 * MS, 206 * MS, [3])
