@@ -371,8 +371,8 @@ def _describe_steps(window: Window, counters: Sequence[str]) -> str:
     every_s = max(float(np.median(np.diff(at_s))) for at_s in times)
     beyond_s = max(max(at_s[0], 0.0) + max(window.duration_s - at_s[-1], 0.0) for at_s in times)
     polled_s = max(window.sources[where].polled_s for where in counters)
-    if every_s > _LATE * polled_s:  # else it is read when it is polled
-        beyond_s += 2 * polled_s
+    # Each of these two was up to a poll before it was seen, if they are not made by the poll itself.
+    beyond_s += polled_s * (2 if every_s > _LATE * polled_s else 1)
     share = min(beyond_s / window.duration_s, 1.0)
     coarse = f", so {100 * share:.0f} % of the run is estimated by its pace" if share > _UNREAD else ""
     return f", updated every {every_s:.1f} s{coarse}"
