@@ -25,6 +25,7 @@ from loadgen.records.decoded_stream import (
     read_content_type,
     summarize,
 )
+from loadgen.records.path_delays import PathDelays, ReadDelays
 from loadgen.records.record import UNKNOWN, Record
 from loadgen.records.text_tokens import join_written, needs_text
 from loadgen.transport.capture import Capture
@@ -81,6 +82,7 @@ class Decoder(msgspec.Struct, eq=False):
     uncounted: int = 0  # answers whose text was kept for that
     examined: int = 0  # answers whose words were counted
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
+    paths: PathDelays = msgspec.field(default_factory=PathDelays)
 
     def decode(self, capture: Capture) -> Record:
         """Decode a capture to a Record; one too large or nested too deep to a failed one without reads."""
@@ -101,7 +103,9 @@ class Decoder(msgspec.Struct, eq=False):
         `end_ns` is the arrival of the last read, or, where the transport ended the request, when it did. A
         connection that broke after the last event was whole is not a failure.
         """
-        record, arrival_ns, lag_ns = _time_reads(capture)
+        record, reads = _time_reads(capture)
+        if capture.times is not None and not record.unstamped_reads:
+            reads.delays = self.paths.measure(capture, reads.arrival_ns)
         if self.planned is not None:
             input_lens, output_lens = self.planned
             record.planned_input = int(input_lens[record.index])
@@ -109,13 +113,13 @@ class Decoder(msgspec.Struct, eq=False):
         stream = decoded_stream.read_plain(self.dialect, capture, self.keep_text) if self.streamed else None
         if stream is not None:
             record.http_status = 200
-            failure, whole = self._fill_stream(record, stream, arrival_ns, lag_ns)
+            failure, whole = self._fill_stream(record, stream, reads)
         else:
-            failure, whole = self._fill_answer(record, capture, arrival_ns, lag_ns)
+            failure, whole = self._fill_answer(record, capture, reads)
         settled = _choose_failure(capture.failure, failure, whole)
         given_up = settled is not None and settled is capture.failure
-        if len(arrival_ns) and not given_up:
-            record.end_ns = int(arrival_ns[-1])
+        if len(reads.arrival_ns) and not given_up:
+            record.end_ns = int(reads.arrival_ns[-1])
         if settled is not None:
             # Masked before it is cut: half a secret would no longer be found.
             detail = read_line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
@@ -123,9 +127,7 @@ class Decoder(msgspec.Struct, eq=False):
             record.failure = Failure(FailureKind.CONTEXT_LIMIT if past else settled.kind, detail)
         return record
 
-    def _fill_answer(
-        self, record: Record, capture: Capture, arrival_ns: Int64, lag_ns: Int64
-    ) -> tuple[Failure | None, bool]:
+    def _fill_answer(self, record: Record, capture: Capture, reads: _Reads) -> tuple[Failure | None, bool]:
         """Fill a record from an answer of any form; return its failure, and whether its last event came."""
         answer = decoded_stream.unframe(capture)
         record.http_status = answer.status or UNKNOWN  # 0: there was no head
@@ -135,10 +137,10 @@ class Decoder(msgspec.Struct, eq=False):
             return self._fill_whole(record, answer)
         if is_one_body(answer):
             return self._fill_unstreamed(record, answer), False
-        return self._fill_stream(record, decoded_stream.take_apart(self.dialect, answer), arrival_ns, lag_ns)
+        return self._fill_stream(record, decoded_stream.take_apart(self.dialect, answer), reads)
 
     def _fill_stream(
-        self, record: Record, stream: DecodedStream, arrival_ns: Int64, lag_ns: Int64
+        self, record: Record, stream: DecodedStream, reads: _Reads
     ) -> tuple[Failure | None, bool]:
         """Fill a record from a stream; return its failure, and whether its last event came.
 
@@ -158,16 +160,11 @@ class Decoder(msgspec.Struct, eq=False):
         record.output_tokens, record.usage = counted.total, counted.usage
         record.exact_tokens, record.tokens = counted.exact, counted.tokens
         record.finish_reason = self._clean_reason(summary.finish_reason)
-        reads = stream.read_ends.searchsorted(stream.ends[counted.messages])
-        record.arrival_ns = arrival_ns[reads]
+        reads.date_messages(record, stream, counted.messages)
         visible = find_first_visible(messages, counted.messages)
         if visible >= 0:
             record.visible_ns = int(record.arrival_ns[visible])
         record.text_ns = _find_first_text_ns(record.arrival_ns, counted.messages, summary.kinds)
-        met = reads[1:] == reads[:-1]
-        if np.count_nonzero(met):
-            coalesced = reads[1:][met]
-            record.shared_reads, record.shared_lag_ns = len(coalesced), int(lag_ns[coalesced].sum())
         if self._keeps(record):
             texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds))
             record.text = None if texts is None else self.hide(join_written(texts))
@@ -270,8 +267,29 @@ def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> S
     return summary
 
 
-def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
-    """Make a record from a capture's timestamps; return it, arrivals and read lags (ns, int64[reads])."""
+class _Reads(msgspec.Struct):
+    """When each read of a response arrived, and how much later the client read it, ns."""
+
+    arrival_ns: Int64
+    lag_ns: Int64
+    delays: ReadDelays | None = None
+
+    def date_messages(self, record: Record, stream: DecodedStream, carrying: Int64) -> None:
+        """Set a record's arrivals, delays and coalesced reads, of the messages `carrying` tokens."""
+        at = together = stream.read_ends.searchsorted(stream.ends[carrying])
+        record.arrival_ns = self.arrival_ns[at]
+        if (delays := self.delays) is not None:
+            ends = stream.ends[carrying]
+            record.delay_us, record.delay_cause = delays.pick(at, ends, stream.read_ends)
+            together = at if delays.together is None else delays.together[at]
+        met = together[1:] == together[:-1]
+        if np.count_nonzero(met):
+            coalesced = at[1:][met]
+            record.shared_reads, record.shared_lag_ns = len(coalesced), int(self.lag_ns[coalesced].sum())
+
+
+def _time_reads(capture: Capture) -> tuple[Record, _Reads]:
+    """Make a record from a capture's timestamps; return it, and the times of the reads."""
     arrival_ns, lag_ns, unstamped, impossible = find_arrivals(capture)
     reads = len(arrival_ns)
     record = Record(
@@ -283,6 +301,7 @@ def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
         out_of_order=capture.out_of_order,
         retransmitted=capture.retransmitted,
         rtt_ns=capture.rtt_ns,
+        request_delay_ns=capture.request_delay_ns,
         connect_ns=capture.connect_ns,
         resends=capture.resends,
         first_byte_ns=int(arrival_ns[0]) if reads else 0,
@@ -292,7 +311,7 @@ def _time_reads(capture: Capture) -> tuple[Record, Int64, Int64]:
         lag_sum_ns=int(np.add.reduce(lag_ns)),
         lag_max_ns=int(np.maximum.reduce(lag_ns)) if reads else 0,
     )
-    return record, arrival_ns, lag_ns
+    return record, _Reads(arrival_ns, lag_ns)
 
 
 def _fail_without_answer(answer: HttpBody, retry_after: str) -> Failure:

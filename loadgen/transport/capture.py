@@ -19,6 +19,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.transport.failure import Failure
+from loadgen.transport.segment_times import SegmentTimes
 
 NO_STAMP = bytes(16)
 _TOLERANCE_NS = 100_000  # of the offset's own measurement
@@ -69,6 +70,8 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     retransmitted: int = -1  # segments of the request that were sent again; -1: not known
     segments: bool = False  # the "reads" are TCP segments: each has its own timestamp, whenever it was read
     rtt_ns: int = -1  # the connection's least round trip; -1: not known
+    request_delay_ns: int = -1  # until the segment of the request that got through was sent; -1: not known
+    times: SegmentTimes | None = None  # when the segments were sent, where they say so
 
     def fill(self, got: Sequence[Any]) -> None:
         """Store reads given as a flat list of bytes, kernel timespec and client's time (ns) of each."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, overload
 
-from loadgen.base.clock import ProcessClock, SystemClock
+from loadgen.base.clock import MS_NS, ProcessClock, SystemClock
 
 UNKNOWN = -1  # this kernel does not report it
 _TCP_INFO: int = getattr(socket, "TCP_INFO", 0)
@@ -16,6 +18,7 @@ _BYTES = 256  # struct tcp_info grows: an older kernel fills less of it
 _COUNT = struct.Struct("=I")
 # Where Linux has these; the last two from 5.4 on.
 _TOTAL_RETRANS, _MIN_RTT, _DSACK_DUPS, _RCV_OOOPACK = 100, 148, 216, 224
+_TCP_TIMESTAMP = 24
 _NO_RTT = (1 << 32) - 1  # of a connection without one yet
 _BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux: the port is chosen by connect, for each server
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.recvmsg returns it
@@ -115,6 +118,20 @@ def read_losses(sock: Informed | None) -> Losses:
     resent = UNKNOWN if again < 0 else max(again - needless, 0)
     rtt_us = _read_count(info, _MIN_RTT)
     return Losses(_read_count(info, _RCV_OOOPACK), resent, rtt_us * 1000 if 0 < rtt_us < _NO_RTT else UNKNOWN)
+
+
+def read_clock_ahead_ms(sock: Socket, now_ns: Callable[[], int]) -> int | None:
+    """Read how far a connection's clock of TCP's timestamps is ahead of CLOCK_MONOTONIC (ms); None if closed.
+
+    The kernel clears the clock's last bit (since Linux 6.7): half the times this is 1 ms too little.
+    """
+    with contextlib.suppress(OSError):
+        while True:
+            before_ms = now_ns() // MS_NS
+            clock_ms = sock.getsockopt(socket.IPPROTO_TCP, _TCP_TIMESTAMP)
+            if now_ns() // MS_NS == before_ms:
+                return clock_ms - before_ms
+    return None
 
 
 def _read_info(sock: Informed, most_bytes: int) -> bytes:

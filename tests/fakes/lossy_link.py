@@ -76,7 +76,7 @@ class LossyLink:
 
     def _meet(self, packet: bytes) -> None:
         """Do to a packet for the client what its fate is."""
-        delay_s = self.fate(number := next(self._numbers)) if _parts(packet)[3] else 0.0
+        delay_s = self.fate(number := next(self._numbers)) if read_parts(packet)[3] else 0.0
         if delay_s is None:
             self.lost += 1
         elif delay_s:
@@ -85,7 +85,7 @@ class LossyLink:
             self._give(packet)
 
     def _give(self, packet: bytes) -> None:
-        port, seq, flags, payload = _parts(packet)
+        port, seq, flags, payload = read_parts(packet)
         if flags & _SYN:
             self._begins[port], self._came[port] = seq + 1, []
         before_ns = time.monotonic_ns()
@@ -106,7 +106,7 @@ class LossyLink:
         return bytes(data), marks
 
 
-def _parts(packet: bytes) -> tuple[int, int, int, bytes]:
+def read_parts(packet: bytes) -> tuple[int, int, int, bytes]:
     """Of an IPv4 packet with TCP: the port that it is for, its sequence number, flags and payload."""
     tcp = (packet[0] & 15) * 4
     _, port, seq = struct.unpack_from(">HHI", packet, tcp)

@@ -59,12 +59,17 @@ def packet(
     seq: int = 1,
     flags: int = ACK,
     options: int = 12,
+    timestamps: tuple[int, int] | None = None,
 ) -> bytes:
-    """A TCP segment with its IP header, of IPv4 or IPv6; `options` are bytes of TCP's."""
+    """A TCP segment with its IP header, of IPv4 or IPv6; `options` are bytes of TCP's.
+
+    `timestamps` are TSval and TSecr where it has them, in the first 12 bytes of its options.
+    """
     (from_host, from_port), (to_host, to_port) = source, to
     words = (20 + options) // 4
     tcp = struct.pack(">HHIIBBHHH", from_port, to_port, seq % (1 << 32), 1, words << 4, flags, 512, 0, 0)
-    tcp += bytes(options)
+    stamps = b"" if timestamps is None else struct.pack(">III", 0x0101080A, *timestamps)
+    tcp += stamps.ljust(options, b"\0")
     if ":" in from_host:
         family, ip = socket.AF_INET6, struct.pack(">IHBB", 6 << 28, len(tcp) + len(payload), 6, 64)
     else:

@@ -18,7 +18,7 @@ from loadgen.transport.source_addresses import Address
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
 
-FRAME_BYTES, _DATA = 128, 80
+FRAME_BYTES, _DATA = 256, 80
 _LONGEST = 60000  # bytes of payload: as after GRO
 _HEADER = struct.Struct("<IIIHHII")  # struct tpacket2_hdr
 NEAR_THE_END = (1 << 32) - 100  # sequence numbers of most connections wrap
@@ -53,13 +53,21 @@ class VirtualRing:
         """Take segments to these ports of a local address, and no others."""
         self.program = build_program(socket.AF_INET, [self.server.address], local, ports)
 
-    def see(self, port: int, seq: int, payload: bytes, opens: bool = False) -> None:
+    def see(
+        self,
+        port: int,
+        seq: int,
+        payload: bytes,
+        opens: bool = False,
+        timestamps: tuple[int, int] | None = None,
+    ) -> None:
         """A piece of a connection, or its begin, comes to a port of the client's."""
         for begin in range(0, max(len(payload), 1), _LONGEST):
-            self._see(port, seq + begin, payload[begin : begin + _LONGEST], SYN | ACK if opens else ACK)
+            part, flags = payload[begin : begin + _LONGEST], SYN | ACK if opens else ACK
+            to = ("127.0.0.1", port)
+            self._see(packet(self.server.address, to, part, seq + begin, flags, timestamps=timestamps))
 
-    def _see(self, port: int, seq: int, payload: bytes, flags: int) -> None:
-        data = packet(self.server.address, ("127.0.0.1", port), payload, seq, flags)
+    def _see(self, data: bytes) -> None:
         kept = passed(self.program, data) if self.program else 0
         if not kept or self.closed:
             return

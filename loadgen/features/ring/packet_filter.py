@@ -1,8 +1,8 @@
 """Packet filter: the kernel's program that picks the segments of our own connections, and no others.
 
 Classic BPF, on a packet that begins with its IP header. What passes is cut off within TCP's header, before
-any payload; how much is left says whether the segment is to be looked at: a SYN, or a payload that may end a
-chunked response, as its last bytes are those of the last chunk or it is too short to tell.
+any payload; how much is left says whether the segment is to be looked at: a SYN, or a payload that begins a
+response, or may end a chunked one, as its last bytes are those of the last chunk or it is too short to tell.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ MOST_RANGES = 650  # of source ports: a program has 4096 instructions at most
 _TCP = 6
 _SYN = 0x02
 _DROP = 0
-# Bytes of TCP's header that are kept: up to its flags, and two lengths for two meanings.
-_ORDINARY_TCP, _MARKED_TCP = 16, 20
+# Bytes of TCP's header that are kept, of one without options, and of one with room for TCP's timestamps: 12
+# more. An odd number is an ordinary segment's: the last byte of what it echoes is worth least.
+_ORDINARY_TCP, _MARKED_TCP = 15, 20
+_OPTIONED_ORDINARY_TCP, _OPTIONED_MARKED_TCP = 31, 32
+_OPTIONED = 0x80  # 8 words of header or more, in the upper half of its byte
+_HEAD_BEGIN = b"HTTP"
 
 _LOAD_BYTE, _LOAD_HALF, _LOAD_WORD, _LOAD_LENGTH = 0x30, 0x28, 0x20, 0x80
 _LOAD_WORD_AT_X, _LOAD_MEMORY, _STORE_MEMORY = 0x40, 0x60, 0x02
@@ -45,14 +49,14 @@ class Headers(msgspec.Struct, frozen=True):
     fragment: int = 0  # 0: this version's header has no such field
 
     @property
-    def ordinary(self) -> int:
-        """The bytes to capture of a segment."""
-        return self.size + _ORDINARY_TCP
+    def ordinary(self) -> tuple[int, int]:
+        """The bytes to capture of a segment, odd numbers: without TCP's options, and with its timestamps."""
+        return self.size + _ORDINARY_TCP, self.size + _OPTIONED_ORDINARY_TCP
 
     @property
-    def marked(self) -> int:
-        """The bytes to capture of a segment that may begin or end a response."""
-        return self.size + _MARKED_TCP
+    def marked(self) -> tuple[int, int]:
+        """The bytes to capture of a segment that may begin or end a response, even numbers, likewise."""
+        return self.size + _MARKED_TCP, self.size + _OPTIONED_MARKED_TCP
 
 
 HEADERS = {
@@ -127,10 +131,13 @@ def build_program(
     _match_ports(out, ports)
     out.label("port")
     _add_tail(out, headers)
-    out.label("ordinary")
-    out.add(_RETURN, headers.ordinary)
-    out.label("marked")
-    out.add(_RETURN, headers.marked)
+    for name, (bare, optioned) in (("ordinary", headers.ordinary), ("marked", headers.marked)):
+        out.label(name)
+        out.add(_LOAD_BYTE, tcp + 12)
+        out.jump(_IF_AT_LEAST, _OPTIONED, otherwise=f"bare {name}")
+        out.add(_RETURN, optioned)
+        out.label(f"bare {name}")
+        out.add(_RETURN, bare)
     return out.assemble()
 
 
@@ -164,7 +171,7 @@ def _match_ports(out: _Program, ports: Sequence[range]) -> None:
 
 
 def _add_tail(out: _Program, headers: Headers) -> None:
-    """Add code that marks SYNs and payloads that may end a response, and drops segments without payload."""
+    """Add code that marks SYNs and payloads that begin or may end a response, and drops empty segments."""
     tcp = headers.size
     out.add(_LOAD_BYTE, tcp + 13)
     out.jump(_IF_SET, _SYN, then="marked")
@@ -186,6 +193,8 @@ def _add_tail(out: _Program, headers: Headers) -> None:
     out.add(_SUBTRACT_X)
     out.jump(_IF_EQUAL, 0, then="empty")
     out.jump(_IF_AT_LEAST, LONGEST_TAIL, otherwise="marked")
+    out.add(_LOAD_WORD_AT_X, 0)
+    out.jump(_IF_EQUAL, int.from_bytes(_HEAD_BEGIN), then="marked")
     out.add(_LOAD_MEMORY, 0)
     out.add(_SUBTRACT, LONGEST_TAIL)
     out.add(_TO_X)

@@ -73,7 +73,8 @@ class SegmentSource(Protocol):
 def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
     """Make the type of a frame: struct tpacket2_hdr, and parts of the headers of IP and TCP (V: bytes).
 
-    `header` holds tp_len, tp_snaplen, tp_mac, tp_net, tp_sec and tp_nsec; `tcp` the first 16 bytes.
+    `header` holds tp_len, tp_snaplen, tp_mac, tp_net, tp_sec and tp_nsec; `tcp` the first 32 bytes, of which
+    `kept` says how many are this segment's.
     """
     ip, tcp = _DATA, _DATA + headers.size
     fields = {
@@ -81,7 +82,7 @@ def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
         "header": ("V20", 4),
         "kept": ("<u4", 8),
         "ip_length": ("V2", ip + headers.length),
-        "tcp": ("V16", tcp),
+        "tcp": ("V32", tcp),
         "port": (">u2", tcp + 2),  # ours
     }
     formats, offsets = zip(*fields.values(), strict=True)
@@ -101,7 +102,7 @@ class PacketRing:
         self.local = find_local_address(family, servers[0])
         self.headers = HEADERS[socket.AddressFamily(family)]
         self.bound = False
-        frame_bytes = 128 if self.headers.marked + _DATA <= 128 else 256
+        frame_bytes = 256  # the least power of two with room for TCP's timestamps
         frames = 1 << min(max(streams * _A_STREAM, _FEWEST), _MOST).bit_length() - 1
         self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)  # of no protocol: it gets nothing
         try:

@@ -11,7 +11,7 @@ import math
 import select
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -23,7 +23,7 @@ from loadgen.features.ring.packet_ring import Frames, SegmentSource
 from loadgen.features.ring.segments import TAIL, Rows, SegmentLog, measure_payload
 from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.capture import A_READ
-from loadgen.transport.network import Network, Poller, Received, Socket
+from loadgen.transport.network import Network, Poller, Received, Socket, read_clock_ahead_ms
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS, TIMESPEC, ReadBuffer, State
 
 _WAITING_BYTES = 64 << 20  # unread in all sockets together, about
@@ -75,6 +75,7 @@ class RingSocket:
         self.delivered_bytes = 0  # with the responses before this one
         self.owed = 0  # responses whose segments are still to be looked for
         self.rows: Rows | None = None  # those segments, once it has ended
+        self.clock_ms: int | None = None  # of TCP's timestamps less CLOCK_MONOTONIC
 
     def fileno(self) -> int:
         return self.fd
@@ -121,6 +122,11 @@ class RingSocket:
 
     def close(self) -> None:
         self.poller.forget(self)
+
+    def read_clock(self, now_ns: Callable[[], int]) -> None:
+        """Read what the connection's clock of TCP's timestamps is ahead of CLOCK_MONOTONIC, if not known."""
+        if self.clock_ms is None:
+            self.clock_ms = read_clock_ahead_ms(self.sock, now_ns)
 
     def holds_more(self) -> bool:
         """Whether bytes were read from the kernel and not returned yet."""
@@ -222,7 +228,6 @@ class RingPoller:
         self.ports: SourcePorts | None = None
         self.eager = np.zeros(1 << 16, np.bool_)  # by port: each segment is to be looked at
         self.by_port: dict[int, RingSocket] = {}
-        self.marked = source.headers.marked
         self.segments = self.dropped = 0
         self.closed = False
         self._hints: dict[RingSocket, int] = {}  # to be read; when that was last tried
@@ -335,7 +340,7 @@ class RingPoller:
         ports = frames["port"].astype(np.uint16)
         self.log.add(frames, ports, seen_ns)
         shown = self.eager[ports]
-        shown |= frames["kept"] == self.marked
+        shown |= frames["kept"] & 1 == 0  # marked
         if shown.any():
             self._show(self.log.read_tail(len(frames))[shown])
 

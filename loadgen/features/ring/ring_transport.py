@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
-from loadgen.base.clock import SECOND_NS
+from loadgen.features.ring.arrivals import Arrivals, make_times
 from loadgen.features.ring.packet_ring import PacketRing, SegmentSource
 from loadgen.features.ring.ring_network import (
     ANCILLARY_BYTES,
@@ -27,12 +27,23 @@ from loadgen.features.ring.ring_network import (
     list_places,
     restore_timestamps,
 )
-from loadgen.features.ring.segments import Rows, count_held_back, join_rows, measure_payload, order_segments
+from loadgen.features.ring.segments import (
+    Rows,
+    are_in_order,
+    count_held_back,
+    find_pieces,
+    have_timestamps,
+    join_rows,
+    measure_payload,
+    order_segments,
+    read_wall_ns,
+)
 from loadgen.features.ring.source_ports import SourcePorts
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, Health, Outbox, pack_int64s
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.network import Network, SystemNetwork
+from loadgen.transport.segment_times import SegmentTimes
 from loadgen.transport.sending.job import Job
 from loadgen.transport.tcp_connection import READ_BYTES, Slot, State
 
@@ -124,6 +135,7 @@ class RingTransport(EpollTransport):
         span = (sock.delivered_bytes, end)
         sock.delivered_bytes = end
         sock.owed += 1
+        sock.read_clock(self.now_ns)
         size = sum(map(len, got[::A_READ]))
         fill = partial(self._fill, capture, got, sock, span)
         self.outbox.put(capture, size, fill)
@@ -138,7 +150,7 @@ class RingTransport(EpollTransport):
             self.fallen_back += len(got) > 0
             capture.fill(restore_timestamps(got) if sealed else got)
             return
-        ends, rows = arrivals
+        ends, rows, pieces = arrivals.ends, arrivals.rows, arrivals.pieces
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
         record_ends = list_places(got) - span[0] if sealed else None
         # Across a step of the wall clock it is not known what came as soon as the client had read.
@@ -147,6 +159,12 @@ class RingTransport(EpollTransport):
             read_ends = np.fromiter(sizes, np.int64).cumsum() if record_ends is None else record_ends
             read_ns = np.fromiter(got[2::A_READ], np.int64)
             self._note_held(ends, rows, read_ns, read_ends, max(capture.rtt_ns, 0))
+        if not capture.resends:
+            capture.request_delay_ns = arrivals.measure_request_delay_ns(
+                capture.sent_ns, capture.end_ns, sock.clock_ms
+            )
+        if pieces is not None and record_ends is None:
+            ends, rows = pieces.ends, pieces.rows[pieces.readable_by]
         if record_ends is not None:  # of each record the segment that completed it
             rows = rows[ends.searchsorted(record_ends)]
             capture.read_lengths = pack_int64s(map(len, got[::A_READ]))
@@ -158,10 +176,14 @@ class RingTransport(EpollTransport):
         kernel = np.empty((len(rows), 2), np.int64)
         kernel[:, 0], kernel[:, 1] = rows["seconds"], rows["nanoseconds"]
         capture.kernel = kernel.tobytes()
+        if pieces is not None:
+            capture.times = make_times(sock.begin_seq, pieces, record_ends)
+        elif arrivals.timed:
+            capture.times = SegmentTimes(sock.begin_seq, rows["sent"].astype(np.uint32).tobytes())
 
     def _note_held(self, ends: Int64, rows: Rows, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> None:
         """Count a response's segments that waited for an acknowledgement which this process sent late."""
-        came_ns = rows["seconds"].astype(np.int64) * SECOND_NS + rows["nanoseconds"] - self.wall.now_ns
+        came_ns = read_wall_ns(rows) - self.wall.now_ns
         self.held_back += count_held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
 
     def _close(self) -> None:
@@ -193,21 +215,24 @@ class _Ring:
             self.close()
             raise OSError(f"no {job.first_slots} source ports are free, or not close enough together")
 
-    def arrivals(self, sock: RingSocket, span: tuple[int, int]) -> tuple[Int64, Rows] | None:
-        """Find which segments completed a span of a connection's bytes, and how many bytes after each.
-
-        Returns int64[arrivals], and the segments, as many; None where one is missing.
-        """
+    def arrivals(self, sock: RingSocket, span: tuple[int, int]) -> Arrivals | None:
+        """Find which segments completed a span of a connection's bytes; None where one is missing."""
         rows = self._take_rows(sock)
-        ordered = self._order_rows(sock, rows, span)
+        sizes = measure_payload(rows, self.source.headers)
+        ordered = self._order_rows(sock, rows, sizes, span)
         if ordered is None:  # it was read before its last segments were taken
             self.poller.take()
             rows = join_rows(rows, self._take_rows(sock))
-            ordered = self._order_rows(sock, rows, span)
+            sizes = measure_payload(rows, self.source.headers)
+            ordered = self._order_rows(sock, rows, sizes, span)
         if ordered is None:
             return None
-        ends, at = ordered
-        return ends, rows if len(at) == len(rows) else rows[at]
+        (ends, at), (begin, end) = ordered, span
+        came = rows if len(at) == len(rows) else rows[at]
+        if are_in_order(ends, at, sizes):
+            return Arrivals(ends, came, have_timestamps(came))
+        pieces = find_pieces(rows, sizes, (sock.begin_seq + begin) % SEQUENCE, end - begin)
+        return Arrivals(ends, came, pieces is not None, pieces)
 
     def _take_rows(self, sock: RingSocket) -> Rows:
         """Take a connection's segments since the last call; its port may be reused once it has ended."""
@@ -216,13 +241,15 @@ class _Ring:
         rows, sock.rows = sock.rows, sock.rows[:0]
         return rows
 
-    def _order_rows(self, sock: RingSocket, rows: Rows, span: tuple[int, int]) -> tuple[Int64, Int64] | None:
+    def _order_rows(
+        self, sock: RingSocket, rows: Rows, sizes: Int64, span: tuple[int, int]
+    ) -> tuple[Int64, Int64] | None:
         """Order segments by `order_segments`; those after the span are kept for the next response."""
         if sock.begin_seq < 0:
             return None
         begin, end = span
         begin_seq = (sock.begin_seq + begin) % SEQUENCE
-        ordered = order_segments(rows, measure_payload(rows, self.source.headers), begin_seq, end - begin)
+        ordered = order_segments(rows, sizes, begin_seq, end - begin)
         if ordered is not None and ordered[1][-1] + 1 < len(rows):
             rest = rows[ordered[1][-1] + 1 :]
             offsets = (rest["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
 from loadgen.features.ring.packet_filter import Headers
 from loadgen.features.ring.packet_ring import Frames
 
 # Segments of all streams that wait to be sorted by stream: one sort, or one search, is over these.
 TAIL = 1 << 15
 _PORTS, _NO_PORT = 1 << 16, 0
-_COPIED = np.dtype([("header", "V20"), ("ip_length", "V2"), ("", "V2"), ("tcp", "V16"), ("seen_ns", "<i8")])
+_COPIED = np.dtype([("header", "V20"), ("ip_length", "V2"), ("", "V2"), ("tcp", "V32"), ("seen_ns", "<i8")])
 _FIELDS = {  # what the copied bytes mean: of struct tpacket2_hdr, of IP, of TCP; and when we saw it
     "length": ("<u4", 0),
+    "kept": ("<u4", 4),
     "seconds": ("<u4", 12),
     "nanoseconds": ("<u4", 16),
     "ip_length": (">u2", 20),
     "port": (">u2", 26),
     "seq": (">u4", 28),
     "tcp_words": ("u1", 36),
-    "seen_ns": ("<i8", 40),
+    "option": (">u4", 44),  # the first four bytes
+    "sent": (">u4", 48),  # TSval: the server's clock at the segment's sending
+    "echoed": (">u4", 52),  # TSecr: our clock at the sending of what the server had got
+    "seen_ns": ("<i8", 56),
 }
 SEGMENT = np.dtype(
     {
@@ -33,6 +39,7 @@ SEGMENT = np.dtype(
 )
 Rows = NDArray[np.void]  # of SEGMENT
 _NOTHING = np.zeros(1, np.int64)
+_TIMESTAMPS, _WITH_OPTIONS = 0x0101080A, 0x80  # NOP, NOP, kind 8, length 10; from 8 words of header on
 _LATE_NS, _NEAR_NS, _OF_CHANCE = 2_000_000, 100_000, 3
 
 
@@ -49,8 +56,14 @@ def measure_payload(rows: Rows, headers: Headers) -> Int64:
     return total - headers.size - (rows["tcp_words"] >> 4) * np.int64(4)
 
 
+def read_wall_ns(rows: Rows) -> Int64:
+    """Return when the kernel received each segment (ns, CLOCK_REALTIME), int64[segments]."""
+    came_ns: Int64 = rows["seconds"].astype(np.int64) * SECOND_NS + rows["nanoseconds"]
+    return came_ns
+
+
 class SegmentLog:
-    """The captured segments of responses in progress, by local port; 48 bytes each."""
+    """The captured segments of responses in progress, by local port; 64 bytes each."""
 
     def __init__(self) -> None:
         self._ports = np.empty(TAIL, np.uint16)
@@ -130,6 +143,53 @@ def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tupl
         new = ends > before[:-1]  # others were sent again
         return ends[new], of_it[new]
     return _merge_segments(first, ends, of_it, total)
+
+
+class Pieces(msgspec.Struct, frozen=True):
+    """The bytes of a response by the segments that brought them first, in their order, int64[pieces] each."""
+
+    rows: Rows  # the segments with bytes of the response, as they came
+    ends: Int64  # bytes up to a piece's end
+    brought_by: Int64  # index into `rows`: what brought it
+    readable_by: Int64  # and with what it and all before it were there
+    least: Int64  # the earliest TSval of its copies, less that of the first of `rows`
+
+
+def are_in_order(ends: Int64, at: Int64, sizes: Int64) -> bool:
+    """Whether the segments of a response came once and in order, by what `order_segments` found."""
+    first, last = int(at[0]), int(at[-1])
+    whole = ends[0] == sizes[first] and ends[-1] == sizes[first : last + 1].sum()
+    return bool(whole) and last - first == len(at) - 1
+
+
+def have_timestamps(rows: Rows) -> bool:
+    """Whether segments of a connection have TCP's timestamps where Linux puts them: all or none have."""
+    options, words = rows["option"], rows["tcp_words"]
+    return all(options[at] == _TIMESTAMPS and words[at] >= _WITH_OPTIONS for at in (0, -1))
+
+
+def find_pieces(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> Pieces | None:
+    """Find the pieces of a response of which `order_segments` found every byte; None without timestamps."""
+    first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32).astype(np.int64)
+    begins, ends = first.clip(0, total), (first + sizes).clip(0, total)
+    of_it = ends > begins
+    rows, begins, ends = rows[of_it], begins[of_it], ends[of_it]
+    if not have_timestamps(rows):
+        return None
+    edges = np.unique(np.concatenate((_NOTHING, begins, ends)))
+    low = edges.searchsorted(begins)
+    counts = edges.searchsorted(ends) - low
+    # Of each segment the stretches between two edges that it has.
+    segment = np.repeat(np.arange(len(rows)), counts)
+    stretch = np.arange(len(segment)) + np.repeat(low - np.cumsum(counts) + counts, counts)
+    sent = (rows["sent"].astype(np.uint32) - np.uint32(rows["sent"][0])).view(np.int32).astype(np.int64)
+    brought_by = np.full(len(edges) - 1, len(rows))
+    least = np.full(len(edges) - 1, sent.max())
+    np.minimum.at(brought_by, stretch, segment)
+    np.minimum.at(least, stretch, sent[segment])
+    last = np.append((np.diff(brought_by) != 0) | (np.diff(least) != 0), True)
+    readable_by = np.maximum.accumulate(brought_by)
+    return Pieces(rows, edges[1:][last], brought_by[last], readable_by[last], least[last])
 
 
 def count_held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:

@@ -28,7 +28,9 @@ SERVERS: dict[Family, list[tuple[str, int]]] = {
 }
 PORTS = [range(40000, 40010)]
 PORT = 40005
-DROPPED, ORDINARY, MARKED = 0, 36, 40  # bytes kept of IPv4; of IPv6 the header is 20 bytes longer
+DROPPED, ORDINARY, MARKED = "dropped", "ordinary", "marked"
+# Bytes kept of IPv4 and TCP; of IPv6 the header is 20 bytes longer. The second ones: with timestamps.
+KEPT = {0: DROPPED, 35: ORDINARY, 51: ORDINARY, 40: MARKED, 52: MARKED}
 LONGER: dict[Family, int] = {V4: 0, V6: 20}
 LONGEST_PROGRAM = 4096  # instructions: BPF_MAXINSNS
 CODES = {0x30, 0x28, 0x20, 0x80, 0x40, 0x60, 0x02, 0x54, 0x74, 0x04, 0x14, 0x1C, 0x07}  # that do not jump
@@ -41,10 +43,10 @@ def ours(family: Family, servers: int = 3) -> bytes:
     return build_program(family, SERVERS[family][:servers], US[family], PORTS)
 
 
-def kept(data: bytes, family: Family = V4, length: int = 0, servers: int = 3) -> int:
-    """What is kept of a packet, in IPv4's numbers."""
+def kept(data: bytes, family: Family = V4, length: int = 0, servers: int = 3) -> str:
+    """What is kept of a packet."""
     found = passed(ours(family, servers), data, length)
-    return found and found - LONGER[family]
+    return KEPT[found and found - LONGER[family]]
 
 
 def spaced(count: int) -> list[range]:
@@ -161,30 +163,47 @@ def test_exactly_the_ports_of_a_set_pass(wanted: set[int]) -> None:
         pytest.param(b"x" * 1400, ACK | PUSH, ORDINARY, id="a full segment"),
         pytest.param(b"x" * 1396 + b"\r\n\r\n", FIN | ACK, MARKED, id="a full one that ends, with a FIN"),
         pytest.param(b"data: x", FIN | ACK, ORDINARY, id="bytes with a FIN"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\ndata", ACK, MARKED, id="a head and more"),
+        pytest.param(b"HTTP", ACK, MARKED, id="four bytes of a head"),
+        pytest.param(b"data: HTTP", ACK, ORDINARY, id="a head's begin elsewhere"),
     ],
 )
 def test_how_much_is_kept_says_what_a_segment_is(
-    family: Family, options: int, payload: bytes, flags: int, found: int
+    family: Family, options: int, payload: bytes, flags: int, found: str
 ) -> None:
     data = packet(SERVERS[family][0], (US[family], PORT), payload, 7, flags, options)
     assert kept(data, family) == found
 
 
 @both
-@given(payload=st.binary(max_size=40), end=st.sampled_from([b"", b"\r\n\r\n", b"\r\n", b"\n\r\n"]))
-def test_no_byte_of_payload_is_ever_kept(family: Family, payload: bytes, end: bytes) -> None:
-    data = packet(SERVERS[family][0], (US[family], PORT), payload + end, options=0)
+@given(
+    payload=st.binary(max_size=40),
+    end=st.sampled_from([b"", b"\r\n\r\n", b"\r\n", b"\n\r\n"]),
+    options=st.sampled_from([0, 4, 8, 12, 40]),
+)
+def test_no_byte_of_payload_is_ever_kept(family: Family, payload: bytes, end: bytes, options: int) -> None:
+    data = packet(SERVERS[family][0], (US[family], PORT), payload + end, options=options)
     found, whole = kept(data, family), payload + end
-    ends = len(whole) < 4 or whole.endswith(b"\r\n\r\n")
+    ends = len(whole) < 4 or whole.endswith(b"\r\n\r\n") or whole.startswith(b"HTTP")
     assert found == (DROPPED if not whole else MARKED if ends else ORDINARY)
-    assert found + LONGER[family] <= len(data) - len(whole)
+    assert passed(ours(family), data) <= len(data) - len(whole)
+
+
+@both
+@loop_over(("options", "sizes"), [(0, (15, 20)), (8, (15, 20)), (12, (31, 32)), (40, (31, 32))])
+def test_timestamps_are_kept_where_a_header_has_room(
+    family: Family, options: int, sizes: tuple[int, int]
+) -> None:
+    for payload, size in zip((b"data: token", b"0\r\n\r\n"), sizes, strict=True):
+        data = packet(SERVERS[family][0], (US[family], PORT), payload, options=options)
+        assert passed(ours(family), data) == HEADERS[family].size + size
 
 
 @pytest.mark.parametrize(
     ("payload", "flags", "found"),
     [(b"", ACK, DROPPED), (b"a", ACK, MARKED), (b"", SYN, MARKED)],
 )
-def test_padding_after_a_short_packet_is_no_payload(payload: bytes, flags: int, found: int) -> None:
+def test_padding_after_a_short_packet_is_no_payload(payload: bytes, flags: int, found: str) -> None:
     data = packet(SERVERS[V4][0], (US[V4], PORT), payload, flags=flags, options=0)
     assert kept(data + b"\0" * (46 - len(data))) == found
 
@@ -193,7 +212,7 @@ def test_padding_after_a_short_packet_is_no_payload(payload: bytes, flags: int, 
 @pytest.mark.parametrize(
     ("end", "found"), [(b"\r\n\r\n", MARKED), (b"data", ORDINARY)], ids=["an end", "none"]
 )
-def test_a_length_of_zero_is_one_too_long_for_its_field(family: Family, end: bytes, found: int) -> None:
+def test_a_length_of_zero_is_one_too_long_for_its_field(family: Family, end: bytes, found: str) -> None:
     data = packet(SERVERS[family][0], (US[family], PORT), b"x" * 1000 + end)
     headers = HEADERS[family]
     assert kept(with_ip(data, headers.length, 0), family) == found
@@ -234,7 +253,7 @@ def test_a_packet_cut_anywhere_is_dropped_or_kept_within_headers(family: Family)
     data = packet(SERVERS[family][0], (US[family], PORT), b"data: x\r\n\r\n", options=0)
     payload_at = len(data) - 11
     assert all(passed(ours(family), data[:size]) <= payload_at for size in range(len(data)))
-    assert {passed(ours(family), data[:size]) for size in range(payload_at - 7)} == {DROPPED}
+    assert {passed(ours(family), data[:size]) for size in range(payload_at - 7)} == {0}
 
 
 # The program as the kernel sees it.
@@ -269,8 +288,8 @@ def test_every_jump_is_forward_and_every_path_returns(
             assert at + k < len(lines)
             assert (then, otherwise) == (0, 0)
     assert lines[-1][0] == RETURN
-    size = HEADERS[family].size
-    assert {k for code, _, _, k in lines if code == RETURN} <= {0, size + 16, size + 20}
+    returned = {k and k - LONGER[family] for code, _, _, k in lines if code == RETURN}
+    assert returned <= {*KEPT}
 
 
 @programs

@@ -28,6 +28,7 @@ from fakes.scripted_server import (
 )
 from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
 from fakes.virtual_network import WRITE_NS, VirtualServer
+from loadgen.records.record import REORDERING, RETRANSMISSION
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
 
@@ -223,6 +224,32 @@ def test_a_token_before_which_one_was_late_arrives_with_that_one() -> None:
     for record in records(driven):
         assert (record.arrival_ns - record.sent_ns).tolist() == script
     assert driven.health.fallen_back == 0
+
+
+@loop_over("again", [True, False])
+def test_what_a_token_waited_for_on_its_way_is_known(again: bool) -> None:
+    """The first of three that come with the last was sent again with that, or was overtaken."""
+    held: list[tuple[tuple[Any, ...], int]] = []
+    count = 0
+
+    def tamper(see: See, *segment: Any, **opens: Any) -> None:
+        nonlocal count
+        count, sent_ms = count + 1, server.time.ns // MS
+        if count == 6:
+            held.append((segment, sent_ms))
+            return
+        see(*segment, timestamps=(sent_ms, 0), **opens)
+        if count == 8:
+            late, first_ms = held.pop()
+            see(*late, timestamps=(sent_ms if again else first_ms, 0))
+
+    server = Tapped(lambda _: stream(20, GAP_S), tamper=tamper, poll_ns=MS)
+    (found,) = records(driven_by(server, 1, 1))
+    delays_ms = (found.delay_us / 1000).tolist()
+    at = next(i for i, ms in enumerate(delays_ms) if ms)
+    cause = RETRANSMISSION if again else REORDERING
+    assert found.delay_cause.tolist() == [0] * at + [cause] * 2 + [0] * (18 - at)
+    assert delays_ms[at : at + 2] == pytest.approx([6, 3], abs=1.5)
 
 
 def test_segments_of_no_connection_of_ours_are_left_alone() -> None:

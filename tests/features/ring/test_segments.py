@@ -22,7 +22,9 @@ from loadgen.features.ring.segments import (
     TAIL,
     Rows,
     SegmentLog,
+    are_in_order,
     count_held_back,
+    find_pieces,
     join_rows,
     measure_payload,
     order_segments,
@@ -170,6 +172,67 @@ def test_all_segments_in_any_order_are_a_whole_response(
 def test_a_long_response_whose_first_segment_is_late_is_found_in_time() -> None:
     pieces = [(10 * i, 10) for i in range(1, 2000)]
     assert found([*pieces, (0, 10)], 20000) == [(20000, 1999)]
+
+
+# Pieces.
+
+
+def stamped(pieces: Pieces, sent: Sequence[int], begin_seq: int) -> tuple[Rows, Int64]:
+    """Segments with TCP's timestamps, and their sizes."""
+    rows, sizes = rows_of(pieces, begin_seq)
+    rows["option"], rows["tcp_words"], rows["sent"] = 0x0101080A, 0x80, sent
+    return rows, sizes
+
+
+@given(PIECES, st.integers(1, 36), st.sampled_from([0, 5, WRAP - 7, WRAP // 2 - 7]), st.randoms())
+def test_pieces_are_as_if_bytes_were_counted(
+    pieces: Pieces, total: int, begin_seq: int, drawn: random.Random
+) -> None:
+    """Each byte by what brought it first, from when on it could be read, and its copies' earliest clock."""
+    if by_bytes(pieces, total) is None:
+        return
+    clocks = [(WRAP - 3 + drawn.randrange(9)) % WRAP for _ in pieces]
+    found = find_pieces(*stamped(pieces, clocks, begin_seq), begin_seq, total)
+    assert found is not None
+    numbers = [i for i, (begin, size) in enumerate(pieces) if max(begin, 0) < min(begin + size, total)]
+    first, readable, least = [], list[int](), []
+    for byte in range(total):
+        copies = [at for at, i in enumerate(numbers) if pieces[i][0] <= byte < sum(pieces[i])]
+        first.append(copies[0])
+        readable.append(max([copies[0], *readable[-1:]]))
+        least.append(min((clocks[numbers[at]] - WRAP + 3) % WRAP for at in copies))
+    of_byte = found.ends.searchsorted(np.arange(total), side="right")
+    assert found.brought_by[of_byte].tolist() == first
+    assert found.readable_by[of_byte].tolist() == readable
+    zero = (int(found.rows["sent"][0]) - WRAP + 3) % WRAP
+    assert (found.least[of_byte] + zero).tolist() == least
+    assert int(found.ends[-1]) == total
+
+
+IN_ORDER = {
+    "plain", "one segment", "one byte", "the response before", "the response after", "the SYN",
+    "what is sent again after the end", "one across its end, then the same again",
+}  # fmt: skip
+
+
+@loop_over("case", CASES)
+def test_segments_in_order_and_once_are_their_own_pieces(case: str) -> None:
+    pieces, total, arrived = CASES[case]
+    if arrived is None:
+        return
+    rows, sizes = stamped(pieces, range(len(pieces)), 1000)
+    ordered = order_segments(rows, sizes, 1000, total)
+    found = find_pieces(rows, sizes, 1000, total)
+    assert ordered is not None
+    assert found is not None
+    assert are_in_order(*ordered, sizes) == (case in IN_ORDER)
+    if case in IN_ORDER:
+        assert found.ends.tolist() == [end for end, _ in arrived]
+
+
+def test_without_timestamps_there_are_no_pieces() -> None:
+    rows, sizes = rows_of([(10, 5), (0, 10)], 1000)
+    assert find_pieces(rows, sizes, 1000, 15) is None
 
 
 # Payload.
