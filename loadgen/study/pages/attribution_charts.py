@@ -26,6 +26,7 @@ from loadgen.study.tables import Table, make_table
 from loadgen.verdict.evidence import has_tail
 
 MOST_WAITS = 20  # of a panel
+_UNKNOWN, _MOSTLY_UNKNOWN = 0.5, 0.95  # of a tail: from there on a remark says so; no bar is drawn
 
 
 def make_attribution_section(run: Result, draw: bool) -> PageSection:
@@ -38,13 +39,16 @@ def make_attribution_section(run: Result, draw: bool) -> PageSection:
         return PageSection(title)
     if found.nothing_to_explain:
         return PageSection(title, "attribution", title, remarks=(NOTHING,))
+    tails = (found.tail_ttft(), found.gaps)
+    more = any(tail.share("unknown") >= _UNKNOWN for tail in tails)
+    hint = ("`loadgen explain` names what would show more of what is unknown",) if more else ()
     return PageSection(
         title,
         "attribution",
         title,
         table=_make_part_table(found),
         panels=tuple(plot_waits(run, found)) if draw else (),
-        remarks=(*describe_basis(found), *describe_means(run.facts, found)),
+        remarks=(*describe_basis(found), *describe_means(run.facts, found), *hint),
     )
 
 
@@ -67,14 +71,14 @@ def _format_time(time: PartTime | None) -> str:
 
 
 def plot_waits(run: Result, found: Attribution) -> Iterator[Panel]:
-    """Yield the panels of the slowest first tokens and of the longest gaps, if a part of them is known."""
+    """Yield the panels of the slowest first tokens and of the longest gaps, if enough of them is known."""
     for key, title, wait, since, waits in (
         ("slowest-first-tokens", "Slowest first tokens", "request", "ms, since it was due", found.ttft),
         ("longest-gaps", "Longest gaps", "gap", "ms, since the message before", found.gaps),
     ):
         longest = np.argsort(-waits.whole_ns, kind="stable")[:MOST_WAITS]
         shown = waits.select(longest)
-        if len(shown) and shown.share("unknown") < 1:
+        if len(shown) and shown.share("unknown") < _MOSTLY_UNKNOWN:
             yield _plot_longest(run, Panel(key, title, since, f"{wait}, longest first"), shown)
 
 

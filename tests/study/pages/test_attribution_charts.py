@@ -77,6 +77,8 @@ def test_each_part_has_a_colour_of_its_own_in_both_themes() -> None:
 
 def test_what_is_not_known_is_not_drawn() -> None:
     assert list(plot_waits(made.run(made.NOTHING_KNOWN), made.NOTHING_KNOWN)) == []
+    unknown = make_attribution_section(made.run(made.NOTHING_KNOWN), draw=True)
+    assert "`loadgen explain` names what would show more of what is unknown" in unknown.remarks
     nothing = make_attribution_section(made.run(made.SMOOTH), draw=True)
     assert (nothing.panels, nothing.table) == ((), None)
     assert nothing.remarks[0].startswith("nothing to explain: ")
