@@ -18,7 +18,7 @@ from benchmarks.harness.impaired_path import SERVER, ImpairedPath, Impairment, r
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.harness.process import ROOT, Command, CouldNotRun, checkout_env, run
 from benchmarks.harness.scores import Score, merge_scores, score_run
-from benchmarks.harness.stalled_run import Disturb, Ends, Load, StalledRun, run_stalled, stop_client
+from benchmarks.harness.stalled_run import Disturb, Ends, Load, StalledRun, burn, run_stalled, stop_client
 from loadgen.features.attribution.attribution import Attribution, attribute_run
 
 _LEAST_FOUND, _MOST_WRONG = 0.95, 0.02
@@ -52,6 +52,7 @@ CASES: Mapping[str, Case] = {
     "waits in the queue": Case(["queue"], [_QUEUE]),
     "waits before it": Case(["http"], [_HTTP]),
     "a stopped client": Case(["sent_late"], disturb=stop_client((3, 5, 7), 0.3)),
+    "a slow step, next to busy loops": Case(["slow_step"], [_SLOW], disturb=burn(os.cpu_count() or 1, 9)),
     "lost segments": Case(["retransmission"], impairment=Impairment(_DELAY_MS, loss=0.005)),
     "reordered segments": Case(["reordering"], impairment=Impairment(_DELAY_MS, late=0.005, late_ms=35)),
     "late segments": Case(

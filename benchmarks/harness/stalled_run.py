@@ -171,14 +171,18 @@ def stop_client(at_s: Sequence[float], for_s: float) -> Disturb:
     return disturb
 
 
-@contextmanager
-def burning(cores: int) -> Iterator[None]:
-    """Run a loop on each of as many cores."""
-    with ExitStack() as stack:
-        for _ in range(cores):
-            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(loop.kill)
-        yield
+def burn(cores: int, for_s: float) -> Disturb:
+    """Run a loop on each of as many cores for a while: client and server get what is left."""
+
+    def disturb(client: Process) -> list[StallRow]:
+        with ExitStack() as stack:
+            for _ in range(cores):
+                loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+                stack.callback(loop.kill)
+            time.sleep(for_s)
+        return []
+
+    return disturb
 
 
 @contextmanager
