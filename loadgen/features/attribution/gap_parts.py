@@ -24,6 +24,7 @@ TAIL = 99.0  # the percentile beyond which a gap or a TTFT is of the tail
 _ORDINARY = (
     1.5  # typical steps: where as little is left of a gap next to a stall, all its excess is the stall's
 )
+_MISSED = 0.75  # typical steps: a stream that was preempted has no token of at least one step
 _NEAR_NS = 2 * MS_NS  # a round trip on a network that does not pause for all connections at once
 _BURST = 16  # messages that come closer than this part of the mean gap come together
 _ENDS = 1  # reads of a response without a kernel timestamp, as that of its end
@@ -129,7 +130,7 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -
     take("others_prefill", kinds_ns["others_prefill"])
     take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
     alone_ns = gaps.whole_ns - parts[: ROWS["decode_step"] + 1].sum(axis=0) - stalled_ns
-    alone, preempted = alone_ns > step_ns // 2, np.zeros(len(step_ns), np.bool_)
+    alone, preempted = alone_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)
     preempted[alone] = mark_preempted(counted, gaps.begin_ns[alone], step_ns[alone])
     take("preemption", np.where(preempted, alone_ns, 0))
     take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request].clip(0), 0))
