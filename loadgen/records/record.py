@@ -15,22 +15,26 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import (
+    SHARED_WORDS,
     SPILLED,
     Bool,
     Int64,
     Ints,
+    Words,
     check_row,
     check_start,
+    decode_text,
+    encode_text,
     join_messages,
     narrow_counts,
     read_columns,
+    read_words,
     release_pages,
     split_blocks,
     widen_counts,
     write_columns,
 )
 from loadgen.base.files import write_whole
-from loadgen.records.words import SHARED_WORDS, Words, decode_text, encode_text, read_words
 from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
 
 UNKNOWN = -1
