@@ -107,11 +107,12 @@ class AmdGpus:
         return [each for each in ids if isinstance(each, str) and each not in ("", "N/A")]
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """Read energy, power, temperature, clocks and throttling of every GPU now; `pids` have no effect.
+        """Read memory, energy, power, temperature, clocks and throttling of every GPU now.
 
-        Of a GPU in partitions only the first reports power: the others are left out.
+        The server's memory is that of processes `pids`. Of a GPU in partitions only the first reports power:
+        the others are left out.
         """
-        each = [self._read(where, handle) for where, handle in self.devices.items()]
+        each = [self._read(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
         return Reading.merge([*each, Reading(missing=self.missing)])
 
     def read_state(self, pids: Callable[[], Sequence[int]]) -> MachineState:
@@ -119,10 +120,14 @@ class AmdGpus:
         each = [self._read_state(where, handle) for where, handle in self.devices.items()]
         return merge_states([MachineState(driver=self._read_driver(), missing=self.missing), *each])
 
-    def _read(self, where: str, handle: Any) -> Reading:
+    def _read(self, where: str, handle: Any, pids: frozenset[int]) -> Reading:
         smi, queries = self.amdsmi, self._queries(where)
         if self._is_later_partition(handle):
             return Reading()
+        vram = partial(smi.amdsmi_get_gpu_memory_usage, handle, smi.AmdSmiMemoryType.VRAM)
+        queries.note(("device_bytes", where), "memory in use", lambda: _pick({"": vram()}, ""))
+        if pids and (listed := self._sum_listed(queries, handle, pids)):
+            queries.values["server_bytes", where] = listed
         # A counter that stands at 0 is one that the card does not have.
         if joules := self._queries("").get("", partial(self._read_energy, handle)):
             queries.values["energy_j", where] = joules
@@ -168,6 +173,15 @@ class AmdGpus:
             gpus={where: GpuUse(name=self._read_name(queries, handle), power_w=watts)},
             missing=queries.missing,
         )
+
+    def _sum_listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> float:
+        """Sum the bytes that these processes use on a GPU; 0 if none is on its list."""
+        read = partial(self.amdsmi.amdsmi_get_gpu_process_list, handle)
+        listed = map(untrusted.read_mapping, untrusted.read_list(queries.get("memory by process", read)))
+        ours = [
+            untrusted.read_mapping(each.get("memory_usage")) for each in listed if each.get("pid") in pids
+        ]
+        return sum(_read_number(memory.get("vram_mem")) or 0 for memory in ours)
 
     def _read_energy(self, handle: Any) -> float:
         fields = self.amdsmi.amdsmi_get_energy_count(handle)

@@ -41,7 +41,7 @@ def summarize_window(
         gpus=gpus,
         gpus_how=gpus_how,
         server=_measure_server(window, before_bytes),
-        device=window.measure_memory("device_bytes", gpus, "NVML, all processes"),
+        device=window.measure_memory("device_bytes", gpus, f"{_name_readers(window, gpus)}, all processes"),
         rss=window.measure_memory("rss_bytes", ("",), "summed over its processes"),
         pss=window.measure_memory("pss_bytes", ("",), "summed over its processes"),
         system=window.measure_memory("system_bytes", ("",), "what is not available"),
@@ -76,6 +76,12 @@ def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
     return gpus, ", ".join(filter(None, how))
 
 
+def _name_readers(window: Window, places: Sequence[str]) -> str:
+    """Name what reads these places: NVML, if nothing else says that it does."""
+    names = (window.sources[where].name if where in window.sources else _NVML for where in places)
+    return " and ".join(dict.fromkeys(names)) or _NVML
+
+
 def _is_gpu(where: str) -> bool:
     return where.startswith("GPU ")
 
@@ -87,17 +93,20 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
     """
     ours = window.list_places("server_bytes")
     if ours:
-        return window.measure_memory("server_bytes", ours, "NVML, by process")
+        return window.measure_memory("server_bytes", ours, f"{_name_readers(window, ours)}, by process")
     if before_bytes is None:
         return None
-    how = f"NVML, all processes, less the {before_bytes / GIB:.2f} GiB in use before it"
-    every = window.measure_memory("device_bytes", window.list_places("device_bytes"), how)
+    places = window.list_places("device_bytes")
+    readers, before_gib = _name_readers(window, places), before_bytes / GIB
+    how = f"{readers}, all processes, less the {before_gib:.2f} GiB in use before it"
+    every = window.measure_memory("device_bytes", places, how)
     if every is None:
         return None
     peak, steady = (max(n - before_bytes, 0) for n in (every.peak_bytes, every.steady_bytes))
     return MemoryUse(peak_bytes=peak, steady_bytes=steady, how=how)
 
 
+_NVML = "NVML"
 CPU = "CPU "  # how the names of its packages and of their memory begin
 # Counters of energy, and how their rise over time is called.
 COUNTERS: Mapping[Quantity, str] = {"energy_j": "power_w", "package_j": "package_w"}
@@ -345,8 +354,7 @@ def _name_sources(window: Window, places: Sequence[str]) -> str:
     """Return the sources of places' energies in words: of each its counter, its power, or both."""
     of_source: dict[str, list[str]] = {}
     for where in places:
-        source = window.sources.get(where)
-        of_source.setdefault("NVML" if source is None else source.name, []).append(where)
+        of_source.setdefault(_name_readers(window, (where,)), []).append(where)
     counted = window.list_places(*COUNTERS, ever=True)
     sampled, named = f"sampled every {window.period_s:g} s", []
     for name, its in of_source.items():

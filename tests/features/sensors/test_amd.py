@@ -16,7 +16,7 @@ from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.amd import AmdGpus, find_amd_gpus
 from loadgen.features.sensors.sensor import Absent, Key, Reading
 
-NOT = "N/A"
+NOT, MIB = "N/A", 1 << 20
 
 
 class AmdSmiException(Exception):
@@ -28,6 +28,7 @@ class FakeAmdSmi(ModuleType):
 
     AmdSmiException = AmdSmiException
     AmdSmiClkType = SimpleNamespace(GFX="GFX", MEM="MEM")
+    AmdSmiMemoryType = SimpleNamespace(VRAM="VRAM")
     AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="HOTSPOT")
     AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="CURRENT")
 
@@ -63,6 +64,11 @@ def clocks(gfx: object, mem: object) -> dict[str, Any]:
     }
 
 
+def using(pid: int, size: int) -> dict[str, Any]:
+    """A process of its list."""
+    return {"name": NOT, "pid": pid, "mem": 0, "memory_usage": {"gtt_mem": 0, "cpu_mem": 0, "vram_mem": size}}
+
+
 def mi300(ppt: int = 100, counted: int = 1_000_000_000) -> dict[str, Any]:
     """An MI300X under load, by ROCm 6.4."""
     return {
@@ -70,6 +76,8 @@ def mi300(ppt: int = 100, counted: int = 1_000_000_000) -> dict[str, Any]:
         "energy_count": {"energy_accumulator": counted, "counter_resolution": 15.259, "timestamp": 1},
         "temp_metric": {"HOTSPOT": 76},
         "clock_info": clocks(1533, 1300),
+        "gpu_memory_usage": {"VRAM": 160 << 30},
+        "gpu_process_list": [using(41, 150 << 30), using(42, 1 << 30), using(7, 9 << 30)],
         "gpu_metrics_info": {
             "accumulation_counter": 9, "ppt_residency_acc": ppt, "socket_thm_residency_acc": 4,
             "hbm_thm_residency_acc": 0, "prochot_residency_acc": 0, "vr_thm_residency_acc": NOT,
@@ -91,6 +99,8 @@ def mi200() -> dict[str, Any]:
         "energy_count": {"power": 1_000_000, "counter_resolution": 15.3},
         "temp_metric": {"HOTSPOT": 41_000},
         "clock_info": clocks(800, 1600),
+        "gpu_memory_usage": {"VRAM": MIB},
+        "gpu_process_list": [using(7, MIB)],
         "gpu_metrics_info": {"indep_throttle_status": 0},
     }
 
@@ -102,6 +112,8 @@ def radeon(mask: object, watts: object = 20) -> dict[str, Any]:
         "energy_count": {"energy_accumulator": 0, "counter_resolution": 15.259},
         "temp_metric": {"HOTSPOT": 37},
         "clock_info": clocks(14, 65535),
+        "gpu_memory_usage": {"VRAM": MIB},
+        "gpu_process_list": [],
         "gpu_metrics_info": {"throttle_status": 2, "indep_throttle_status": mask},
     }
 
@@ -115,36 +127,41 @@ def at(where: str, **values: float) -> dict[tuple[str, str], float]:
     [
         pytest.param(
             mi300(),
-            at("GPU 0", energy_j=15259.0, power_w=717, temperature_c=76, sm_mhz=1533, memory_mhz=1300),
+            at("GPU 0", device_bytes=160 << 30, server_bytes=151 << 30, energy_j=15259.0, power_w=717,
+               temperature_c=76, sm_mhz=1533, memory_mhz=1300),
             (),
             id="MI300",
         ),
         pytest.param(
             mi200(),
-            at("GPU 0", energy_j=15.3, power_w=94, temperature_c=41, sm_mhz=800, memory_mhz=1600),
+            at("GPU 0", device_bytes=MIB, energy_j=15.3, power_w=94, temperature_c=41, sm_mhz=800,
+               memory_mhz=1600),
             (),
             id="MI200",
         ),
         pytest.param(
             radeon(0),
-            at("GPU 0", power_w=20, temperature_c=37, sm_mhz=14),
+            at("GPU 0", device_bytes=MIB, power_w=20, temperature_c=37, sm_mhz=14),
             ("GPU 0 does not report memory clock: Not Supported",),
             id="Radeon",
         ),
-        pytest.param(radeon(0, 18_500), at("GPU 0", power_w=18.5, temperature_c=37, sm_mhz=14),
+        pytest.param(radeon(0, 18_500),
+                     at("GPU 0", device_bytes=MIB, power_w=18.5, temperature_c=37, sm_mhz=14),
                      ("GPU 0 does not report memory clock: Not Supported",), id="an APU in mW"),
         pytest.param(
             {},
             {},
-            ("GPU 0 does not report power, temperature, clock, memory clock and why its clocks are held "
-             "back: AMDSMI_STATUS_NOT_SUPPORTED",),
+            ("GPU 0 does not report memory in use, memory by process, power, temperature, clock, memory "
+             "clock and why its clocks are held back: AMDSMI_STATUS_NOT_SUPPORTED",),
             id="nothing",
         ),
         pytest.param(
-            {"power_info": NOT, "temp_metric": {"HOTSPOT": "9" * 400}, "gpu_metrics_info": [],
+            {"power_info": NOT, "gpu_memory_usage": {"VRAM": "1"}, "gpu_process_list": [7, {"pid": 41}],
+             "temp_metric": {"HOTSPOT": "9" * 400}, "gpu_metrics_info": [],
              "clock_info": {"GFX": [], "MEM": {"clk": -5}}},
             {},
-            ("GPU 0 does not report power, temperature, clock and memory clock: Not Supported",),
+            ("GPU 0 does not report memory in use, power, temperature, clock and memory clock: Not "
+             "Supported",),
             id="what is no table and no number",
         ),
     ],
@@ -152,7 +169,7 @@ def at(where: str, **values: float) -> dict[tuple[str, str], float]:
 def test_a_gpu_is_read_in_the_shape_of_its_release(
     gpu: dict[str, Any], values: dict[Key, float], missing: tuple[str, ...]
 ) -> None:
-    reading = AmdGpus(FakeAmdSmi(gpu)).read(())
+    reading = AmdGpus(FakeAmdSmi(gpu)).read((41, 42))
     assert reading.values == pytest.approx(values)
     assert reading.missing == missing
     assert list(reading.sources) == (["GPU 0"] if values else [])
