@@ -15,6 +15,7 @@ from loadgen.records.record import Records
 from loadgen_servers.engine.truth_log import RequestRow, StallRow
 
 _UNKNOWN = "unknown"
+_LATE = ("decode_step", "slow_step", "others_prefill")
 _NETWORK = ("retransmission", "reordering", "path_delay")
 # What a stall is in a gap of a stream; and those that are in a request's wait under their own names.
 _IN_GAPS = {"slow_step": "slow_step", "preemption": "preemption", "prefill": "others_prefill"}
@@ -56,6 +57,7 @@ class Wait:
 
     natural_ns: dict[str, int] = field(default_factory=dict)
     injected_ns: dict[str, int] = field(default_factory=dict)
+    late_ns: int = 0  # by which the machine was late with its steps: in any part of the engine it is right
 
     def inject(self, part: str, longer_ns: int) -> None:
         """Add what a stall made longer."""
@@ -104,7 +106,8 @@ def score_row(scores: dict[str, Score], wait: Wait, found_ns: Mapping[str, int])
         if injected_ns:
             missing_ns[part] = injected_ns - min(max(beyond_ns, 0), injected_ns)
         if part != _UNKNOWN:
-            too_much_ns += max(beyond_ns - injected_ns, 0)
+            late_ns = wait.late_ns if part in _LATE else 0
+            too_much_ns += max(beyond_ns - injected_ns - late_ns, 0)
     whole_ns = sum(missing_ns.values())
     wrong_ns = min(whole_ns, too_much_ns)
     for part, part_ns in missing_ns.items():
@@ -156,9 +159,8 @@ def _read_gap(records: Records, row: int, message: int, request: RequestRow, tru
                 longer_ns -= sum(_overlap_ns(stall, late.from_ns, late.to_ns) for late in truth.late)
             stalled_ns += longer_ns
             wait.inject(_IN_GAPS[stall.kind], longer_ns)
-    late_ns = sum(_overlap_ns(late, before_ns, after_ns) for late in truth.late)
-    wait.natural_ns["slow_step"] = late_ns
-    wait.natural_ns["decode_step"] = max(after_ns - before_ns - stalled_ns - late_ns, 0)
+    wait.late_ns = sum(_overlap_ns(late, before_ns, after_ns) for late in truth.late)
+    wait.natural_ns["decode_step"] = max(after_ns - before_ns - stalled_ns - wait.late_ns, 0)
     return wait
 
 

@@ -64,6 +64,16 @@ def test_a_row_is_scored_by_what_is_missing(
     assert made == scores
 
 
+def test_what_the_machine_was_late_with_may_be_in_any_step() -> None:
+    for part in ("decode_step", "slow_step", "others_prefill"):
+        scores: dict[str, Score] = {}
+        found = {"decode_step": 10, "preemption": 60, "unknown": 20}
+        score_row(
+            scores, Wait({"decode_step": 10}, {"preemption": 80}, 7), {**found, part: found.get(part, 0) + 7}
+        )
+        assert scores == {"preemption": Score(80, 60, 0, 1)}
+
+
 def test_scores_of_several_runs_are_added() -> None:
     one, other = {"queue": Score(50, 20, 30, 2)}, {"queue": Score(50, 50, 0, 1), "http": Score(9, 9, 0, 1)}
     merged = merge_scores([one, other])
