@@ -18,12 +18,10 @@ from loadgen.features.attribution.timeline import trace_timeline
 from loadgen.features.attribution.ttft_parts import CAUSES
 from loadgen.figures.distribution import Piece, compute_medians, rank_pieces
 from loadgen.figures.metrics import list_gaps
-from loadgen.records.record import MessageBlock, Records
+from loadgen.records.record import NO_CAUSE, MessageBlock, Records
 
 TAIL = 99.0  # the percentile beyond which a gap or a TTFT is of the tail
-_ORDINARY = (
-    1.5  # typical steps: where as little is left of a gap next to a stall, all its excess is the stall's
-)
+_ORDINARY = 1.5  # typical steps: where as little of a gap is no stall, all its excess is the stall's
 _MISSED = 0.75  # typical steps: a stream that was preempted has no token of at least one step
 _NEAR_NS = 2 * MS_NS  # a round trip on a network that does not pause for all connections at once
 _BURST = 16  # messages that come closer than this part of the mean gap come together
@@ -105,8 +103,8 @@ def _select_beyond(block: MessageBlock, counts: Bool, threshold_ns: float) -> In
 def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -> Int64:
     """Divide the gaps into parts that sum to them: int64[len(PARTS), gaps] (ns).
 
-    In this order: what the network added between the
-    two messages, a typical step, what all streams were silent together, and what this one was silent alone.
+    In this order: what the network added between the two messages, a typical step, what this stream was
+    silent alone if it was preempted, and what all were silent together.
     """
     parts = np.zeros((len(PARTS), len(gaps.request)), np.int64)
     if not len(gaps.request):
@@ -121,20 +119,19 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -
         np.subtract(left_ns, taken_ns, out=left_ns)
 
     added_ns = (gaps.delay_ns - gaps.before_ns).clip(0)
-    for cause, key in CAUSES.items():
+    for cause, key in {**CAUSES, NO_CAUSE: "unknown"}.items():
         take(key, np.where(gaps.cause == cause, added_ns, 0))
     step_ns = timeline.step_at(gaps.begin_ns)
     take("decode_step", step_ns)
     stalls, unstamped = find_stalls(timeline, records), mark_unstamped(records)[gaps.request]
     stalled_ns, kinds_ns = divide_stalled(gaps, stalls, step_ns, left_ns)
+    alone, preempted = left_ns - stalled_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)
+    preempted[alone] = mark_preempted(counted, gaps.begin_ns[alone], step_ns[alone])
+    take("preemption", np.where(preempted, left_ns, 0))  # it would have waited through the stalls too
     take("others_prefill", kinds_ns["others_prefill"])
     take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
-    alone_ns = gaps.whole_ns - parts[: ROWS["decode_step"] + 1].sum(axis=0) - stalled_ns
-    alone, preempted = alone_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)
-    preempted[alone] = mark_preempted(counted, gaps.begin_ns[alone], step_ns[alone])
-    take("preemption", np.where(preempted, alone_ns, 0))
     take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request].clip(0), 0))
-    parts[ROWS["unknown"]] = left_ns
+    parts[ROWS["unknown"]] += left_ns
     return parts
 
 
