@@ -152,10 +152,10 @@ def _find_first_sent(sent: Int64, least: Int64, ends: Int64, order: Int64) -> _S
     what held up that one.
     """
     bound = np.minimum.accumulate(least[::-1])[::-1]  # no byte is sent later than one after it
-    again, ticks, sooner = sent > bound, bound.astype(np.float64), np.zeros(len(sent))
+    ticks, sooner = bound.astype(np.float64), np.zeros(len(sent))
     earliest_after = np.append(np.minimum.accumulate(order[:0:-1])[::-1], order.max() + 1)
     # Where its own first copy came too, later: that was not lost, and something overtook it.
-    lost, overtaken = again & (least == sent), (order > earliest_after) | (least < sent)
+    lost, overtaken = least > bound, (order > earliest_after) | (least < sent)
     cause = np.where(lost, RETRANSMISSION, np.where(overtaken, REORDERING, PATH)).astype(np.int8)
     if lost.any() and not lost.all():
         known = ends[~lost], ticks[~lost]

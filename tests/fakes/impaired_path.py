@@ -62,7 +62,7 @@ class PathLog:
         """Find what became of the byte before `end` of a connection."""
         copies = self.copies[port]
         arrived = sorted((ns, at) for at, copy in enumerate(copies) for ns in copy.given_ns)
-        there, readable_ns, filled_by, waiting = 0, 0, -1, dict[int, int]()
+        there, before, readable_ns, filled_by, waiting = 0, 0, 0, -1, dict[int, int]()
         for ns, at in arrived:
             copy = copies[at]
             waiting[copy.begin] = max(copy.end, waiting.get(copy.begin, 0))
@@ -74,13 +74,13 @@ class PathLog:
                 break
         first = next(copy for copy in copies if copy.begin < end <= copy.end)
         quickest_ns = min(ns - copy.taken_ns for copy in copies for ns in copy.given_ns[:1])
-        return Way(first.taken_ns, readable_ns, quickest_ns, self._explain(copies, filled_by))
+        return Way(first.taken_ns, readable_ns, quickest_ns, self._explain(copies, filled_by, before))
 
     @staticmethod
-    def _explain(copies: list[Copy], filled_by: int) -> str:
-        """Name what the segment that completed something is: `again`, `overtaken` or `first`."""
+    def _explain(copies: list[Copy], filled_by: int, missing: int) -> str:
+        """Name what the segment that brought a missing byte is: `again`, `overtaken` or `first`."""
         filler = copies[filled_by]
-        original = next(copy for copy in copies if copy.begin < filler.end and copy.end > filler.begin)
+        original = next(copy for copy in copies if copy.begin <= missing < copy.end)
         if original is not filler:
             return "again" if not original.given_ns else "overtaken"
         later = (copy for copy in copies if copy.begin >= filler.end and copy.given_ns)

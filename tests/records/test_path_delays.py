@@ -80,6 +80,8 @@ CASES: dict[str, tuple[list[Way], list[float] | None, list[tuple[float, int]]]] 
                            [(69.5, RETRANSMISSION), (69.5, RETRANSMISSION), (49.5, RETRANSMISSION)]),
     "sent again, and its first copy came later": ([(0, 5), (90, 95), (40, 45)], [0, 20, 40],
                                                   [NONE, (69.5, REORDERING), (49.5, REORDERING)]),
+    "sent again twice, the second time quicker": ([(0, 5), (90, 95), (40, 45)], [0, 70, 40],
+                                                  [NONE, (69.5, RETRANSMISSION), (49.5, RETRANSMISSION)]),
     "sent again, and quicker than what came after it": ([(0, 5), (90, 95), (40, 96)], None,
                                                         [NONE, (69.5, RETRANSMISSION), (50.5, PATH)]),
     "doubled on the way": ([(0, 5), (20, 25)], [0, 20], [NONE] * 2),
