@@ -44,6 +44,8 @@ _PREEMPTION: Mapping[str, Any] = {"kind": "preemption", "ms": [80, 200], "per_s"
 _QUEUE: Mapping[str, Any] = {"kind": "queue", "ms": [80, 200], "share": 0.1}
 _HTTP: Mapping[str, Any] = {"kind": "http", "ms": [80, 200], "share": 0.1}
 _OF_SERVER = ("slow_step", "others_prefill", "prefill", "preemption", "queue", "http")
+# A segment that is so late is overtaken by the next token's, and comes before it would be sent again.
+_OVERTAKEN_MS = 18.0
 # Few enough of each that the gaps they lengthen are beyond P99 of all.
 CASES: Mapping[str, Case] = {
     "a slow step": Case(["slow_step"], [_SLOW]),
@@ -54,7 +56,9 @@ CASES: Mapping[str, Case] = {
     "a stopped client": Case(["sent_late"], disturb=stop_client((3, 5, 7), 0.3)),
     "a slow step, next to busy loops": Case(["slow_step"], [_SLOW], disturb=burn(os.cpu_count() or 1, 9)),
     "lost segments": Case(["retransmission"], impairment=Impairment(_DELAY_MS, loss=0.005)),
-    "reordered segments": Case(["reordering"], impairment=Impairment(_DELAY_MS, late=0.005, late_ms=35)),
+    "reordered segments": Case(
+        ["reordering"], impairment=Impairment(_DELAY_MS, late=0.005, late_ms=_OVERTAKEN_MS)
+    ),
     "late segments": Case(
         ["path_delay"],
         impairment=Impairment(_DELAY_MS, late=0.005, late_ms=40),
@@ -79,7 +83,7 @@ CASES: Mapping[str, Case] = {
             {**_QUEUE, "share": 0.05},
             {**_HTTP, "share": 0.05},
         ],
-        impairment=Impairment(_DELAY_MS, loss=0.002, late=0.001, late_ms=35),
+        impairment=Impairment(_DELAY_MS, loss=0.002, late=0.002, late_ms=_OVERTAKEN_MS),
         load=Load(long=[60]),
     ),
 }

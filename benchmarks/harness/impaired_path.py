@@ -150,13 +150,13 @@ class _Stream:
         """Yield each stall: its cause, from and until when it held, and the first segment that it held."""
         first = [seg for seg in segments if self._is_new(seg)]
         first_ns = {(seg.seq): self._given_ns(seg, segments) for seg in first}
-        ready_ns = 0
+        ready_ns, cause = 0, ""
         for seg in sorted(first, key=lambda seg: (seg.seq - first[0].seq) % (1 << 32)):
             due_ns, given_ns = seg.came_ns + self.delay_ns, first_ns[seg.seq]
             if given_ns > ready_ns:
                 ready_ns, cause = given_ns, self._find_cause(seg, given_ns, first_ns, first)
             from_ns = max(due_ns, self.until_ns)
-            if ready_ns - from_ns >= _LEAST_NS:
+            if cause and ready_ns - from_ns >= _LEAST_NS:
                 yield cause, from_ns, ready_ns, seg
                 self.until_ns = ready_ns
 
@@ -183,6 +183,8 @@ class _Stream:
     def _find_cause(
         segment: Segment, given_ns: int, first_ns: dict[int, int], first: Sequence[Segment]
     ) -> str:
+        if not segment.fate:
+            return ""  # this process was late: not on purpose
         if segment.fate == "lost":
             return "retransmission" if segment.to_client else "request_resent"
         later = (other for other in first if 0 < (other.seq - segment.seq) % (1 << 32) < 1 << 31)

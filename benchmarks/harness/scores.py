@@ -148,17 +148,22 @@ def _read_gap(records: Records, row: int, message: int, request: RequestRow, tru
     at = int(records.start[row]) + message
     came_ns: Sequence[int] = records.arrival_ns[at - 1 : at + 1].tolist()
     wait, stalled_ns = Wait(), 0
+    # As much longer as it was on the way than the token before: that one may have been late as well.
+    longer_way_ns = max(came_ns[1] - came_ns[0] - (after_ns - before_ns), 0)
     for stall in truth.stalls:
         if request.number not in stall.requests:
             continue
         if stall.kind in _NETWORK:
-            wait.inject(stall.kind, _overlap_ns(stall, *came_ns))
+            on_way_ns = min(_overlap_ns(stall, *came_ns), longer_way_ns)
+            wait.inject(stall.kind, on_way_ns)
+            longer_way_ns -= on_way_ns
         elif stall.kind in _IN_GAPS and stall.prefilled != request.number:
             longer_ns = _overlap_ns(stall, before_ns, after_ns)
             if stall.kind == "preemption":  # the machine would have been late without it, too
                 longer_ns -= sum(_overlap_ns(stall, late.from_ns, late.to_ns) for late in truth.late)
             stalled_ns += longer_ns
             wait.inject(_IN_GAPS[stall.kind], longer_ns)
+    wait.natural_ns["path_delay"] = longer_way_ns
     wait.late_ns = sum(_overlap_ns(late, before_ns, after_ns) for late in truth.late)
     wait.natural_ns["decode_step"] = max(after_ns - before_ns - stalled_ns - wait.late_ns, 0)
     return wait
