@@ -106,9 +106,6 @@ class Engine(msgspec.Struct, frozen=True):
     shares_context: bool = False  # its requests at once share one context, and are few unless asked for
     closing_server: str = ""  # its Server header, if it ends a connection after each stream
     own_times: str = ""  # how its answers get its own times of each request, if not always
-    stall_flags: str = (
-        ""  # limit a step's prompt tokens: others' prefill then holds up decoding for less long
-    )
     past_context: str = ""  # a pattern: how it words that prompt and answer exceed the model's context
     metrics: EngineMetrics | None = None  # of its /metrics
     no_metrics: str = ""  # why it has none

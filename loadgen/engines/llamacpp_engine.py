@@ -58,7 +58,6 @@ LLAMACPP = Engine(
     info_path="/props",
     describe=_read_props,
     launch_name="llamacpp",
-    stall_flags="llama.cpp: --batch-size N",
     shares_context=True,
     closing_server="llama.cpp",
     past_context=r"exceed_context_size|exceed\w{0,3}\b.{0,40}\bcontext (?:size|length|window)",

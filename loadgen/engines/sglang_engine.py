@@ -136,7 +136,6 @@ SGLANG = Engine(
     native_backend="sglang",
     launch_name="sglang",
     own_times="measure SGLang's own API: --backend sglang",
-    stall_flags="SGLang: --chunked-prefill-size N",
     past_context="longer than the model's context length|context length is only",
     metrics=_METRICS,
     log_patterns=_LOG_PATTERNS,

@@ -145,7 +145,6 @@ VLLM = Engine(
     "(older vLLM: VLLM_TORCH_PROFILER_DIR=/DIR)",
     launch_name="vllm",
     own_times="start vLLM with --enable-per-request-metrics",
-    stall_flags="vLLM: --max-num-batched-tokens N, --long-prefill-token-threshold N",
     past_context="longer than the maximum model length|cannot be greater than max_model_len",
     metrics=_METRICS,
     log_patterns=_LOG_PATTERNS,

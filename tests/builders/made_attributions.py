@@ -31,10 +31,7 @@ def attribution(
     ttft: list[dict[str, float]], gaps: list[dict[str, float]], evidence: tuple[str, ...] = EVERY
 ) -> Attribution:
     """Of these first tokens, of which 40 ms is typical, and gaps beyond P99, of which 20 ms is."""
-    waits, long = rows(ttft, 40.0), rows(gaps, 20.0, message=6)
-    found = Attribution(waits, long, 30e6, 20e6, evidence, False)
-    nothing = not (found.tail_ttft().is_long or long.is_long)
-    return Attribution(waits, long, 30e6, 20e6, evidence, nothing)
+    return Attribution(rows(ttft, 40.0), rows(gaps, 20.0, message=6), 30e6, 20e6, evidence)
 
 
 TYPICAL = {"sent_late": 0.1, "round_trip": 0.2, "http": 1.7, "queue": 2.0, "prefill": 36.0}

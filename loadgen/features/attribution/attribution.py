@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -69,7 +71,7 @@ class PartRows(msgspec.Struct, frozen=True):
         return excess_ns >= max(_LEAST_EXCESS_NS, _LEAST_SHARE * typical_ns)
 
 
-class Attribution(msgspec.Struct, frozen=True):
+class Attribution(msgspec.Struct, frozen=True, dict=True):
     """Where the TTFT of each request that counts, and each gap beyond P99 of theirs, comes from."""
 
     ttft: PartRows
@@ -77,10 +79,20 @@ class Attribution(msgspec.Struct, frozen=True):
     threshold_ns: float  # P99 of the gaps, as the report's P99 ITL; NaN without gaps
     typical_ns: float  # their median; NaN without gaps
     evidence: tuple[str, ...]  # what there was to divide by, by key
-    nothing_to_explain: bool  # the tails of both are hardly longer than what is typical
 
+    @property
+    def tails(self) -> tuple[tuple[str, PartRows], ...]:
+        """What is beyond P99 of each figure, by its name."""
+        return ("TTFT", self.tail_ttft), ("ITL", self.gaps)
+
+    @property
+    def nothing_to_explain(self) -> bool:
+        """Whether no tail is much longer than what is typical."""
+        return not any(tail.is_long for _, tail in self.tails)
+
+    @cached_property
     def tail_ttft(self) -> PartRows:
-        """Select the requests whose TTFT is beyond P99 of all; all of them where that is none."""
+        """The requests whose TTFT is beyond P99 of all; those at P99 where none is."""
         if not len(self.ttft):
             return self.ttft
         ttft_ns = self.ttft.after_sent_ns
@@ -113,8 +125,7 @@ def attribute(facts: Facts, records: Records) -> Attribution:
         divide_gaps(records, gaps, counted),
     )
     evidence = _list_evidence(records, counts, counted)
-    found = Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence, False)
-    return replace(found, nothing_to_explain=not (found.tail_ttft().is_long or tail.is_long))
+    return Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence)
 
 
 def _make_waits(request: Int64, parts: Int64) -> PartRows:

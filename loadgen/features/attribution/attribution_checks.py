@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
-from loadgen.engines.engines import ENGINES
+from loadgen.features.attribution.parts import IMPAIRED, PARTS, ROWS
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence, has_tail, limit_doubts, percent
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from loadgen.features.attribution.attribution import Attribution, PartRows
 
 STALLED, NETWORK = 0.25, 0.2  # of the time beyond P99
-_IMPAIRED = ("request_resent", "retransmission", "reordering", "path_delay")  # not the round trip itself
 _LEAST = 0.05  # of it: a smaller share is no evidence to add to another doubt
 _LONG = "which are longer than typical ones by 1 ms and a fifth or more"
-_FLAGS = "; ".join(engine.stall_flags for engine in ENGINES if engine.stall_flags)
 
 
 def _divide_tail(run: RunEvidence) -> Attribution | None:
@@ -34,8 +32,7 @@ def describe_share(run: RunEvidence, key: str) -> Evidence | None:
     """Describe a part's shares of the time beyond P99, as evidence of another doubt; None below 5 %."""
     if (found := _divide_tail(run)) is None:
         return None
-    tails = (("TTFT", found.tail_ttft()), ("ITL", found.gaps))
-    shares = [(name, tail.share(key)) for name, tail in tails if tail.is_long]
+    shares = [(name, tail.share(key)) for name, tail in found.tails if tail.is_long]
     large = [
         f"{percent(round(share, 2))} of the time beyond P99 {name}"
         for name, share in shares
@@ -48,7 +45,7 @@ def describe_share(run: RunEvidence, key: str) -> Evidence | None:
     "others-prefill-stalls",
     f"other requests' prefill is {percent(STALLED)} or more of the time of the gaps beyond P99 ITL, {_LONG}: "
     "all streams pause at once while a prompt is computed, as they cannot on an idle server",
-    f"limit the prompt tokens of a step, at the cost of TTFT ({_FLAGS}), or serve prefill elsewhere",
+    f"{PARTS[ROWS['others_prefill']].remedy}, or serve prefill elsewhere",
 )
 def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
     """Find evidence that the long gaps are mostly pauses for other requests' prompts."""
@@ -70,13 +67,11 @@ def network_in_tail(run: RunEvidence) -> Evidence | None:
     """Find evidence that the network, not the server, makes a good part of P99."""
     if (found := _divide_tail(run)) is None:
         return None
-    return join_evidence(
-        _describe_network(name, tail) for name, tail in (("TTFT", found.tail_ttft()), ("ITL", found.gaps))
-    )
+    return join_evidence(_describe_network(name, tail) for name, tail in found.tails)
 
 
 def _describe_network(name: str, tail: PartRows) -> Evidence | None:
-    shares = {key: tail.share(key) for key in _IMPAIRED}
+    shares = {key: tail.share(key) for key in IMPAIRED}
     share = sum(shares.values())
     if not tail.is_long or share < NETWORK:
         return None

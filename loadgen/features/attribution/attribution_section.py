@@ -28,7 +28,7 @@ def list_columns(found: Attribution) -> list[WaitColumn]:
     """List the waits that are shown by part: those of all first tokens, of the slowest, and the long gaps."""
     every = [
         WaitColumn("first token", found.ttft),
-        WaitColumn(BEYOND_TTFT, found.tail_ttft()),
+        WaitColumn(BEYOND_TTFT, found.tail_ttft),
         WaitColumn(BEYOND_ITL, found.gaps),
     ]
     return [column for column in every if len(column.rows)]
@@ -62,8 +62,8 @@ def summarize_attribution(result: Result, options: ReportOptions) -> Iterator[st
     found = find_attribution(result)
     if found is None or found.nothing_to_explain:
         return
-    if has_causes(slowest := found.tail_ttft()):
-        yield f"first tokens beyond P99 TTFT: {_summarize(slowest)}"
+    if has_causes(found.tail_ttft):
+        yield f"first tokens beyond P99 TTFT: {_summarize(found.tail_ttft)}"
     if has_causes(found.gaps):
         yield f"gaps beyond P99 ITL: {_summarize(found.gaps)}"
 

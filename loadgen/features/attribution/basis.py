@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence, Set
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.attribution import Attribution
-from loadgen.features.attribution.parts import EVIDENCE, PARTS, EvidenceKind
+from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, EvidenceKind
 
 _OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
-_OWN = ("sent_late", "handshake")  # parts that the client always times itself
 _MEANS = ("queue", "prefill", "decode", "inference")  # histograms of a ServerWindow
 
 
@@ -28,7 +27,7 @@ def describe_basis(found: Attribution) -> Iterator[str]:
 def list_reasons(found: Attribution) -> Iterator[str]:
     """Yield, of each kind of evidence that there was, the parts that it showed."""
     shown = {key for rows in (found.ttft, found.gaps) for key, sum_ns in rows.sum_parts().items() if sum_ns}
-    if own := _name_parts(_OWN, shown):
+    if own := _name_parts(BEFORE_SENT, shown):
         yield f"{own}: this client's own times"
     for kind in list_kinds(found):
         if parts := _name_parts(kind.parts, shown):

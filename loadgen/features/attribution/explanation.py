@@ -8,7 +8,6 @@ import numpy as np
 
 from loadgen.base.clock import MS_NS
 from loadgen.base.text import format_count, wrap_text
-from loadgen.engines import engines
 from loadgen.features.attribution.attribution import Attribution, PartRows
 from loadgen.features.attribution.attribution_section import BEYOND_ITL, BEYOND_TTFT
 from loadgen.features.attribution.basis import describe_means, list_reasons, list_remedies
@@ -50,7 +49,7 @@ def explain_run(run: Result) -> Iterator[str]:
     yield from wrap_text(_describe_ttft(run.metrics, found))
     yield from _draw(
         found.ttft,
-        [WaitColumn("typical", _select_typical(found.ttft)), WaitColumn(BEYOND_TTFT, found.tail_ttft())],
+        [WaitColumn("typical", _select_typical(found.ttft)), WaitColumn(BEYOND_TTFT, found.tail_ttft)],
     )
     yield from _show_examples(run, "the slowest first tokens", found.ttft)
     yield ""
@@ -62,7 +61,7 @@ def explain_run(run: Result) -> Iterator[str]:
     for line in describe_means(run.facts, found):
         yield from wrap_text(line)
     yield from _list("what is unknown, and what would show it", _list_unknown(run, found))
-    yield from _list("what to do", _list_advice(run, found))
+    yield from _list("what to do", _list_advice(found))
 
 
 def _describe_run(run: Result) -> Iterator[str]:
@@ -99,7 +98,7 @@ def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
     ttft = metrics.ttft
     return (
         f"TTFT: median {ttft.median_ms:,.4g} ms, P99 {ttft.p99_ms:,.4g} ms of "
-        f"{format_count(ttft.n, 'request')}; {_describe_tail(found.tail_ttft())}. By part, from when a "
+        f"{format_count(ttft.n, 'request')}; {_describe_tail(found.tail_ttft)}. By part, from when a "
         "request was due until its first token:"
     )
 
@@ -151,29 +150,20 @@ def _list(title: str, items: Iterator[str]) -> Iterator[str]:
 
 def _list_unknown(run: Result, found: Attribution) -> Iterator[str]:
     """Yield how much of each tail is unknown if that matters, then what would show more."""
-    tails = (("TTFT", found.tail_ttft()), ("ITL", found.gaps))
-    unknown = [(name, tail.share("unknown")) for name, tail in tails if len(tail)]
-    unknown = [(name, share) for name, share in unknown if share >= _DOUBTED]
+    shares = [(name, tail.share("unknown")) for name, tail in found.tails]
+    unknown = [(name, share) for name, share in shares if share >= _DOUBTED]
     if not unknown:
         return
     yield ", ".join(f"{format_share(share)} of the time beyond P99 {name}" for name, share in unknown)
     yield from list_remedies(run.facts, found)
 
 
-def _list_advice(run: Result, found: Attribution) -> Iterator[str]:
+def _list_advice(found: Attribution) -> Iterator[str]:
     """Yield the remedies of the parts that are a fifth or more of a long tail, the largest first."""
     advised: dict[str, str] = {}
-    for name, tail in (("TTFT", found.tail_ttft()), ("ITL", found.gaps)):
+    for name, tail in found.tails:
         for time in rank_part_times(tail) if tail.is_long else ():
             if time.share >= CAUSE and time.part.key not in TYPICAL and time.part.remedy:
                 where = f"{format_share(time.share)} of the time beyond P99 {name}"
                 advised.setdefault(time.part.remedy, f"{time.part.label}, {where}: {time.part.remedy}")
-                if time.part.key == "others_prefill":
-                    advised[time.part.remedy] += _name_flags(run)
     yield from list(advised.values())[:_MOST_REMEDIES]
-
-
-def _name_flags(run: Result) -> str:
-    """Name the run's engine's own flags that limit a step's prompt tokens; "" if it has none."""
-    flags = engines.find_by_name(run.facts.server.engine).stall_flags
-    return f" ({flags})" if flags else ""

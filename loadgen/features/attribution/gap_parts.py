@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, US_NS
-from loadgen.features.attribution.parts import PARTS, ROWS
+from loadgen.features.attribution.parts import CAUSES, Division
 from loadgen.features.attribution.preemptions import CountedPreemptions, mark_preempted
 from loadgen.features.attribution.stalls import EngineStalls, find_stalls
 from loadgen.features.attribution.timeline import trace_timeline
-from loadgen.features.attribution.ttft_parts import CAUSES
 from loadgen.figures.distribution import Piece, compute_medians, rank_pieces
 from loadgen.figures.metrics import list_gaps
 from loadgen.records.record import NO_CAUSE, MessageBlock, Records
@@ -106,33 +105,29 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -
     In this order: what the network added between the two messages, a typical step, what this stream was
     silent alone if it was preempted, and what all were silent together.
     """
-    parts = np.zeros((len(PARTS), len(gaps.request)), np.int64)
+    division = Division(gaps.whole_ns)
     if not len(gaps.request):
-        return parts
+        return division.parts
+    take = division.take
     usual_ns = gaps.typical_ns if gaps.are_single else gaps.mean_ns
     timeline = trace_timeline(records, max(round(usual_ns), 1))
-    left_ns = gaps.whole_ns.copy()
-
-    def take(key: str, most_ns: Int64) -> None:
-        taken_ns = np.minimum(left_ns, most_ns)
-        parts[ROWS[key]] += taken_ns
-        np.subtract(left_ns, taken_ns, out=left_ns)
-
     added_ns = (gaps.delay_ns - gaps.before_ns).clip(0)
     for cause, key in {**CAUSES, NO_CAUSE: "unknown"}.items():
         take(key, np.where(gaps.cause == cause, added_ns, 0))
     step_ns = timeline.step_at(gaps.begin_ns)
     take("decode_step", step_ns)
     stalls, unstamped = find_stalls(timeline, records), mark_unstamped(records)[gaps.request]
-    stalled_ns, kinds_ns = divide_stalled(gaps, stalls, step_ns, left_ns)
-    alone, preempted = left_ns - stalled_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)
+    stalled_ns, kinds_ns = divide_stalled(gaps, stalls, step_ns, division.left_ns)
+    alone, preempted = division.left_ns - stalled_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)
     preempted[alone] = mark_preempted(counted, gaps.begin_ns[alone], step_ns[alone])
-    take("preemption", np.where(preempted, left_ns, 0))  # it would have waited through the stalls too
+    take(
+        "preemption", np.where(preempted, division.left_ns, 0)
+    )  # it would have waited through the stalls too
     take("others_prefill", kinds_ns["others_prefill"])
     take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
-    take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request].clip(0), 0))
-    parts[ROWS["unknown"]] += left_ns
-    return parts
+    take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request], 0))
+    take("unknown", division.left_ns)
+    return division.parts
 
 
 def divide_stalled(

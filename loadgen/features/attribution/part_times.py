@@ -42,7 +42,8 @@ def find_attribution(run: Result) -> Attribution | None:
 
 def list_part_times(rows: PartRows) -> list[PartTime]:
     """List the parts that are not 0, in the order of PARTS."""
-    sums, whole = rows.sum_parts(), sum(rows.sum_parts().values())
+    sums = rows.sum_parts()
+    whole = sum(sums.values())
     return [
         PartTime(part, sums[part.key] / len(rows) / MS_NS, sums[part.key] / whole)
         for part in PARTS

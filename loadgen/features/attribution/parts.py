@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.records.record import PATH, REORDERING, RETRANSMISSION
 
 Group = Literal["client", "network", "server", "engine", "unknown"]
 
@@ -123,15 +127,39 @@ PARTS: tuple[WaitPart, ...] = (
         "others' prefill",
         "engine",
         "beyond the typical step, of all streams at once, while another request's prompt was computed",
-        "limit the prompt tokens of a step, at the cost of TTFT",
+        "limit the prompt tokens of a step, at the cost of TTFT (vLLM: --max-num-batched-tokens or "
+        "--long-prefill-token-threshold, SGLang: --chunked-prefill-size, llama.cpp: --batch-size)",
     ),
     WaitPart("unknown", "unknown", "unknown", "what nothing that was measured explains"),
 )  # fmt: skip
 ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
 BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
-_ON_THE_WAY = ("retransmission", "reordering", "path_delay")
-OF_TTFT = (*BEFORE_SENT, "request_resent", "round_trip", *_ON_THE_WAY, "http", "queue", "prefill", "unknown")
-OF_GAPS = ("read_lag", *_ON_THE_WAY, "decode_step", "slow_step", "preemption", "others_prefill", "unknown")
+CAUSES = {RETRANSMISSION: "retransmission", REORDERING: "reordering", PATH: "path_delay"}  # of a delay
+IMPAIRED = ("request_resent", *CAUSES.values())  # by the network, but for the round trip itself
+OF_TTFT = (*BEFORE_SENT, *IMPAIRED, "round_trip", "http", "queue", "prefill", "unknown")
+OF_GAPS = (
+    "read_lag",
+    *CAUSES.values(),
+    "decode_step",
+    "slow_step",
+    "preemption",
+    "others_prefill",
+    "unknown",
+)
+
+
+class Division:
+    """Waits that are divided: their parts so far, int64[len(PARTS), waits], and what is left of each (ns)."""
+
+    def __init__(self, whole_ns: Int64) -> None:
+        self.parts = np.zeros((len(PARTS), len(whole_ns)), np.int64)
+        self.left_ns = whole_ns.copy()
+
+    def take(self, key: str, most_ns: Int64) -> None:
+        """Add to a part what is left of each wait, `most_ns` at most; nothing where that is negative."""
+        taken_ns = np.minimum(self.left_ns, most_ns.clip(0))
+        self.parts[ROWS[key]] += taken_ns
+        self.left_ns -= taken_ns
 
 
 class EvidenceKind(msgspec.Struct, frozen=True):
@@ -162,7 +190,7 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
     EvidenceKind(
         "segments",
         "TCP timestamps of each segment",
-        ("request_resent", "retransmission", "reordering", "path_delay"),
+        IMPAIRED,
         "--transport ring: it shows the network's part of each gap",
         ("ring",),
     ),

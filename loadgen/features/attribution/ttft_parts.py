@@ -7,10 +7,8 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import US_NS
-from loadgen.features.attribution.parts import PARTS, ROWS
-from loadgen.records.record import PATH, REORDERING, RETRANSMISSION, UNKNOWN, Records
-
-CAUSES = {PATH: "path_delay", REORDERING: "reordering", RETRANSMISSION: "retransmission"}
+from loadgen.features.attribution.parts import CAUSES, ROWS, Division
+from loadgen.records.record import UNKNOWN, Records
 
 
 class FirstTokens(msgspec.Struct, frozen=True):
@@ -43,24 +41,18 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     where its queue and prefill and the network's round trip are known; else what it has outside its own first
     token is, and all besides is unknown.
     """
-    parts = np.zeros((len(PARTS), len(tokens.request)), np.int64)
     sent_ns, rtt_ns = records.sent_ns[tokens.request], records.rtt_ns[tokens.request]
     late_ns = (sent_ns - records.intended_ns[tokens.request]).clip(0)
+    division = Division((tokens.arrival_ns - sent_ns).clip(0))
+    parts, take = division.parts, division.take
     # A connection that was opened ahead of time delayed no one.
     parts[ROWS["handshake"]] = records.connect_ns[tokens.request].clip(0, late_ns)
     parts[ROWS["sent_late"]] = late_ns - parts[ROWS["handshake"]]
-    left_ns = (tokens.arrival_ns - sent_ns).clip(0)
-
-    def take(key: str, most_ns: Int64) -> None:
-        taken_ns = np.minimum(left_ns, most_ns.clip(0))
-        parts[ROWS[key]] += taken_ns
-        np.subtract(left_ns, taken_ns, out=left_ns)
-
     take("request_resent", records.request_delay_ns[tokens.request])
     take("round_trip", rtt_ns)
     for cause, key in CAUSES.items():
         take(key, np.where(tokens.cause == cause, tokens.delay_ns, 0))
-    server_ns, first_token_ns = left_ns.copy(), records.server_first_token_ns[tokens.request]
+    server_ns, first_token_ns = division.left_ns.copy(), records.server_first_token_ns[tokens.request]
     queue_ns, prefill_ns = records.server_queue_ns[tokens.request], find_prefill_ns(records)[tokens.request]
     take("queue", queue_ns)
     take("prefill", prefill_ns)
@@ -68,8 +60,8 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     clocked, on_path = first_token_ns != UNKNOWN, rtt_ns != UNKNOWN
     inside_ns = np.where(divided & clocked, first_token_ns - queue_ns - prefill_ns, 0)
     around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
-    take("http", np.where(divided & on_path, left_ns, inside_ns.clip(0) + around_ns.clip(0)))
-    parts[ROWS["unknown"]] = left_ns
+    take("http", np.where(divided & on_path, division.left_ns, inside_ns.clip(0) + around_ns.clip(0)))
+    take("unknown", division.left_ns)
     return parts
 
 

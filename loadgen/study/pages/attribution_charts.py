@@ -39,8 +39,7 @@ def make_attribution_section(run: Result, draw: bool) -> PageSection:
         return PageSection(title)
     if found.nothing_to_explain:
         return PageSection(title, "attribution", title, remarks=(NOTHING,))
-    tails = (found.tail_ttft(), found.gaps)
-    more = any(tail.share("unknown") >= _UNKNOWN for tail in tails)
+    more = any(tail.share("unknown") >= _UNKNOWN for _, tail in found.tails)
     hint = ("`loadgen explain` names what would show more of what is unknown",) if more else ()
     return PageSection(
         title,

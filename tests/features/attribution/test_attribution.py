@@ -38,7 +38,7 @@ def test_rows_are_those_that_the_figures_count(failed: int) -> None:
     at = run.records.start[found.gaps.request] + found.gaps.message
     arrival_ns = run.records.arrival_ns
     assert np.array_equal(arrival_ns[at] - arrival_ns[at - 1], found.gaps.whole_ns)
-    for rows in (found.ttft, found.gaps, found.tail_ttft()):
+    for rows in (found.ttft, found.gaps, found.tail_ttft):
         assert np.array_equal(rows.parts.sum(axis=0), rows.whole_ns)
         assert bool((rows.parts >= 0).all())
         assert sum(rows.sum_parts().values()) == int(rows.whole_ns.sum())
@@ -50,7 +50,7 @@ def test_a_run_without_token_times_has_no_rows() -> None:
     found = attribute_run(run)
     assert (len(found.ttft), len(found.gaps), found.nothing_to_explain) == (0, 0, True)
     assert np.isnan([found.threshold_ns, found.typical_ns]).all()
-    assert len(found.tail_ttft()) == 0
+    assert len(found.tail_ttft) == 0
 
 
 def test_what_a_doubt_derived_is_not_derived_again_for_the_report() -> None:

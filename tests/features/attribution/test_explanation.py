@@ -90,8 +90,9 @@ what to do:
   - queue, 86 % of the time beyond P99 TTFT: lower the load, or raise what runs
     at once (vLLM: --max-num-seqs, SGLang: --max-running-requests)
   - others' prefill, 61 % of the time beyond P99 ITL: limit the prompt tokens of
-    a step, at the cost of TTFT (vLLM: --max-num-batched-tokens N,
-    --long-prefill-token-threshold N)"""
+    a step, at the cost of TTFT (vLLM: --max-num-batched-tokens or
+    --long-prefill-token-threshold, SGLang: --chunked-prefill-size, llama.cpp:
+    --batch-size)"""
 UNKNOWN = """\
 what is unknown, and what would show it:
   - 100 % of the time beyond P99 TTFT, 100 % of the time beyond P99 ITL

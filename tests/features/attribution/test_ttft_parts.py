@@ -99,7 +99,7 @@ def test_parts_are_never_negative_and_sum_exactly(data: st.DataObject, count: in
     samples = tuple(ServerSample(at_s=at_s, preemptions=2 * at_s) for at_s in range(10))
     facts = made_runs.run(window=ServerWindow(names="vllm", samples=samples)).facts
     found = attribute(facts, records)
-    for rows in (found.ttft, found.gaps, found.tail_ttft()):
+    for rows in (found.ttft, found.gaps, found.tail_ttft):
         assert np.array_equal(rows.parts.sum(axis=0), rows.whole_ns)
         assert rows.parts.min(initial=0) >= 0
         assert rows.excess_ns.min(initial=0) >= 0
