@@ -28,6 +28,7 @@ def test_a_run_in_slabs_is_the_same_run(block: int, monkeypatch: pytest.MonkeyPa
     parted, again = trace_timeline(run.records, 20 * MS), attribute(run.facts, run.records)
     for name in whole.__struct_fields__:
         assert np.array_equal(getattr(whole, name), getattr(parted, name)), name
+    assert (again.threshold_ns, again.typical_ns) == (attributed.threshold_ns, attributed.typical_ns)
     for name in attributed.gaps.__struct_fields__:
         assert np.array_equal(getattr(attributed.gaps, name), getattr(again.gaps, name)), name
 
