@@ -17,6 +17,7 @@ from loadgen.records.record import Records
 # twenty steps on its own, three others would have one together with a given stream once in 8,000.
 LEAST_STREAMS = 4
 _BURST = 0.5  # typical steps: what comes as long after the first message of a burst is of that burst
+_ROW = 0.9  # typical steps: a burst is over sooner, and an ordinary step takes longer
 _CHANCE = 0.05  # coincidences that are as likely to be chance are not believed
 _RARE = 0.1  # of the prompts as long: where fewer came with a stall, prompts are not its cause
 _AS_LONG = 0.5  # of a stall: slow steps of less could not be taken for it
@@ -61,8 +62,7 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     begin_ns, end_ns = timeline.begin_ns, timeline.end_ns
     step_ns = timeline.step_at(begin_ns)
     excess_ns = (end_ns - begin_ns - step_ns).clip(0)
-    burst_ns = (_BURST * step_ns).astype(np.int64)
-    begins_row = np.append(True, begin_ns[1:] - end_ns[:-1] > burst_ns[1:])[: len(begin_ns)]
+    begins_row = np.append(True, begin_ns[1:] - end_ns[:-1] > _ROW * step_ns[1:])[: len(begin_ns)]
     prompts = _find_prompts(timeline, records, begins_row, excess_ns)
     owner = _find_owners(prompts, len(begin_ns))
     of_prompt = owner >= 0
