@@ -15,6 +15,7 @@ from loadgen.base.errors import Broken, describe_exception, make_guarded
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
+from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.quality.greedy import answer_check
 from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
 from loadgen.features.roofline import run_roofline
@@ -188,8 +189,8 @@ def test_what_a_section_is_made_of_may_raise(
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensor_lines, "render_summary", broken_one)
-    anything: Any = object()
-    seen = Result(replace(FULL.facts, sensed=anything), FULL.records)
+    nothing = SensorSummary(duration_s=1, period_s=1, samples=0, cpu_ms_per_sample=0)
+    seen = Result(replace(FULL.facts, sensed=nothing), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}
 
 
