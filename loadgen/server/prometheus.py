@@ -198,7 +198,9 @@ def combine_values(quantity: str, values: Sequence[float]) -> float:
 
 
 def has_restarted(earlier: MetricsSnapshot, later: MetricsSnapshot) -> bool:
-    """Whether a counter that both have decreased, or the server's start time changed, between them."""
+    """Whether a counter that both have decreased, or the start time or engine changed, between them."""
+    if earlier.names and later.names and earlier.names != later.names:
+        return True
     started = earlier.gauge("started"), later.gauge("started")
     if None not in started and started[0] != started[1]:
         return True

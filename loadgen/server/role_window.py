@@ -24,6 +24,7 @@ class RoleWindow(BaseModel, extra="forbid", frozen=True):
     peak_waiting: float | None = None
     peak_kv_cache_usage: float | None = None  # 0 to 1
     ended_s: float | None = None  # after the run began: from then on it did not answer, or had restarted
+    ended_why: str = ""  # what was wrong with its last scrape; "" where it restarted
     counted_s: float | None = None  # when it was last scraped before that; 0: only before the run
     restarted: bool = False  # it answered again, its counters begun afresh; the window is of before that
 

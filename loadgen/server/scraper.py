@@ -38,7 +38,7 @@ _IDLE_S = 4.0  # at most, for the counters to settle
 _BETWEEN_S = 0.2  # two scrapes that must agree
 _FIRST_S, _EVERY_S = 0.5, 1.0
 _LEAVE_S = 0.15
-_LARGEST_BYTES = 1 << 24
+LARGEST_BYTES = 1 << 24
 _MOST_SAMPLES = 3600  # beyond it every other one is dropped, and they are taken half as often
 
 Scrape = tuple[MetricLines, bool]  # the lines, and whether nothing ran and the counters stood still
@@ -185,7 +185,7 @@ class MetricsScraper:
         """Scrape the wanted quantities once, five times a second at most, and note the quickest answer."""
         async with self.throttle:
             sent_ns = clock.now_ns()
-        answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, _LARGEST_BYTES)
+        answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
         if answer.error:
             return MetricLines(error=answer.why)
         self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)

@@ -93,7 +93,7 @@ def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_server_that_never_stops_talking_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraper, "_LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr(scraper, "LARGEST_BYTES", 1 << 20)
     with ScriptedServer(in_turn(Answer([whole(b"#" * (2 << 20))]))) as server:
         assert observer(server).scrape_before() == "/metrics answers more than 1 MiB"
 

@@ -85,13 +85,15 @@ def _parse_url(text: str) -> MetricsUrl:
 
 
 def _name_short(place: MetricsUrl) -> str:
+    name = _name_whole(place)
     host = urlsplit(place.origin).hostname or ""
     try:
         ip_address(host)
     except ValueError:
-        host = host.partition(".")[0]
-    return f"{host}:{read_port(place.origin)}"
+        return name.replace(host, host.partition(".")[0], 1)
+    return name
 
 
 def _name_whole(place: MetricsUrl) -> str:
-    return f"{urlsplit(place.origin).hostname}:{read_port(place.origin)}"
+    host = urlsplit(place.origin).hostname or ""
+    return f"{f'[{host}]' if ':' in host else host}:{read_port(place.origin)}"

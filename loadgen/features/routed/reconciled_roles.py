@@ -39,6 +39,7 @@ class RoleScrapes(msgspec.Struct, frozen=True):
     samples: Samples = ()
     settled: bool = True
     ended_s: float | None = None  # as in RoleWindow
+    ended_why: str = ""
     restarted: bool = False
 
 
@@ -54,6 +55,7 @@ def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, Serv
         peak_waiting=whole.peak("waiting"),
         peak_kv_cache_usage=whole.peak("kv_cache_usage"),
         ended_s=scrapes.ended_s,
+        ended_why=scrapes.ended_why,
         counted_s=None
         if scrapes.ended_s is None
         else max((at_s for at_s, _ in scrapes.samples), default=0.0),
@@ -172,6 +174,7 @@ class ScrapedEnd(msgspec.Struct, frozen=True):
 
     samples: Samples
     ended_s: float | None = None  # as in RoleWindow
+    ended_why: str = ""
     restarted: bool = False
 
 
@@ -194,4 +197,4 @@ def find_end(before: MetricsSnapshot, samples: Samples, after: MetricsSnapshot) 
         return ScrapedEnd(good)
     if failed_s is None:
         failed_s = good[-1][0] if good else 0.0
-    return ScrapedEnd(good, failed_s, restarted=not after.error)
+    return ScrapedEnd(good, failed_s, after.error, restarted=not after.error)

@@ -24,7 +24,7 @@ def worker_ended(run: RunEvidence) -> Evidence | None:
 
 def describe_end(of: RoleWindow) -> str:
     """Describe when a server ended or restarted, by its scrapes."""
-    how = "restarted" if of.restarted else "ended: it did not answer"
+    how = "restarted" if of.restarted else f"ended: {of.ended_why or 'it did not answer'}"
     return f"{of.label} {how} from {of.ended_s or 0.0:.1f} s on"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.structs import replace
+from loadgen.base.urls import read_port
 from loadgen.engines.engines import METRICS
 from loadgen.features.routed.metrics_urls import FLAG, MetricsUrl, parse_metrics_urls
 from loadgen.run.command.options import Options
@@ -16,7 +18,7 @@ from loadgen.server.exchange import ServerAddress
 from loadgen.server.joined_scraper import JoinedScraper
 from loadgen.server.prometheus import MetricLines, MetricsSnapshot, has_restarted, parse_metrics, select_lines
 from loadgen.server.role_window import ROUTER
-from loadgen.server.scraper import MetricsScraper
+from loadgen.server.scraper import LARGEST_BYTES, MetricsScraper
 
 if TYPE_CHECKING:
     from loadgen.features.routed.reconciled_roles import RoleScrapes
@@ -64,7 +66,8 @@ class RoleScraper(MetricsScraper):
         end = find_end(before, [(at_s, parse_metrics(lines)) for at_s, lines in self.samples], last)
         if end.ended_s is not None:
             last = parse_metrics(select_lines(_OK, self._body)) if self._body else before
-        return RoleScrapes(self.place, before, last, end.samples, settled, end.ended_s, end.restarted)
+        ended = end.ended_s, end.ended_why, end.restarted
+        return RoleScrapes(self.place, before, last, end.samples, settled, *ended)
 
 
 class RoleScrapers(JoinedScraper):
@@ -147,7 +150,20 @@ class RoutedExtension(Extension):
             if place.origin.startswith("http:"):
                 reached = replace(reached, insecure=False, ca_cert=None, client_cert=None, client_key=None)
             found.append((place, reached, reached.loop.run(_find_path(place, reached))))
+        _check_apart(found)
         return RoutedServers(found)
+
+
+def _check_apart(found: Sequence[tuple[MetricsUrl, ServerAddress, str]]) -> None:
+    """Raise UsageError where two URLs, as one without and one with a path, turn out to be the same."""
+    seen: dict[tuple[str | None, int, str], MetricsUrl] = {}
+    for place, _, path in found:
+        key = urlsplit(place.origin).hostname, read_port(place.origin), path
+        if (first := seen.setdefault(key, place)) is not place:
+            raise UsageError(
+                f"{FLAG} {place.shown} is the same as {first.shown}, and its counters would be summed twice: "
+                "leave one out"
+            )
 
 
 async def _find_path(place: MetricsUrl, access: ServerAddress) -> str:
@@ -159,7 +175,7 @@ async def _find_path(place: MetricsUrl, access: ServerAddress) -> str:
     errors = []
     async with access.client(_ANSWER_S) as client:
         for path in paths:
-            answer = await exchange.ask_server(client, "GET", path, _ANSWER_S)
+            answer = await exchange.ask_server(client, "GET", path, _ANSWER_S, LARGEST_BYTES)
             if answer.error:
                 errors.append(answer.why)
                 break  # no other path would be answered

@@ -27,7 +27,7 @@ A, B = "worker=http://a:8000", "worker=http://b:8000"
             ["a:1#1", "a:1#2"],
             ["/x/metrics", "/y/metrics?z=1"],
         ),
-        ([" worker=http://[::1]:8000 "], ["::1:8000"], [""]),
+        ([" worker=http://[::1]:8000 "], ["[::1]:8000"], [""]),
     ],
 )
 def test_each_has_a_role_a_short_name_and_its_own_path(

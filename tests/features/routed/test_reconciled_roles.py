@@ -207,6 +207,7 @@ def test_samples_are_joined_by_their_time_and_an_ended_one_has_none() -> None:
         ([sample(1, 10, 1), (2.0, NONE), sample(3, 5, 1)], counted(3, 3, 30), (1, 2.0, True)),
         ([sample(1, 10, 1), sample(2, 5, 1)], counted(3, 3, 30), (1, 2, True)),
         ([sample(1, 10, 1), sample(2, 20, 1)], counted(0, 0, 5), (2, 2, True)),
+        ([sample(1, 10, 1), sample(2, 20, 1)], counted(9, 9, 90, "sglang"), (2, 2, True)),
     ],
 )
 def test_when_a_server_ended(
@@ -216,7 +217,7 @@ def test_when_a_server_ended(
 ) -> None:
     end = find_end(counted(0, 0, 0), samples, after)
     kept, ended_s, restarted = expected
-    assert end == ScrapedEnd(end.samples, ended_s, restarted)
+    assert end == ScrapedEnd(end.samples, ended_s, "" if ended_s is None else after.error, restarted)
     assert len(end.samples) == kept
 
 

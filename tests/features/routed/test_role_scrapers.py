@@ -12,7 +12,7 @@ import pytest
 from builders.loops import loop_over
 from builders.provocations import exposed
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, ScriptedServer, closed_port, whole
-from loadgen.base.errors import MeasureError
+from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.routed.role_scrapers import EXTENSION, RoleScrapers
 from loadgen.run.command.options import parse
 from loadgen.run.extension import ServerGroup
@@ -114,6 +114,17 @@ def test_a_url_without_metrics_ends_the_command(path: str, body: bytes, message:
             joined(f"decode={server.base_url}")
 
 
+def test_a_url_that_is_found_to_be_another_one_is_refused(stack: ExitStack) -> None:
+    server = serving(stack, {"/metrics": exposed(3, 15)})
+    with pytest.raises(UsageError, match=r"is the same as worker=.*would be summed twice: leave one out"):
+        joined(f"worker={server.base_url}", f"worker={server.base_url}/metrics")
+
+
+def test_ten_mebibytes_of_others_names_are_read(stack: ExitStack) -> None:
+    server = serving(stack, {"/metrics": exposed(3, 15) + b"other_total 1\n" * 800_000})
+    assert joined(f"worker={server.base_url}").scrape_before() == ""
+
+
 def test_a_url_that_nobody_answers_ends_the_command() -> None:
     with pytest.raises(MeasureError, match=r"--metrics-url worker=http.*: /metrics does not answer"):
         joined(f"worker=http://127.0.0.1:{closed_port()}")
@@ -138,6 +149,7 @@ def test_one_that_ends_in_the_run_keeps_its_last_counters(stack: ExitStack) -> N
     assert one.ended_s is not None
     assert one.counted_s is not None
     assert 0 < one.counted_s <= one.ended_s
+    assert one.ended_why == "/metrics answers 503"
     assert (one.window.generation_tokens, one.window.finished, one.restarted) == (5 * 4, 4, False)
     assert (two.ended_s, window.generation_tokens, window.settled) == (None, 20, False)
     assert {series.where for series in scrapers.list_series()} == {one.label, two.label}
