@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Container, Iterable
 from ipaddress import ip_address
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
@@ -132,6 +132,16 @@ def find_proxy(scheme: str, host: str) -> str:
         if name in proxies and not proxy_bypass(host):
             return f"{name}_proxy"
     return ""
+
+
+def split_http_url(url: str) -> SplitResult | None:
+    """Split a URL of http or https with a host, and with a port that can be if any; None for other texts."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # an invalid port, half an IPv6 address
+        return None
+    return parts if valid and url.isprintable() else None
 
 
 def read_host(url: str) -> str:

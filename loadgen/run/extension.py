@@ -99,6 +99,8 @@ def find_extensions(options: Options) -> list[Extension]:
 class ServerGroup:
     """The servers of a run; this one is a single server, a feature shares requests among several."""
 
+    have_known_metrics = False  # at places that were given, whatever engine answers the requests
+
     def list_roots(self, root: Target) -> tuple[Target, ...]:
         """List each server's target, without a path."""
         return (root,)

@@ -337,19 +337,19 @@ class Session(msgspec.Struct, frozen=True):
     def _begin_scraping(self, rest_s: float, display: Display) -> MetricsScraper | None:
         """Return the scraper of the servers' counters, after a scrape once idle, or in `rest_s` seconds.
 
-        None if unobserved, hosted, or unproven without metrics, unless --metrics-url names where they are.
+        None if unobserved, hosted, or unproven without metrics, unless it was given where they are.
         """
-        engine, named = self.served.engine, bool(self.options.metrics_url)
-        if not self.observes or (engine.hosted and not named):
+        engine, known = self.served.engine, self.servers.have_known_metrics
+        if not self.observes or (engine.hosted and not known):
             return None
         path = METRICS_PATH if engine.metrics is None else engine.metrics.path
         first = MetricsScraper(self.access, self.served.model, path)
-        if engine.no_metrics and not named:
+        if engine.no_metrics and not known:
             first.begin(MetricLines(error=engine.no_metrics))
             return first
         observer = self.servers.make_scraper(first)
         error = scrape_before_run(observer, rest_s, display, _import_results)
-        if error and engine.unproven and engine.metrics is None and not named:
+        if error and engine.unproven and engine.metrics is None and not known:
             return None  # nothing says that it should have /metrics
         if self.local is not None:
             self.local.pids()  # searching for them is cheaper while there are few connections

@@ -73,9 +73,7 @@ class JoinedScraper(MetricsScraper):
 
     def count_waiting(self) -> int | None:
         """Sum the requests waiting in all servers; None if one does not report it."""
-        gauges = [scraper.count_waiting() for scraper in self.scrapers]
-        known = [gauge for gauge in gauges if gauge is not None]
-        return sum(known) if len(known) == len(gauges) else None
+        return sum_waiting(self.scrapers)
 
     def scrape_all(self, idle_s: float, meanwhile: Callable[[], object]) -> list[Scrape]:
         """Scrape all servers at once, each when idle or after `idle_s`.
@@ -100,6 +98,13 @@ class JoinedScraper(MetricsScraper):
             if each.error:
                 return MetricLines(error=f"{scraper.access.shown_url}: {each.error}")
         return lines[0]
+
+
+def sum_waiting(scrapers: Sequence[MetricsScraper]) -> int | None:
+    """Sum the requests waiting in servers at their last samples; None without any, or if one reports none."""
+    gauges = [scraper.count_waiting() for scraper in scrapers]
+    known = [gauge for gauge in gauges if gauge is not None]
+    return sum(known) if known and len(known) == len(gauges) else None
 
 
 def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -13,7 +12,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
 from loadgen.base.text import quote_value
-from loadgen.base.urls import check_path, read_port
+from loadgen.base.urls import check_path, read_host, read_port, split_http_url
 from loadgen.server.role_window import ROLES, Role
 
 FLAG = "--metrics-url"
@@ -28,9 +27,14 @@ class MetricsUrl(msgspec.Struct, frozen=True):
     path: str = ""
 
     @property
+    def shown_url(self) -> str:
+        """The URL without what its query may hold."""
+        return hide_url_secrets(self.origin + self.path)
+
+    @property
     def shown(self) -> str:
-        """The role and URL for messages, without what the query may hold."""
-        return f"{self.role}={hide_url_secrets(self.origin + self.path)}"
+        """The role and URL for messages."""
+        return f"{self.role}={self.shown_url}"
 
 
 def parse_metrics_urls(texts: Sequence[str]) -> list[MetricsUrl]:
@@ -67,12 +71,8 @@ def _parse_url(text: str) -> MetricsUrl:
             f"{FLAG}: {what}: write ROLE=URL, as decode=http://10.0.0.2:8000, with {', '.join(ROLES[:-1])} "
             f"or {ROLES[-1]}"
         )
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # an invalid port, half an IPv6 address
-        valid = False
-    if not valid or not url.isprintable() or parts.fragment:
+    parts = split_http_url(url)
+    if parts is None or parts.fragment:
         shown = quote_value(hide_url_secrets(url))
         raise UsageError(f"{FLAG} {role}={shown}: not a URL: write it like http://10.0.0.2:8000")
     if parts.username or parts.password:
@@ -86,7 +86,7 @@ def _parse_url(text: str) -> MetricsUrl:
 
 def _name_short(place: MetricsUrl) -> str:
     name = _name_whole(place)
-    host = urlsplit(place.origin).hostname or ""
+    host = read_host(place.origin)
     try:
         ip_address(host)
     except ValueError:
@@ -95,5 +95,5 @@ def _name_short(place: MetricsUrl) -> str:
 
 
 def _name_whole(place: MetricsUrl) -> str:
-    host = urlsplit(place.origin).hostname or ""
+    host = read_host(place.origin)
     return f"{f'[{host}]' if ':' in host else host}:{read_port(place.origin)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,6 @@ _OF_ANSWERS = {
     "accept_length", "itl", "decode",
 }  # fmt: skip
 _OF_BOTH = {"ttft", "e2e", "inference"}  # of a server that computes prompts and answers; any other: of all
-_EMPTY: dict[str, Any] = {"requests": {}, "accepted_by_position": ()}  # in place of None
 Samples = Sequence[tuple[float, MetricsSnapshot]]
 
 
@@ -49,7 +47,7 @@ def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, Serv
     of = RoleWindow(
         role=scrapes.place.role,
         name=scrapes.place.name,
-        url=scrapes.place.shown.partition("=")[2],
+        url=scrapes.place.shown_url,
         window=whole.model_copy(update={"samples": ()}),
         peak_running=whole.peak("running"),
         peak_waiting=whole.peak("waiting"),
@@ -84,8 +82,8 @@ def reconcile_roles(every: Sequence[RoleScrapes], model: str = "") -> ServerWind
     window = make_window(before, after, list(_join_samples(kept)), model, settled)
     by_role = (*_OF_PROMPTS, *_OF_ANSWERS, *_OF_BOTH)
     uncounted = dropped | {name for name in by_role if not _find_roles(name, roles) & roles}
-    blank = {name: _EMPTY.get(name) for name in uncounted & ServerWindow.model_fields.keys()}
-    return window.model_copy(update=blank)
+    fields = ServerWindow.model_fields
+    return window.model_copy(update={name: fields[name].default for name in uncounted & fields.keys()})
 
 
 def count_by_role(every: Sequence[RoleWindow]) -> dict[str, int | None]:

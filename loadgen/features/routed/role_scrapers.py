@@ -15,7 +15,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension, ServerGroup
 from loadgen.server import exchange
 from loadgen.server.exchange import ServerAddress
-from loadgen.server.joined_scraper import JoinedScraper
+from loadgen.server.joined_scraper import JoinedScraper, sum_waiting
 from loadgen.server.prometheus import MetricLines, MetricsSnapshot, has_restarted, parse_metrics, select_lines
 from loadgen.server.role_window import ROUTER
 from loadgen.server.scraper import LARGEST_BYTES, MetricsScraper
@@ -95,9 +95,7 @@ class RoleScrapers(JoinedScraper):
 
     def count_waiting(self) -> int | None:
         """Sum the requests waiting in all engines; None if one does not report it."""
-        gauges = [each.count_waiting() for each in self.by_role if each.place.role != ROUTER]
-        known = [gauge for gauge in gauges if gauge is not None]
-        return sum(known) if gauges and len(known) == len(gauges) else None
+        return sum_waiting([each for each in self.by_role if each.place.role != ROUTER])
 
     def list_role_windows(self) -> tuple[RoleWindow, ...]:
         return tuple(role for role, _ in self._windows)
@@ -115,6 +113,8 @@ class RoleScrapers(JoinedScraper):
 
 class RoutedServers(ServerGroup):
     """A router, which the requests go to, and the servers that are scraped."""
+
+    have_known_metrics = True
 
     def __init__(self, places: Sequence[tuple[MetricsUrl, ServerAddress, str]]) -> None:
         self.places = places

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
+from loadgen.base.urls import split_http_url
 from loadgen.settings.setting import RUN, Makes, OptionRows, setting
 
 _PATH = "/metrics"
@@ -14,12 +13,7 @@ _PATH = "/metrics"
 def check_power_url(text: str) -> str:
     """Return the URL of an exporter of power without /metrics; raises ValueError."""
     url = text.strip().rstrip("/").removesuffix(_PATH)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not url.isprintable():
+    if (parts := split_http_url(url)) is None:
         raise ValueError(f"{quote_value(text)} is not an exporter's URL: give one as http://node:9400")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("an exporter's URL is a host, a port and a path: leave out the rest (not shown)")

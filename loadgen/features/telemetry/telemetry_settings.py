@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from urllib.parse import urlsplit
 
 from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
+from loadgen.base.urls import split_http_url
 from loadgen.settings.setting import OUTPUT, Makes, OptionRows, setting
 
 BY_ENVIRONMENT = ""  # --otel without a URL: the SDK's variables decide
@@ -22,12 +22,7 @@ def check_collector_url(text: str) -> str:
     url = text.strip().rstrip("/")
     if not text:
         return BY_ENVIRONMENT
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not url.isprintable():
+    if (parts := split_http_url(url)) is None:
         raise ValueError(f"{quote_value(text)} is not a collector's URL: give one as http://localhost:4318")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(

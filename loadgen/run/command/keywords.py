@@ -132,8 +132,7 @@ def make_options(
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {check_key(key, 'api_key')}"}
-    for listed in ("source_address", "metrics_url", "power_url"):
-        values[listed] = tuple(values.get(listed, ()))
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     values["metadata"] = tuple(map(hide_secrets, values.get("metadata", ())))  # as in every result
     if "label" in values:
         values["label"] = hide_secrets(values["label"])
