@@ -15,7 +15,7 @@ from loadgen.server.server_counters import ServerSample, ServerWindow
 # By which a sample may be of earlier than its time: a scrape takes as long. Where it is not stored when
 # sampling began, it may have been as long before the first request was sent.
 _SCRAPE_NS, _EARLY_NS = 25 * MS_NS, SECOND_NS // 4
-_NEAR_NS = 10 * SECOND_NS  # before the first request: a time further off is of another clock
+_NEAR_NS = 10 * SECOND_NS  # of the first request; a time further off is of another clock
 
 
 class CountedPreemptions(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ def read_counts(window: ServerWindow | None, records: Records) -> CountedPreempt
         return CountedPreemptions(none, none, 0)
     first_ns, last_ns = int(records.sent_ns[records.sent].min()), int(records.end_ns.max())
     began_ns = window.sampled_from_ns
-    known = began_ns is not None and 0 <= first_ns - began_ns <= _NEAR_NS
+    known = began_ns is not None and abs(first_ns - began_ns) <= _NEAR_NS
     from_ns = began_ns if known and began_ns is not None else first_ns
     at_ns = [from_ns + round(at_s * SECOND_NS) for at_s, _ in counted]
     total = [count for _, count in counted]

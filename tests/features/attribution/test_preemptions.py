@@ -38,6 +38,15 @@ def test_silences_are_marked_where_the_count_rose(
         assert found.tolist() == marks, from_ns
 
 
+def test_sampling_may_begin_after_the_first_request() -> None:
+    samples = tuple(ServerSample(at_s=at_s, preemptions=count) for at_s, count in COUNTS.items())
+    late_ns = FIRST_NS + 300 * MS
+    window = ServerWindow(samples=samples, preemptions=1, sampled_from_ns=late_ns)
+    begin_ns = late_ns + np.array([900, 1600]) * MS  # before the count rose, and after it
+    found = mark_preempted(read_counts(window, RUN.records), begin_ns, np.full(2, 10 * MS))
+    assert found.tolist() == [True, False]
+
+
 def test_without_samples_no_silence_is_a_preemption() -> None:
     for window in (None, ServerWindow(preemptions=3)):
         counted = read_counts(window, RUN.records)
