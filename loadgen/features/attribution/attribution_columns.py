@@ -8,7 +8,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.features.attribution.part_times import find_attribution
-from loadgen.features.attribution.parts import OF_GAPS, OF_TTFT, PARTS, ROWS
+from loadgen.features.attribution.parts import PARTS, ROWS
 from loadgen.records.record import UNKNOWN
 from loadgen.report.run_directory import RequestColumn, Result
 
@@ -30,20 +30,20 @@ def list_tail_part(run: Result, key: str) -> Int64:
     return values
 
 
-_KINDS = (
-    ("ttft", "the wait from when it was due until its first token", list_ttft_part, OF_TTFT),
-    ("tail", "its gaps beyond P99 ITL, summed", list_tail_part, OF_GAPS),
+_WAITS = (
+    ("ttft", "the wait from when it was due until its first token", list_ttft_part),
+    ("tail", "its gaps beyond P99 ITL, summed", list_tail_part),
 )
 COLUMNS = {
     "after turn": tuple(
         RequestColumn(
-            f"{kind}_{part.key}_ns",
+            f"{wait}_{part.key}_ns",
             "int64",
             f"{part.label}: of {what}",
             numbers=partial(make, key=part.key),
         )
-        for kind, what, make, keys in _KINDS
+        for wait, what, make in _WAITS
         for part in PARTS
-        if part.key in keys
+        if wait in part.waits
     )
 }

@@ -11,6 +11,10 @@ from loadgen.base.arrays import Int64
 from loadgen.records.record import PATH, REORDERING, RETRANSMISSION
 
 Group = Literal["client", "network", "server", "engine", "unknown"]
+Wait = Literal["ttft", "tail"]  # for a first token, and a gap beyond P99
+_FIRST: tuple[Wait, ...] = ("ttft",)
+_GAP: tuple[Wait, ...] = ("tail",)
+_BOTH = _FIRST + _GAP
 
 
 class WaitPart(msgspec.Struct, frozen=True):
@@ -19,6 +23,7 @@ class WaitPart(msgspec.Struct, frozen=True):
     key: str
     label: str
     group: Group
+    waits: tuple[Wait, ...]  # that it can be a part of
     about: str
     remedy: str = ""
 
@@ -31,6 +36,7 @@ PARTS: tuple[WaitPart, ...] = (
         "sent_late",
         "sent late",
         "client",
+        _FIRST,
         "from when the request was due until it was sent, without opening its connection",
         "use a faster or less busy machine for the client, or --workers",
     ),
@@ -38,6 +44,7 @@ PARTS: tuple[WaitPart, ...] = (
         "read_lag",
         "read late",
         "client",
+        _GAP,
         "what the client's own late reads can explain of gaps that have no kernel timestamp",
         "use --transport wire or ring, whose arrivals the kernel timestamps",
     ),
@@ -45,6 +52,7 @@ PARTS: tuple[WaitPart, ...] = (
         "handshake",
         "handshake",
         "network",
+        _FIRST,
         "opening the connection (TCP, TLS) after the request was due",
         "keep connections open, or measure nearer to the server",
     ),
@@ -52,6 +60,7 @@ PARTS: tuple[WaitPart, ...] = (
         "request_resent",
         "request resent",
         "network",
+        _FIRST,
         "until the segment of the request that got through was sent: earlier ones were lost",
         "find what loses segments on the way to the server",
     ),
@@ -59,6 +68,7 @@ PARTS: tuple[WaitPart, ...] = (
         "round_trip",
         "round trip",
         "network",
+        _FIRST,
         "the connection's least round trip: once for each request",
         "measure nearer to the server",
     ),
@@ -66,6 +76,7 @@ PARTS: tuple[WaitPart, ...] = (
         "retransmission",
         "retransmission",
         "network",
+        _BOTH,
         "a segment of the answer was lost and sent again",
         "find what loses segments on the way from the server",
     ),
@@ -73,18 +84,21 @@ PARTS: tuple[WaitPart, ...] = (
         "reordering",
         "reordering",
         "network",
+        _BOTH,
         "a segment of the answer came after later ones, which waited for it",
     ),
     WaitPart(
         "path_delay",
         "path delay",
         "network",
+        _BOTH,
         "transit beyond the quickest that the connection has shown: queues on the way",
     ),
     WaitPart(
         "http",
         "HTTP, tokenizing",
         "server",
+        _FIRST,
         "in the server before the engine's queue and after its first token: HTTP, tokenizing, routing",
         "add API server processes or tokenizer workers",
     ),
@@ -92,6 +106,7 @@ PARTS: tuple[WaitPart, ...] = (
         "queue",
         "queue",
         "server",
+        _FIRST,
         "in the engine's queue, until it was scheduled",
         "lower the load, or raise what runs at once (vLLM: --max-num-seqs, SGLang: --max-running-requests)",
     ),
@@ -99,6 +114,7 @@ PARTS: tuple[WaitPart, ...] = (
         "prefill",
         "prefill",
         "engine",
+        _FIRST,
         "from when it was scheduled up to its first token",
         "cache prefixes, or shorten prompts",
     ),
@@ -106,12 +122,14 @@ PARTS: tuple[WaitPart, ...] = (
         "decode_step",
         "decode step",
         "engine",
+        _GAP,
         "the typical step at that time, of all streams",
     ),
     WaitPart(
         "slow_step",
         "slow step",
         "engine",
+        _GAP,
         "beyond the typical step, of all streams at once, with no one's prefill in it",
         "look at the server's CPU, clocks and log at that time",
     ),
@@ -119,6 +137,7 @@ PARTS: tuple[WaitPart, ...] = (
         "preemption",
         "preemption",
         "engine",
+        _GAP,
         "the engine took the request's memory for others, and computed it again",
         "give the KV cache more memory (vLLM: --gpu-memory-utilization), or lower the load",
     ),
@@ -126,26 +145,17 @@ PARTS: tuple[WaitPart, ...] = (
         "others_prefill",
         "others' prefill",
         "engine",
+        _GAP,
         "beyond the typical step, of all streams at once, while another request's prompt was computed",
         "limit the prompt tokens of a step, at the cost of TTFT (vLLM: --max-num-batched-tokens or "
         "--long-prefill-token-threshold, SGLang: --chunked-prefill-size, llama.cpp: --batch-size)",
     ),
-    WaitPart("unknown", "unknown", "unknown", "what nothing that was measured explains"),
+    WaitPart("unknown", "unknown", "unknown", _BOTH, "what nothing that was measured explains"),
 )  # fmt: skip
 ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
 BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
 CAUSES = {RETRANSMISSION: "retransmission", REORDERING: "reordering", PATH: "path_delay"}  # of a delay
 IMPAIRED = ("request_resent", *CAUSES.values())  # by the network, but for the round trip itself
-OF_TTFT = (*BEFORE_SENT, *IMPAIRED, "round_trip", "http", "queue", "prefill", "unknown")
-OF_GAPS = (
-    "read_lag",
-    *CAUSES.values(),
-    "decode_step",
-    "slow_step",
-    "preemption",
-    "others_prefill",
-    "unknown",
-)
 
 
 class Division:

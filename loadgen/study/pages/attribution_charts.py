@@ -22,6 +22,7 @@ from loadgen.features.attribution.part_times import (
 from loadgen.features.attribution.parts import PARTS, ROWS
 from loadgen.report.run_directory import Result
 from loadgen.study.pages.page_parts import PageSection, Panel, Spans, format_number
+from loadgen.study.pages.pictures.drawing import SHADES
 from loadgen.study.tables import Table, make_table
 from loadgen.verdict.evidence import has_tail
 
@@ -84,21 +85,15 @@ def plot_waits(run: Result, found: Attribution) -> Iterator[Panel]:
 def _plot_longest(run: Result, panel: Panel, waits: PartRows) -> Panel:
     """Draw the waits into a panel, a bar each: its parts one after another, in the order of PARTS."""
     ends_ms, at = np.cumsum(waits.parts, axis=0) / MS_NS, np.arange(1.0, len(waits) + 1)
-    spans, shades = [], _list_shades()
+    spans = []
     for time in list_part_times(waits):
         row = ROWS[time.part.key]
         on = waits.parts[row] > 0
         begin_ms = ends_ms[row, on] - waits.parts[row, on] / MS_NS
-        spans.append(Spans(time.part.label, shades[time.part.key], begin_ms, ends_ms[row, on], at[on]))
+        spans.append(Spans(time.part.label, SHADES[time.part.key], begin_ms, ends_ms[row, on], at[on]))
     caption = f"The {len(waits)} longest, a bar each: its parts in the order of the legend, not of time."
     return replace(panel, spans=tuple(spans), x_end=float(ends_ms[-1].max()), caption=caption,
                    numbers=_make_wait_table(run, waits))  # fmt: skip
-
-
-def _list_shades() -> dict[str, str]:
-    """Map each part to the role of its colour: its group, and its place in that."""
-    groups = [part.group for part in PARTS]
-    return {part.key: f"{part.group}{groups[: at + 1].count(part.group)}" for at, part in enumerate(PARTS)}
 
 
 def _make_wait_table(run: Result, waits: PartRows) -> Table:

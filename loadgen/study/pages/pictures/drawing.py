@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from loadgen.features.attribution.parts import PARTS
 from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Floats, Panel, Spans
 from loadgen.study.tables import cut_middle
 
@@ -39,9 +40,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MARKERS: tuple[tuple[int, float, float], ...] = (
     (20, 0, 1), (4, 45, 1), (3, -90, 1), (4, 0, 1), (3, 90, 1), (10, -90, 0.45), (8, 45, 0.45), (5, -90, 1),
 )  # fmt: skip
-# Of the parts of a wait, by whose they are: as many shades as a group has parts.
-_SHADES = {"client": 2, "network": 6, "server": 2, "engine": 5, "unknown": 1}
-SHADES = tuple(f"{group}{number}" for group, most in _SHADES.items() for number in range(1, most + 1))
+SHADES = {part.key: f"part-{part.key}" for part in PARTS}  # of a wait: violet, greens, yellows, blues, grey
 _LIGHT_SHADES = (
     "#7b3fb5", "#b792db", "#3d8f73", "#8fd0b4", "#0b6e4f", "#12a37a", "#5ec2b0", "#a3d9c0", "#d9a927",
     "#9a6700", "#0069b4", "#a9d0f2", "#0a3a66", "#4d5fd1", "#2484d6", "#b3bac2",
@@ -54,12 +53,12 @@ _DARK_SHADES = (
 LIGHT = {
     "paper": "#ffffff", "text": "#1d2329", "faint": "#59636e", "grid": "#e2e6ea", "band": "#eef3f8",
     "wait": "#b3bac2", "prefill": "#c84800", "decode": "#0069b4", "failed": "#c01048",
-    **dict(zip(SERIES, _LIGHT_SERIES, strict=True)), **dict(zip(SHADES, _LIGHT_SHADES, strict=True)),
+    **dict(zip(SERIES, _LIGHT_SERIES, strict=True)), **dict(zip(SHADES.values(), _LIGHT_SHADES, strict=True)),
 }  # fmt: skip
 DARK = {
     "paper": "#15191e", "text": "#e4e8ec", "faint": "#9aa5b0", "grid": "#2b323a", "band": "#1d2732",
     "wait": "#5a6570", "prefill": "#ff9358", "decode": "#5cb2f0", "failed": "#ff6b93",
-    **dict(zip(SERIES, _DARK_SERIES, strict=True)), **dict(zip(SHADES, _DARK_SHADES, strict=True)),
+    **dict(zip(SERIES, _DARK_SERIES, strict=True)), **dict(zip(SHADES.values(), _DARK_SHADES, strict=True)),
 }  # fmt: skip
 # Of DejaVu Sans, the widest that is in use, in shares of the letters' size; what is not here is _OTHER_WIDTH.
 _WIDTHS = {
