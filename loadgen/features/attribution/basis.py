@@ -21,17 +21,20 @@ def list_kinds(found: Attribution) -> list[EvidenceKind]:
 def describe_basis(found: Attribution) -> Iterator[str]:
     """Yield a line on the evidence, if there is any."""
     if labels := ", ".join(kind.label for kind in list_kinds(found)):
-        yield f"known by: {labels}"
+        yield f"evidence: {labels}"
 
 
 def list_reasons(found: Attribution) -> Iterator[str]:
-    """Yield, of each kind of evidence that there was, the parts that it showed."""
+    """Yield the parts that each kind of evidence showed; one that few requests had, what no other did."""
     shown = {key for rows in (found.ttft, found.gaps) for key, sum_ns in rows.sum_parts().items() if sum_ns}
     if own := _name_parts(BEFORE_SENT, shown):
         yield f"{own}: this client's own times"
-    for kind in list_kinds(found):
-        if parts := _name_parts(kind.parts, shown):
+    kinds = list_kinds(found)
+    left = shown.difference(*(kind.parts for kind in kinds))
+    for kind in EVIDENCE:
+        if parts := _name_parts(kind.parts, shown if kind in kinds else left):
             yield f"{parts}: {kind.label}"
+            left.difference_update(kind.parts)
 
 
 def _name_parts(keys: Sequence[str], shown: Set[str]) -> str:
@@ -46,7 +49,7 @@ def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
     means = ((name, getattr(window, name)) for name in _MEANS)
     known = ", ".join(f"{name} {mean.mean_ms:,.4g} ms" for name, mean in means if mean is not None)
     if known:
-        yield f"of the server's own means: {known}"
+        yield f"the server's means over the run: {known}"
 
 
 def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:

@@ -57,7 +57,7 @@ def explain_run(run: Result) -> Iterator[str]:
     yield from _draw(found.gaps, [WaitColumn(BEYOND_ITL, found.gaps)])
     yield from _show_examples(run, "the longest gaps", found.gaps)
     yield ""
-    yield from _list("what this rests on", list_reasons(found))
+    yield from _list("how each part is known", list_reasons(found))
     for line in describe_means(run.facts, found):
         yield from wrap_text(line)
     yield from _list("what is unknown, and what would show it", _list_unknown(run, found))

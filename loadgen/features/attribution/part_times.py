@@ -94,7 +94,7 @@ def draw_part_table(columns: Sequence[WaitColumn]) -> Iterator[str]:
             cells = (("", "") if time is None else _format_time(time) for time in found)
             yield align_cells((part.label, *(text for pair in cells for text in pair)), widths)
     wholes = (text for each in columns for text in (f"{mean_ms(each.rows):,.2f}", ""))
-    yield align_cells(("whole", *wholes), widths)
+    yield align_cells(("total", *wholes), widths)
 
 
 def _format_time(time: PartTime) -> tuple[str, str]:

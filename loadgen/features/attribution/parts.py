@@ -131,7 +131,7 @@ PARTS: tuple[WaitPart, ...] = (
         "engine",
         _GAP,
         "beyond the typical step, of all streams at once, with no one's prefill in it",
-        "look at the server's CPU, clocks and log at that time",
+        "check the server's CPU, clocks and log at that time",
     ),
     WaitPart(
         "preemption",
@@ -204,7 +204,7 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
         "--transport ring: it shows the network's part of each gap",
         ("ring",),
     ),
-    EvidenceKind("server", "the server's own times of each request", ("queue", "prefill"), ""),
+    EvidenceKind("server", "the server's own times of each request", ("http", "queue", "prefill"), ""),
     EvidenceKind(
         "spans",
         "the server's spans",
@@ -215,12 +215,12 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
         "preemptions",
         "samples of the server's preemptions",
         ("preemption",),
-        "a server with /metrics, without --no-observe",
+        "leave out --no-observe: a server's /metrics may count its preemptions",
     ),
     EvidenceKind(
         "streams",
         "what all streams do at one instant",
         ("decode_step", "slow_step", "others_prefill"),
-        "more requests at once: a few streams do not show whose a pause is",
+        "more requests at once: with few streams a pause of one looks like a pause of all",
     ),
 )

@@ -48,7 +48,9 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     # A connection that was opened ahead of time delayed no one.
     parts[ROWS["handshake"]] = records.connect_ns[tokens.request].clip(0, late_ns)
     parts[ROWS["sent_late"]] = late_ns - parts[ROWS["handshake"]]
-    take("request_resent", records.request_delay_ns[tokens.request])
+    # What was not sent again was sent late by this machine.
+    resent = records.retransmitted[tokens.request] != 0
+    take("request_resent", np.where(resent, records.request_delay_ns[tokens.request], 0))
     take("round_trip", rtt_ns)
     for cause, key in CAUSES.items():
         take(key, np.where(tokens.cause == cause, tokens.delay_ns, 0))

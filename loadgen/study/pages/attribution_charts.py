@@ -61,7 +61,7 @@ def _make_part_table(found: Attribution) -> Table:
         for part in PARTS
         if any(part.key in each for each in times)
     ]
-    rows.append(("whole", *(format_number("", mean_ms(each.rows)) for each in columns)))
+    rows.append(("total", *(format_number("", mean_ms(each.rows)) for each in columns)))
     titles = (f"{each.title} (n = {len(each.rows):,})" for each in columns)
     return make_table(("ms, mean", *titles), rows, notes=(f"{ABOUT}: mean ms, and share of the whole",))
 
@@ -107,4 +107,4 @@ def _make_wait_table(run: Result, waits: PartRows) -> Table:
     ]
     cells = (f"{value_ns / MS_NS:,.2f}" for value_ns in np.stack(columns, axis=1).ravel().tolist())
     rows = [(name, *islice(cells, len(columns))) for name in names]
-    return make_table(("ms", "whole", *(part.label for part in parts)), rows)
+    return make_table(("ms", "total", *(part.label for part in parts)), rows)

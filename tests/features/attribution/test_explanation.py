@@ -42,8 +42,8 @@ prefill                 36.24    81 %       60.00    12 %
 decode step                                                     20.00    32 %
 others' prefill                                                 38.71    61 %
 unknown                  0.10    <1 %       10.00     2 %        3.87     6 %
-whole                   44.72              512.10               63.06
-known by: kernel timestamps of arrivals, TCP's least round trip of each
+total                   44.72              512.10               63.06
+evidence: kernel timestamps of arrivals, TCP's least round trip of each
   connection, TCP timestamps of each segment, the server's own times of each
   request, samples of the server's preemptions, what all streams do at one
   instant"""
@@ -58,7 +58,7 @@ HTTP, tokenizing         1.70     4 %        1.80    <1 %
 queue                    2.00     5 %      440.00    86 %
 prefill                 36.00    90 %       60.00    12 %
 unknown                                     10.00     2 %
-whole                   40.00              512.10
+total                   40.00              512.10
 the slowest first tokens:
   request 99: 512.1 ms = queue 440 + prefill 60 + unknown 10 + …
   request 0: 40 ms = prefill 36 + queue 2 + HTTP, tokenizing 1.7 + …
@@ -72,17 +72,17 @@ path delay               0.48    <1 %
 decode step             20.00    32 %
 others' prefill         38.71    61 %
 unknown                  3.87     6 %
-whole                   63.06
+total                   63.06
 the longest gaps:
   request 0, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
   request 1, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
   request 2, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
 
-what this rests on:
+how each part is known:
   - sent late: this client's own times
   - round trip: TCP's least round trip of each connection
   - path delay: TCP timestamps of each segment
-  - queue, prefill: the server's own times of each request
+  - HTTP, tokenizing, queue, prefill: the server's own times of each request
   - decode step, others' prefill: what all streams do at one instant
 what is unknown, and what would show it:
   - 6 % of the time beyond P99 ITL
@@ -101,8 +101,9 @@ what is unknown, and what would show it:
   - --transport ring: it shows the network's part of each gap
   - --receive-spans: a server that exports spans then reports each request's
     HTTP, queue and prefill
-  - a server with /metrics, without --no-observe
-  - more requests at once: a few streams do not show whose a pause is"""
+  - leave out --no-observe: a server's /metrics may count its preemptions
+  - more requests at once: with few streams a pause of one looks like a pause of
+    all"""
 
 
 def long_section(run: Result) -> str:
@@ -146,6 +147,14 @@ def test_text_fits_80_columns_and_a_page_60_lines(found: Attribution) -> None:
     assert len(page(run).split("\n")) <= 60
 
 
+def test_a_part_is_named_with_its_evidence_though_few_requests_had_that() -> None:
+    few = made.attribution([made.QUEUED] * 30, [made.STALLED] * 30, ("rtt", "spans"))
+    page_of_few = page(made.run(few))
+    assert "queue, prefill: the server's spans" in page_of_few
+    assert "the server's own times of each request" not in page_of_few
+    assert "decode step, others' prefill: what all streams do at one instant" in page_of_few
+
+
 def test_what_is_unknown_names_what_would_show_it() -> None:
     assert UNKNOWN in page(made.run(made.NOTHING_KNOWN, window=None))
 
@@ -162,7 +171,7 @@ def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
         return ServerLatency(count=100, mean_ms=value_ms, brackets_ms={})
 
     window = ServerWindow(names="vllm", queue=mean(12.0), prefill=mean(40.25))
-    line = "of the server's own means: queue 12 ms, prefill 40.25 ms"
+    line = "the server's means over the run: queue 12 ms, prefill 40.25 ms"
     assert line in long_section(made.run(made.NOTHING_KNOWN, window=window))
     assert line in page(made.run(made.NOTHING_KNOWN, window=window))
     assert line not in page(made.run(made.BUSY, window=window))

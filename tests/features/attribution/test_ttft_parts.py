@@ -49,6 +49,8 @@ def divide(
         (NETWORK, {"round_trip": 4, "unknown": 96}),
         ({"rtt_ns": 400 * MS}, {"round_trip": 100}),
         ({**NETWORK, "request_delay_ns": 60 * MS}, {"request_resent": 60, "round_trip": 4, "unknown": 36}),
+        ({"request_delay_ns": 60 * MS, "retransmitted": 1}, {"request_resent": 60, "unknown": 40}),
+        ({"request_delay_ns": 60 * MS, "retransmitted": 0}, {"unknown": 100}),
         ({**NETWORK, "delay": (9 * MS, PATH)}, {"round_trip": 4, "path_delay": 9, "unknown": 87}),
         ({"delay": (9 * MS, RETRANSMISSION)}, {"retransmission": 9, "unknown": 91}),
         (SERVER, {"queue": 20, "prefill": 30, "unknown": 50}),

@@ -28,7 +28,7 @@ def test_the_table_has_mean_and_share_of_each_part() -> None:
     rows = {row[0]: row[1:] for row in table.body}
     assert list(rows) == [
         "sent late", "round trip", "path delay", "HTTP, tokenizing", "queue", "prefill", "decode step",
-        "others' prefill", "unknown", "whole",
+        "others' prefill", "unknown", "total",
     ]  # fmt: skip
     queue = rows["queue"]
     assert list(queue) == ["6.38", "440.00", "–"]
