@@ -27,7 +27,8 @@ PATH, PROTOBUF = "/v1/traces", "application/x-protobuf"
 LARGEST_BODY = 16 << 20  # bytes, inflated: a batch of the SDK's 512 spans has 0.3 MiB
 MOST_BYTES, _IN_MEMORY = 4 << 30, 64 << 20  # of bodies that wait to be read: a span has 0.6 kB
 _PREFACE = b"PRI * HTTP/2.0"  # begins a connection of gRPC (RFC 9113, 3.4)
-_NO_ANSWER = b""
+_TLS = b"\x16\x03"  # begins a handshake (RFC 8446, 5.1)
+_MOST_REASONS = 8
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large",
     415: "Unsupported Media Type", 503: "Service Unavailable",
@@ -103,9 +104,10 @@ class ReceivedSpans:
                 raise Refused(503, f"no room: {error.strerror or error}") from None
 
     def note_refused(self, why: str) -> None:
-        """Count an export that was not taken, by its reason."""
+        """Count an export that was not taken, by its reason; from the ninth reason on as of others."""
         with self._lock:
-            self.refused[why] += 1
+            known = why in self.refused or len(self.refused) < _MOST_REASONS
+            self.refused[why if known else "other reasons"] += 1
 
 
 def _list_spans(sent: Any) -> Iterator[Any]:
@@ -155,7 +157,9 @@ class ExportConnection(asyncio.Protocol):
             self._transport.close()  # what it asked for in HTTP/1.1 is answered
         except httptools.HttpParserError:
             if not self._transport.is_closing():
-                self._answer(Refused(400, "what is no HTTP/1.1"), keep=False)
+                tls = data.startswith(_TLS)
+                what = "TLS: give the endpoint as http://" if tls else "what is no HTTP/1.1"
+                self._answer(Refused(400, what), keep=False)
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -198,6 +202,8 @@ class ExportConnection(asyncio.Protocol):
         status, why = (200, "") if refused is None else (refused.status, refused.why)
         if refused is not None:
             self.spans.note_refused(why)
+        if self._transport.is_closing():
+            return  # it sent several and left: asyncio would complain of each answer
         kind = PROTOBUF if refused is None else "text/plain; charset=utf-8"
         body = why.encode()
         allow = "allow: POST\r\n" if status == 405 else ""

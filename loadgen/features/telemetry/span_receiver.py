@@ -23,7 +23,8 @@ class SpanReceiver:
         try:
             listening = socket.create_server((host.strip("[]"), int(port)), family=family)
         except OSError as error:
-            why = f"cannot listen there ({error.strerror or error})"
+            reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address
+            why = f"cannot listen there ({reason})"
             raise UsageError(f"--receive-spans {address}: {why}: choose another port or address") from None
         self._thread: threading.Thread | None = None
         self._open_ones: set[ExportConnection] = set()

@@ -271,7 +271,11 @@ def _describe_received(marks: Bool, others: int, receiver: SpanReceiver) -> Iter
     more = "".join(f", {count} {what}" for count, what in counts if count)
     yield f"spans: {int(marks.sum())} of {of} have the server's own{more}"
     if len(marks) and not (marks.any() or receiver.spans.refused):
-        yield f"spans: the server exports none here: {HOW_TO_EXPORT} http://{receiver.address}/v1/traces"
+        yield (
+            f"spans: none has a {TRACEPARENT} of this run: what is in front of the server must pass it on"
+            if others
+            else f"spans: the server exports none here: {HOW_TO_EXPORT} http://{receiver.address}/v1/traces"
+        )
     for why, count in receiver.spans.refused.items():
         yield f"spans: {format_count(count, 'export')} refused: {why}"
 

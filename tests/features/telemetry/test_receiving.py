@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import loadgen
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.span_exporter import DECODE_S, HTTP_S, PREFILL_S, QUEUE_S, SpanExporter
 from fakes.virtual_run import serving
@@ -113,10 +114,33 @@ def test_a_server_without_spans_is_explained_once(
     assert {getattr(run.records, name).max() for name in COLUMNS} == {-1}
 
 
+@loop_over(
+    ("ours", "others", "lines"),
+    [
+        ([True, False], 1, ["spans: 1 of 2 requests have the server's own, 1 of other requests"]),
+        (
+            [False, False],
+            3,
+            [
+                "spans: 0 of 2 requests have the server's own, 3 of other requests",
+                "spans: none has a traceparent of this run: what is in front of the server must pass it on",
+            ],
+        ),
+    ],
+)
+def test_spans_of_other_requests_are_explained(ours: list[bool], others: int, lines: list[str]) -> None:
+    receiver = SpanReceiver(f"127.0.0.1:{closed_port()}")
+    described = telemetry_sender._describe_received(np.array(ours), others, receiver)
+    assert list(described) == lines
+    receiver.close()
+
+
 def test_a_port_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UsageError, match=f"--receive-spans {address}: cannot listen there"):
+        with pytest.raises(
+            UsageError, match=rf"--receive-spans {address}: cannot listen there \(Address already in use\):"
+        ):
             SpanReceiver(address)
 
 

@@ -148,7 +148,13 @@ GZIP = b"Content-Encoding: gzip\r\n"
         pytest.param(
             b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET requests", False, id="a browser"
         ),
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "no HTTP/1.1", True, id="TLS"),
+        pytest.param(
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            400,
+            "TLS: give the endpoint as http://",
+            True,
+            id="TLS",
+        ),
         pytest.param(b"PRIOR nonsense\r\n\r\n", 400, "no HTTP/1.1", True, id="nearly gRPC's"),
         pytest.param(
             b"POST /v1/traces HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no HTTP/1.1", True, id="a length"
@@ -169,6 +175,24 @@ def test_what_is_no_export_is_answered_and_counted(sent: bytes, status: int, say
     assert len(spans.read_rows()) == 0
     assert [says in why for why in spans.refused] == ([True] if says else [])
     assert transport.written.endswith(b"".join(why.encode() for why in spans.refused))
+
+
+def test_reasons_are_few_whatever_is_sent() -> None:
+    _, spans = feed(*[post(RECORDED, HEAD.replace(b"/v1/traces", b"/%d" % n)) for n in range(50)])
+    assert (len(spans.refused), sum(spans.refused.values())) == (9, 50)
+    assert spans.refused["other reasons"] == 42
+
+
+def test_an_exporter_that_left_is_answered_no_more() -> None:
+    class LeavingTransport(Transport):
+        def write(self, data: bytes) -> None:
+            super().write(data)
+            self.close()
+
+    connection = ExportConnection(spans := ReceivedSpans(), set())
+    connection.connection_made(transport := LeavingTransport())
+    connection.data_received(post(RECORDED) * 3)
+    assert (transport.written, len(spans.read_rows())) == (TAKEN, 12)
 
 
 def test_a_refused_export_ends_no_other() -> None:
