@@ -68,7 +68,9 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     of_prompt = owner >= 0
     rows_ns = np.bincount(np.cumsum(begins_row), np.where(of_prompt, 0, excess_ns)).astype(np.int64)
     limit_ns = np.minimum(_limit_ns(prompts), prompts.excess_ns)
-    believed, passed = _judge_prompts(prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline))
+    believed, passed = _judge_prompts(
+        prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline, excess_ns)
+    )
     prefill_ns, slow = np.zeros_like(excess_ns), ~of_prompt
     share = np.where(believed, limit_ns / np.maximum(prompts.excess_ns, 1), 0.0)
     prefill_ns[of_prompt] = np.rint(excess_ns[of_prompt] * share[owner[of_prompt]]).astype(np.int64)
@@ -146,22 +148,26 @@ def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
 def _judge_prompts(prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: float) -> tuple[Bool, Bool]:
     """Mark the prompts whose stalls are no chance, and those whose stalls others cause, bool[prompts] each.
 
-    Of n prompts like them k came with as long a stall (`stall_ns`); those without may be longer. By chance k
-    would be n times the share of the steps that are as slow without a prompt (`slow_ns`: their excess; one
-    more than there are): that k or more do has a Poisson variable's probability. If it is not small, the
-    smaller the fewer of the n they are, and other steps are as slow, and nearly all of the n came without,
-    prompts are no cause.
+    Of n prompts like them k came with as long a stall (`stall_ns`); those without may be longer. A share `a`
+    of the steps is apart from such prompts, which are never as slow for one (`slow_ns`: their excess, and
+    that of much shorter prompts); if chance spread slow steps evenly, one more than there are of these, the
+    others would be (1 − a) ÷ a times as many: that k or more are has a Poisson variable's probability. If it
+    is not small, the smaller the fewer of the n they are, and other steps are as slow, and nearly all of the
+    n came without, prompts are no cause.
     """
-    tokens, stalled, least_ns = prompts.tokens, prompts.stalled, _AS_LONG * stall_ns
-    seen, others = np.zeros(len(tokens), np.int64), tokens[~stalled]
-    passed = len(others) - others.searchsorted(tokens // 2)
-    for of_size, like in _list_sizes(prompts):
+    stalled, least_ns = prompts.stalled, _AS_LONG * stall_ns
+    seen, passed, shorter = np.zeros((3, len(stalled)), np.int64)
+    as_slow = len(slow_ns) - np.sort(slow_ns).searchsorted(least_ns)
+    for of_size, like, first in _list_sizes(prompts):
         less = np.sort(stall_ns[like]).searchsorted(least_ns[of_size])
         seen[of_size] = np.count_nonzero(like) - less
-        passed[of_size] += less
+        passed[of_size] = np.count_nonzero(~stalled[first:]) + less
+        few_ns, shorter[of_size] = np.sort(stall_ns[:first][stalled[:first]]), first
+        as_slow[of_size] += len(few_ns) - few_ns.searchsorted(least_ns[of_size])
     share = seen / np.maximum(seen + passed, 1)
-    as_slow = len(slow_ns) - np.sort(slow_ns).searchsorted(least_ns)
-    chance = _sum_tail(seen, (seen + passed) * (as_slow + 1) / max(steps, 1.0))
+    # Of all steps those with no such prompt, nor one a step later: a slow one of these is no prompt's.
+    apart = (1 - (len(stalled) - shorter) / max(steps, 1.0)).clip(1 / max(steps, 1.0)) ** 2
+    chance = _sum_tail(seen, (as_slow + 1) * (1 - apart) / apart)
     believed = stalled & (chance <= _CHANCE * share)
     return believed, stalled & ~believed & (share < _RARE) & (as_slow > 0)
 
@@ -173,7 +179,7 @@ def _limit_ns(prompts: _Prompts) -> Float64:
     prompts that were computed in it. Fewer than three prompts limit nothing.
     """
     limits_ns, each_ns = np.full(len(prompts.tokens), np.inf), prompts.excess_ns / prompts.tokens
-    for of_size, like in _list_sizes(prompts):
+    for of_size, like, _ in _list_sizes(prompts):
         if np.count_nonzero(like) >= _LEAST_LIKE:
             median_ns = float(compute_medians(each_ns[like]))
             spread_ns = float(compute_medians(np.abs(each_ns[like] - median_ns)))
@@ -181,11 +187,18 @@ def _limit_ns(prompts: _Prompts) -> Float64:
     return limits_ns * prompts.tokens
 
 
-def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool]]:
-    """Yield by powers of two of tokens: the prompts with a stall, and with those of the sizes next to it."""
-    sizes, stalled = np.log2(prompts.tokens).astype(np.int64), prompts.stalled
+def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool, int]]:
+    """Yield the prompts with a stall by size, those of half to twice the size, and the first row of these.
+
+    A size is from a power of √2 tokens to the next.
+    """
+    sizes, stalled = (2 * np.log2(prompts.tokens)).astype(np.int64), prompts.stalled
     for size in np.unique(sizes[stalled]).tolist():
-        yield stalled & (sizes == size), stalled & (np.abs(sizes - size) <= 1)
+        yield (
+            stalled & (sizes == size),
+            stalled & (np.abs(sizes - size) <= 2),
+            int(sizes.searchsorted(size - 2)),
+        )
 
 
 def _sum_tail(least: Int64, mean: Float64) -> Float64:
@@ -197,8 +210,8 @@ def _sum_tail(least: Int64, mean: Float64) -> Float64:
     return 1.0 - below
 
 
-def _count_steps(timeline: Timeline) -> float:
-    """Count the typical steps for which at least one stream was open."""
+def _count_steps(timeline: Timeline, excess_ns: Int64) -> float:
+    """Count the steps for which at least one stream was open: a slow one is longer by its excess (ns)."""
     at_ns = np.sort(np.concatenate([timeline.begun_ns, timeline.ended_ns]))
     busy_ns = int(np.diff(at_ns)[timeline.count_open(at_ns)[:-1] > 0].sum())
-    return busy_ns / max(float(compute_medians(timeline.steps_ns)), 1.0)
+    return (busy_ns - int(excess_ns.sum())) / max(float(compute_medians(timeline.steps_ns)), 1.0)
