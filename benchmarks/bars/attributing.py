@@ -43,7 +43,14 @@ _PREFILL: Mapping[str, Any] = {"kind": "prefill", "ms": 320, "steps": 4, "reques
 _PREEMPTION: Mapping[str, Any] = {"kind": "preemption", "ms": [80, 200], "per_s": 2}
 _QUEUE: Mapping[str, Any] = {"kind": "queue", "ms": [80, 200], "share": 0.1}
 _HTTP: Mapping[str, Any] = {"kind": "http", "ms": [80, 200], "share": 0.1}
-_OF_SERVER = ("slow_step", "others_prefill", "prefill", "preemption", "queue", "http")
+_OF_SERVER = ("slow_step", "others_prefill", "prefill", "queue", "http")
+_ALL: Sequence[Mapping[str, Any]] = (
+    {**_PREEMPTION, "per_s": 1},
+    {**_SLOW, "at_s": [1, 4, 7]},
+    {**_PREFILL, "requests": [60]},
+    {**_QUEUE, "share": 0.05},
+    {**_HTTP, "share": 0.05},
+)
 # A segment that is so late is overtaken by the next token's, and comes before it would be sent again.
 _OVERTAKEN_MS = 18.0
 # Few enough of each that the gaps they lengthen are beyond P99 of all.
@@ -65,24 +72,11 @@ CASES: Mapping[str, Case] = {
         load=Load(rate=5, tokens=50, step_ms=50),  # later than the next token is a segment overtaken
     ),
     "lost requests": Case(["request_resent"], impairment=Impairment(_DELAY_MS, resent=0.1)),
-    "all at once": Case(
-        [
-            "slow_step",
-            "others_prefill",
-            "prefill",
-            "preemption",
-            "queue",
-            "http",
-            "retransmission",
-            "reordering",
-        ],
-        [
-            {**_SLOW, "at_s": [1, 4, 7]},
-            {**_PREFILL, "requests": [60]},
-            {**_PREEMPTION, "per_s": 1},
-            {**_QUEUE, "share": 0.05},
-            {**_HTTP, "share": 0.05},
-        ],
+    "all of the server's at once": Case([*_OF_SERVER, "preemption"], _ALL, load=Load(long=[60])),
+    # Scrapes over a long path are too rare for preemptions: each takes four round trips.
+    "all at once, over a bad path": Case(
+        [*_OF_SERVER, "retransmission", "reordering"],
+        _ALL[1:],
         impairment=Impairment(_DELAY_MS, loss=0.002, late=0.002, late_ms=_OVERTAKEN_MS),
         load=Load(long=[60]),
     ),

@@ -159,12 +159,14 @@ def _read_gap(records: Records, row: int, message: int, request: RequestRow, tru
             longer_way_ns -= on_way_ns
         elif stall.kind in _IN_GAPS and stall.prefilled != request.number:
             longer_ns = _overlap_ns(stall, before_ns, after_ns)
-            if stall.kind == "preemption":  # the machine would have been late without it, too
-                longer_ns -= sum(_overlap_ns(stall, late.from_ns, late.to_ns) for late in truth.late)
+            if stall.kind == "preemption":  # a step would have been as slow without it, too
+                longer_ns -= sum(_overlap_ns(stall, slow.from_ns, slow.to_ns) for slow in truth.slow_steps)
             stalled_ns += longer_ns
             wait.inject(_IN_GAPS[stall.kind], longer_ns)
     wait.natural_ns["path_delay"] = longer_way_ns
-    wait.late_ns = sum(_overlap_ns(late, before_ns, after_ns) for late in truth.late)
+    slow_ns = sum(_overlap_ns(slow, before_ns, after_ns) for slow in truth.slow_steps)
+    injected_ns = sum(wait.injected_ns.get(part, 0) for part in ("slow_step", "others_prefill"))
+    wait.late_ns = max(slow_ns - injected_ns, 0)
     wait.natural_ns["decode_step"] = max(after_ns - before_ns - stalled_ns - wait.late_ns, 0)
     return wait
 

@@ -26,6 +26,7 @@ from loadgen_servers.engine.truth_log import RequestRow, StallRow
 
 _SHORT, _LONG = 64, 4096  # tokens of a prompt
 _LIMIT_S = 180.0
+_OF_STEPS = ("slow_step", "prefill")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Truth:
     requests: Mapping[str, RequestRow]
     step_ms: float
 
+    @property
+    def slow_steps(self) -> Sequence[StallRow]:
+        """When a step took longer than it does, on purpose or not."""
+        return [*self.late, *(stall for stall in self.stalls if stall.kind in _OF_STEPS)]
+
     @cached_property
     def late(self) -> Sequence[StallRow]:
         """When the machine itself was late with a step, beyond what was asked for: no one's doing."""
@@ -44,7 +50,7 @@ class Truth:
         steps = {
             (a, b) for row in self.requests.values() for a, b in pairwise(row.wrote_ns) if follows[a] == b
         }
-        longer = [stall for stall in self.stalls if stall.kind in ("slow_step", "prefill")]
+        longer = [stall for stall in self.stalls if stall.kind in _OF_STEPS]
         rows = []
         for from_ns, to_ns in sorted(steps):
             asked_ns = sum(stall.to_ns - stall.from_ns for stall in longer if from_ns < stall.to_ns <= to_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence as Several
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,11 @@ class Played:
 
     def _play(self, requests: Several[tuple[int, int, int]]) -> int:
         left, now_ns = list(requests), 0
-        while left or self.scheduler.running or self.scheduler.held:
+        while left or self.scheduler.running or self.scheduler.held or self.scheduler.waiting:
             while left and left[0][0] * MS <= now_ns:
                 at_ms, prompt, output = left.pop(0)
-                self.scheduler.add(Sequence(prompt, output, prompt + output, at_ms * MS))
+                blocks = tuple(range(100 * len(left), 100 * len(left) + prompt // 16))
+                self.scheduler.add(Sequence(prompt, output, prompt + output, at_ms * MS, blocks=blocks))
             step = self.scheduler.begin(now_ns)
             if step is None:
                 wakes_ns = [left[0][0] * MS] if left else []
@@ -80,6 +82,12 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, int, int]], list[Any], di
         TWO,
         [("preemption", 10, 30, [0], None)],  # until the next step
         {0: [10, 40, 50, 60, 70, 80], 1: [10, 20, 30, 40, 50, 60]},
+    ),
+    "a preemption of the only one": (
+        {"kind": "preemption", "ms": 15, "requests": [0]},
+        [(0, 10, 4)],
+        [("preemption", 10, 25, [0], None)],
+        {0: [10, 35, 45, 55]},
     ),
     "a wait before the queue": (
         {"kind": "http", "ms": 12, "requests": [1]},
@@ -197,3 +205,21 @@ def test_the_flags_make_a_log_of_their_own(tmp_path: Path) -> None:
     assert msgspec.json.decode(log.read_bytes(), type=StallRow) == StallRow("queue", 1, 2, [3])
     with pytest.raises(ValueError, match="exclude each other"):
         engine_of(parser().parse_args(["--inject", str(injected), "--acceptance", "0.5"]))
+
+
+def test_random_stalls_lose_no_request() -> None:
+    for seed in range(40):
+        drawn = random.Random(seed)
+        asked = [
+            {"kind": "preemption", "ms": [5, 200], "per_s": drawn.choice([1, 20])},
+            {"kind": "slow_step", "ms": 80, "per_s": 1},
+            {"kind": "queue", "ms": [20, 100], "share": 0.2},
+            {"kind": "prefill", "ms": 100, "steps": 3, "share": 0.1},
+        ]
+        at_ms = sorted(drawn.uniform(0, 2000) for _ in range(20))
+        requests = [(round(at), drawn.choice([16, 64, 400]), drawn.choice([1, 2, 10, 40])) for at in at_ms]
+        played = Played({"seed": seed, "injections": asked}, requests)
+        assert {number: len(row.wrote_ns) for number, row in played.requests.items()} == dict(
+            enumerate(output for *_, output in requests)
+        )
+        assert played.scheduler.cache.in_use == 0
