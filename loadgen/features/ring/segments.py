@@ -156,10 +156,11 @@ class Pieces(msgspec.Struct, frozen=True):
 
 
 def are_in_order(ends: Int64, at: Int64, sizes: Int64) -> bool:
-    """Whether the segments of a response came once and in order, by what `order_segments` found."""
-    first, last = int(at[0]), int(at[-1])
-    whole = ends[0] == sizes[first] and ends[-1] == sizes[first : last + 1].sum()
-    return bool(whole) and last - first == len(at) - 1
+    """Whether a response's segments came in order, by what `order_segments` found; some again later, maybe.
+
+    On loopback a server often sends the last one again while the acknowledgement is delayed.
+    """
+    return bool(ends[0] == sizes[at[0]] and ends[-1] == sizes[at].sum())
 
 
 def have_timestamps(rows: Rows) -> bool:
