@@ -21,7 +21,6 @@ from loadgen.features.roofline import roofline_settings
 from loadgen.features.saturation import saturation_rule
 from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
-from loadgen.features.sensors.sensor_summary import COUNTERS
 from loadgen.features.speculation import speculation_checks, step_counts
 from loadgen.features.workers import workers
 from loadgen.figures.workloads import arrival_scales, reuse_distances
@@ -178,7 +177,7 @@ def test_every_column_of_requests_says_what_it_is() -> None:
 
 
 def test_the_quantities_of_samples_are_those_that_are_kept() -> None:
-    kept = {COUNTERS.get(each, each) for each in get_args(sensor.Quantity)} | set(sample_file.GAUGES)
+    kept = {sensor.COUNTERS.get(each, each) for each in get_args(sensor.Quantity)} | set(sample_file.GAUGES)
     assert _list_names(PAGES["results.md"], "| `quantity` | `where` | what |") == kept
 
 

@@ -19,6 +19,7 @@ _WATTS = ("socket_power", "current_socket_power", "average_socket_power")  # by 
 _ENERGY = ("energy_accumulator", "power")  # since ROCm 6.4, and before
 _MILLI = 1000  # a temperature beyond it is in thousandths
 _MICRO = 1e6
+_UNSUPPORTED = "Not Supported"  # as amdsmi words it
 _MOST_W = 10_000  # a power beyond it is in thousandths: APUs
 # Bits of indep_throttle_status (Linux, amdgpu_smu.h) by their first one and how many there are. The hotspot's
 # (36) is always set on some cards.
@@ -57,13 +58,20 @@ def _read_number(value: object) -> float | None:
     return None if number is None or isinstance(value, str) or number in AMD_BLANKS else number
 
 
+def _require_number(value: object) -> float:
+    """Read a number as `_read_number` does; raises ValueError for what is none."""
+    if (number := _read_number(value)) is None:
+        raise ValueError(_UNSUPPORTED)
+    return number
+
+
 def _pick(fields: object, *names: str) -> float:
     """Return the first of these fields that is a number; raises ValueError if none is."""
     known = untrusted.read_mapping(fields)
     for name in names:
         if (number := _read_number(known.get(name))) is not None:
             return number
-    raise ValueError("Not Supported")
+    raise ValueError(_UNSUPPORTED)
 
 
 class AmdGpus:
@@ -125,7 +133,7 @@ class AmdGpus:
         if self._is_later_partition(handle):
             return Reading()
         vram = partial(smi.amdsmi_get_gpu_memory_usage, handle, smi.AmdSmiMemoryType.VRAM)
-        queries.note(("device_bytes", where), "memory in use", lambda: _pick({"": vram()}, ""))
+        queries.note(("device_bytes", where), "memory in use", lambda: _require_number(vram()))
         if pids and (listed := self._sum_listed(queries, handle, pids)):
             queries.values["server_bytes", where] = listed
         # A counter that stands at 0 is one that the card does not have.
@@ -194,7 +202,7 @@ class AmdGpus:
     def _read_heat(self, handle: Any) -> float:
         smi = self.amdsmi
         kind, now = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-        heat = _pick({"": smi.amdsmi_get_temp_metric(handle, kind, now)}, "")
+        heat = _require_number(smi.amdsmi_get_temp_metric(handle, kind, now))
         return heat / _MILLI if heat > _MILLI else heat
 
     def _read_clock(self, handle: Any, kind: Any, name: str) -> float:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
 from loadgen.base.urls import split_http_url
+from loadgen.engines.engine import METRICS_PATH
 from loadgen.settings.setting import RUN, Makes, OptionRows, setting
-
-_PATH = "/metrics"
 
 
 def check_power_url(text: str) -> str:
     """Return the URL of an exporter of power without /metrics; raises ValueError."""
-    url = text.strip().rstrip("/").removesuffix(_PATH)
+    url = text.strip().rstrip("/").removesuffix(METRICS_PATH)
     if (parts := split_http_url(url)) is None:
         raise ValueError(f"{quote_value(text)} is not an exporter's URL: give one as http://node:9400")
     if parts.username or parts.password or parts.query or parts.fragment:

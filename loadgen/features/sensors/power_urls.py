@@ -16,18 +16,17 @@ from loadgen.base import clock, untrusted
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.text import list_first
 from loadgen.base.urls import is_this_machine
+from loadgen.engines.engine import METRICS_PATH
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors.nvml import name_reasons
 from loadgen.features.sensors.power_names import FAMILIES, HELD_BACK, PowerFamily, PowerMetric
-from loadgen.features.sensors.power_settings import check_power_url
-from loadgen.features.sensors.sensor import Key, PowerSource, Quantity, Reading, Sensor
+from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension, SenderWrapper
 from loadgen.server import exchange
 from loadgen.server.exchange import ControlAnswer, ControlLoop, ServerAddress
 from loadgen.server.prometheus import explain_cut, explain_excess, explain_other_text, parse_line, read_name
 
-_PATH = "/metrics"
 _FIRST_ANSWER_S, _ANSWER_S = 5.0, 1.0
 _EVERY_S = 1.0
 _CPU_SHARE = 0.01  # of the time that polling may take of this process
@@ -36,7 +35,6 @@ _LARGEST_BYTES = 1 << 24
 _MOST_UNITS = 1024  # GPUs and packages behind all URLs
 _MOST_NAMES, _LONGEST_HOST = 5, 100
 _SPENT: dict[Quantity, tuple[Quantity, ...]] = {"power_w": ("energy_j",)}  # each only where none of these is
-_COUNTERS: frozenset[Quantity] = frozenset(("energy_j", "package_j"))
 _BY_NAME = {name: (family, metric) for family in FAMILIES for name, metric in family.metrics.items()}
 _RANKS = {name: rank for family in FAMILIES for rank, name in enumerate(family.metrics)}
 Place = tuple[ServerAddress, str]  # an exporter, and the path of its metrics
@@ -100,7 +98,7 @@ def select_power_lines(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
     if why := explain_excess(selected, "power"):
         return (), why
     named = {read_name(line) for line in selected}
-    if not any(_BY_NAME[name][1].quantity in (*_COUNTERS, *_SPENT) for name in named):
+    if not any(_BY_NAME[name][1].quantity in (*COUNTERS, *_SPENT) for name in named):
         return (), _explain_no_power(lines)
     return selected, ""
 
@@ -160,7 +158,7 @@ def ask_all(places: Sequence[Place], limit_s: float) -> Sequence[ControlAnswer]:
     try:
         return ControlLoop().run(ask_each())
     except OSError as error:  # not even an event loop can be opened
-        return [ControlAnswer(_PATH, error=f"cannot be requested: {error.strerror}") for _ in places]
+        return [ControlAnswer(METRICS_PATH, error=f"cannot be requested: {error.strerror}") for _ in places]
 
 
 class PowerUrls(Sensor):
@@ -179,7 +177,7 @@ class PowerUrls(Sensor):
         cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self.addresses, self.own = addresses, frozenset(own)
-        self._paths = [_PATH] * len(addresses)
+        self._paths = [METRICS_PATH] * len(addresses)
         self._ask, self._now_ns, self._cpu_ns = ask, now_ns, cpu_ns
         self._due_ns = 0
         self._units: dict[tuple[str, str, str], Unit] = {}
@@ -196,7 +194,7 @@ class PowerUrls(Sensor):
         """
         began_ns = self._now_ns()
         if began_ns < self._due_ns:
-            levels = {key: value for key, value in self._reading.values.items() if key[0] not in _COUNTERS}
+            levels = {key: value for key, value in self._reading.values.items() if key[0] not in COUNTERS}
             return msgspec.structs.replace(self._reading, values=levels)
         cpu_ns = self._cpu_ns()
         answers = self._ask(list(zip(self.addresses, self._paths, strict=True)), _ANSWER_S)
@@ -227,7 +225,7 @@ class PowerUrls(Sensor):
 
     def explain_failures(self) -> list[str]:
         """Ask each exporter once, and return why those that report no power do not."""
-        answers = self._ask([(address, _PATH) for address in self.addresses], _FIRST_ANSWER_S)
+        answers = self._ask([(address, METRICS_PATH) for address in self.addresses], _FIRST_ANSWER_S)
         return [
             f"{address.shown_url} {why}"
             for address, answer in zip(self.addresses, answers, strict=True)
@@ -240,7 +238,7 @@ class PowerUrls(Sensor):
         if why:
             return Reading(missing=(f"{address.shown_url} {why}",))
         queries = {row.family.query for row in rows}
-        self._paths[number] = _PATH + (queries.pop() if len(queries) == 1 else "")
+        self._paths[number] = METRICS_PATH + (queries.pop() if len(queries) == 1 else "")
         here, units = is_this_machine(address.base_url), dict[tuple[str, str, str], list[ExportedValue]]()
         for row in rows:
             # A zone of RAPL has the same name on each machine.
@@ -267,7 +265,7 @@ class PowerUrls(Sensor):
 
     def _count(self, unit: Unit, quantity: Quantity, value: float, at_ns: int, wraps: bool) -> float | None:
         """Return a level as it is, and of a counter its total where it was updated since it was last read."""
-        if quantity not in _COUNTERS:
+        if quantity not in COUNTERS:
             return value
         counter = unit.counters.get(quantity)
         if counter is None:
@@ -326,13 +324,9 @@ def _choose_values(rows: Sequence[ExportedValue]) -> dict[Quantity, float]:
 
 
 def make_power_urls(options: Options, own: Collection[str] = ()) -> PowerUrls:
-    """Make the sensor of the exporters that a command names; raises UsageError for what is no URL."""
+    """Make the sensor of the exporters that a command names."""
     addresses = []
-    for text in options.power_url:
-        try:
-            url = check_power_url(text)
-        except ValueError as error:
-            raise UsageError(f"--power-url: {error}") from None
+    for url in options.power_url:
         trust = (options.insecure, options.ca_cert) if url.startswith("https:") else ()
         addresses.append(ServerAddress(url, {}, *trust))  # without the server's key
     return PowerUrls(addresses, own)
@@ -344,7 +338,6 @@ class _PowerExtension(Extension):
     def check(self, options: Options) -> None:
         if not options.observe:
             raise UsageError("--power-url samples power, and --no-observe samples nothing: leave out one")
-        make_power_urls(options)
 
     def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
         """Ask each exporter once; raises MeasureError if one does not report power."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Float64
 from loadgen.base.text import GIB
 from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
-from loadgen.features.sensors.sensor import Key, PowerSource, Quantity, Sample
+from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
 from loadgen.figures.distribution import compute_medians
 from loadgen.server.sample_file import SampledSeries
 
@@ -108,8 +108,6 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
 
 _NVML = "NVML"
 CPU = "CPU "  # how the names of its packages and of their memory begin
-# Counters of energy, and how their rise over time is called.
-COUNTERS: Mapping[Quantity, str] = {"energy_j": "power_w", "package_j": "package_w"}
 _LEAST_S = 1e-9
 _UNREAD = 0.05  # of the window, or two periods: power may be unknown for this long at most between readings
 _LEAST_READINGS, _APART = 10, 2.0  # of power that contradict a counter, by this factor

@@ -152,15 +152,18 @@ def make_options(
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those options of features that are given as texts, parsed as flags are; raises UsageError."""
+    """Return the options of features given as texts or lists, parsed as flags are; raises UsageError."""
     words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
     read = {}
     for name, parse in words.items():
-        if isinstance(values[name], str):
-            try:
-                read[name] = parse(values[name])
-            except ArgumentTypeError as error:
-                raise UsageError(f"{name}: {error}") from None
+        value = values[name]
+        try:
+            if isinstance(value, str):
+                read[name] = parse(value)
+            elif isinstance(value, list):
+                read[name] = [parse(each) for each in value]
+        except ArgumentTypeError as error:
+            raise UsageError(f"{name}: {error}") from None
     return read
 
 

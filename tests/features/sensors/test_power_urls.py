@@ -15,6 +15,7 @@ from loadgen.features.sensors.power_settings import check_power_url
 from loadgen.features.sensors.power_urls import PowerUrls
 from loadgen.features.sensors.sensor import Key, Reading
 from loadgen.run.command import options
+from loadgen.run.command.keywords import make_options
 from loadgen.server.exchange import ControlAnswer, ServerAddress
 
 S = 1_000_000_000
@@ -362,6 +363,13 @@ def test_a_url_may_have_the_path_of_its_metrics(text: str, url: str) -> None:
 def test_what_is_no_url_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an exporter's URL: give one as http://node:9400"):
         check_power_url(text)
+
+
+def test_urls_of_a_call_are_read_as_those_of_flags() -> None:
+    made = make_options("http://a:8000", {"power_url": ["http://node:9400/metrics/", "http://node:9100"]})
+    assert made.power_url == ("http://node:9400", "http://node:9100")
+    with pytest.raises(UsageError, match=r"^power_url: 'node:9400' is not an exporter's URL"):
+        make_options("http://a:8000", {"power_url": ["node:9400"]})
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
