@@ -100,7 +100,7 @@ def _describe_drift(name: str, trend: Trend | None) -> Evidence | None:
 @suspect(
     "foreign-requests",
     f"requests were on the server before the run, or it finished more than {percent(FOREIGN)} beyond those "
-    "of this run, or in two samples held more than this run had in flight and those that it had cancelled",
+    "of this run, or, alone, in two samples held more than this run had in flight and those it had cancelled",
     "give the run a server without other clients",
     Source.COUNTERS,
 )
@@ -118,7 +118,9 @@ def foreign_requests(run: RunEvidence) -> Evidence | None:
     # A server that does not abort cancelled requests still has them, next to those that took their places.
     going_on = max(run.metrics.cancelled - window.requests.get("abort", 0), 0)
     peak = run.metrics.peak_concurrency + going_on
-    loads = [(sample.running or 0) + (sample.waiting or 0) for sample in run.samples]
+    # Of several servers a sample is of several instants: what ended on one may run on the next.
+    alone = not run.facts.targets and len(run.facts.role_windows) < 2
+    loads = [(sample.running or 0) + (sample.waiting or 0) for sample in run.samples if alone]
     crowded = [load for load in loads if load > peak]
     if len(crowded) > 1:
         parts.append(

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.made_cases import MS, START_NS, Rows, answered, failed, open_loop, rate, run, sampled
+from loadgen.server.role_window import RoleWindow
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
@@ -57,6 +59,16 @@ def test_cancelled_requests_that_go_on_are_no_other_clients(
     counted = {"length": 320 - aborted} | ({"abort": aborted} if aborted else {})
     case = run(failed(10, FailureKind.USER_CANCELLED), window=window.model_copy(update={"requests": counted}))
     assert names(case) - {"no-abort"} == foreign
+
+
+@loop_over(("targets", "roles"), [(("http://a", "http://b"), 0), ((), 2)])
+def test_samples_of_several_servers_are_of_no_one_instant(targets: tuple[str, ...], roles: int) -> None:
+    window = sampled(*[(9, 0.0)] * 6)
+    of = RoleWindow(role="worker", name="a", url="http://a", window=window)
+    several = run(window=window, targets=targets, role_windows=(of,) * roles)
+    found = BY_DOUBT["foreign-requests"].find
+    assert found(run(window=window)) is not None
+    assert found(several) is None
 
 
 @pytest.mark.parametrize("name", ["sends-late", "rate-not-reached"])
