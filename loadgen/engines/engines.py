@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.engines.engine import Engine
 from loadgen.engines.llamacpp_engine import LLAMACPP
 from loadgen.engines.lmdeploy_engine import LMDEPLOY
-from loadgen.engines.router_metrics import PRODUCTION_STACK, ROUTERS, TGI
+from loadgen.engines.router_metrics import OTHERS, PRODUCTION_STACK
 from loadgen.engines.sglang_engine import SGLANG
 from loadgen.engines.trtllm_engine import TRTLLM
 from loadgen.engines.vllm_engine import VLLM
@@ -48,7 +48,7 @@ LAUNCHED = tuple(engine.launch_name for engine in ENGINES if engine.launch_name)
 # read: an engine comes before what wraps it, so that its own figures win. Production-stack's router begins
 # its names as vLLM does, which has none of its marks.
 _ENGINES_METRICS = tuple(engine.metrics for engine in ENGINES if engine.metrics is not None)
-METRICS = {row.name: row for row in (PRODUCTION_STACK, *_ENGINES_METRICS, TGI, *ROUTERS)}
+METRICS = {row.name: row for row in (PRODUCTION_STACK, *_ENGINES_METRICS, *OTHERS)}
 
 
 def find_by_name(name: str) -> Engine:

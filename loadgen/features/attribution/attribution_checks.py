@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STALLED, NETWORK = 0.25, 0.2  # of the time beyond P99
 _LEAST = 0.05  # of it: a smaller share is no evidence to add to another doubt
-_LONG = "which are longer than typical ones by 1 ms and a fifth or more"
+_LONG = "where that tail is longer than typical by 1 ms and a fifth or more"
 
 
 def _divide_tail(run: RunEvidence) -> Attribution | None:
@@ -43,8 +43,8 @@ def describe_share(run: RunEvidence, key: str) -> Evidence | None:
 
 @note(
     "others-prefill-stalls",
-    f"other requests' prefill is {percent(STALLED)} or more of the time of the gaps beyond P99 ITL, {_LONG}: "
-    "all streams pause at once while a prompt is computed, as they cannot on an idle server",
+    f"other requests' prefill takes {percent(STALLED)} or more of the time beyond P99 ITL, {_LONG}: all "
+    "streams pause while a prompt is computed",
     f"{PARTS[ROWS['others_prefill']].remedy}, or serve prefill elsewhere",
 )
 def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
@@ -57,10 +57,8 @@ def others_prefill_stalls(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "network-in-tail",
-    "lost, reordered or delayed segments, not the round trip itself, are "
-    f"{percent(NETWORK)} or more of the time beyond P99 TTFT or ITL, of waits {_LONG}: more than the figure "
-    "differs between two runs of a steady server, so P99 is not the server's alone; on one machine, or an "
-    "idle network, nothing of it is",
+    f"lost, reordered or delayed segments (not the round trip itself) take {percent(NETWORK)} or more of the "
+    f"time beyond P99 TTFT or ITL, {_LONG}: P99 is not the server's alone",
     "measure nearer to the server, or find what loses or queues packets (ip -s link, nstat); read P50",
 )
 def network_in_tail(run: RunEvidence) -> Evidence | None:

@@ -44,7 +44,7 @@ class RoleScrapes(msgspec.Struct, frozen=True):
 def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, ServerWindow]:
     """Make what is stored of one server, and its window with samples, which become peaks in the former."""
     whole = make_window(scrapes.before, scrapes.last, scrapes.samples, model, scrapes.settled)
-    of = RoleWindow(
+    stored = RoleWindow(
         role=scrapes.place.role,
         name=scrapes.place.name,
         url=scrapes.place.shown_url,
@@ -59,7 +59,7 @@ def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, Serv
         else max((at_s for at_s, _ in scrapes.samples), default=0.0),
         restarted=scrapes.restarted,
     )
-    return of, whole
+    return stored, whole
 
 
 def reconcile_roles(every: Sequence[RoleScrapes], model: str = "") -> ServerWindow:
@@ -116,23 +116,25 @@ def _find_partly_counted(engines: Sequence[RoleScrapes], roles: Set[str]) -> set
     counted: dict[str, set[str]] = {}
     for each in engines:
         own = counted.setdefault(each.last.names, set(METRICS[each.last.names].lazy))
-        own |= {of for end in (each.before, each.last) for _, of, _ in (*end.counters, *end.gauges)}
+        own |= {
+            quantity for end in (each.before, each.last) for _, quantity, _ in (*end.counters, *end.gauges)
+        }
     every = set[str]().union(*counted.values())
     return {
-        of
+        quantity
         for each in engines
-        for of in every - counted[each.last.names]
-        if each.place.role in _find_roles(of, roles)
+        for quantity in every - counted[each.last.names]
+        if each.place.role in _find_roles(quantity, roles)
     }
 
 
 def _select_quantities(each: RoleScrapes, roles: Set[str], dropped: Set[str], names: str) -> RoleScrapes:
     """Return a server's scrapes, under these names, with the quantities that are counted at its role."""
 
-    def select(of: Mapping[Series, float]) -> dict[Series, float]:
+    def select(values: Mapping[Series, float]) -> dict[Series, float]:
         return {
             series: value
-            for series, value in of.items()
+            for series, value in values.items()
             if series[1] not in dropped and each.place.role in _find_roles(series[1], roles)
         }
 

@@ -22,10 +22,10 @@ def worker_ended(run: RunEvidence) -> Evidence | None:
     )
 
 
-def describe_end(of: RoleWindow) -> str:
+def describe_end(server: RoleWindow) -> str:
     """Describe when a server ended or restarted, by its scrapes."""
-    how = "restarted" if of.restarted else f"ended: {of.ended_why or 'it did not answer'}"
-    return f"{of.label} {how} from {of.ended_s or 0.0:.1f} s on"
+    how = "restarted" if server.restarted else f"ended: {server.ended_why or 'it did not answer'}"
+    return f"{server.label} {how} from {server.ended_s or 0.0:.1f} s on"
 
 
 DOUBTS = limit_doubts(("role_windows",), {"after counters-reset": (worker_ended,)})

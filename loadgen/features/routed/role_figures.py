@@ -59,22 +59,22 @@ def divide_by_role(run: Result) -> list[RoleFigures]:
     every = run.facts.role_windows
     return [
         RoleFigures(
-            role=of.role,
-            name=of.name,
-            requests=of.window.finished,
-            prompt_tokens=of.window.prompt_tokens,
-            generation_tokens=of.window.generation_tokens,
+            role=server.role,
+            name=server.name,
+            requests=server.window.finished,
+            prompt_tokens=server.window.prompt_tokens,
+            generation_tokens=server.window.generation_tokens,
             work_share=_divide(
-                _read_work(of), sum(_read_work(each) or 0 for each in every if each.role == of.role)
+                _read_work(server), sum(_read_work(each) or 0 for each in every if each.role == server.role)
             ),
-            cached_share=_divide(of.window.prefix_hits, of.window.prefix_queries),
-            queue_ms=of.window.queue.mean_ms if of.window.queue is not None else None,
-            peak_running=of.peak_running,
-            peak_waiting=of.peak_waiting,
-            peak_kv_share=of.peak_kv_cache_usage,
-            ended_s=of.ended_s,
+            cached_share=_divide(server.window.prefix_hits, server.window.prefix_queries),
+            queue_ms=server.window.queue.mean_ms if server.window.queue is not None else None,
+            peak_running=server.peak_running,
+            peak_waiting=server.peak_waiting,
+            peak_kv_share=server.peak_kv_cache_usage,
+            ended_s=server.ended_s,
         )
-        for of in every
+        for server in every
     ]
 
 
@@ -87,17 +87,17 @@ def measure_balance(run: Result) -> list[RoleBalance]:
             values = [getattr(window, quantity) for window in rows]
             if len(rows) < 2 or None in values or not sum(values):
                 continue
-            of, mean = np.array(values, np.float64), float(np.mean(values))
+            counts, mean = np.array(values, np.float64), float(np.mean(values))
             name = "requests" if quantity == "finished" else quantity
             balances.append(
-                RoleBalance(role, name, len(rows), float(of.max()) / mean, float(of.std()) / mean)
+                RoleBalance(role, name, len(rows), float(counts.max()) / mean, float(counts.std()) / mean)
             )
     return balances
 
 
-def _read_work(of: RoleWindow) -> int | None:
+def _read_work(server: RoleWindow) -> int | None:
     """Return the tokens that are a server's work by its role; None of a router, or where not counted."""
-    count: int | None = getattr(of.window, _WORK[of.role]) if of.role != ROUTER else None
+    count: int | None = getattr(server.window, _WORK[server.role]) if server.role != ROUTER else None
     return count
 
 
@@ -130,9 +130,9 @@ def summarize_roles(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def describe_balance(result: Result) -> Iterator[str]:
     """Yield a line on how evenly the servers of each role shared tokens, and requests."""
-    for of in result.derive(measure_balance):
-        what = f"balance of {of.servers} × {of.role}, {of.quantity.replace('_', ' ')}"
-        yield f"{what}: most / mean {of.most_over_mean:.2f}, CV {of.variation:.2f}"
+    for each in result.derive(measure_balance):
+        what = f"balance of {each.servers} × {each.role}, {each.quantity.replace('_', ' ')}"
+        yield f"{what}: most / mean {each.most_over_mean:.2f}, CV {each.variation:.2f}"
 
 
 def _draw_table(result: Result) -> list[str]:
@@ -158,18 +158,19 @@ def _draw_table(result: Result) -> list[str]:
 def _describe_whole(result: Result) -> Iterator[str]:
     """Yield lines on errors, ends, the router's count, balance, queues and transfers of KV cache."""
     every = result.facts.role_windows
-    for of in every:
-        if of.window.error:
-            yield f"{of.label}: no figures: {of.window.error}"
-        if of.ended_s is not None:
-            yield f"{describe_end(of)}; the totals have what it had counted at {of.counted_s or 0.0:.1f} s"
+    for server in every:
+        if server.window.error:
+            yield f"{server.label}: no figures: {server.window.error}"
+        if server.ended_s is not None:
+            counted = f"what it had counted at {server.counted_s or 0.0:.1f} s"
+            yield f"{describe_end(server)}; the totals have {counted}"
     window = result.facts.window
-    for of in every:
-        if of.role == ROUTER and of.window.finished is not None:
-            engines = (
-                "" if window is None or window.finished is None else f", {window.finished} by the engines"
-            )
-            yield f"{of.label}: {of.window.finished} requests, {result.whole.requests} of this run{engines}"
+    for server in every:
+        if server.role == ROUTER and server.window.finished is not None:
+            counts = [f"{server.window.finished} requests", f"{result.whole.requests} of this run"]
+            if window is not None and window.finished is not None:
+                counts.append(f"{window.finished} by the engines")
+            yield f"{server.label}: {', '.join(counts)}"
     yield from describe_balance(result)
     queues = [
         f"{row.label} {row.queue_ms:.2f} ms"
@@ -178,9 +179,9 @@ def _describe_whole(result: Result) -> Iterator[str]:
     ]
     if queues:
         yield f"mean time in the queue: {list_first(queues, _MOST_ROWS)}"
-    for of in every:
-        if parts := list(_describe_transfers(of.window)):
-            yield f"KV transfer, {of.label}: {', '.join(parts)}"
+    for server in every:
+        if parts := list(_describe_transfers(server.window)):
+            yield f"KV transfer, {server.label}: {', '.join(parts)}"
 
 
 def _describe_transfers(window: ServerWindow) -> Iterator[str]:
