@@ -41,7 +41,7 @@ class Score:
 
     @property
     def unknown(self) -> float:
-        return 1.0 - self.found - self.wrong
+        return max(1.0 - self.found - self.wrong, 0.0)
 
     def add(self, injected_ns: int, found_ns: int, wrong_ns: int) -> None:
         """Count a row."""
