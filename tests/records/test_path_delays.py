@@ -12,8 +12,7 @@ from builders.loops import loop_over
 from loadgen.base.clock import MS_NS
 from loadgen.records.path_delays import PathDelays
 from loadgen.records.record import NO_CAUSE, PATH, REORDERING, RETRANSMISSION
-from loadgen.transport.capture import Capture
-from loadgen.transport.segment_times import SegmentTimes
+from loadgen.transport.capture import Capture, SegmentTimes
 
 CLOCK = 1 << 32
 WALL_NS = 1_700_000_000_000_000_000

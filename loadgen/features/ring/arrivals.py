@@ -8,7 +8,7 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.features.ring.segments import Pieces, Rows, read_wall_ns
-from loadgen.transport.segment_times import SegmentTimes
+from loadgen.transport.capture import SegmentTimes
 
 _UNKNOWN = -1
 _CLOCK = 1 << 32

@@ -39,11 +39,19 @@ from loadgen.features.ring.segments import (
     read_wall_ns,
 )
 from loadgen.features.ring.source_ports import SourcePorts
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, Counters, Health, Outbox, pack_int64s
+from loadgen.transport.capture import (
+    A_READ,
+    NO_STAMP,
+    Capture,
+    Counters,
+    Health,
+    Outbox,
+    SegmentTimes,
+    pack_int64s,
+)
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.network import Network, SystemNetwork
-from loadgen.transport.segment_times import SegmentTimes
 from loadgen.transport.sending.job import Job
 from loadgen.transport.tcp_connection import READ_BYTES, Slot, State
 

@@ -195,7 +195,9 @@ def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, 
     """
     played = find_simulated(subject.simulated, subject.model) if subject.simulated else None
     try:
-        machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
+        machine = None
+        if flags.names_machine:
+            machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
         if machine is not None:
             machine = (
                 machine if flags.bandwidth_gb_per_s is not None else _add_devices(machine, subject.devices)

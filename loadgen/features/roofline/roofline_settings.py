@@ -48,9 +48,14 @@ class Flags(msgspec.Struct, frozen=True):
         """Read the flags from a command's options, the attributes of `values`."""
         return cls(values.hardware, values.bandwidth, values.model_config)
 
+    @property
+    def names_machine(self) -> bool:
+        """Whether they give a machine, or its bandwidth."""
+        return (self.hardware, self.bandwidth_gb_per_s) != (None, None)
+
     def check(self) -> None:
         """Raise UsageError for an unknown machine, an impossible bandwidth, or an unusable config."""
-        if (self.hardware, self.bandwidth_gb_per_s) != (None, None):
+        if self.names_machine:
             from loadgen.features.roofline.machines import choose_machine  # few runs name one
 
             choose_machine(self.hardware, self.bandwidth_gb_per_s)
