@@ -260,6 +260,13 @@ def test_exporters_are_asked_once_a_second_and_levels_are_kept() -> None:
     assert len(exporters.paths) == 2
 
 
+def test_a_turn_of_the_sampler_that_is_early_is_not_missed() -> None:
+    exporters = Exporters(dcgm(100))
+    for half in range(16):
+        exporters.read(1 + half * 0.499)
+    assert len(exporters.paths) == 8
+
+
 @loop_over(
     ("takes_s", "cpu_s", "polls"),
     [(0.0, 0.0, 8), (0.05, 0.0, 8), (0.2, 0.0, 4), (0.0, 0.015, 6), (0.0, 0.02, 4), (1.0, 0.0, 1)],
