@@ -225,20 +225,22 @@ class TelemetrySender(PlanSender):
 
         join = SpanJoin(records, TraceIds(bytes.fromhex(spans.key)))
         quiet_s = _HURRIED_S if self.outcome.interrupted else _BATCH_S
-        with self.display.waiting("until the server has exported the last spans", quiet_s):
-            moved_s, seen = time.monotonic(), -1
-            while time.monotonic() < moved_s + quiet_s:
-                rows = receiver.spans.read_rows()
-                if len(rows) > seen:
-                    moved_s, seen = time.monotonic(), len(rows)
-                    if join.mark(rows)[records.ok].all():
+        try:
+            with self.display.waiting("until the server has exported the last spans", quiet_s):
+                moved_s, seen = time.monotonic(), -1
+                while time.monotonic() < moved_s + quiet_s:
+                    rows = receiver.spans.read_rows()
+                    if len(rows) > seen:
+                        moved_s, seen = time.monotonic(), len(rows)
+                        if join.mark(rows)[records.ok].all():
+                            break
+                    if GRPC in receiver.spans.refused and not seen:
                         break
-                if GRPC in receiver.spans.refused and not seen:
-                    break
-                time.sleep(_POLL_S)
-        receiver.stop()
-        rows = receiver.spans.read_rows()
-        join.fill(rows)
+                    time.sleep(_POLL_S)
+        finally:  # what came until a signal in the wait counts, too
+            receiver.stop()
+            rows = receiver.spans.read_rows()
+            join.fill(rows)
         _, ours = join.match(rows)
         return tuple(_describe_received(join.mark(rows), len(rows) - int(ours.sum()), receiver))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +78,29 @@ def test_each_request_of_a_call_gets_its_span(tmp_path: Path) -> None:
     )
     assert {each.name for each in set(threading.enumerate()) - before} == set()
     socket.create_server(("127.0.0.1", exporter.port)).close()
+
+
+def test_a_signal_in_the_wait_keeps_the_spans_that_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = SpanExporter(closed_port())
+
+    def answer(asked: Asked) -> Answer:
+        if exporter.noted < 4:
+            exporter.note(asked)
+            exporter.export()
+        return stream(3, 0.01)
+
+    def stop(wait_s: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(telemetry_sender, "time", SimpleNamespace(monotonic=time.monotonic, sleep=stop))
+    with serving(api(answer)) as server, contextlib.suppress(KeyboardInterrupt):
+        bench(server.base_url, tmp_path, receive_spans=str(exporter.port))
+    (directory,) = tmp_path.iterdir()
+    run = run_directory.load(directory)
+    assert (run.records.server_queue_ns > 0).sum() == 4
+    assert "before the end of telemetry was known" in " ".join(run.facts.notes)
 
 
 @pytest.mark.whole
