@@ -107,9 +107,9 @@ class TrustOptions(OptionRows, frozen=True):
         "must be)", rank=3, flag="--ready-check-timeout-sec", read=number_between(0, parsing.MOST_SECONDS),
         metavar="S", resumes=True)
     # Each as it was written; the feature reads them.
-    metrics_url: tuple[str, ...] = setting(Makes.NOTHING, (), "the /metrics of a server behind the router; "
-        "ROLE: router, prefill, decode or worker; several times (docs/targets.md)", group=SERVER, rank=3,
-        action="append", metavar="ROLE=URL", names_server=True, keyword="list[str]", resumes=True,
+    metrics_url: tuple[str, ...] = setting(Makes.NOTHING, (), "read the /metrics of a server behind the "
+        "router (repeatable); ROLE: router, prefill, decode or worker (docs/targets.md)", group=SERVER,
+        rank=3, action="append", metavar="ROLE=URL", names_server=True, keyword="list[str]", resumes=True,
         swept=False, extension="loadgen.features.routed.role_scrapers")
     # The embedded engine answers, with this timing.
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "

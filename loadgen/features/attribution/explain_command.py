@@ -22,7 +22,7 @@ def explain_parser() -> argparse.ArgumentParser:
         usage="loadgen explain RUN_DIR",
         allow_abbrev=False,
         description="Explain in a page why TTFT and ITL of a run are what they are: which part of typical "
-        "and of slow tokens is the client's, the network's, the server's or the engine's, what it rests on, "
+        "and of slow tokens is the client's, the network's, the server's or the engine's, how that is known, "
         "what is unknown, and what to do.",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")

@@ -202,7 +202,7 @@ def test_without_a_script_every_picture_and_explanation_is_there(
     page = context.new_page()
     page.goto(pages["single"].as_uri())
     figures = page.locator("figure")
-    assert figures.count() == page.locator("figure svg [data-part=g]").count() == 10
+    assert figures.count() == page.locator("figure svg [data-part=g]").count() == 11
     explained = page.locator("dt", has_text="TTFT").locator("p")
     assert not explained.is_visible()
     page.locator("summary[aria-label='What is TTFT?']").click()
