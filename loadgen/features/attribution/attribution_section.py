@@ -13,6 +13,7 @@ from loadgen.features.attribution.part_times import (
     describe_shares,
     draw_part_table,
     find_attribution,
+    format_ms,
     mean_ms,
     measure_causes,
 )
@@ -74,7 +75,7 @@ def has_causes(tail: PartRows) -> bool:
 
 
 def _summarize(tail: PartRows) -> str:
-    return f"{mean_ms(tail):,.4g} ms, {describe_shares(tail, _LARGEST)}"
+    return f"{format_ms(mean_ms(tail))} ms, {describe_shares(tail, _LARGEST)}"
 
 
 SECTIONS = {

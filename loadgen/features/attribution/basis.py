@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.attribution import Attribution
+from loadgen.features.attribution.part_times import format_ms
 from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, EvidenceKind
 
 _OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
@@ -47,7 +48,7 @@ def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
     if window is None or set(_OF_EACH_REQUEST) & set(found.evidence):
         return
     means = ((name, getattr(window, name)) for name in _MEANS)
-    known = ", ".join(f"{name} {mean.mean_ms:,.4g} ms" for name, mean in means if mean is not None)
+    known = ", ".join(f"{name} {format_ms(mean.mean_ms)} ms" for name, mean in means if mean is not None)
     if known:
         yield f"the server's means over the run: {known}"
 

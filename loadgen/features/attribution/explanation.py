@@ -18,6 +18,7 @@ from loadgen.features.attribution.part_times import (
     describe_shares,
     draw_part_table,
     find_attribution,
+    format_ms,
     format_share,
     list_part_times,
     mean_ms,
@@ -97,7 +98,7 @@ def _select_typical(waits: PartRows) -> PartRows:
 def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
     ttft = metrics.ttft
     return (
-        f"TTFT: median {ttft.median_ms:,.4g} ms, P99 {ttft.p99_ms:,.4g} ms of "
+        f"TTFT: median {format_ms(ttft.median_ms)} ms, P99 {format_ms(ttft.p99_ms)} ms of "
         f"{format_count(ttft.n, 'request')}; {_describe_tail(found.tail_ttft)}. By part, from when a "
         "request was due until its first token:"
     )
@@ -108,8 +109,8 @@ def _describe_itl(metrics: Metrics, found: Attribution) -> str:
         return "ITL: no gap beyond P99: too few messages"
     typical_ms, threshold_ms = found.typical_ns / MS_NS, found.threshold_ns / MS_NS
     return (
-        f"ITL: median {typical_ms:,.4g} ms, P99 {threshold_ms:,.4g} ms of {metrics.itl.n:,} gaps; "
-        f"{_describe_tail(found.gaps)}. By part:"
+        f"ITL: median {format_ms(typical_ms)} ms, P99 {format_ms(threshold_ms)} ms of {metrics.itl.n:,} "
+        f"gaps; {_describe_tail(found.gaps)}. By part:"
     )
 
 
@@ -134,10 +135,10 @@ def _show_examples(run: Result, title: str, waits: PartRows) -> Iterator[str]:
         index = run.records.index[waits.request[row]]
         one = waits.select(np.array([row]))
         times = [time for time in rank_part_times(one) if time.share >= _SMALL]
-        parts = " + ".join(f"{time.part.label} {time.mean_ms:,.4g}" for time in times[:_LARGEST])
+        parts = " + ".join(f"{time.part.label} {format_ms(time.mean_ms)}" for time in times[:_LARGEST])
         left = len(list_part_times(one)) > len(times[:_LARGEST])
         message = f", message {int(one.message[0]) + 1}" if one.message[0] else ""
-        text = f"  request {index}{message}: {mean_ms(one):,.4g} ms = {parts}{' + …' if left else ''}"
+        text = f"  request {index}{message}: {format_ms(mean_ms(one))} ms = {parts}{' + …' if left else ''}"
         yield from wrap_text(text, indent="    ")
 
 

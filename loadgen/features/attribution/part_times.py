@@ -66,6 +66,11 @@ def mean_ms(rows: PartRows) -> float:
     return sum(rows.sum_parts().values()) / len(rows) / MS_NS
 
 
+def format_ms(value_ms: float) -> str:
+    """Format milliseconds with four digits, or all before the decimal point."""
+    return f"{value_ms:.4g}" if value_ms < 1000 else f"{value_ms:,.0f}"
+
+
 def format_share(share: float) -> str:
     """Format a share in whole percent, `<1 %` below one, `>99 %` if not quite all."""
     if 0 < share < _FEW or 1 - _FEW < share < 1:

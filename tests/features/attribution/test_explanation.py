@@ -170,8 +170,8 @@ def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
     def mean(value_ms: float) -> ServerLatency:
         return ServerLatency(count=100, mean_ms=value_ms, brackets_ms={})
 
-    window = ServerWindow(names="vllm", queue=mean(12.0), prefill=mean(40.25))
-    line = "the server's means over the run: queue 12 ms, prefill 40.25 ms"
+    window = ServerWindow(names="vllm", queue=mean(12.0), prefill=mean(40.25), decode=mean(12_197.3))
+    line = "the server's means over the run: queue 12 ms, prefill 40.25 ms, decode 12,197 ms"
     assert line in long_section(made.run(made.NOTHING_KNOWN, window=window))
     assert line in page(made.run(made.NOTHING_KNOWN, window=window))
     assert line not in page(made.run(made.BUSY, window=window))
