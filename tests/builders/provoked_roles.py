@@ -73,7 +73,7 @@ ROUTED = {
 OF_ROLES: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "worker-ended": (
         run(role_windows=(role_window("a:8000"), role_window(ended_s=12.34))),
-        "worker b:8000 ended: it did not answer from 12.3 s on",
+        "worker b:8000 ended by 12.3 s: it did not answer",
         set(),
     ),
 }

@@ -24,8 +24,10 @@ def worker_ended(run: RunEvidence) -> Evidence | None:
 
 def describe_end(server: RoleWindow) -> str:
     """Describe when a server ended or restarted, by its scrapes."""
-    how = "restarted" if server.restarted else f"ended: {server.ended_why or 'it did not answer'}"
-    return f"{server.label} {how} from {server.ended_s or 0.0:.1f} s on"
+    by = f"by {server.ended_s or 0.0:.1f} s"
+    if server.restarted:
+        return f"{server.label} restarted {by}"
+    return f"{server.label} ended {by}: {server.ended_why.rstrip('.') or 'it did not answer'}"
 
 
 DOUBTS = limit_doubts(("role_windows",), {"after counters-reset": (worker_ended,)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -79,10 +79,16 @@ def divide_by_role(run: Result) -> list[RoleFigures]:
 
 
 def measure_balance(run: Result) -> list[RoleBalance]:
-    """Measure how evenly the servers of each role shared requests and tokens; [] of roles with one server."""
+    """Measure how evenly the servers of each role shared requests and tokens.
+
+    Without roles of one server, and those of which one ended: what it did after its last scrape is not known.
+    """
     balances = []
     for role, work in _WORK.items():
-        rows = [each.window for each in run.facts.role_windows if each.role == role]
+        every = [each for each in run.facts.role_windows if each.role == role]
+        if any(each.ended_s is not None for each in every):
+            continue
+        rows = [each.window for each in every]
         for quantity in (work, "finished"):
             values = [getattr(window, quantity) for window in rows]
             if len(rows) < 2 or None in values or not sum(values):
@@ -125,6 +131,7 @@ def summarize_roles(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"{len(rows)} servers behind the router: the table of them is in the whole report"
     else:
         yield from _draw_table(result)
+    yield from _describe_ends(rows)
     yield from describe_balance(result)
 
 
@@ -161,9 +168,7 @@ def _describe_whole(result: Result) -> Iterator[str]:
     for server in every:
         if server.window.error:
             yield f"{server.label}: no figures: {server.window.error}"
-        if server.ended_s is not None:
-            counted = f"what it had counted at {server.counted_s or 0.0:.1f} s"
-            yield f"{describe_end(server)}; the totals have {counted}"
+    yield from _describe_ends(every)
     window = result.facts.window
     for server in every:
         if server.role == ROUTER and server.window.finished is not None:
@@ -182,6 +187,14 @@ def _describe_whole(result: Result) -> Iterator[str]:
     for server in every:
         if parts := list(_describe_transfers(server.window)):
             yield f"KV transfer, {server.label}: {', '.join(parts)}"
+
+
+def _describe_ends(every: Sequence[RoleWindow]) -> Iterator[str]:
+    """Yield a line on each server that ended: until when its counts are."""
+    for server in every:
+        if server.ended_s is not None:
+            counted = f"its counts, also in the totals, are of {server.counted_s or 0.0:.1f} s"
+            yield f"{describe_end(server)}; {counted}"
 
 
 def _describe_transfers(window: ServerWindow) -> Iterator[str]:

@@ -76,6 +76,16 @@ def test_balance_is_of_roles_with_several_servers() -> None:
     assert (requests.quantity, requests.most_over_mean, requests.variation) == ("requests", 1.5, 0.5)
 
 
+def test_one_that_ended_has_no_balance_and_a_line_in_each_report() -> None:
+    ended = {"ended_s": 2.5, "counted_s": 1.5, "ended_why": "/metrics answers 500"}
+    made = run(role_windows=(*SERVERS[:3], SERVERS[3].model_copy(update=ended)), ceiling=None)
+    result = Result(made.facts, made.records)
+    assert measure_balance(result) == []
+    for explain in (True, False):
+        shown = " ".join(report.render_report(result, explain=explain).split())
+        assert "decode e:8000 ended by 2.5 s: /metrics answers 500; its counts, also in the totals" in shown
+
+
 def test_the_report_has_a_table_by_server() -> None:
     lines = report.render_report(routed(), explain=False).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("Server  "))
