@@ -215,7 +215,7 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
         "preemptions",
         "samples of the server's preemptions",
         ("preemption",),
-        "leave out --no-observe: a server's /metrics may count its preemptions",
+        "a server whose /metrics counts preemptions, without --no-observe",
     ),
     EvidenceKind(
         "streams",

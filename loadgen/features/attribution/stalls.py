@@ -76,6 +76,7 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     prefill_ns[of_prompt] = np.rint(excess_ns[of_prompt] * share[owner[of_prompt]]).astype(np.int64)
     slow[of_prompt] = (believed | passed)[owner[of_prompt]]
     slow &= timeline.count_open(begin_ns) >= LEAST_STREAMS
+    prefill_ns[timeline.caught_up], slow[timeline.caught_up] = 0, False
     return EngineStalls(begin_ns, end_ns, excess_ns, prefill_ns, np.where(slow, excess_ns - prefill_ns, 0))
 
 

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from loadgen.base.arrays import Int64
+from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import US_NS
 from loadgen.records.record import BLOCK, MessageBlock, Records
 
@@ -17,6 +18,7 @@ _MOST_BINS = 1 << 18
 _LEAST_GAPS = 16  # of a bin that has a typical step of its own
 _BURST = 16  # a message that follows another within this part of a typical step came with it
 _GAP_BITS = 40  # of a gap as it is sorted: 18 minutes
+_SEVERAL, _AT_ONCE = 1.75, 8  # steps' messages, within this part of a typical step
 _NONE = np.zeros(0, np.int64)
 
 
@@ -32,6 +34,7 @@ class Timeline(msgspec.Struct, frozen=True):
     steps_ns: Int64  # the typical step of each bin: median gap of all streams, int64[bins]
     begin_ns: Int64  # of each silence: the last message before it
     end_ns: Int64  # the first message after it
+    caught_up: Bool  # of each silence: streams had several messages at its end, so the engine did not pause
     first_ns: Int64  # of each request its first message, int64[requests]; 0 without any
     begun_ns: Int64  # the first messages of all streams, ascending
     ended_ns: Int64  # the last messages of all streams, ascending
@@ -70,7 +73,7 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
     low, high = min(at for at, _ in known), max(at for _, at in known)
     width_ns = max(_STEPS * usual_ns, (high - low) // _MOST_BINS + 1)
     steps_ns = np.full((high - low) // width_ns + 1, -1, np.int64)
-    silences, latest_ns = [(_NONE, _NONE)], low
+    silences, latest_ns = [(_NONE, _NONE, _NONE)], low
     for first, last in pairwise(_cut_slabs(records, low, width_ns, len(steps_ns))):
         from_ns, until_ns = low + first * width_ns, low + last * width_ns
         touched = [
@@ -86,21 +89,39 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
         sent_ns.sort()
         apart_ns = np.diff(sent_ns, prepend=latest_ns)
         at = np.flatnonzero(apart_ns > SILENT * min(usual_ns, int(steps[steps >= 0].min(initial=usual_ns))))
-        silences.append((sent_ns[at] - apart_ns[at], sent_ns[at]))
+        at_once = sent_ns.searchsorted(sent_ns[at] + usual_ns // _AT_ONCE, side="right") - at
+        silences.append((sent_ns[at] - apart_ns[at], sent_ns[at], at_once))
         latest_ns = int(sent_ns.max(initial=latest_ns))
-    begin_ns, end_ns = (np.concatenate(column) for column in zip(*silences, strict=True))
+    begin_ns, end_ns, at_once = (np.concatenate(column) for column in zip(*silences, strict=True))
     steps_ns, some = _smooth(steps_ns, usual_ns), np.diff(records.start) > 0
     silent = end_ns - begin_ns > SILENT * steps_ns[(begin_ns - low) // width_ns]
-    return Timeline(
+    timeline = Timeline(
         from_ns=low,
         width_ns=width_ns,
         steps_ns=steps_ns,
         begin_ns=begin_ns[silent],
         end_ns=end_ns[silent],
+        caught_up=silent[silent],
         first_ns=first_ns,
         begun_ns=np.sort(first_ns[some]),
         ended_ns=np.sort(last_ns[some]),
     )
+    return replace(
+        timeline, caught_up=_mark_caught_up(timeline, at_once[silent], len(records.arrival_ns), usual_ns)
+    )
+
+
+def _mark_caught_up(timeline: Timeline, at_once: Int64, messages: int, usual_ns: int) -> Bool:
+    """Mark the silences at whose end there are more messages at once than of a step of all streams.
+
+    Where a step makes several messages of each stream, as many are of one.
+    """
+    begun_ns, end_ns = timeline.begun_ns, timeline.end_ns
+    open_ns = max(int((timeline.ended_ns - begun_ns).sum()), 1)
+    of_step = max((messages - len(begun_ns)) * float(np.median(timeline.steps_ns)) / open_ns, 1.0)
+    new = begun_ns.searchsorted(end_ns + usual_ns // _AT_ONCE, side="right") - begun_ns.searchsorted(end_ns)
+    marked: Bool = at_once > _SEVERAL * of_step * (timeline.count_open(timeline.begin_ns) + new)
+    return marked
 
 
 def _cut_slabs(records: Records, low: int, width_ns: int, bins: int) -> list[int]:

@@ -101,7 +101,7 @@ what is unknown, and what would show it:
   - --transport ring: it shows the network's part of each gap
   - --receive-spans: a server that exports spans then reports each request's
     HTTP, queue and prefill
-  - leave out --no-observe: a server's /metrics may count its preemptions
+  - a server whose /metrics counts preemptions, without --no-observe
   - more requests at once: with few streams a pause of one looks like a pause of
     all"""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fakes.engine_model import MS, EngineModel, score
 from loadgen.features.attribution.attribution import attribute
@@ -93,6 +94,19 @@ def test_cached_prompts_of_nearly_all_steps_are_not_blamed(slots: int, output: i
     injected, _, wrong = score(gaps, truth)
     assert wrong <= 0.02 * injected
     assert gaps.share("others_prefill") < 0.02
+
+
+@pytest.mark.parametrize(("output", "rtt_ms"), [(80, 0.1), (80, 30), (20, 0.1), (20, 30)])
+def test_a_pause_of_what_all_streams_pass_is_not_the_engines(output: int, rtt_ms: float) -> None:
+    run, _ = EngineModel(1, slots=16, requests=320, output=output, prefill_ns_per_token=0).run()
+    arrival_ns, rtt_ns = run.records.arrival_ns, np.full(320, round(rtt_ms * MS))
+    held_ns, draw = arrival_ns.copy(), random.Random(1)
+    for from_ns in range(int(arrival_ns.min()) + 500 * MS, int(arrival_ns.max()), 1000 * MS):
+        until_ns = from_ns + draw.randrange(80, 300) * MS
+        held_ns[(held_ns >= from_ns) & (held_ns < until_ns)] = until_ns
+    gaps = attribute(run.facts, replace(run.records, arrival_ns=held_ns, rtt_ns=rtt_ns)).gaps
+    assert gaps.share("slow_step") + gaps.share("others_prefill") < 0.02
+    assert gaps.share("unknown") > 0.5
 
 
 def draw_model(seed: int) -> EngineModel:
