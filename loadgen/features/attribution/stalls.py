@@ -45,6 +45,7 @@ class _Prompts(msgspec.Struct, frozen=True):
     first: Int64  # the first stall that they may explain, by its place
     last: Int64  # and the last, which ends with their first tokens; less than `first`: none
     excess_ns: Int64  # of these stalls together
+    sized: bool  # whether all tokens are known
 
     @property
     def stalled(self) -> Bool:
@@ -105,14 +106,31 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
     if len(rows):
         bursts_ns = _BURST * timeline.step_at(first_ns)
         groups = np.flatnonzero(np.append(True, np.diff(first_ns) > bursts_ns[1:]))
-        first = np.minimum.reduceat(np.where(first <= last, first, len(begin_ns)), groups)
+        in_it = np.where(first <= last, tokens, 0)
+        first, within = _begin_groups(first, in_it, groups, len(begin_ns))
         last, tokens = np.maximum.reduceat(last, groups), np.add.reduceat(tokens, groups)
+        tokens = np.where(within > 0, within, tokens)
         first = _separate_prompts(first, last, tokens)
     order = np.argsort(tokens, kind="stable")
     first, last, tokens = first[order], last[order], tokens[order]
     total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
     sums_ns = np.where(first <= last, total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))], 0)
-    return _Prompts(tokens, first, last, sums_ns)
+    return _Prompts(tokens, first, last, sums_ns, bool((inputs >= 0).all()))
+
+
+def _begin_groups(first: Int64, tokens: Int64, groups: Int64, none: int) -> tuple[Int64, Int64]:
+    """Find the first stall of each group of prompts, that with half of its tokens, and sum these.
+
+    Those that came during a stall are computed together after it, and did not cause it, though one of them
+    may have been there before. `tokens` is 0 for a prompt without a stall; a group without any has `none`.
+    """
+    group = np.zeros(len(first), np.int64)
+    group[groups[1:]] = 1
+    order = np.lexsort((first, np.cumsum(group)))
+    reached = np.cumsum(tokens[order])
+    sums: Int64 = np.add.reduceat(tokens, groups)
+    middle = reached.searchsorted(np.cumsum(sums) - sums + (sums + 1) // 2).clip(max=len(first) - 1)
+    return np.where(sums > 0, first[order][middle], none), sums
 
 
 def _separate_prompts(first: Int64, last: Int64, tokens: Int64) -> Int64:
@@ -154,7 +172,7 @@ def _judge_prompts(prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: 
     that of much shorter prompts); if chance spread slow steps evenly, one more than there are of these, the
     others would be (1 − a) ÷ a times as many: that k or more are has a Poisson variable's probability. If it
     is not small, the smaller the fewer of the n they are, and other steps are as slow, and nearly all of the
-    n came without, prompts are no cause.
+    n came without, prompts are no cause; but where lengths are unknown it may be the one long prompt.
     """
     stalled, least_ns = prompts.stalled, _AS_LONG * stall_ns
     seen, passed, shorter = np.zeros((3, len(stalled)), np.int64)
@@ -170,7 +188,7 @@ def _judge_prompts(prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: 
     apart = (1 - (len(stalled) - shorter) / max(steps, 1.0)).clip(1 / max(steps, 1.0)) ** 2
     chance = _sum_tail(seen, (as_slow + 1) * (1 - apart) / apart)
     believed = stalled & (chance <= _CHANCE * share)
-    return believed, stalled & ~believed & (share < _RARE) & (as_slow > 0)
+    return believed, stalled & ~believed & (share < _RARE) & (as_slow > 0) & prompts.sized
 
 
 def _limit_ns(prompts: _Prompts) -> Float64:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fakes.engine_model import MS, EngineModel, score
 from loadgen.features.attribution.attribution import attribute
-from loadgen.records.record import PATH, REORDERING
+from loadgen.records.record import PATH, REORDERING, Record, Records
 
 CHEAP: dict[str, Any] = {
     "prefill_ns_per_token": 1000
@@ -107,6 +107,45 @@ def test_a_pause_of_what_all_streams_pass_is_not_the_engines(output: int, rtt_ms
     gaps = attribute(run.facts, replace(run.records, arrival_ns=held_ns, rtt_ns=rtt_ns)).gaps
     assert gaps.share("slow_step") + gaps.share("others_prefill") < 0.02
     assert gaps.share("unknown") > 0.5
+
+
+@pytest.mark.parametrize(("requests", "prompt"), [(60, 16_000), (240, 9000)])
+def test_a_long_prompt_of_unknown_length_is_no_slow_step(requests: int, prompt: int) -> None:
+    draw = random.Random(1)
+    slow = {
+        step: int(draw.uniform(60, 300) * MS) for step in draw.sample(range(5, 10 * requests), requests // 6)
+    }
+    model = EngineModel(
+        1, requests=requests, prompt=10, long_prompts={20: prompt}, chunk=1 << 20, slow_steps=slow
+    )
+    run, truth = model.run()
+    unknown = np.full(requests, -1)
+    records = replace(run.records, planned_input=unknown, input_tokens=unknown)
+    injected, _, wrong = score(attribute(run.facts, records).gaps, truth)
+    assert wrong <= 0.02 * injected
+
+
+def test_prompts_that_gather_during_a_stall_did_not_cause_it() -> None:
+    slow = range(100, 1500, 150)
+    lengths = [200 if step in slow else 13 if step - 1 in slow else 10 for step in range(1500)]
+    ends_ns = 10**12 + np.cumsum(lengths) * MS
+    plans = [(10**12, range(1500))] * 8  # when each was sent, and the steps that it has a token of
+    for step in range(7, 1490, 7):
+        plans.append((int(ends_ns[step - 1]) - 5 * MS, range(step, step + 9)))
+    for step in slow:  # one had come before the stall was a step long
+        for came_ms in (5, *range(20, 200, 20)):
+            plans.append((int(ends_ns[step - 1]) + came_ms * MS, range(step + 1, step + 9)))
+    records = []
+    for index, (sent_ns, steps) in enumerate(plans):
+        arrival_ns = ends_ns[steps.start : steps.stop] + 1000 * index
+        record = Record(
+            index, 0, sent_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns, input_tokens=64
+        )
+        record.tokens = np.ones(len(arrival_ns), np.int64)
+        records.append(record)
+    gaps = attribute(EngineModel(1).run()[0].facts, Records.from_records(records)).gaps
+    assert gaps.share("others_prefill") < 0.05
+    assert gaps.share("slow_step") > 0.8
 
 
 def draw_model(seed: int) -> EngineModel:
