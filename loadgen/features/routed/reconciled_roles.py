@@ -28,17 +28,22 @@ _OF_BOTH = {"ttft", "e2e", "inference"}  # of a server that computes prompts and
 Samples = Sequence[tuple[float, MetricsSnapshot]]
 
 
-class RoleScrapes(msgspec.Struct, frozen=True):
-    """The scrapes of one server: before the run, in it (by seconds), and the last that counts."""
+class ScrapedEnd(msgspec.Struct, frozen=True):
+    """Whether and when a server ended in a run, and its samples until then."""
+
+    samples: Samples = ()  # by seconds
+    ended_s: float | None = None  # as in RoleWindow
+    ended_why: str = ""
+    restarted: bool = False
+
+
+class RoleScrapes(ScrapedEnd, frozen=True, kw_only=True):
+    """The scrapes of one server: before the run, in it until its end, and the last that counts."""
 
     place: MetricsUrl
     before: MetricsSnapshot
     last: MetricsSnapshot
-    samples: Samples = ()
     settled: bool = True
-    ended_s: float | None = None  # as in RoleWindow
-    ended_why: str = ""
-    restarted: bool = False
 
 
 def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, ServerWindow]:
@@ -167,15 +172,6 @@ def _find_sample(each: RoleScrapes, at_s: float) -> MetricsSnapshot:
     place = bisect_right(times, at_s)
     near = [i for i in (place - 1, place) if 0 <= i < len(times)]
     return each.samples[min(near, key=lambda i: abs(times[i] - at_s))][1]
-
-
-class ScrapedEnd(msgspec.Struct, frozen=True):
-    """Whether and when a server ended in a run, and its samples until then."""
-
-    samples: Samples
-    ended_s: float | None = None  # as in RoleWindow
-    ended_why: str = ""
-    restarted: bool = False
 
 
 def find_end(before: MetricsSnapshot, samples: Samples, after: MetricsSnapshot) -> ScrapedEnd:

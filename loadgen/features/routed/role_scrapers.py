@@ -6,6 +6,8 @@ from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec.structs import asdict
+
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.structs import replace
 from loadgen.base.urls import read_port
@@ -62,12 +64,11 @@ class RoleScraper(MetricsScraper):
         if self._began_empty and not last.error:  # a router that nothing had been sent to
             before = MetricsSnapshot(last.names)
         if before.error:
-            return RoleScrapes(self.place, before, last)
+            return RoleScrapes(place=self.place, before=before, last=last)
         end = find_end(before, [(at_s, parse_metrics(lines)) for at_s, lines in self.samples], last)
         if end.ended_s is not None:
             last = parse_metrics(select_lines(_OK, self._body)) if self._body else before
-        ended = end.ended_s, end.ended_why, end.restarted
-        return RoleScrapes(self.place, before, last, end.samples, settled, *ended)
+        return RoleScrapes(place=self.place, before=before, last=last, settled=settled, **asdict(end))
 
 
 class RoleScrapers(JoinedScraper):

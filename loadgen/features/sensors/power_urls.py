@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
-from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.base import clock, untrusted
+from loadgen.base import clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.base.text import list_first
 from loadgen.base.urls import is_this_machine
 from loadgen.engines.engine import METRICS_PATH
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors.nvml import name_reasons
-from loadgen.features.sensors.power_names import FAMILIES, HELD_BACK, PowerFamily, PowerMetric
+from loadgen.features.sensors.power_answers import ExportedValue, choose_values, read_values
+from loadgen.features.sensors.power_names import HELD_BACK
 from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension, SenderWrapper
 from loadgen.server import exchange
 from loadgen.server.exchange import ControlAnswer, ControlLoop, ServerAddress
-from loadgen.server.prometheus import explain_cut, explain_excess, explain_other_text, parse_line, read_name
 
 _FIRST_ANSWER_S, _ANSWER_S = 5.0, 1.0
 _EVERY_S, _EARLY_S = 1.0, 0.1  # the sampler's turn may come a little early: the next would be much too late
@@ -33,25 +30,8 @@ _CPU_SHARE = 0.01  # of the time that polling may take of this process
 _WAITING = 10  # times as long as an answer took, until the next is asked for: other sensors wait meanwhile
 _LARGEST_BYTES = 1 << 24
 _MOST_UNITS = 1024  # GPUs and packages behind all URLs
-_MOST_NAMES, _LONGEST_HOST = 5, 100
-_SPENT: dict[Quantity, tuple[Quantity, ...]] = {"power_w": ("energy_j",)}  # each only where none of these is
-_BY_NAME = {name: (family, metric) for family in FAMILIES for name, metric in family.metrics.items()}
-_RANKS = {name: rank for family in FAMILIES for rank, name in enumerate(family.metrics)}
 Place = tuple[ServerAddress, str]  # an exporter, and the path of its metrics
 Ask = Callable[[Sequence[Place], float], Sequence[ControlAnswer]]
-
-
-class ExportedValue(msgspec.Struct, frozen=True):
-    """One sample of an exposition: what it is of, and its value in our unit."""
-
-    family: PowerFamily
-    metric: PowerMetric
-    quantity: Quantity | Literal["held_back"]
-    rank: int  # of its name among those of its family
-    host: str  # "": the exporter does not name it
-    unit: str  # of its machine, or of the world: a GPU's UUID
-    index: str
-    value: float
 
 
 class Unit(msgspec.Struct):
@@ -84,65 +64,6 @@ class Counter(msgspec.Struct):
             self.pace_w = max(rise_j, 0.0) / passed_s
         self.last_j, self.at_ns, self.total_j = value_j, at_ns, self.total_j + rise_j
         return self.total_j
-
-
-def select_power_lines(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
-    """Select an answer's lines with power, energy, heat or clocks; else the error, as a sentence's end."""
-    if status != 200:
-        return (), f"answers {status}"
-    text = body.decode("utf-8", "replace")
-    if why := explain_other_text(text) or explain_cut(text):
-        return (), why
-    lines = text.splitlines()
-    selected = tuple(line for line in lines if read_name(line) in _BY_NAME)
-    if why := explain_excess(selected, "power"):
-        return (), why
-    named = {read_name(line) for line in selected}
-    if not any(_BY_NAME[name][1].quantity in (*COUNTERS, *_SPENT) for name in named):
-        return (), _explain_no_power(lines)
-    return selected, ""
-
-
-def _explain_no_power(lines: Sequence[str]) -> str:
-    """Explain what an exposition has instead of power, and what to do."""
-    names = list(dict.fromkeys(read_name(line) for line in lines if line and line[0] != "#"))
-    for family in FAMILIES:
-        if any(name.startswith(family.marks) for name in names):
-            return f"is {family.name} without power or energy: {family.advice}"
-    listed = list_first([untrusted.read_text(name, _LONGEST_HOST) for name in names], _MOST_NAMES)
-    known = ", ".join(f"{family.name} (port {family.port})" for family in FAMILIES)
-    found = f"only {listed}" if names else "no metric"
-    return f"has no power or energy, {found}: give the URL of {known}"
-
-
-@lru_cache(maxsize=64)  # many exporters answer with the same for seconds
-def parse_power_lines(lines: tuple[str, ...]) -> tuple[ExportedValue, ...]:
-    """Parse selected lines; those of repeated zones and of values that there are not are left out.
-
-    Raises ValueError for a line that is none.
-    """
-    return tuple(_parse_rows(lines))
-
-
-def _parse_rows(lines: Iterable[str]) -> Iterator[ExportedValue]:
-    for line in lines:
-        sample = parse_line(line)
-        family, metric = _BY_NAME[sample.name]
-        labels = {name: untrusted.read_text(text, _LONGEST_HOST) for name, text in sample.labels.items()}
-        quantity = metric.kinds.get(labels.get(metric.label, "")) if metric.kinds else metric.quantity
-        if quantity is None:
-            continue
-        index = labels.get(family.index, "")
-        unit = labels.get(family.unit, "") or index
-        value = untrusted.read_number(sample.value * metric.scale)
-        if value is None or sample.value in family.blanks or (family.left_out and family.left_out in unit):
-            continue
-        # A counter at 0 is one that does not count.
-        if value == 0 and quantity != HELD_BACK:
-            continue
-        yield ExportedValue(
-            family, metric, quantity, _RANKS[sample.name], labels.get(family.host, ""), unit, index, value
-        )
 
 
 def ask_all(places: Sequence[Place], limit_s: float) -> Sequence[ControlAnswer]:
@@ -229,12 +150,12 @@ class PowerUrls(Sensor):
         return [
             f"{address.shown_url} {why}"
             for address, answer in zip(self.addresses, answers, strict=True)
-            if (why := _read_rows(answer)[1])
+            if (why := read_values(answer)[1])
         ]
 
     def _read_answer(self, number: int, answer: ControlAnswer, at_ns: int) -> Reading:
         """Read the answer of one exporter; without values, and with the reason, if it has none."""
-        (rows, why), address = _read_rows(answer), self.addresses[number]
+        (rows, why), address = read_values(answer), self.addresses[number]
         if why:
             return Reading(missing=(f"{address.shown_url} {why}",))
         queries = {row.family.query for row in rows}
@@ -252,7 +173,7 @@ class PowerUrls(Sensor):
             if unit is None:
                 return Reading(missing=(f"{address.shown_url} has more than {_MOST_UNITS} GPUs",))
             sources[unit.where] = unit.source
-            for quantity, value in _choose_values(of_unit).items():
+            for quantity, value in choose_values(of_unit).items():
                 taken = self._count(unit, quantity, value, at_ns, of_unit[0].family.wraps)
                 if taken is not None:
                     values[quantity, unit.where] = taken
@@ -288,39 +209,6 @@ class PowerUrls(Sensor):
         source = PowerSource(f"{rows[0].family.name} at {urlsplit(address.base_url).netloc}", _EVERY_S)
         self._units[key] = Unit(where, source)
         return self._units[key]
-
-
-def _read_rows(answer: ControlAnswer) -> tuple[tuple[ExportedValue, ...], str]:
-    """Read the rows of an answer; else the reason, as the end of a sentence that begins with the URL."""
-    if answer.error:
-        return (), answer.error
-    lines, why = select_power_lines(answer.status, answer.body)
-    if why:
-        return (), why
-    try:
-        return parse_power_lines(lines), ""
-    except ValueError:
-        return (), "has a malformed line"
-
-
-def _choose_values(rows: Sequence[ExportedValue]) -> dict[Quantity, float]:
-    """Choose each quantity's value of the rows of one GPU, by the first name that has one.
-
-    Of several rows of a name, as of MIG's instances or a clock's domains, it is the greatest. Power is left
-    out where there is a counter of energy.
-    """
-    chosen: dict[Quantity, tuple[int, float]] = {}
-    for row in rows:
-        quantity = row.quantity
-        if quantity != HELD_BACK:
-            rank, value = chosen.get(quantity, (row.rank, row.value))
-            if row.rank <= rank:
-                chosen[quantity] = row.rank, max(value, row.value) if row.rank == rank else row.value
-    return {
-        quantity: value
-        for quantity, (_, value) in chosen.items()
-        if not any(better in chosen for better in _SPENT.get(quantity, ()))
-    }
 
 
 def make_power_urls(options: Options, own: Collection[str] = ()) -> PowerUrls:

@@ -50,14 +50,14 @@ def scrapes(role: str, host: str, after: MetricsSnapshot, **fields: Any) -> Role
         if not after.error
         else counted(0, 0, 0)
     )
-    return RoleScrapes(place, **{"before": before, "last": after, **fields})
+    return RoleScrapes(**{"place": place, "before": before, "last": after, **fields})
 
 
 def recorded(role: str, host: str, name: str) -> RoleScrapes:
     """A server that began with the run, and had a recorded exposition after it."""
     last = parse_metrics(select_lines(200, (RECORDED / f"{name}.txt").read_bytes()))
     (place,) = parse_metrics_urls([f"{role}=http://{host}"])
-    return RoleScrapes(place, MetricsSnapshot(last.names), last)
+    return RoleScrapes(place=place, before=MetricsSnapshot(last.names), last=last)
 
 
 def add_up(name: str, metric: str) -> int:
@@ -156,10 +156,10 @@ def test_what_each_role_counts(roles: tuple[str, ...], expected: tuple[int | Non
 def test_a_server_that_could_not_be_scraped_is_named() -> None:
     good = scrapes("worker", "a", counted(8, 80, 800))
     (place,) = parse_metrics_urls(["worker=http://b"])
-    lacking = RoleScrapes(place, NONE, NONE)
+    lacking = RoleScrapes(place=place, before=NONE, last=NONE)
     assert reconcile_roles([good, lacking]) == ServerWindow(error="worker b:80: /metrics does not answer")
     (router,) = parse_metrics_urls(["router=http://r"])
-    assert reconcile_roles([good, RoleScrapes(router, NONE, NONE)], "m").finished == 8
+    assert reconcile_roles([good, RoleScrapes(place=router, before=NONE, last=NONE)], "m").finished == 8
 
 
 def test_engines_of_two_kinds_are_summed_in_what_both_count() -> None:
