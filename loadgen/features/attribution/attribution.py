@@ -12,7 +12,7 @@ from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps, mark_unstamped
-from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
+from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, ROWS
 from loadgen.features.attribution.preemptions import CountedPreemptions, read_counts
 from loadgen.features.attribution.stalls import LEAST_STREAMS
 from loadgen.features.attribution.ttft_parts import divide_waits, find_first_tokens, find_prefill_ns
@@ -152,7 +152,8 @@ def _list_evidence(records: Records, counts: Bool, counted: CountedPreemptions) 
         "preemptions": np.full(len(records), len(counted) > 0),
         "streams": np.full(len(records), _count_usual_streams(records) >= LEAST_STREAMS),
     }
-    return tuple(key for key, marks in held.items() if 2 * np.count_nonzero(marks & counts) > counts.sum())
+    most = counts.sum() / 2
+    return tuple(kind.key for kind in EVIDENCE if np.count_nonzero(held[kind.key] & counts) > most)
 
 
 def _count_usual_streams(records: Records) -> float:
