@@ -73,8 +73,11 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
         prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline, excess_ns)
     )
     prefill_ns, slow = np.zeros_like(excess_ns), ~of_prompt
-    share = np.where(believed, limit_ns / np.maximum(prompts.excess_ns, 1), 0.0)
-    prefill_ns[of_prompt] = np.rint(excess_ns[of_prompt] * share[owner[of_prompt]]).astype(np.int64)
+    # The last stalls of a prompt are the surest: before them another step may have been slow.
+    total_ns, at, its = np.append(0, np.cumsum(excess_ns)), np.flatnonzero(of_prompt), owner[of_prompt]
+    after_ns = total_ns[prompts.last[its] + 1] - total_ns[at + 1]
+    given_ns = np.where(believed, np.rint(limit_ns).astype(np.int64), 0)[its] - after_ns
+    prefill_ns[at] = np.minimum(given_ns.clip(0), excess_ns[at])
     slow[of_prompt] = (believed | passed)[owner[of_prompt]]
     slow &= timeline.count_open(begin_ns) >= LEAST_STREAMS
     prefill_ns[timeline.caught_up], slow[timeline.caught_up] = 0, False

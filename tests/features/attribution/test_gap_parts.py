@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.engine_model import MS, EngineModel, score
+from loadgen.base.arrays import Int64
 from loadgen.features.attribution.attribution import attribute
 from loadgen.records.record import PATH, REORDERING, Record, Records
 
@@ -125,16 +127,8 @@ def test_a_long_prompt_of_unknown_length_is_no_slow_step(requests: int, prompt: 
     assert wrong <= 0.02 * injected
 
 
-def test_prompts_that_gather_during_a_stall_did_not_cause_it() -> None:
-    slow = range(100, 1500, 150)
-    lengths = [200 if step in slow else 13 if step - 1 in slow else 10 for step in range(1500)]
-    ends_ns = 10**12 + np.cumsum(lengths) * MS
-    plans = [(10**12, range(1500))] * 8  # when each was sent, and the steps that it has a token of
-    for step in range(7, 1490, 7):
-        plans.append((int(ends_ns[step - 1]) - 5 * MS, range(step, step + 9)))
-    for step in slow:  # one had come before the stall was a step long
-        for came_ms in (5, *range(20, 200, 20)):
-            plans.append((int(ends_ns[step - 1]) + came_ms * MS, range(step + 1, step + 9)))
+def make_records(plans: Sequence[tuple[int, range]], ends_ns: Int64) -> Records:
+    """Requests by when each was sent, and the steps that it has a token of, by when these ended."""
     records = []
     for index, (sent_ns, steps) in enumerate(plans):
         arrival_ns = ends_ns[steps.start : steps.stop] + 1000 * index
@@ -143,9 +137,34 @@ def test_prompts_that_gather_during_a_stall_did_not_cause_it() -> None:
         )
         record.tokens = np.ones(len(arrival_ns), np.int64)
         records.append(record)
-    gaps = attribute(EngineModel(1).run()[0].facts, Records.from_records(records)).gaps
+    return Records.from_records(records)
+
+
+def test_prompts_that_gather_during_a_stall_did_not_cause_it() -> None:
+    slow = range(100, 1500, 150)
+    lengths = [200 if step in slow else 13 if step - 1 in slow else 10 for step in range(1500)]
+    ends_ns = 10**12 + np.cumsum(lengths) * MS
+    plans = [(10**12, range(1500))] * 8
+    for step in range(7, 1490, 7):
+        plans.append((int(ends_ns[step - 1]) - 5 * MS, range(step, step + 9)))
+    for step in slow:  # one had come before the stall was a step long
+        for came_ms in (5, *range(20, 200, 20)):
+            plans.append((int(ends_ns[step - 1]) + came_ms * MS, range(step + 1, step + 9)))
+    gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
     assert gaps.share("others_prefill") < 0.05
     assert gaps.share("slow_step") > 0.8
+
+
+def test_a_slow_step_before_that_of_a_prompt_is_not_the_prompts() -> None:
+    prompts = range(20, 1500, 20)
+    lengths = [110 if step in prompts else 260 if step % 100 == 99 else 10 for step in range(1500)]
+    ends_ns = 10**12 + np.cumsum(lengths) * MS
+    plans = [(10**12, range(1500))] * 8
+    plans += [(int(ends_ns[step - 2]) - MS // 10, range(step, step + 9)) for step in prompts]
+    gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
+    slow = gaps.select(gaps.whole_ns > 200 * MS)
+    assert len(slow) == 8 * 15
+    assert slow.share("slow_step") > 0.85
 
 
 def draw_model(seed: int) -> EngineModel:
