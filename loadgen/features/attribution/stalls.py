@@ -22,6 +22,7 @@ _CHANCE = 0.05  # coincidences that are as likely to be chance are not believed
 _RARE = 0.1  # of the prompts as long: where fewer came with a stall, prompts are not its cause
 _AS_LONG = 0.5  # of a stall: slow steps of less could not be taken for it
 _LEAST_LIKE, _WITHIN, _DEVIATIONS = 3, 1.25, 7  # prompts, and what their stalls for a token are limited by
+_SMALL, _MOST = 2 * (SILENT - 1), 0.5  # typical steps of stalls, and of the prompts as long
 _MOST_TERMS = 20  # of a Poisson tail: as many coincidences need no more
 
 
@@ -69,8 +70,9 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     of_prompt = owner >= 0
     rows_ns = np.bincount(np.cumsum(begins_row), np.where(of_prompt, 0, excess_ns)).astype(np.int64)
     limit_ns = np.minimum(_limit_ns(prompts), prompts.excess_ns)
-    believed, passed = _judge_prompts(
-        prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline, excess_ns)
+    least_ns = _SMALL * step_ns[prompts.last.clip(0)] if len(step_ns) else limit_ns
+    believed, sure, passed = _judge_prompts(
+        prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline, excess_ns), limit_ns < least_ns
     )
     prefill_ns, slow = np.zeros_like(excess_ns), ~of_prompt
     # The last stalls of a prompt are the surest: before them another step may have been slow.
@@ -78,10 +80,11 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     after_ns = total_ns[prompts.last[its] + 1] - total_ns[at + 1]
     given_ns = np.where(believed, np.rint(limit_ns).astype(np.int64), 0)[its] - after_ns
     prefill_ns[at] = np.minimum(given_ns.clip(0), excess_ns[at])
-    slow[of_prompt] = (believed | passed)[owner[of_prompt]]
-    slow &= timeline.count_open(begin_ns) >= LEAST_STREAMS
-    prefill_ns[timeline.caught_up], slow[timeline.caught_up] = 0, False
-    return EngineStalls(begin_ns, end_ns, excess_ns, prefill_ns, np.where(slow, excess_ns - prefill_ns, 0))
+    slow[at] = (believed | passed)[its]
+    slow &= (timeline.count_open(begin_ns) >= LEAST_STREAMS) & ~timeline.caught_up
+    slow_ns = np.where(slow, excess_ns - prefill_ns, 0)
+    prefill_ns[at[~sure[its]]] = prefill_ns[timeline.caught_up] = 0
+    return EngineStalls(begin_ns, end_ns, excess_ns, prefill_ns, slow_ns)
 
 
 def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess_ns: Int64) -> _Prompts:
@@ -167,15 +170,18 @@ def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
     return owner
 
 
-def _judge_prompts(prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: float) -> tuple[Bool, Bool]:
-    """Mark the prompts whose stalls are no chance, and those whose stalls others cause, bool[prompts] each.
+def _judge_prompts(
+    prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: float, small: Bool
+) -> tuple[Bool, Bool, Bool]:
+    """Mark prompts whose stalls are no chance, of these the sure ones, and those whose stalls others cause.
 
     Of n prompts like them k came with as long a stall (`stall_ns`); those without may be longer. A share `a`
     of the steps is apart from such prompts, which are never as slow for one (`slow_ns`: their excess, and
     that of much shorter prompts); if chance spread slow steps evenly, one more than there are of these, the
     others would be (1 − a) ÷ a times as many: that k or more are has a Poisson variable's probability. If it
     is not small, the smaller the fewer of the n they are, and other steps are as slow, and nearly all of the
-    n came without, prompts are no cause; but where lengths are unknown it may be the one long prompt.
+    n came without, prompts are no cause; but where lengths are unknown it may be the one long prompt. As slow
+    as half of a small stall are steps that are no silences: it must be most of the n that came with one.
     """
     stalled, least_ns = prompts.stalled, _AS_LONG * stall_ns
     seen, passed, shorter = np.zeros((3, len(stalled)), np.int64)
@@ -191,7 +197,8 @@ def _judge_prompts(prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: 
     apart = (1 - (len(stalled) - shorter) / max(steps, 1.0)).clip(1 / max(steps, 1.0)) ** 2
     chance = _sum_tail(seen, (as_slow + 1) * (1 - apart) / apart)
     believed = stalled & (chance <= _CHANCE * share)
-    return believed, stalled & ~believed & (share < _RARE) & (as_slow > 0) & prompts.sized
+    sure = believed & (~small | (share >= _MOST))
+    return believed, sure, stalled & ~believed & (share < _RARE) & (as_slow > 0) & prompts.sized
 
 
 def _limit_ns(prompts: _Prompts) -> Float64:

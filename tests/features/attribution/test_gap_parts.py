@@ -167,6 +167,17 @@ def test_a_slow_step_before_that_of_a_prompt_is_not_the_prompts() -> None:
     assert slow.share("slow_step") > 0.85
 
 
+def test_prompts_that_make_slow_what_nearly_was_are_not_sure() -> None:
+    prompts = range(13, 3000, 9)
+    lengths = [(12.3 if step % 300 >= 285 else 10) + 0.5 * (step in prompts) for step in range(3000)]
+    ends_ns = 10**12 + (np.cumsum(lengths) * MS).astype(np.int64)
+    plans = [(10**12, range(3000))] * 8
+    plans += [(int(ends_ns[step - 2]) - MS // 10, range(step, step + 9)) for step in prompts if step < 2990]
+    gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
+    assert gaps.is_long
+    assert gaps.share("others_prefill") < 0.02
+
+
 def draw_model(seed: int) -> EngineModel:
     """An engine, its load and what goes wrong in it, as the seed has them."""
     draw = random.Random(seed)
