@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import httpx
 import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.urls import is_this_machine
+from loadgen.server.answer_time import AnswerWatch
 from loadgen.transport.failure import explain_distrust
 
 _LONGEST_MESSAGE = 200  # characters
@@ -42,6 +45,7 @@ async def exchange_request(
     method: str,
     path: str,
     most_bytes: int,
+    watch: AnswerWatch,
     body: object,
     begin_only: bool = False,
 ) -> tuple[int, bytes, str, bool]:
@@ -52,8 +56,10 @@ async def exchange_request(
     # As a plan's bodies are encoded: httpx's own JSON has no place for the values that a file has as bytes.
     content = None if body is None else msgspec.json.encode(body)
     kind = {} if body is None else {"content-type": "application/json"}
+    follow = {"trace": partial(_note_connection, watch)}
     try:
-        async with client.stream(method, path, content=content, headers=kind) as answer:
+        async with client.stream(method, path, content=content, headers=kind, extensions=follow) as answer:
+            watch.note_first(answer.extensions["network_stream"].get_extra_info("socket"))
             data = bytearray()
             async for piece in answer.aiter_bytes():
                 data += piece
@@ -61,6 +67,7 @@ async def exchange_request(
                     return 0, b"", f"answers more than {most_bytes >> 20} MiB", False
                 if begin_only and answer.status_code == httpx.codes.OK:
                     break
+            watch.note_last(answer.num_bytes_downloaded)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise  # the whole exchange takes too long
@@ -71,6 +78,15 @@ async def exchange_request(
     origin = _find_other_origin(answer)
     redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
     return answer.status_code, bytes(data), redirect, False
+
+
+async def _note_connection(watch: AnswerWatch, event: str, found: Mapping[str, Any]) -> None:
+    """Note a connection and its TLS handshake as httpcore reports them."""
+    if event == "connection.connect_tcp.complete":
+        watch.note_connected(found["return_value"].get_extra_info("socket"))
+    elif event == "connection.start_tls.complete":
+        tls = found["return_value"].get_extra_info("ssl_object")
+        watch.note_tls(None if tls is None else tls.version())
 
 
 def _find_other_origin(answer: httpx.Response) -> str:

@@ -20,6 +20,7 @@ from loadgen.base.errors import LoadgenError
 from loadgen.base.structs import replace
 from loadgen.engines.engine import METRICS_PATH
 from loadgen.server import exchange
+from loadgen.server.answer_time import AnswerTime
 from loadgen.server.exchange import ControlClient, ServerAddress
 from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse_metrics, select_lines
 
@@ -54,7 +55,8 @@ class MetricsScraper:
         self.samples: list[tuple[float, MetricLines]] = []
         self.began_ns = 0  # when sampling began, which their seconds are after
         self.every_s = _EVERY_S
-        self.least_s = _ANSWER_S  # the quickest answer; others were slower for other reasons than their size
+        # The least of all answers: others were slower for other reasons than their size.
+        self.quickest: AnswerTime | None = None
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error.
@@ -67,6 +69,12 @@ class MetricsScraper:
     def begin(self, lines: MetricLines) -> None:
         """Start a run: drop earlier samples, and keep `lines` as the scrape right before it."""
         self.samples, self.every_s, self.began = [], _EVERY_S, lines
+
+    @property
+    def interval_s(self) -> float:
+        """The seconds from one sample to the next, by what the server spends on one."""
+        server_s = _ANSWER_S if self.quickest is None else self.quickest.server_s
+        return max(self.every_s, server_s / SAMPLING_SHARE)
 
     @property
     def longest_wait_s(self) -> float:
@@ -130,29 +138,33 @@ class MetricsScraper:
         return []
 
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
-        """Add to `samples` until the task, put into `running` with its loop, is cancelled or fails silently.
-
-        Beyond 3600 samples every other one is dropped and the interval doubles.
-        """
+        """Sample until the task, put into `running` with its loop, is cancelled or fails silently."""
 
         async def sample() -> None:
             task = asyncio.current_task()
             assert task is not None
             running.set_result((asyncio.get_running_loop(), task))
-            self.began_ns = began_ns = clock.now_ns()
-            async with self.access.client(_ANSWER_S) as client:
-                await asyncio.sleep(_FIRST_S)
-                while True:
-                    lines = await self._scrape(client, SAMPLED)
-                    self.samples.append(((clock.now_ns() - began_ns) / 1e9, lines))
-                    if len(self.samples) > _MOST_SAMPLES:
-                        del self.samples[1::2]
-                        self.every_s *= 2
-                    await asyncio.sleep(max(self.every_s, self.least_s / SAMPLING_SHARE))
+            await self.sample_gauges()
 
         # If no socket can be opened, the run goes on without samples.
         with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
             asyncio.run(sample())
+
+    async def sample_gauges(self) -> None:
+        """Add to `samples` until cancelled.
+
+        Beyond 3600 samples every other one is dropped and the interval doubles.
+        """
+        self.began_ns = began_ns = clock.now_ns()
+        async with self.access.client(_ANSWER_S) as client:
+            await asyncio.sleep(_FIRST_S)
+            while True:
+                lines = await self._scrape(client, SAMPLED)
+                self.samples.append(((clock.now_ns() - began_ns) / 1e9, lines))
+                if len(self.samples) > _MOST_SAMPLES:
+                    del self.samples[1::2]
+                    self.every_s *= 2
+                await asyncio.sleep(self.interval_s)
 
     async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
         """Scrape until the server is idle with steady counters, or `limit_s`; return the last scrape.
@@ -182,13 +194,13 @@ class MetricsScraper:
                 await asyncio.sleep(max(0.0, due_s - now_s()))
 
     async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
-        """Scrape the wanted quantities once, five times a second at most, and note the quickest answer."""
+        """Scrape the wanted quantities once, five times a second at most, and note the answer's time."""
         async with self.throttle:
-            sent_ns = clock.now_ns()
-        answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
+            answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
         if answer.error:
             return MetricLines(error=answer.why)
-        self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)
+        if answer.time is not None:
+            self.quickest = answer.time if self.quickest is None else self.quickest.merge(answer.time)
         return self._read_answer(answer.status, answer.body, wanted)
 
     def _read_answer(self, status: int, body: bytes, wanted: Container[str] | None) -> MetricLines:

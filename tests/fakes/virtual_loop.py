@@ -77,6 +77,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return transport, protocol
 
 
+class _Mirror(socket.socket):
+    """A real file, which reports what the server's kernel does of a connection."""
+
+    def __init__(self, connection: Connection, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self.connection = connection
+
+    def getsockopt(self, level: int, option: int, length: int = 0, /) -> Any:
+        if (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO):
+            return self.connection.server.tcp_info(self.connection)
+        return super().getsockopt(level, option, length)
+
+
 class VirtualTransport(asyncio.Transport):
     """A connection's end as asyncio has it.
 
@@ -87,7 +100,8 @@ class VirtualTransport(asyncio.Transport):
         self.loop, self.connection, self.protocol = loop, connection, protocol
         self.reading = True
         self.closing = self.ended = self.mirrors = False
-        self.mirror, self.mirrored = socket.socketpair()
+        near, self.mirrored = socket.socketpair()
+        self.mirror = _Mirror(connection, near.detach())
         super().__init__({"socket": self.mirror})
         connection.on_change = self._changed
 
