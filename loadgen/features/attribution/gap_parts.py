@@ -125,7 +125,7 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -
     )  # it would have waited through the stalls too
     take("others_prefill", kinds_ns["others_prefill"])
     take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
-    take("read_lag", np.where(unstamped, records.lag_max_ns[gaps.request], 0))
+    take("read_lag", np.where(unstamped, share_lag(records, gaps.request, division.left_ns), 0))
     take("unknown", division.left_ns)
     return division.parts
 
@@ -157,6 +157,19 @@ def divide_stalled(
         kinds_ns[key] = np.minimum(np.rint(stalled_ns * share).astype(np.int64), stalled_ns)
     kinds_ns["slow_step"] = np.minimum(kinds_ns["slow_step"], stalled_ns - kinds_ns["others_prefill"])
     return stalled_ns, kinds_ns
+
+
+def share_lag(records: Records, request: Int64, left_ns: Int64) -> Int64:
+    """Share the lag of each request's reads between its gaps in turn, ascending by request, int64[gaps] (ns).
+
+    None gets more than the longest lag, nor all of a request together more than the sum of its lags.
+    """
+    most_ns = np.minimum(left_ns, records.lag_max_ns[request].clip(0))
+    before_ns = np.cumsum(most_ns) - most_ns
+    begins = np.append(True, request[1:] != request[:-1])
+    before_ns -= np.maximum.accumulate(np.where(begins, before_ns, 0))
+    shared_ns: Int64 = (records.lag_sum_ns[request] - before_ns).clip(0, most_ns)
+    return shared_ns
 
 
 def mark_unstamped(records: Records) -> Bool:

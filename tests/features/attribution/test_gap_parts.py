@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from fakes.engine_model import MS, EngineModel, score
 from loadgen.base.arrays import Int64
 from loadgen.features.attribution.attribution import attribute
+from loadgen.features.attribution.parts import ROWS
 from loadgen.records.record import PATH, REORDERING, Record, Records
 
 CHEAP: dict[str, Any] = {
@@ -176,6 +177,18 @@ def test_prompts_that_make_slow_what_nearly_was_are_not_sure() -> None:
     gaps = attribute(EngineModel(1).run()[0].facts, make_records(plans, ends_ns)).gaps
     assert gaps.is_long
     assert gaps.share("others_prefill") < 0.02
+
+
+def test_one_late_read_explains_one_gap_of_a_request() -> None:
+    run, _ = EngineModel(1, slots=3, slow_steps=dict.fromkeys(range(50, 1500, 50), 100 * MS)).run()
+    many, late_ns = np.full(60, 200), np.full(60, 80 * MS)
+    records = replace(
+        run.records, reads=many, unstamped_reads=many, lag_max_ns=late_ns, lag_sum_ns=late_ns + MS
+    )
+    gaps = attribute(run.facts, records).gaps
+    lag_ns = np.bincount(gaps.request, gaps.parts[ROWS["read_lag"]], minlength=60)
+    assert np.bincount(gaps.request, minlength=60).max() > 1
+    assert lag_ns.max() == 81 * MS
 
 
 def draw_model(seed: int) -> EngineModel:
