@@ -15,15 +15,23 @@ import pytest
 
 import loadgen
 from builders.loops import loop_over
+from builders.made_cases import run
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.span_exporter import DECODE_S, HTTP_S, PREFILL_S, QUEUE_S, SpanExporter
 from fakes.virtual_run import serving
+from features.telemetry.test_server_spans import RECORDED
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.facts.run_facts import SpanFacts
 from loadgen.features.telemetry import telemetry_sender
+from loadgen.features.telemetry.span_exports import ReceivedSpans
 from loadgen.features.telemetry.span_receiver import SpanReceiver
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
+from loadgen.run.command.progress import Display
+from loadgen.run.extension import PlanSender
+from loadgen.run.firing import Outcome
+from loadgen.transport.capture import Health
 
 REQUESTS = 6
 COLUMNS = (
@@ -101,6 +109,30 @@ def test_a_signal_in_the_wait_keeps_the_spans_that_came(
     run = run_directory.load(directory)
     assert (run.records.server_queue_ns > 0).sum() == 4
     assert "before the end of telemetry was known" in " ".join(run.facts.notes)
+
+
+def test_spans_of_other_clients_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A server that others use, too, exports without end."""
+    clock_s, spans = [0.0], ReceivedSpans()
+
+    def pass_time(wait_s: float) -> None:
+        clock_s[0] += wait_s
+        spans.take(RECORDED)
+        assert clock_s[0] < 60
+
+    fake = SimpleNamespace(monotonic=lambda: clock_s[0], sleep=pass_time)
+    monkeypatch.setattr(telemetry_sender, "time", fake)
+    receiver = SpanReceiver(f"127.0.0.1:{closed_port()}")
+    request.addfinalizer(receiver.close)
+    receiver.spans = spans
+    sender = telemetry_sender.TelemetrySender(None, None, PlanSender(), receiver)
+    sender.known = run(spans=SpanFacts(key="00" * 16, wall_offset_ns=0)).facts
+    sender.outcome, sender.display = Outcome(run().records, Health(0, 0, 0, 0)), Display()
+    (line, _) = sender._collect_spans()
+    assert line.startswith(f"spans: 0 of {len(sender.outcome.records)} requests have the server's own, ")
+    assert 7 <= clock_s[0] < 8
 
 
 @pytest.mark.whole
