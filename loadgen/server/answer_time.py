@@ -33,6 +33,11 @@ class AnswerTime(msgspec.Struct, frozen=True):
         first_s = self.first_s - self.first_rounds * self.rtt_s
         return max(0.0, first_s) + max(0.0, self.rest_s - self.rest_rounds * self.rtt_s)
 
+    @property
+    def on_way_s(self) -> float:
+        """The seconds that its end was here after it was written, as far as the network took them."""
+        return self.rtt_s / 2 + min(self.rest_s, self.rest_rounds * self.rtt_s)
+
     def merge(self, other: AnswerTime) -> AnswerTime:
         """Return the least of two answers' parts; an answer without a round trip yields to one with it."""
         if (self.rtt_s > 0) != (other.rtt_s > 0):

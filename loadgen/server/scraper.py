@@ -57,6 +57,7 @@ class MetricsScraper:
         self.every_s = _EVERY_S
         # The least of all answers: others were slower for other reasons than their size.
         self.quickest: AnswerTime | None = None
+        self._on_way_s = 0.0  # the last answer
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error.
@@ -160,7 +161,8 @@ class MetricsScraper:
             await asyncio.sleep(_FIRST_S)
             while True:
                 lines = await self._scrape(client, SAMPLED)
-                self.samples.append(((clock.now_ns() - began_ns) / 1e9, lines))
+                # The gauges are of when the server wrote them, which may be round trips ago.
+                self.samples.append(((clock.now_ns() - began_ns) / 1e9 - self._on_way_s, lines))
                 if len(self.samples) > _MOST_SAMPLES:
                     del self.samples[1::2]
                     self.every_s *= 2
@@ -197,6 +199,7 @@ class MetricsScraper:
         """Scrape the wanted quantities once, five times a second at most, and note the answer's time."""
         async with self.throttle:
             answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
+        self._on_way_s = 0.0 if answer.time is None else answer.time.on_way_s
         if answer.error:
             return MetricLines(error=answer.why)
         if answer.time is not None:
