@@ -10,17 +10,22 @@ import pytest
 
 from engines.clients import loadgen
 from engines.running import VLLM_ON_CPU
-from loadgen.features.attribution.attribution import attribute_run
+from loadgen.base.arrays import Int64
+from loadgen.features.attribution.attribution import PartRows, attribute_run
 from loadgen.features.attribution.parts import ROWS
+from loadgen.records.record import Records
 from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 _LONG = (15, 22, 29)
 _CHUNKS = (
     "--dtype bfloat16 --max-model-len 8192 --enforce-eager --max-num-seqs 8 --max-num-batched-tokens 512"
 )
 _LONGEST = 4000  # characters, a token each: eight chunks
+_ATTEMPTS = 3  # of which one is not mostly disturbed by what else the machine does
+_UNDISTURBED = 0.75  # of the time beyond typical steps, while a long prompt waits
 
 
 def _write_prompts(path: Path) -> None:
@@ -33,26 +38,45 @@ def _write_prompts(path: Path) -> None:
             file.write(json.dumps({"prompt": prompt, "output_tokens": 160}) + "\n")
 
 
+def _send_prompts(prompts: Path, engines_python: Path, model: Path, place: Path) -> Result:
+    """Send the prompts to a vLLM that computes them in chunks."""
+    launch = ["--launch", "vllm", "--server-python", str(engines_python), "--model", str(model)]
+    data = ["--dataset-path", str(prompts), "--disable-shuffle", "--skip-chat-template"]
+    load = ["--num-prompts", "36", "--max-concurrency", "6", "--num-warmups", "2", "--seed", "44", "--quiet"]
+    load += ["--server-args", _CHUNKS]
+    finished = loadgen([*launch, *data, *load], place, more=VLLM_ON_CPU)
+    assert finished.code == 0, finished.err
+    (directory,) = (place / "runs").glob("*-bench")
+    return run_directory.load(directory)
+
+
+def _find_times(records: Records, gaps: PartRows) -> tuple[Int64, Int64]:
+    """Find when gaps begin and end (ns)."""
+    end_ns = records.arrival_ns[records.start[gaps.request] + gaps.message]
+    return end_ns - gaps.whole_ns, end_ns
+
+
 def test_stalls_by_chunked_prefill_are_found_and_named(
     engines_python: Path, model: Path, tmp_path: Path
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     _write_prompts(prompts)
-    launch = ["--launch", "vllm", "--server-python", str(engines_python), "--model", str(model)]
-    data = ["--dataset-path", str(prompts), "--disable-shuffle", "--skip-chat-template"]
-    load = ["--num-prompts", "36", "--max-concurrency", "6", "--num-warmups", "2", "--seed", "44", "--quiet"]
-    load += ["--server-args", _CHUNKS]
-    finished = loadgen([*launch, *data, *load], tmp_path, more=VLLM_ON_CPU)
-    assert finished.code == 0, finished.err
-    (directory,) = (tmp_path / "runs").glob("*-bench")
-    run = run_directory.load(directory)
-    found, first_ns = attribute_run(run), run.records.arrival_ns[run.records.start[:-1]]
-    beyond_ns = found.gaps.whole_ns - found.gaps.parts[ROWS["decode_step"]]
-    assert found.gaps.is_long
-    assert found.gaps.parts[ROWS["others_prefill"]].sum() > 0.7 * beyond_ns.sum()  # the machine may be busy
+    for attempt in range(_ATTEMPTS):
+        place = tmp_path / str(attempt)
+        place.mkdir()
+        run = _send_prompts(prompts, engines_python, model, place)
+        found, first_ns = attribute_run(run), run.records.arrival_ns[run.records.start[:-1]]
+        gaps, begin_ns, end_ns = found.gaps, *_find_times(run.records, found.gaps)
+        beyond_ns = gaps.whole_ns - gaps.parts[ROWS["decode_step"]]
+        waits = [(run.records.sent_ns[at] < end_ns) & (begin_ns < first_ns[at]) for at in _LONG]
+        waited = np.any(waits, axis=0)
+        if beyond_ns[waited].sum() > _UNDISTURBED * beyond_ns.sum():
+            break
+    others_ns = gaps.parts[ROWS["others_prefill"]]
+    assert gaps.is_long
+    assert others_ns[waited].sum() > 0.9 * beyond_ns[waited].sum()
+    assert others_ns.sum() > 0.7 * beyond_ns.sum()
     assert "others-prefill-stalls" in [finding.rule.code for finding in run.verdict.findings]
     # The gaps that are named lie where a long prompt waited for its first token.
-    named = found.gaps.select(found.gaps.parts[ROWS["others_prefill"]] > 0)
-    end_ns = run.records.arrival_ns[run.records.start[named.request] + named.message]
     within = [(run.records.sent_ns[at] < end_ns) & (end_ns <= first_ns[at] + 50_000_000) for at in _LONG]
-    assert np.mean(np.any(within, axis=0)) > 0.8
+    assert np.mean(np.any(within, axis=0)[others_ns > 0]) > 0.8
