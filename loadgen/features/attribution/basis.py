@@ -64,5 +64,7 @@ def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
             yield f"{own_times}: it then reports each request's queue and prefill"
     if facts.own_window is not None:  # which counts no preemptions
         missing = [kind for kind in missing if kind.key != "preemptions"]
+    if any(line.startswith("spans: ") for line in facts.telemetry):  # received: it says why too few came
+        missing = [kind for kind in missing if kind.key != "spans"]
     had = [kind.remedy for kind in missing if facts.client.transport not in kind.transports]
     yield from filter(None, dict.fromkeys(had))

@@ -161,8 +161,10 @@ def test_what_is_unknown_names_what_would_show_it() -> None:
 
 def test_what_the_run_had_already_is_no_advice() -> None:
     ring = Client(transport="ring", cpu_s=1.0, wall_s=2.0)
-    text = page(made.run(made.NOTHING_KNOWN, client=ring))
+    none_came = "spans: 0 of 100 requests have the server's own"
+    text = page(made.run(made.NOTHING_KNOWN, client=ring, telemetry=(none_came,)))
     assert "--transport" not in text
+    assert "--receive-spans" not in text
     assert "/metrics" not in text
 
 
