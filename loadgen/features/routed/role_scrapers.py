@@ -183,10 +183,10 @@ async def _find_path(place: MetricsUrl, access: ServerAddress) -> str:
             lines = select_lines(answer.status, answer.body)
             is_new = place.role == ROUTER and answer.status == _OK and not answer.body.strip()
             if not lines.error or is_new:
-                if lines.names and METRICS[lines.names].routes and place.role != ROUTER:
-                    raise MeasureError(
-                        f"{FLAG} {place.shown} is a router's ({lines.names}): write {ROUTER}=URL"
-                    )
+                row = METRICS.get(lines.names)
+                if row is not None and row.routes and place.role != ROUTER:
+                    whose = row.label or row.name
+                    raise MeasureError(f"{FLAG} {place.shown} is a router's ({whose}): write {ROUTER}=URL")
                 return path
             errors.append(lines.error)
     raise MeasureError(f"{FLAG} {place.shown}: {errors[0]}: check role, host and port, or leave it out")

@@ -85,7 +85,7 @@ def test_a_router_may_have_nothing_to_show_yet(stack: ExitStack) -> None:
     pages["/metrics"] = smg
     assert scrapers.scrape_after().finished == 0
     assert [role.window.finished for role in scrapers.list_role_windows()] == [7, 0]
-    with pytest.raises(MeasureError, match=r"is a router's \(smg\): write router=URL"):
+    with pytest.raises(MeasureError, match=r"is a router's \(sglang-router\): write router=URL"):
         joined(f"worker={router.base_url}")
 
 
