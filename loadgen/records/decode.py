@@ -276,10 +276,10 @@ class _Reads(msgspec.Struct):
 
     def date_messages(self, record: Record, stream: DecodedStream, carrying: Int64) -> None:
         """Set a record's arrivals, delays and coalesced reads, of the messages `carrying` tokens."""
-        at = together = stream.read_ends.searchsorted(stream.ends[carrying])
+        ends = stream.ends[carrying]
+        at = together = stream.read_ends.searchsorted(ends)
         record.arrival_ns = self.arrival_ns[at]
         if (delays := self.delays) is not None:
-            ends = stream.ends[carrying]
             record.delay_us, record.delay_cause = delays.pick(at, ends, stream.read_ends)
             together = at if delays.together is None else delays.together[at]
         met = together[1:] == together[:-1]

@@ -20,6 +20,7 @@ from loadgen.transport.capture import Capture
 # The quickest of so long counts, and of as long before and after: two clocks drift apart, by 1 ms in 10 s at
 # the most.
 _NEAR_NS = 10 * SECOND_NS
+_FAR_NS = 1 << 62  # more than any difference
 _GRAIN_NS = MS_NS
 _TELLING_MS, _FEW_TICKS = 100, 1000  # from which on a clock's unit shows; fewer are not of microseconds
 _UNITS = ((0.5, 2.0, MS_NS), (500.0, 2000.0, US_NS))  # ticks per ms, from and up to; what a tick is then
@@ -29,7 +30,7 @@ _HALF = 1 << 31
 class ReadDelays(msgspec.Struct, frozen=True):
     """The delay of each read's last byte, its cause, and with which others it became readable."""
 
-    delay_ns: Int64
+    delay_ns: Int64  # empty where none is felt
     # None where all came in order: the path's; with the last byte; each by itself.
     cause: NDArray[np.int8] | None = None
     sooner_ns: Int64 | None = None  # how much sooner than the last byte the first one was sent
@@ -41,16 +42,25 @@ class ReadDelays(msgspec.Struct, frozen=True):
         `read_ends` is how many bytes there were after each read. A delay below the grain is none, and has no
         cause.
         """
+        if not len(self.delay_ns):
+            return np.zeros(len(at), np.int32), np.zeros(len(at), np.int8)
         delay_ns = self.delay_ns[at]
         if self.sooner_ns is not None:  # sent again together, and first one by one
             left = (read_ends[at] - ends) / np.diff(read_ends, prepend=0)[at]
             delay_ns += (self.sooner_ns[at] * left).astype(np.int64)
         felt = delay_ns >= _GRAIN_NS
-        if not np.count_nonzero(felt):
-            return np.zeros(len(at), np.int32), np.zeros(len(at), np.int8)
         delay_us = np.where(felt, np.minimum(delay_ns // US_NS, MOST_COUNT), 0)
         cause = PATH if self.cause is None else self.cause[at]
         return delay_us.astype(np.int32), np.where(felt, cause, NO_CAUSE).astype(np.int8)
+
+
+_NONE_FELT = ReadDelays(np.zeros(0, np.int64))
+
+
+def _keep_felt(delay_ns: Int64) -> ReadDelays:
+    """Make the delays of reads whose segments came in order; nearly always none is felt."""
+    # Of all ways to find the greatest, by its place is the quickest.
+    return ReadDelays(delay_ns) if int(delay_ns[delay_ns.argmax()]) >= _GRAIN_NS else _NONE_FELT
 
 
 class _Clock(msgspec.Struct):
@@ -62,13 +72,35 @@ class _Clock(msgspec.Struct):
     # By the number of _NEAR_NS: the least difference between an arrival and the clock, both since the first.
     least_ns: dict[int, int] = {}
 
+    def measure_plain(self, came_ns: Int64, sent: Int64) -> ReadDelays | None:
+        """Find the delays of segments that came in order, and were sent so, and learn from them.
+
+        None where it is not as plain: a segment was sent again, the clock wrapped, or they took long.
+        """
+        first_ns, last_ns = int(came_ns[0]) - self.began_ns, int(came_ns[-1]) - self.began_ns
+        number = first_ns // _NEAR_NS
+        if last_ns // _NEAR_NS != number or np.count_nonzero(sent[1:] < sent[:-1]):
+            return None
+        first, last = int(sent[0]), int(sent[-1])
+        since = self.count_since(first)
+        tick_ns = _find_tick_ns(since + last - first, last_ns)
+        if not tick_ns:
+            return None
+        behind_ns = came_ns - sent * tick_ns
+        offset_ns = self.began_ns + (since - first) * tick_ns
+        least_ns = self._learn_one(number, int(behind_ns[behind_ns.argmin()]) - offset_ns)
+        return _keep_felt(behind_ns - (offset_ns + least_ns + tick_ns // 2))
+
+    def count_since(self, ticks: int) -> int:
+        """Count the ticks since the first segment; the clock has 32 bits."""
+        return (ticks - self.ticks + _HALF) % (2 * _HALF) - _HALF
+
     def learn(self, came_ns: Int64, behind_ns: Int64) -> Int64 | int:
         """Add how far segments that came then were behind the clock; return the least near each, or all."""
         first = (int(came_ns.min()) - self.began_ns) // _NEAR_NS
         last = (int(came_ns.max()) - self.began_ns) // _NEAR_NS
         if first == last:
-            self._learn_one(first, int(behind_ns.min()))
-            return self._find_near(first)
+            return self._learn_one(first, int(behind_ns.min()))
         number = (came_ns - self.began_ns) // _NEAR_NS
         for each in range(first, last + 1):
             if len(of_it := behind_ns[number == each]):
@@ -78,12 +110,15 @@ class _Clock(msgspec.Struct):
         found: Int64 = near[number - first]
         return found
 
-    def _learn_one(self, number: int, ns: int) -> None:
-        self.least_ns[number] = min(ns, self.least_ns.get(number, ns))
+    def _learn_one(self, number: int, ns: int) -> int:
+        """Add a difference; return the least near it."""
+        if ns < self.least_ns.get(number, _FAR_NS):
+            self.least_ns[number] = ns
+        return self._find_near(number)
 
     def _find_near(self, number: int) -> int:
-        near = (self.least_ns.get(n) for n in (number - 1, number, number + 1))
-        return min((ns for ns in near if ns is not None), default=0)
+        get = self.least_ns.get
+        return min(get(number - 1, _FAR_NS), get(number, _FAR_NS), get(number + 1, _FAR_NS))
 
 
 class PathDelays(msgspec.Struct, eq=False):
@@ -96,22 +131,24 @@ class PathDelays(msgspec.Struct, eq=False):
         times = capture.times
         if times is None or not len(arrival_ns) or capture.earlier_offsets_ns:
             return None
-        sent, began = times.read_clock("sent"), int.from_bytes(times.sent[:4], "little")
-        came_ns = arrival_ns
+        clocks = np.frombuffer(times.sent, np.uint32).astype(np.int64)
+        began, came_ns = int(clocks[0]), arrival_ns
         if times.order:
             came_ns = times.read_counts("came_ns") - capture.realtime_offset_ns
         clock = self.clocks.get(capture.slot)
         if clock is None or clock.connection != times.connection:
             clock = self.clocks[capture.slot] = _Clock(times.connection, began, int(came_ns[0]))
-        since = (began - clock.ticks + _HALF) % (2 * _HALF) - _HALF
+        if not times.order and (plain := clock.measure_plain(arrival_ns, clocks)) is not None:
+            return plain
+        sent, since = times.read_clock("sent"), clock.count_since(began)
         tick_ns = _find_tick_ns(int(sent.max()) + since, int(came_ns.max()) - clock.began_ns)
         if not tick_ns:
             return None
         behind_ns = came_ns - sent * tick_ns - (clock.began_ns + since * tick_ns)
         # A timestamp is up to a tick early, and that of the quickest hardly is: half a tick on the mean.
         quickest_ns = clock.learn(came_ns, behind_ns) + tick_ns // 2
-        if not (times.order or np.count_nonzero(sent[1:] < sent[:-1])):  # nearly always
-            return ReadDelays(behind_ns - quickest_ns)
+        if not (times.order or np.count_nonzero(sent[1:] < sent[:-1])):
+            return _keep_felt(behind_ns - quickest_ns)
         each = np.arange(len(sent))
         if times.order:
             order, ends = times.read_counts("order"), times.read_counts("ends")
@@ -133,7 +170,10 @@ def _find_tick_ns(ticks: int, passed_ns: int) -> int:
     passed_ms = passed_ns / MS_NS
     if passed_ms < _TELLING_MS:
         return MS_NS if ticks < _FEW_TICKS else 0
-    return next((ns for low, high, ns in _UNITS if low <= ticks / passed_ms <= high), 0)
+    for low, high, tick_ns in _UNITS:
+        if low <= ticks / passed_ms <= high:
+            return tick_ns
+    return 0
 
 
 class _Sending(msgspec.Struct, frozen=True):

@@ -236,7 +236,7 @@ class _Ring:
         if ordered is None:
             return None
         (ends, at), (begin, end) = ordered, span
-        came = rows if len(at) == len(rows) else rows[at]
+        came = rows if len(at) == len(rows) else rows.take(at)  # by far quicker than rows[at]
         if are_in_order(ends, at, sizes):
             return Arrivals(ends, came, have_timestamps(came))
         pieces = find_pieces(rows, sizes, (sock.begin_seq + begin) % SEQUENCE, end - begin)

@@ -50,10 +50,10 @@ def join_rows(earlier: Rows, later: Rows) -> Rows:
 
 def measure_payload(rows: Rows, headers: Headers) -> Int64:
     """Compute the payload of each segment in bytes, int64[segments]."""
-    total = rows["ip_length"].astype(np.int64) + headers.excess
-    if not rows["ip_length"].all():  # too long for the field
-        total = np.where(rows["ip_length"] == 0, rows["length"], total)
-    return total - headers.size - (rows["tcp_words"] >> 4) * np.int64(4)
+    total = rows["ip_length"].astype(np.int64)
+    if np.count_nonzero(total) < len(total):  # too long for the field
+        total = np.where(total == 0, rows["length"].astype(np.int64) - headers.excess, total)
+    return total - (headers.size - headers.excess) - (rows["tcp_words"] >> 4) * np.int64(4)
 
 
 def read_wall_ns(rows: Rows) -> Int64:
@@ -94,7 +94,7 @@ class SegmentLog:
         """Move the tail's segments to those kept of their ports, in order; drop those of closed ports."""
         ports = self._ports[: self._count]
         order = ports.argsort(kind="stable")
-        ports, data = ports[order], self._tail[order].tobytes()
+        ports, data = ports[order], self._tail.take(order).tobytes()  # quicker than [order]
         begins = [0, *((ports[1:] != ports[:-1]).nonzero()[0] + 1).tolist()]
         ends = [*begins[1:], len(ports)]
         for port, begin, end in zip(ports[begins].tolist(), begins, ends, strict=True):
@@ -111,7 +111,7 @@ class SegmentLog:
         """Remove and return a port's segments in the order in which they came."""
         kept, count = self._kept[port], self._count
         at = (self._ports[:count] == port).nonzero()[0]
-        rows = np.frombuffer(bytes(kept or b"") + self._tail[at].tobytes(), SEGMENT)
+        rows = np.frombuffer(bytes(kept or b"") + self._tail.take(at).tobytes(), SEGMENT)
         self._ports[at] = _NO_PORT
         if kept is not None:
             self._kept[port] = bytearray()
@@ -131,7 +131,7 @@ def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tupl
     `rows`. A byte counts as arrived once all before it have, as TCP gives them to any client; of what was
     sent twice the first time counts.
     """
-    first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32).astype(np.int64)
+    first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).view(np.int32).astype(np.int64)
     ends = np.minimum(first + sizes, total)
     of_it = ((ends > 0) & (first < total)).nonzero()[0]
     if len(of_it) < len(rows):
@@ -139,7 +139,7 @@ def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tupl
     before = np.concatenate((_NOTHING, np.maximum.accumulate(ends)))  # what there was when each came
     if before[-1] < total:
         return None
-    if (first <= before[:-1]).all():
+    if not np.count_nonzero(first > before[:-1]):
         new = ends > before[:-1]  # others were sent again
         return ends[new], of_it[new]
     return _merge_segments(first, ends, of_it, total)
@@ -171,7 +171,7 @@ def have_timestamps(rows: Rows) -> bool:
 
 def find_pieces(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> Pieces | None:
     """Find the pieces of a response of which `order_segments` found every byte; None without timestamps."""
-    first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32).astype(np.int64)
+    first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).view(np.int32).astype(np.int64)
     begins, ends = first.clip(0, total), (first + sizes).clip(0, total)
     of_it = ends > begins
     rows, begins, ends = rows[of_it], begins[of_it], ends[of_it]
