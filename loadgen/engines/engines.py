@@ -28,7 +28,14 @@ TRANSFORMERS = Engine(
     launch_name="transformers",
 )
 _OWN = (
-    Engine("loadgen engine", owned_by="loadgen-engine", sends_at_once=True, ours=True, simulated=True),
+    Engine(
+        "loadgen engine",
+        owned_by="loadgen-engine",
+        sends_at_once=True,
+        ours=True,
+        simulated=True,
+        own_times="start it by `loadgen engine --enable-per-request-metrics`",
+    ),
     Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, ours=True, checks_model=False),
     Engine("loadgen null server with Nagle's algorithm", owned_by="loadgen-null-nagle", checks_model=False),
 )

@@ -56,15 +56,16 @@ def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
 def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
     """Yield what would show more, of each kind of evidence that there was not, if it can be had."""
     missing = [kind for kind in EVIDENCE if kind.key not in found.evidence]
+    server = engines.find_by_name(facts.server.engine)
     if set(_OF_EACH_REQUEST) & set(found.evidence):
         missing = [kind for kind in missing if kind.key not in _OF_EACH_REQUEST]
     else:
-        own_times = engines.find_by_name(facts.server.engine).own_times
-        if own_times:
-            yield f"{own_times}: it then reports each request's queue and prefill"
+        if server.own_times:
+            yield f"{server.own_times}: it then reports each request's queue and prefill"
     if facts.own_window is not None:  # which counts no preemptions
         missing = [kind for kind in missing if kind.key != "preemptions"]
-    if any(line.startswith("spans: ") for line in facts.telemetry):  # received: it says why too few came
+    # Received: it says why too few came. Our own servers export none.
+    if server.ours or any(line.startswith("spans: ") for line in facts.telemetry):
         missing = [kind for kind in missing if kind.key != "spans"]
     had = [kind.remedy for kind in missing if facts.client.transport not in kind.transports]
     yield from filter(None, dict.fromkeys(had))

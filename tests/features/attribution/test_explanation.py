@@ -10,7 +10,7 @@ from builders import made_attributions as made
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen import cli
-from loadgen.facts.run_facts import Client
+from loadgen.facts.run_facts import Client, Server
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.attribution_section import (
     describe_attribution,
@@ -145,6 +145,13 @@ def test_text_fits_80_columns_and_a_page_60_lines(found: Attribution) -> None:
     text = f"{long_section(run)}\n{page(run)}"
     assert max(map(len, text.split("\n"))) <= 80
     assert len(page(run).split("\n")) <= 60
+
+
+def test_our_own_engine_is_advised_what_it_has() -> None:
+    ours = Server(url="http://h/v1/completions", engine="loadgen engine", model="m")
+    text = page(made.run(made.NOTHING_KNOWN, server=ours))
+    assert "`loadgen engine --enable-per-request-metrics`" in " ".join(text.split())
+    assert "--receive-spans" not in text
 
 
 def test_a_part_is_named_with_its_evidence_though_few_requests_had_that() -> None:
