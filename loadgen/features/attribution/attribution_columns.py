@@ -7,27 +7,34 @@ from functools import partial
 import numpy as np
 
 from loadgen.base.arrays import Int64
+from loadgen.features.attribution.attribution import Attribution, PartRows
 from loadgen.features.attribution.part_times import find_attribution
-from loadgen.features.attribution.parts import PARTS, ROWS
+from loadgen.features.attribution.parts import EVIDENCE, PARTS, ROWS
 from loadgen.records.record import UNKNOWN
 from loadgen.report.run_directory import RequestColumn, Result
 
 
 def list_ttft_part(run: Result, key: str) -> Int64:
-    """List a part of each request's wait for its first token, int64[requests] (ns); -1: not divided."""
+    """List a part of each request's wait for its first token, int64[requests] (ns); -1: not known."""
     values = np.full(len(run.records), UNKNOWN, np.int64)
-    if (found := find_attribution(run)) is not None:
+    if (found := find_attribution(run)) is not None and _is_known(found, found.ttft, key):
         values[found.ttft.request] = found.ttft.parts[ROWS[key]]
     return values
 
 
 def list_tail_part(run: Result, key: str) -> Int64:
-    """List a part of each request's gaps beyond P99, summed, int64[requests] (ns); -1: not divided."""
+    """List a part of each request's gaps beyond P99, summed, int64[requests] (ns); -1: not known."""
     values = np.full(len(run.records), UNKNOWN, np.int64)
-    if (found := find_attribution(run)) is not None:
+    if (found := find_attribution(run)) is not None and _is_known(found, found.gaps, key):
         values[found.ttft.request] = 0
         np.add.at(values, found.gaps.request, found.gaps.parts[ROWS[key]])
     return values
+
+
+def _is_known(found: Attribution, waits: PartRows, key: str) -> bool:
+    """Whether a part was found in a run, or something would have shown it: else its 0 is no answer."""
+    shown_by = {kind.key for kind in EVIDENCE if key in kind.parts}
+    return not shown_by or not shown_by.isdisjoint(found.evidence) or bool(waits.parts[ROWS[key]].any())
 
 
 _WAITS = (

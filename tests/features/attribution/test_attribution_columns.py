@@ -37,5 +37,15 @@ def test_columns_sum_to_the_waits_of_a_run_and_a_failure_has_none() -> None:
         each = np.stack(
             [values for name, values in arrays.items() if name.startswith(f"{kind}_") and name != "ttft_ns"]
         )
-        assert int(each[:, run.records.ok].sum()) == int(rows.whole_ns.sum())
+        assert int(each[:, run.records.ok].clip(0).sum()) == int(rows.whole_ns.sum())
         assert bool((each[:, ~run.records.ok] == -1).all())
+
+
+def test_a_part_that_nothing_could_have_shown_is_empty() -> None:
+    nothing, busy = (request_rows.list_arrays(made.run(found)) for found in (made.NOTHING_KNOWN, made.BUSY))
+    empty = {
+        name for name in nothing if name in {row.name for row in ROWS_OF} and (nothing[name] == -1).all()
+    }
+    assert {"ttft_queue_ns", "ttft_http_ns", "tail_preemption_ns"} <= empty
+    assert not empty & {"ttft_sent_late_ns", "ttft_unknown_ns", "tail_unknown_ns"}
+    assert (busy["ttft_queue_ns"] >= 0).all()
