@@ -114,17 +114,17 @@ class Impaired:
 def test_tokens_arrive_as_they_were_written_and_the_path_took(transport: str) -> None:
     impaired = Impaired(transport, WORST)
     impaired.run()
-    ways, first_ms, late_ms, gaps_ms, waited_ms = impaired.ways(), [], [], [], []
+    ways, first_ms, gaps_ms, waited_ms = impaired.ways(), [], [], []
     for record in records(impaired.driven):
         taken_ns, readable_ns = np.array([(way.taken_ns, way.readable_ns) for way in ways[record.index]]).T
         wrote_ns = np.array(impaired.wrote_ns[record.index][:TOKENS])
-        first_ms.append((record.arrival_ns[0] - wrote_ns[0] - (readable_ns - taken_ns)[0]) / MS)
-        late_ms.append((record.arrival_ns[0] - readable_ns[0]) / MS)
+        first_ms.append((record.arrival_ns[0] - readable_ns[0]) / MS)
         gaps_ms += ((np.diff(record.arrival_ns) - np.diff(readable_ns)) / MS).tolist()
-        waited_ms += ((taken_ns - wrote_ns) / MS).tolist()  # in the server's kernel
+        # Before the server's own write, where a busy machine stops it, and in its kernel.
+        waited_ms += ((taken_ns - wrote_ns) / MS).tolist()
     assert np.median(waited_ms) < 1
     assert np.median(np.abs(first_ms)) < 1
-    assert np.percentile(np.abs(late_ms), 90) < 5  # a busy machine may stop the server before it sends
+    assert np.percentile(np.abs(first_ms), 90) < 5
     assert np.median(np.abs(gaps_ms)) < 0.2
     assert np.percentile(np.abs(gaps_ms), 90) < 3
     if transport == "ring":
