@@ -1,6 +1,7 @@
 """Impaired path: two network namespaces, and between them what delays, loses and reorders on purpose.
 
-Needs root and /dev/net/tun. It keeps what it did to which bytes, to compare an attribution with.
+As `netem` does, in both directions, from a seed, by a process of its own, which logs what it did to which
+bytes. Needs root and /dev/net/tun.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ import re
 import select
 import struct
 import subprocess
+import sys
 import threading
 import time
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness.process import CouldNotRun
-from benchmarks.harness.stalled_run import Truth
+import msgspec
+
+from benchmarks.harness.process import CouldNotRun, checkout_env
 from loadgen_servers.engine.truth_log import StallRow
+
+if TYPE_CHECKING:
+    from benchmarks.harness.stalled_run import Truth
 
 CLIENT, SERVER = "10.79.0.1", "10.79.0.2"
 _TUN, _TUNSETIFF, _IFF_TUN_NO_PI = "/dev/net/tun", 0x400454CA, 0x1001
 _CLONE_NEWNET = 0x40000000
-_TCP = 6
+_PACKET_BYTES = 65536
+_SYN, _TCP = 2, 6
 _REQUEST_ID = re.compile(rb"x-request-id: (\S+)", re.I)
 _LAST = b"[DONE]"
 _LEAST_NS = 1_000_000  # what waits less is not stalled: the grain of TCP's timestamps
@@ -37,209 +46,292 @@ _LEAST_NS = 1_000_000  # what waits less is not stalled: the grain of TCP's time
 
 @dataclass(frozen=True)
 class Impairment:
-    """What is done to segments with data, to the client or, with `resent`, to the server.
+    """What is done to packets; shares from 0 to 1.
 
-    The last segment of an answer is spared: no byte after it shows a client when it was first sent.
+    Unless `bare`, only segments with data are lost or late, and an answer's last is spared: no byte after it
+    shows a client when it was first sent.
     """
 
-    delay_ms: float = 5.0  # of all packets, each way
-    loss: float = 0.0  # share of the segments to the client that are lost
-    late: float = 0.0  # share that is `late_ms` later; those that follow overtake them
+    delay_ms: float = 0.0  # of all packets, each way
+    jitter_ms: float = 0.0  # more or less than that, uniformly
+    overtaking: float = 0.0  # share sent without delay
+    doubled: float = 0.0  # share sent twice
+    loss: float = 0.0  # share of those to the client that are lost
+    resent: float = 0.0  # share of those to the server that are lost
+    late: float = (
+        0.0  # share of those to the client that are `late_ms` later; those that follow overtake them
+    )
     late_ms: float = 0.0
-    resent: float = 0.0  # share of the segments to the server that are lost
+    bare: bool = False
     seed: int = 1
 
 
-@dataclass
-class Segment:
+class Segment(msgspec.Struct):
     """A TCP segment with data, once for each time that it was sent."""
 
     port: int  # the client's
     to_client: bool
-    seq: int
+    begin: int  # of its data in what that end sent over the connection
     payload: bytes
     came_ns: int
-    fate: str  # "", "lost" or "late"
-    given_ns: int = 0  # 0: never
+    fate: str = ""  # "", "lost" or "late"
+    given_ns: list[int] = []  # once, twice or never
+
+    @property
+    def end(self) -> int:
+        """The end of its data in what that end sent over the connection."""
+        return self.begin + len(self.payload)
 
 
 class ImpairedPath:
-    """Two namespaces and the path between them, while it is entered; raises CouldNotRun."""
+    """Two namespaces and the path between them, while it is entered; raises CouldNotRun.
+
+    `segments` is what it did to each segment with data, as it took them; filled at its end.
+    """
 
     def __init__(self, impairment: Impairment) -> None:
         self.impairment = impairment
         self.segments: list[Segment] = []
-        self._drawn = random.Random(impairment.seed)
-        self._due: list[tuple[int, int, int, bytes, Segment | None]] = []
-        self._order = 0
-        self._over = threading.Event()
 
     def __enter__(self) -> ImpairedPath:
-        (self._client, self._client_net), (self._server, self._server_net) = map(_make_end, (CLIENT, SERVER))
-        self._thread = threading.Thread(target=self._carry, daemon=True)
-        self._thread.start()
+        (client, self._client_net), (server, self._server_net) = map(_make_end, (CLIENT, SERVER))
+        self._fds = (client, server, self._client_net, self._server_net)
+        asked = msgspec.json.encode((client, server, self.impairment)).decode()
+        self._carrier = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.harness.impaired_path", asked],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(client, server),
+            env={**os.environ, **checkout_env()},
+        )
+        assert self._carrier.stdout is not None
+        self._carrier.stdout.readline()  # it is ready
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        for fd in (self._client, self._server, self._client_net, self._server_net):
+        self.segments = msgspec.msgpack.decode(self._carrier.communicate()[0], type=list[Segment])
+        for fd in self._fds:
             os.close(fd)
+
+    def enter_client(self) -> None:
+        """Enter the client's namespace, with this thread."""
+        _enter(self._client_net)
+
+    def enter_server(self) -> None:
+        """Enter the server's namespace, with this thread."""
+        _enter(self._server_net)
 
     def start_client(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process at the client's end."""
-        return subprocess.Popen(argv, preexec_fn=partial(_enter, self._client_net), **options)
+        return subprocess.Popen(argv, preexec_fn=self.enter_client, **options)
 
     def start_server(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a process at the server's end."""
-        return subprocess.Popen(argv, preexec_fn=partial(_enter, self._server_net), **options)
+        return subprocess.Popen(argv, preexec_fn=self.enter_server, **options)
 
-    def _carry(self) -> None:
-        ends = (self._client, self._server)
-        while not self._over.is_set():
+    def streams(self) -> dict[tuple[int, bool], Stream]:
+        """What was sent, by the client's port, and whether to the client."""
+        segments: dict[tuple[int, bool], list[Segment]] = defaultdict(list)
+        for segment in self.segments:
+            segments[segment.port, segment.to_client].append(segment)
+        return {key: Stream(of_it) for key, of_it in segments.items()}
+
+
+class Carrier:
+    """Carries packets between two ends, until standard input ends."""
+
+    def __init__(self, client: int, server: int, impairment: Impairment) -> None:
+        self.client, self.server, self.does = client, server, impairment
+        self.segments: list[Segment] = []
+        self._begins: dict[tuple[int, bool], int] = {}  # the number of a stream's first byte
+        self._due: list[tuple[int, int, int, bytes, Segment | None]] = []
+        self._order = 0
+        self._random = random.Random(impairment.seed)
+
+    def run(self) -> None:
+        """Carry packets."""
+        ends = (self.client, self.server, sys.stdin.fileno())
+        while True:
             while self._due and self._due[0][0] <= time.monotonic_ns():
                 _, _, to, packet, segment = heapq.heappop(self._due)
-                if segment is not None:
-                    segment.given_ns = time.monotonic_ns()
                 os.write(to, packet)
+                if segment is not None:
+                    segment.given_ns.append(time.monotonic_ns())
             wait_ns = self._due[0][0] - time.monotonic_ns() if self._due else 20_000_000
             for fd in select.select(ends, (), (), max(wait_ns, 0) / 1e9)[0]:
-                packet = os.read(fd, 65536)
-                if packet[0] >> 4 == 4 and packet[9] == _TCP:
-                    self._meet(packet, to_client=fd == self._server)
+                if fd == ends[-1]:
+                    return
+                with suppress(BlockingIOError):
+                    while True:
+                        self.meet(os.read(fd, _PACKET_BYTES), time.monotonic_ns(), fd == self.server)
 
-    def _meet(self, packet: bytes, to_client: bool) -> None:
-        """Decide what becomes of a packet."""
-        now_ns, asked = time.monotonic_ns(), self.impairment
-        due_ns, segment = now_ns + round(asked.delay_ms * 1e6), None
-        client_port, seq, payload = _parse(packet, to_client)
+    def meet(self, packet: bytes, now_ns: int, to_client: bool) -> None:
+        """Decide what becomes of a packet, and log it."""
+        if packet[0] >> 4 != 4 or packet[9] != _TCP:
+            return
+        ports, seq, flags, payload = read_parts(packet)
+        port, does, segment = ports[to_client], self.does, None
+        if flags & _SYN:
+            self._begins[port, to_client] = seq + 1
+        fate = self._draw_fate(to_client) if does.bare or (payload and _LAST not in payload) else ""
         if payload:
-            drawn, fate = (1.0 if _LAST in payload else self._drawn.random()), ""
-            if drawn < (asked.loss if to_client else asked.resent):
-                fate = "lost"
-            elif to_client and drawn < asked.loss + asked.late:
-                fate, due_ns = "late", due_ns + round(asked.late_ms * 1e6)
-            segment = Segment(client_port, to_client, seq, payload, now_ns, fate)
+            begin = (seq - self._begins[port, to_client]) % (1 << 32)
+            segment = Segment(port, to_client, begin, payload, now_ns, fate)
             self.segments.append(segment)
-            if fate == "lost":
-                return
-        self._order += 1
-        heapq.heappush(
-            self._due, (due_ns, self._order, self._client if to_client else self._server, packet, segment)
-        )
+        if fate == "lost":
+            return
+        for _ in range(2 if self._draw(does.doubled) else 1):
+            delay_ms = 0.0 if self._draw(does.overtaking) else does.delay_ms
+            if delay_ms and does.jitter_ms:
+                delay_ms += self._random.uniform(-1, 1) * does.jitter_ms
+            delay_ms += does.late_ms * (fate == "late")
+            self._order += 1
+            to = self.client if to_client else self.server
+            heapq.heappush(self._due, (now_ns + round(delay_ms * 1e6), self._order, to, packet, segment))
+
+    def _draw_fate(self, to_client: bool) -> str:
+        drawn, does = self._random.random(), self.does
+        if drawn < (does.loss if to_client else does.resent):
+            return "lost"
+        return "late" if to_client and drawn < does.loss + does.late else ""
+
+    def _draw(self, share: float) -> bool:
+        return share > 0 and self._random.random() < share
 
 
-def _parse(packet: bytes, to_client: bool) -> tuple[int, int, bytes]:
-    """Of an IPv4 packet with TCP: the client's port, the sequence number and the payload."""
+def read_parts(packet: bytes) -> tuple[tuple[int, int], int, int, bytes]:
+    """Of an IPv4 packet with TCP: its source and target port, sequence number, flags and payload."""
     tcp = (packet[0] & 15) * 4
     source, target, seq = struct.unpack_from(">HHI", packet, tcp)
     (length,) = struct.unpack_from(">H", packet, 2)
-    return (target if to_client else source), seq, packet[tcp + (packet[tcp + 12] >> 4) * 4 : length]
+    return (source, target), seq, packet[tcp + 13], packet[tcp + (packet[tcp + 12] >> 4) * 4 : length]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What became of a byte: when the path first took it and it could be read, and what held it up."""
+
+    taken_ns: int
+    readable_ns: int
+    delay_ns: int  # of its time on the way, beyond the quickest segment's
+    held_by: Segment  # that first had the byte it waited for
+    cause: str
 
 
 @dataclass
-class _Stream:
-    """One direction of a connection: what of it was sent, and what could be read when."""
+class Stream:
+    """One direction of a connection, as the path took its segments."""
 
-    delay_ns: int
-    top: int | None = None  # the sequence number after all that was sent
-    ahead: dict[int, Segment] = field(default_factory=dict)
-    until_ns: int = 0  # until when the last stall held
+    segments: Sequence[Segment]
 
-    def read(self, segments: Sequence[Segment]) -> Iterator[tuple[str, int, int, Segment]]:
-        """Yield each stall: its cause, from and until when it held, and the first segment that it held."""
-        first = [seg for seg in segments if self._is_new(seg)]
-        first_ns = {(seg.seq): self._given_ns(seg, segments) for seg in first}
-        ready_ns, cause = 0, ""
-        for seg in sorted(first, key=lambda seg: (seg.seq - first[0].seq) % (1 << 32)):
-            due_ns, given_ns = seg.came_ns + self.delay_ns, first_ns[seg.seq]
-            if given_ns > ready_ns:
-                ready_ns, cause = given_ns, self._find_cause(seg, given_ns, first_ns, first)
-            from_ns = max(due_ns, self.until_ns)
-            if cause and ready_ns - from_ns >= _LEAST_NS:
-                yield cause, from_ns, ready_ns, seg
-                self.until_ns = ready_ns
+    @cached_property
+    def fills(self) -> Sequence[tuple[int, int, int, Segment]]:
+        """Each time that more could be read: until where, from where, when, and by which segment."""
+        there, waiting, found = 0, dict[int, int](), []
+        arrived = sorted((ns, at) for at, each in enumerate(self.segments) for ns in each.given_ns)
+        for ns, at in arrived:
+            segment, before = self.segments[at], there
+            waiting[segment.begin] = max(segment.end, waiting.get(segment.begin, 0))
+            while ready := [begin for begin in waiting if begin <= there]:
+                there = max(there, *(waiting.pop(begin) for begin in ready))
+            if there > before:
+                found.append((there, before, ns, segment))
+        return found
 
-    def _is_new(self, segment: Segment) -> bool:
-        end = segment.seq + len(segment.payload)
-        if (self.top is not None and (end - self.top) % (1 << 32) >= 1 << 31) or end == self.top:
-            return False
-        self.top = end
-        return True
+    @cached_property
+    def quickest_ns(self) -> int:
+        """The time of the quickest segment on the path."""
+        return min(each.given_ns[0] - each.came_ns for each in self.segments if each.given_ns)
 
-    @staticmethod
-    def _given_ns(segment: Segment, segments: Sequence[Segment]) -> int:
-        """When all of a segment's bytes first came, by whichever of the times that they were sent."""
-        ends = [
-            other.given_ns
-            for other in segments
-            if other.given_ns
-            and (segment.seq - other.seq) % (1 << 32) < 1 << 31
-            and (other.seq + len(other.payload) - segment.seq - len(segment.payload)) % (1 << 32) < 1 << 31
-        ]
-        return min(ends, default=segment.came_ns)
+    def way_of(self, end: int) -> Way:
+        """Find what became of the byte before `end`, which could be read."""
+        _, missing, ns, filler = self.fills[bisect_left(self.fills, end, key=lambda fill: fill[0])]
+        taken_ns = next(each.came_ns for each in self.segments if each.begin < end <= each.end)
+        held_by = next(each for each in self.segments if each.begin <= missing < each.end)
+        delay_ns = ns - taken_ns - self.quickest_ns
+        return Way(taken_ns, ns, delay_ns, held_by, self._explain(held_by, filler))
 
-    @staticmethod
-    def _find_cause(
-        segment: Segment, given_ns: int, first_ns: dict[int, int], first: Sequence[Segment]
-    ) -> str:
-        if not segment.fate:
-            return ""  # this process was late: not on purpose
-        if segment.fate == "lost":
-            return "retransmission" if segment.to_client else "request_resent"
-        later = (other for other in first if 0 < (other.seq - segment.seq) % (1 << 32) < 1 << 31)
-        return "reordering" if any(first_ns[other.seq] < given_ns for other in later) else "path_delay"
+    def _explain(self, held_by: Segment, filler: Segment) -> str:
+        if held_by is not filler:
+            return "reordering" if held_by.given_ns else "retransmission"
+        later = (each for each in self.segments if each.begin >= filler.end and each.given_ns)
+        overtaken = any(min(each.given_ns) < min(filler.given_ns) for each in later)
+        return "reordering" if overtaken else "path_delay"
+
+    def stalls(self, delay_ns: int) -> Iterator[tuple[Way, int]]:
+        """Yield each wait that was made on purpose, and from when on it held."""
+        top, ready_ns, until_ns = 0, 0, 0
+        for segment in self.segments:
+            if not top < segment.end <= (self.fills[-1][0] if self.fills else 0):
+                continue
+            top, way = segment.end, self.way_of(segment.end)
+            from_ns = max(way.taken_ns + delay_ns, until_ns)
+            # A segment without a fate was held up by this process, or one before it.
+            if way.readable_ns > ready_ns and way.held_by.fate and way.readable_ns - from_ns >= _LEAST_NS:
+                yield way, from_ns
+                until_ns = way.readable_ns
+            ready_ns = max(ready_ns, way.readable_ns)
 
 
 def read_stalls(path: ImpairedPath, truth: Truth) -> list[StallRow]:
     """List what the path did that made the bytes of an answer, or of a request, wait: a row each."""
-    streams: dict[tuple[int, bool], list[Segment]] = defaultdict(list)
+    streams = path.streams()
     asked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by port: when, and the request's number
     for segment in path.segments:
-        streams[segment.port, segment.to_client].append(segment)
         if not segment.to_client and (found := _REQUEST_ID.search(segment.payload)):
             request = truth.requests.get(found[1].decode())
             if request is not None:
                 asked[segment.port].append((segment.came_ns, request.number))
     return [
-        StallRow(cause, from_ns, to_ns, [number])
-        for (port, _), segments in streams.items()
-        for cause, from_ns, to_ns, segment in _Stream(round(path.impairment.delay_ms * 1e6)).read(segments)
-        for number in _find_request(asked[port], segment.came_ns)
+        StallRow(way.cause if to_client else "request_resent", from_ns, way.readable_ns, [number])
+        for (port, to_client), stream in streams.items()
+        for way, from_ns in stream.stalls(round(path.impairment.delay_ms * 1e6))
+        for number in [number for at_ns, number in asked[port] if at_ns <= way.taken_ns][-1:]
     ]
 
 
-def _find_request(asked: Iterable[tuple[int, int]], now_ns: int) -> list[int]:
-    """The request that a connection carried then; none before its first."""
-    return [number for at_ns, number in asked if at_ns <= now_ns][-1:]
+def open_end(address: str) -> int:
+    """This thread's namespace's end of a path, as the file of its packets; raises CouldNotRun."""
+    try:
+        fd = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_NO_PI))
+        for words in ("link set lo up", f"addr add {address}/24 dev tun0", "link set tun0 up"):
+            subprocess.run(["ip", *words.split()], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CouldNotRun(f"no path of its own: {error}") from None
+    return fd
 
 
 def _make_end(address: str) -> tuple[int, int]:
     """A namespace with an end of the path: the file of its packets, and that of the namespace."""
-    made: list[tuple[int, int] | str] = []
+    made: list[tuple[int, int] | CouldNotRun] = []
 
     def make() -> None:
-        if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
-            made.append(f"no network namespace: {os.strerror(ctypes.get_errno())}")
-            return
         try:
-            fd = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_NO_PI))
-            for words in ("link set lo up", f"addr add {address}/24 dev tun0", "link set tun0 up"):
-                subprocess.run(["ip", *words.split()], check=True, capture_output=True)
-            made.append((fd, os.open("/proc/thread-self/ns/net", os.O_RDONLY)))
-        except (OSError, subprocess.CalledProcessError) as error:
-            made.append(f"no path of its own: {error}")
+            if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+                raise CouldNotRun(f"no network namespace: {os.strerror(ctypes.get_errno())}")
+            made.append((open_end(address), os.open("/proc/thread-self/ns/net", os.O_RDONLY)))
+        except CouldNotRun as error:
+            made.append(error)
 
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    if isinstance(made[0], str):
-        raise CouldNotRun(made[0])
+    if isinstance(made[0], CouldNotRun):
+        raise made[0]
     return made[0]
 
 
 def _enter(net: int) -> None:
-    """Enter a namespace, in a process that is being started."""
+    """Enter a namespace, with this thread."""
     if ctypes.CDLL(None, use_errno=True).setns(net, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns")
+
+
+if __name__ == "__main__":
+    with suppress(PermissionError):  # a busy machine would delay packets otherwise
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    carrier = Carrier(*msgspec.json.decode(sys.argv[1], type=tuple[int, int, Impairment]))
+    print("ready", flush=True)
+    carrier.run()
+    sys.stdout.buffer.write(msgspec.msgpack.encode(carrier.segments))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import heapq
 import os
 import select
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +12,9 @@ from itertools import count
 
 import pytest
 
-from fakes.own_network import ip
+from benchmarks.harness.impaired_path import open_end, read_parts
+from benchmarks.harness.process import CouldNotRun
 
-CLIENT, SERVER = "10.79.0.1", "10.79.0.2"
-_TUN = "/dev/net/tun"
-_TUNSETIFF, _IFF_TUN_NO_PI = 0x400454CA, 0x1001
 _SYN, _TCP = 2, 6
 Fate = Callable[[int], float | None]  # of the nth segment with data to the client: its delay (s); None: lost
 Came = tuple[int, int]  # right before and right after the client's kernel was given something, ns
@@ -27,13 +23,9 @@ Came = tuple[int, int]  # right before and right after the client's kernel was g
 def end_at(address: str) -> int:
     """This thread's namespace's end of a link, as the file of its packets; skips where there can be none."""
     try:
-        fd = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
-        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_NO_PI))
-    except OSError as error:
-        pytest.skip(f"{_TUN}: {error}")
-    ip(f"addr add {address}/24 dev tun0")
-    ip("link set tun0 up")
-    return fd
+        return open_end(address)
+    except CouldNotRun as error:
+        pytest.skip(str(error))
 
 
 class LossyLink:
@@ -85,7 +77,7 @@ class LossyLink:
             self._give(packet)
 
     def _give(self, packet: bytes) -> None:
-        port, seq, flags, payload = read_parts(packet)
+        (_, port), seq, flags, payload = read_parts(packet)
         if flags & _SYN:
             self._begins[port], self._came[port] = seq + 1, []
         before_ns = time.monotonic_ns()
@@ -104,11 +96,3 @@ class LossyLink:
                     data += waiting.pop(at)[len(data) - at :]
             marks.append((len(data), came))
         return bytes(data), marks
-
-
-def read_parts(packet: bytes) -> tuple[int, int, int, bytes]:
-    """Of an IPv4 packet with TCP: the port that it is for, its sequence number, flags and payload."""
-    tcp = (packet[0] & 15) * 4
-    _, port, seq = struct.unpack_from(">HHI", packet, tcp)
-    (length,) = struct.unpack_from(">H", packet, 2)
-    return port, seq, packet[tcp + 13], packet[tcp + (packet[tcp + 12] >> 4) * 4 : length]

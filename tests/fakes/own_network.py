@@ -22,15 +22,20 @@ def ip(arguments: str) -> None:
         pytest.skip(f"ip {arguments}: {done.stderr.strip()}")
 
 
-def inside(body: Callable[[], None]) -> None:
-    """Run something in a thread that has a namespace of its own, with a loopback, and end with it."""
+def enter_own() -> None:
+    """Enter a namespace of this thread's own, with a loopback; skips the test where there can be none."""
+    if ctypes.CDLL(None).unshare(_CLONE_NEWNET):
+        pytest.skip("no network namespaces here")
+    ip("link set lo up")
+
+
+def inside(body: Callable[[], None], enter: Callable[[], None] = enter_own) -> None:
+    """Run something in a thread that has entered a namespace, and end with it."""
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
-            if ctypes.CDLL(None).unshare(_CLONE_NEWNET):
-                pytest.skip("no network namespaces here")
-            ip("link set lo up")
+            enter()
             body()
         except BaseException as error:
             raised.append(error)

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import trustme
 
+from benchmarks.harness.impaired_path import CLIENT, SERVER
 from builders import made_cases
 from builders.loops import loop_over
-from fakes.lossy_link import CLIENT, SERVER, Came, LossyLink, end_at
+from fakes.lossy_link import Came, LossyLink, end_at
 from fakes.own_network import inside
 from fakes.rings import needs_ring
 from fakes.scripted_server import (

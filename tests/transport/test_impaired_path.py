@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
 
+from benchmarks.harness.impaired_path import SERVER, ImpairedPath, Impairment, Way
+from benchmarks.harness.process import CouldNotRun
 from builders.loops import loop_over
-from fakes.impaired_path import Impairment, Way, over_path
-from fakes.lossy_link import SERVER
+from fakes.own_network import inside
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
@@ -37,9 +39,9 @@ from loadgen.records.record import NO_CAUSE, PATH, REORDERING, RETRANSMISSION, U
 pytestmark = [pytest.mark.whole, needs_ring]
 MS = 1_000_000
 TOKENS, GAP_S, REQUESTS, STREAMS = 40, 0.02, 24, 6
-WORST = Impairment(delay_s=0.05, jitter_s=0.02, loss=0.01, doubled=0.05, overtaking=0.25)
-LOSSY = Impairment(delay_s=0.05, loss=0.03)
-CAUSES = {"first": PATH, "overtaken": REORDERING, "again": RETRANSMISSION}
+WORST = Impairment(50, jitter_ms=20, overtaking=0.25, doubled=0.05, loss=0.01, resent=0.01, bare=True)
+LOSSY = Impairment(50, loss=0.03, resent=0.03, bare=True)
+CAUSES = {"path_delay": PATH, "reordering": REORDERING, "retransmission": RETRANSMISSION}
 EVENTS = [chunk(event) for event in events(TOKENS)]
 
 
@@ -82,7 +84,21 @@ class Impaired:
 
     def run(self) -> None:
         """Run it to its end."""
-        self.log = over_path(self.impairment, self._serve, self._drive)
+        path, over = ImpairedPath(self.impairment), threading.Event()
+        try:
+            with path:
+                serving = threading.Thread(
+                    target=inside, args=(partial(self._serve, over), path.enter_server)
+                )
+                serving.start()
+                try:
+                    inside(self._drive, path.enter_client)
+                finally:
+                    over.set()
+                    serving.join(10)
+        except CouldNotRun as error:
+            pytest.skip(str(error))
+        self.streams = path.streams()
         assert kinds(self.driven) == [None] * REQUESTS
 
     def _serve(self, over: threading.Event) -> None:
@@ -105,7 +121,8 @@ class Impaired:
             for event in EVENTS[:TOKENS]:
                 at = raws[request].index(event, at) + len(event)
                 ends.append(begin + at)
-            found[request] = [self.log.way_of(self.ports[asked.connection], end) for end in ends]
+            stream = self.streams[self.ports[asked.connection], True]
+            found[request] = [stream.way_of(end) for end in ends]
             begins[asked.connection] = begin + len(raws[request])
         return found
 
@@ -149,7 +166,7 @@ def test_what_held_a_token_up_is_known(impairment: Impairment) -> None:
 
 
 def test_a_path_that_only_delays_holds_no_token_up() -> None:
-    impaired = Impaired("ring", Impairment(delay_s=0.05))
+    impaired = Impaired("ring", Impairment(50))
     impaired.run()
     found = records(impaired.driven)
     assert sum(record.delay_us.sum() for record in found) / 1000 < 2 * TOKENS * REQUESTS
