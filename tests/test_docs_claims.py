@@ -12,7 +12,7 @@ from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features import import_rows
-from loadgen.features.attribution import gap_parts, stalls, timeline
+from loadgen.features.attribution import parts, stalls, timeline
 from loadgen.features.export import request_rows
 from loadgen.features.images import image_album, noise_images
 from loadgen.features.launch import launched_server
@@ -125,7 +125,8 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"longer than {timeline.SILENT} such steps",
         f"(Poisson, {100 * stalls._CHANCE:g} % or less)",
         f"if {NUMBERS[stalls.LEAST_STREAMS]} streams or more",
-        f"on a path of over {gap_parts._NEAR_NS // 10**6} ms without",
+        f"on a path of over {parts.NEAR_NS // 10**6} ms without",
+        f"over {parts.NEAR_NS // 10**6} ms, or with losses",
     ),
     "speculation.md": (
         f"agree with theirs: by {100 * speculation_checks.APART:.0f} % of the tokens",

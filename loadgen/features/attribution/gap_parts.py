@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.clock import MS_NS, US_NS
-from loadgen.features.attribution.parts import CAUSES, Division
+from loadgen.base.clock import US_NS
+from loadgen.features.attribution.parts import CAUSES, NEAR_NS, Division
 from loadgen.features.attribution.preemptions import CountedPreemptions, mark_preempted
 from loadgen.features.attribution.stalls import EngineStalls, find_stalls
 from loadgen.features.attribution.timeline import trace_timeline
@@ -22,7 +22,6 @@ from loadgen.records.record import NO_CAUSE, MessageBlock, Records
 TAIL = 99.0  # the percentile beyond which a gap or a TTFT is of the tail
 _ORDINARY = 1.5  # typical steps: where as little of a gap is no stall, all its excess is the stall's
 _MISSED = 0.75  # typical steps: a stream that was preempted has no token of at least one step
-_NEAR_NS = 2 * MS_NS  # a round trip on a network that does not pause for all connections at once
 _BURST = 16  # messages that come closer than this part of the mean gap come together
 _ENDS = 1  # reads of a response without a kernel timestamp, as that of its end
 _UNSTAMPED = 0.01  # of its reads
@@ -181,5 +180,5 @@ def mark_unstamped(records: Records) -> Bool:
 def _pauses(records: Records) -> bool:
     """Whether the network may pause for all connections at once, and nothing shows that it did not."""
     rtt_ns = records.rtt_ns[records.rtt_ns >= 0]
-    far = bool(len(rtt_ns)) and float(compute_medians(rtt_ns)) > _NEAR_NS
+    far = bool(len(rtt_ns)) and float(compute_medians(rtt_ns)) > NEAR_NS
     return far and not len(records.delay_us)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
+from loadgen.base.clock import MS_NS
 from loadgen.records.record import PATH, REORDERING, RETRANSMISSION
 
 Group = Literal["client", "network", "server", "engine", "unknown"]
@@ -76,6 +77,7 @@ PARTS: tuple[WaitPart, ...] = (
 ROWS: dict[str, int] = {part.key: row for row, part in enumerate(PARTS)}  # of an array int64[len(PARTS), …]
 BEFORE_SENT = ("sent_late", "handshake")  # of the whole wait, not of TTFT
 CAUSES = {RETRANSMISSION: "retransmission", REORDERING: "reordering", PATH: "path_delay"}  # of a delay
+NEAR_NS = 2 * MS_NS  # a round trip on a network without long queues, which does not pause for all at once
 IMPAIRED = ("request_resent", *CAUSES.values())  # by the network, but for the round trip itself
 
 
@@ -110,7 +112,7 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
     EvidenceKind("kernel", "kernel timestamps of arrivals", ("read_lag",), *_TIMESTAMPED),
     EvidenceKind("rtt", "TCP's least round trip of each connection", ("round_trip",), *_TIMESTAMPED),
     EvidenceKind("segments", "TCP timestamps of each segment", IMPAIRED,
-        "--transport ring: it shows the network's part of each gap", ("ring",)),
+        "--transport ring: it shows the network's part of each wait", ("ring",)),
     EvidenceKind("server", "the server's own times of each request", ("http", "queue", "prefill"), ""),
     EvidenceKind("spans", "the server's spans", ("http", "queue", "prefill"),
         "--receive-spans: a server that exports spans then reports each request's HTTP, queue and prefill"),

@@ -7,7 +7,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import US_NS
-from loadgen.features.attribution.parts import CAUSES, ROWS, Division
+from loadgen.features.attribution.parts import CAUSES, NEAR_NS, ROWS, Division
 from loadgen.records.record import UNKNOWN, Records
 
 
@@ -38,7 +38,7 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
 
     They sum to arrival − due, or − sent for a request that was sent before. What the network took is taken
     out first, then what the server reports of this request. What is left is the server's HTTP and tokenizing
-    where its queue and prefill and the network's round trip are known; else what it has outside its own first
+    where its queue and prefill and all of the network's part are known; else what it has before its own first
     token is, and all besides is unknown.
     """
     sent_ns, rtt_ns = records.sent_ns[tokens.request], records.rtt_ns[tokens.request]
@@ -59,12 +59,29 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     take("queue", queue_ns)
     take("prefill", prefill_ns)
     divided = (queue_ns != UNKNOWN) & (prefill_ns != UNKNOWN)
-    clocked, on_path = first_token_ns != UNKNOWN, rtt_ns != UNKNOWN
+    clocked, on_path = first_token_ns != UNKNOWN, _find_known_paths(records, tokens)
     inside_ns = np.where(divided & clocked, first_token_ns - queue_ns - prefill_ns, 0)
     around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
     take("http", np.where(divided & on_path, division.left_ns, inside_ns.clip(0) + around_ns.clip(0)))
     take("unknown", division.left_ns)
     return parts
+
+
+def _find_known_paths(records: Records, tokens: FirstTokens) -> Bool:
+    """Find of which tokens all that the network took is known, bool[tokens].
+
+    Of answers by the timestamps of their segments. Nothing shows how long a request was on its way: where
+    most first tokens were delayed, it may have been too. Without timestamps all is known where the round trip
+    is short, and no segment of the request or of its answer was lost or overtaken.
+    """
+    rtt_ns = records.rtt_ns[tokens.request]
+    known: Bool = rtt_ns != UNKNOWN
+    if len(records.delay_us):
+        known &= 2 * np.count_nonzero(tokens.delay_ns > NEAR_NS) <= len(known)
+    else:
+        impaired = (records.out_of_order[tokens.request] > 0) | (records.retransmitted[tokens.request] > 0)
+        known &= (rtt_ns <= NEAR_NS) & ~impaired
+    return known
 
 
 def find_prefill_ns(records: Records) -> Int64:

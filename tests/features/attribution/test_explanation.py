@@ -98,7 +98,7 @@ what is unknown, and what would show it:
   - 100 % of the time beyond P99 TTFT, 100 % of the time beyond P99 ITL
   - start vLLM with --enable-per-request-metrics: it then reports each request's
     queue and prefill
-  - --transport ring: it shows the network's part of each gap
+  - --transport ring: it shows the network's part of each wait
   - --receive-spans: a server that exports spans then reports each request's
     HTTP, queue and prefill
   - a server whose /metrics counts preemptions, without --no-observe

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from builders import made_runs
 from loadgen.features.attribution.attribution import attribute
 from loadgen.features.attribution.parts import ROWS
-from loadgen.records.record import PATH, RETRANSMISSION, Record, Records
+from loadgen.records.record import NO_CAUSE, PATH, RETRANSMISSION, Record, Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 
 MS = 1_000_000
 SENT_NS = 10**12
-NETWORK = {"rtt_ns": 4 * MS}
+NETWORK: dict[str, Any] = {"rtt_ns": 4 * MS}
+NEAR = {"rtt_ns": 2 * MS}
+TIMED = {**NETWORK, "delay": (0, NO_CAUSE)}
 SERVER = {"server_queue_ns": 20 * MS, "server_prefill_ns": 30 * MS}
 
 
@@ -54,13 +56,21 @@ def divide(
         ({**NETWORK, "delay": (9 * MS, PATH)}, {"round_trip": 4, "path_delay": 9, "unknown": 87}),
         ({"delay": (9 * MS, RETRANSMISSION)}, {"retransmission": 9, "unknown": 91}),
         (SERVER, {"queue": 20, "prefill": 30, "unknown": 50}),
-        ({**NETWORK, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
+        ({**TIMED, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
+        ({**NETWORK, "delay": (9 * MS, PATH), **SERVER},
+         {"round_trip": 4, "path_delay": 9, "queue": 20, "prefill": 30, "unknown": 37}),
+        ({**NEAR, **SERVER}, {"round_trip": 2, "queue": 20, "prefill": 30, "http": 48}),
+        ({**NETWORK, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "unknown": 46}),
+        ({**NEAR, **SERVER, "out_of_order": 1}, {"round_trip": 2, "queue": 20, "prefill": 30, "unknown": 48}),
+        ({**NEAR, **SERVER, "retransmitted": 1},
+         {"round_trip": 2, "queue": 20, "prefill": 30, "unknown": 48}),
         ({**NETWORK, "server_prefill_ns": 30 * MS}, {"round_trip": 4, "prefill": 30, "unknown": 66}),
-        ({**NETWORK, "server_queue_ns": 20 * MS, "server_ttft_ns": 30 * MS},
+        ({**TIMED, "server_queue_ns": 20 * MS, "server_ttft_ns": 30 * MS},
          {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
         ({**SERVER, "server_first_token_ns": 60 * MS},
          {"queue": 20, "prefill": 30, "http": 10, "unknown": 40}),
-        ({**NETWORK, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "http": 36, "unknown": 60}),
+        ({**TIMED, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "http": 36, "unknown": 60}),
+        ({**NETWORK, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "unknown": 96}),
         ({"server_queue_ns": 90 * MS, "server_prefill_ns": 30 * MS}, {"queue": 90, "prefill": 10}),
     ],
 )  # fmt: skip
