@@ -169,7 +169,7 @@ class Carrier:
         """Decide what becomes of a packet, and log it."""
         if packet[0] >> 4 != 4 or packet[9] != _TCP:
             return
-        ports, seq, flags, payload = read_parts(packet)
+        ports, seq, flags, payload = _read_parts(packet)
         port, does, segment = ports[to_client], self.does, None
         if flags & _SYN:
             self._begins[port, to_client] = seq + 1
@@ -199,7 +199,7 @@ class Carrier:
         return share > 0 and self._random.random() < share
 
 
-def read_parts(packet: bytes) -> tuple[tuple[int, int], int, int, bytes]:
+def _read_parts(packet: bytes) -> tuple[tuple[int, int], int, int, bytes]:
     """Of an IPv4 packet with TCP: its source and target port, sequence number, flags and payload."""
     tcp = (packet[0] & 15) * 4
     source, target, seq = struct.unpack_from(">HHI", packet, tcp)
@@ -237,6 +237,14 @@ class Stream:
             if there > before:
                 found.append((there, before, ns, segment))
         return found
+
+    @property
+    def data(self) -> bytes:
+        """What was sent, as far as it could be read."""
+        data = bytearray(self.fills[-1][0] if self.fills else 0)
+        for each in self.segments:
+            data[each.begin : each.end] = each.payload[: max(len(data) - each.begin, 0)]
+        return bytes(data)
 
     @cached_property
     def quickest_ns(self) -> int:
@@ -290,7 +298,7 @@ def read_stalls(path: ImpairedPath, truth: Truth) -> list[StallRow]:
     ]
 
 
-def open_end(address: str) -> int:
+def _open_end(address: str) -> int:
     """This thread's namespace's end of a path, as the file of its packets; raises CouldNotRun."""
     try:
         fd = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
@@ -310,7 +318,7 @@ def _make_end(address: str) -> tuple[int, int]:
         try:
             if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
                 raise CouldNotRun(f"no network namespace: {os.strerror(ctypes.get_errno())}")
-            made.append((open_end(address), os.open("/proc/thread-self/ns/net", os.O_RDONLY)))
+            made.append((_open_end(address), os.open("/proc/thread-self/ns/net", os.O_RDONLY)))
         except CouldNotRun as error:
             made.append(error)
 

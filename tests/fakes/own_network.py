@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.harness.impaired_path import ImpairedPath, Impairment
+from benchmarks.harness.process import CouldNotRun
+
 _CLONE_NEWNET = 0x40000000
 
 
@@ -45,3 +48,25 @@ def inside(body: Callable[[], None], enter: Callable[[], None] = enter_own) -> N
     thread.join()
     if raised:
         raise raised[0]
+
+
+def over_path(
+    impairment: Impairment, serve: Callable[[threading.Event], None], ask: Callable[[], None]
+) -> ImpairedPath:
+    """Run a client and a server with a path between them; skips the test where there can be none.
+
+    `serve` runs where SERVER is, and ends once the event is set; `ask` where CLIENT is.
+    """
+    over = threading.Event()
+    try:
+        with ImpairedPath(impairment) as path:
+            serving = threading.Thread(target=inside, args=(lambda: serve(over), path.enter_server))
+            serving.start()
+            try:
+                inside(ask, path.enter_client)
+            finally:
+                over.set()
+                serving.join(10)
+            return path
+    except CouldNotRun as error:
+        pytest.skip(str(error))

@@ -19,11 +19,10 @@ import numpy as np
 import pytest
 import trustme
 
-from benchmarks.harness.impaired_path import CLIENT, SERVER
+from benchmarks.harness.impaired_path import SERVER, Impairment
 from builders import made_cases
 from builders.loops import loop_over
-from fakes.lossy_link import Came, LossyLink, end_at
-from fakes.own_network import inside
+from fakes.own_network import inside, over_path
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
@@ -48,12 +47,13 @@ pytestmark = [pytest.mark.whole, needs_ring]
 TRANSPORTS = ["wire", "ring", "httpx"]
 TOKENS, GAP_S = 8, 0.01
 PIECES = TOKENS + 4  # of an answer: its head, its tokens, the usage, [DONE] and the last chunk
-LINK_S = 0.02  # to the client: what is lost comes so much after it was missed
+BAD = Impairment(10, loss=0.05, late=0.05, late_ms=30)
 LEAST_BYTES = 2304  # for which a kernel lets a receive buffer be set
 MS = 1_000_000
 HANDSHAKE = {"TLS 1.2": 0, "TLS 1.3": 4}  # records of the server's that look like data
 VERSIONS = {"TLS 1.2": ssl.TLSVersion.TLSv1_2, "TLS 1.3": ssl.TLSVersion.TLSv1_3}
 DATA = 23  # the type of a record
+Came = tuple[int, int]  # right before and right after it was sent, ns
 
 
 def numbered(index: int) -> bytes:
@@ -129,7 +129,7 @@ def test_windows_of_a_few_bytes_cost_no_token_and_no_time(transport: str, tls: b
 
 @dataclass
 class Lossy:
-    """A run over TLS whose link loses every twentieth segment, and lets others overtake as many."""
+    """A run over TLS whose path loses a twentieth of the segments, and lets others overtake as many."""
 
     transport: str
     channel: str
@@ -146,7 +146,7 @@ class Lossy:
             serve(sock, connection)
 
         self.server._serve = noted  # type: ignore[method-assign]
-        self.made, self.linked, self.up, self.over = (threading.Event() for _ in range(4))
+        self.up = threading.Event()
 
     @staticmethod
     def _answer(_: Asked) -> Answer:
@@ -155,41 +155,28 @@ class Lossy:
             pieces += [GAP_S, chunk(event)]
         return Answer([*pieces, LAST])
 
-    @staticmethod
-    def _fate(number: int) -> float | None:
-        return {7: None, 17: 2.5 * LINK_S}.get(number % 20, LINK_S)
-
     def run(self) -> None:
         """Run it to its end."""
-        try:
-            inside(self._drive)
-        finally:
-            self.over.set()
-            self.linked.set()
+        path = over_path(BAD, self._serve, self._drive)
+        self.streams = path.streams()
+        self.lost = sum(segment.fate == "lost" for segment in path.segments)
 
-    def _serve(self) -> None:
-        self.far = end_at(SERVER)
-        self.made.set()
-        self.linked.wait(10)
+    def _serve(self, over: threading.Event) -> None:
         with self.server:
             self.up.set()
-            self.over.wait(20)
+            over.wait(20)
 
     def _drive(self) -> None:
-        near = end_at(CLIENT)
-        threading.Thread(target=inside, args=(self._serve,)).start()
-        assert self.made.wait(10)
-        with LossyLink(near, self.far, self._fate) as self.link:
-            self.linked.set()
-            assert self.up.wait(10)
-            target = self.server.target(self.trusting)
-            self.driven = drive(job_of(target, self.requests, 3, body=numbered), self.transport)
+        assert self.up.wait(10)
+        target = self.server.target(self.trusting)
+        self.driven = drive(job_of(target, self.requests, 3, body=numbered), self.transport)
 
-    def readable(self) -> dict[int, list[Came]]:
-        """By request: when each of its records could be read in full."""
+    def readable(self) -> dict[int, list[int]]:
+        """By request: when each of its records could be read in full, ns."""
         found = {}
         for connection, port in self.ports.items():
-            data, marks = self.link.stream(port)
+            stream = self.streams[port, True]
+            data = stream.data
             ends = [0]
             while ends[-1] + 5 <= len(data):
                 ends.append(ends[-1] + 5 + int.from_bytes(data[ends[-1] + 3 : ends[-1] + 5]))
@@ -198,15 +185,13 @@ class Lossy:
             for place, request in enumerate(asked):
                 first = HANDSHAKE[self.channel] + place * PIECES
                 ours = records[first : first + PIECES]
-                found[request] = [next(came for there, came in marks if there >= end) for end in ours]
+                found[request] = [stream.way_of(end).readable_ns for end in ours]
         return found
 
 
-def away_ns(record: Record, readable: list[Came]) -> Any:
+def away_ns(record: Record, readable: list[int]) -> Any:
     """How long before (negative) or after its tokens could be read they are said to have arrived."""
-    before_ns, after_ns = np.array(readable[1 : 1 + TOKENS]).T
-    early_ns, late_ns = record.arrival_ns - before_ns, record.arrival_ns - after_ns
-    return np.minimum(early_ns, 0) + np.maximum(late_ns, 0)
+    return record.arrival_ns - np.array(readable[1 : 1 + TOKENS])
 
 
 @loop_over("channel", VERSIONS)
@@ -216,7 +201,7 @@ def test_losses_under_tls_are_doubted_and_date_no_token_wrong(transport: str, ch
     lossy.run()
     assert kinds(lossy.driven) == [None] * lossy.requests
     found, readable = records(lossy.driven), lossy.readable()
-    assert lossy.link.lost > 3
+    assert lossy.lost > 3
     assert [record.output_tokens for record in found] == [TOKENS] * lossy.requests
     of_a_bad_link = [record.out_of_order + record.retransmitted > 0 for record in found]
     assert any(of_a_bad_link)

@@ -10,15 +10,13 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pytest
 
-from benchmarks.harness.impaired_path import SERVER, ImpairedPath, Impairment, Way
-from benchmarks.harness.process import CouldNotRun
+from benchmarks.harness.impaired_path import SERVER, Impairment, Way
 from builders.loops import loop_over
-from fakes.own_network import inside
+from fakes.own_network import over_path
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
@@ -84,20 +82,7 @@ class Impaired:
 
     def run(self) -> None:
         """Run it to its end."""
-        path, over = ImpairedPath(self.impairment), threading.Event()
-        try:
-            with path:
-                serving = threading.Thread(
-                    target=inside, args=(partial(self._serve, over), path.enter_server)
-                )
-                serving.start()
-                try:
-                    inside(self._drive, path.enter_client)
-                finally:
-                    over.set()
-                    serving.join(10)
-        except CouldNotRun as error:
-            pytest.skip(str(error))
+        path = over_path(self.impairment, self._serve, self._drive)
         self.streams = path.streams()
         assert kinds(self.driven) == [None] * REQUESTS
 
