@@ -16,19 +16,28 @@ from loadgen.report.run_directory import RequestColumn, Result
 
 def list_ttft_part(run: Result, key: str) -> Int64:
     """List a part of each request's wait for its first token, int64[requests] (ns); -1: not known."""
+    found = find_attribution(run)
+    if found is None or not _is_known(found, found.ttft, key):
+        return _make_unknown(run)
     values = np.full(len(run.records), UNKNOWN, np.int64)
-    if (found := find_attribution(run)) is not None and _is_known(found, found.ttft, key):
-        values[found.ttft.request] = found.ttft.parts[ROWS[key]]
+    values[found.ttft.request] = found.ttft.parts[ROWS[key]]
     return values
 
 
 def list_tail_part(run: Result, key: str) -> Int64:
     """List a part of each request's gaps beyond P99, summed, int64[requests] (ns); -1: not known."""
+    found = find_attribution(run)
+    if found is None or not _is_known(found, found.gaps, key):
+        return _make_unknown(run)
     values = np.full(len(run.records), UNKNOWN, np.int64)
-    if (found := find_attribution(run)) is not None and _is_known(found, found.gaps, key):
-        values[found.ttft.request] = 0
-        np.add.at(values, found.gaps.request, found.gaps.parts[ROWS[key]])
+    values[found.ttft.request] = 0
+    np.add.at(values, found.gaps.request, found.gaps.parts[ROWS[key]])
     return values
+
+
+def _make_unknown(run: Result) -> Int64:
+    """Make a column of no values, which takes no memory."""
+    return np.broadcast_to(np.int64(UNKNOWN), len(run.records))
 
 
 def _is_known(found: Attribution, waits: PartRows, key: str) -> bool:

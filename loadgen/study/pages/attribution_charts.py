@@ -30,11 +30,8 @@ MOST_WAITS = 20  # of a panel
 _UNKNOWN, _MOSTLY_UNKNOWN = 0.5, 0.95  # of a tail: from there on a remark says so; no bar is drawn
 
 
-def make_attribution_section(run: Result, draw: bool) -> PageSection:
-    """Make the section of where the time goes; empty if a run is too short, or has no times of tokens.
-
-    Without `draw` it has no panels.
-    """
+def make_attribution_section(run: Result) -> PageSection:
+    """Make the section of where the time goes; empty if a run is too short, or has no times of tokens."""
     title, found = TITLE.capitalize(), find_attribution(run) if has_tail(run.facts) else None
     if found is None:
         return PageSection(title)
@@ -47,7 +44,7 @@ def make_attribution_section(run: Result, draw: bool) -> PageSection:
         "attribution",
         title,
         table=_make_part_table(found),
-        panels=tuple(plot_waits(run, found)) if draw else (),
+        panels=tuple(plot_waits(run, found)),
         remarks=(*describe_basis(found), *describe_means(run.facts, found), *hint),
     )
 

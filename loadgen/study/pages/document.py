@@ -25,6 +25,7 @@ from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.tables import Table
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
+_MOST_DIVIDED = 8  # runs of a page that says of each where its time goes: of more, its report as text alone
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -85,8 +86,9 @@ def compose_document(
     """
     reported = _sort_as_tables(reported, comparisons)
     drawn = _select_drawn(reported)
+    divide = len(reported) <= _MOST_DIVIDED
     accounts = tuple(
-        make_account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
+        make_account(run, f"run-{number}", number in drawn, divide) for number, run in enumerate(reported, 1)
     )
     swept = loads.arrange_loads(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}

@@ -160,14 +160,17 @@ class Account(msgspec.Struct, frozen=True):
         return self.reported.simulated
 
 
-def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
-    """Make the account of a run: its cards, and its sections that are not empty; `draw` adds its charts."""
+def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = True) -> Account:
+    """Make the account of a run: its cards, and its sections that are not empty.
+
+    `draw` adds its charts, `divide` where the time goes.
+    """
     run = reported.run
     if run is None:
         cards, sections, not_checked = make_result_cards(reported.figures), _describe_result(reported), ""
     else:
         metrics, verdict = _add_percentiles(run), run.verdict
-        cards, sections = make_run_cards(run, metrics), _describe_run(run, metrics, draw)
+        cards, sections = make_run_cards(run, metrics), _describe_run(run, metrics, draw, divide)
         not_checked = ", ".join(verdict.not_checked) if verdict.level is Level.VALID else ""
     figures = ((key, format_number(key, value, 4)) for key, value in reported.figures.items()
                if value is not None)  # fmt: skip
@@ -191,7 +194,7 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
     yield PageSection("Environment", "environment", menu="Environment", folded=True, facts=facts)
 
 
-def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSection]:
+def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> Iterator[PageSection]:
     """Yield the sections of a run of loadgen in the order of the page, some of them empty."""
     yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(_list_data(run)))
     doubts = tuple(
@@ -201,7 +204,8 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool) -> Iterator[PageSec
     latencies = _make_latency_table(run, metrics)
     few = tuple(_explain_few_samples(latencies))
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
-    yield make_attribution_section(run, draw)
+    if divide:
+        yield make_attribution_section(run)
     yield _make_charts(run, draw)
     for title in _LISTED:
         yield PageSection(title, lines=report.list_page_lines(title, run))

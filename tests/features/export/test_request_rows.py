@@ -57,7 +57,10 @@ COLUMNS = request_rows.list_columns(mixed())
 EMPTY = dict.fromkeys(COLUMNS)
 OF_ALL = {"class": "", "slot": 0, "intended_ns": BEGIN_NS, "sent_ns": BEGIN_NS, "resends": 0}
 PARTS = [name for name in COLUMNS if name.startswith(("ttft_", "tail_")) and name != "ttft_ns"]
-DIVIDED = dict.fromkeys(PARTS, 0) | {"ttft_sent_late_ns": MS, "ttft_unknown_ns": 10 * MS}
+SHOWN = ("ttft_handshake_ns", "tail_read_lag_ns", "tail_decode_step_ns", "tail_slow_step_ns",
+         "tail_others_prefill_ns", "tail_unknown_ns")  # fmt: skip
+TIMES = {"ttft_sent_late_ns": MS, "ttft_unknown_ns": 10 * MS}
+DIVIDED = dict.fromkeys(PARTS) | dict.fromkeys(SHOWN, 0) | TIMES
 FIRST: dict[str, Any] = {
     **EMPTY, **OF_ALL, **DIVIDED, "index": 0, "request_id": "p-0", "intended_ns": BEGIN_NS - MS,
     "first_ns": BEGIN_NS + 10 * MS, "last_ns": BEGIN_NS + 40 * MS, "end_ns": BEGIN_NS + 40 * MS + 1,

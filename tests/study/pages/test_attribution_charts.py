@@ -17,7 +17,7 @@ BUSY = made.run(made.BUSY)
 
 
 def test_the_table_has_mean_and_share_of_each_part() -> None:
-    table = make_attribution_section(BUSY, draw=False).table
+    table = make_attribution_section(BUSY).table
     assert table is not None
     assert [column.title for column in table.columns] == [
         "ms, mean",
@@ -73,12 +73,12 @@ def test_each_part_has_a_colour_of_its_own_in_both_themes() -> None:
 
 def test_what_is_not_known_is_not_drawn() -> None:
     assert list(plot_waits(made.run(made.NOTHING_KNOWN), made.NOTHING_KNOWN)) == []
-    unknown = make_attribution_section(made.run(made.NOTHING_KNOWN), draw=True)
+    unknown = make_attribution_section(made.run(made.NOTHING_KNOWN))
     assert "`loadgen explain` names what would show more of what is unknown" in unknown.remarks
-    nothing = make_attribution_section(made.run(made.SMOOTH), draw=True)
+    nothing = make_attribution_section(made.run(made.SMOOTH))
     assert (nothing.panels, nothing.table) == ((), None)
     assert nothing.remarks[0].startswith("nothing to explain: ")
-    assert not make_attribution_section(made_runs.run(requests=5), draw=True)
+    assert not make_attribution_section(made_runs.run(requests=5))
 
 
 def test_the_page_has_the_section_its_pictures_and_their_words() -> None:
