@@ -47,7 +47,7 @@ from loadgen_servers.process.running import Running, free_port, start
 LOG = "server.log"
 _SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
 _MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
-_EVERYWHERE = ("0.0.0.0", "[::]")
+_EVERYWHERE = ("0.0.0.0", "[::]")  # nosec B104 # read, not bound
 _ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 _PORTS = 3  # that are tried: between its choice and the server's start a port may be taken
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("loadgen")
 _PATIENCE_S, _HURRIED_S = 5.0, 2.0  # for a collector that takes no spans; the latter after a signal
 _BATCH_S, _POLL_S = 7.0, 0.1  # the SDK exports a batch after 5 s
-_EVERYWHERE = ("0.0.0.0", "::")
+_EVERYWHERE = ("0.0.0.0", "::")  # nosec B104 # read, not bound
 _PLACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _DEFAULT = "http://localhost:4318"
 HOW_TO_EXPORT = (
