@@ -24,7 +24,6 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import Secrets, hide_url_secrets
 from loadgen.base.urls import VERSION, check_headers, check_path, is_loopback, read_port
 from loadgen.server.answer_time import AnswerTime, AnswerWatch
-from loadgen.transport.network import Informed
 from loadgen.transport.sending.job import Target
 from loadgen.wire import http1
 
@@ -350,10 +349,11 @@ async def ask_server(
     try:
         async with asyncio.timeout(limit_s):
             if method == "GET" and client.plain is not None:
-                watch = AnswerWatch()
-                answer = await client.plain.get(path, most_bytes, watch)
+                now_s = asyncio.get_running_loop().time
+                began_s = now_s()
+                answer = await client.plain.get(path, most_bytes)
                 if answer is not None:
-                    return ControlAnswer(shown, *answer, time=watch.time)
+                    return ControlAnswer(shown, *answer, time=AnswerTime(now_s() - began_s))
             from loadgen.server import httpx_exchange
 
             exchange_request = httpx_exchange.exchange_request
@@ -386,33 +386,27 @@ class PlainServer(msgspec.Struct, frozen=True):
             return None
         return cls(parts.hostname or "", parts.port or 80, root, _format_headers(parts.netloc, headers))
 
-    async def get(self, path: str, most_bytes: int, watch: AnswerWatch) -> tuple[int, bytes] | None:
+    async def get(self, path: str, most_bytes: int) -> tuple[int, bytes] | None:
         """Return (status, body) of an ordinary answer up to `most_bytes`; None for any other, or none."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         except OSError:
             return None
-        sock = writer.get_extra_info("socket")
         try:
-            watch.note_connected(sock)
             writer.write(f"GET {self.root}{path} HTTP/1.1\r\n".encode() + self.lines)
-            return await _read_ordinary(reader, most_bytes, watch, sock)
+            return await _read_ordinary(reader, most_bytes)
         except OSError:
             return None
         finally:
             writer.transport.abort()  # the answer is whole, or of no use
 
 
-async def _read_ordinary(
-    reader: asyncio.StreamReader, most_bytes: int, watch: AnswerWatch, sock: Informed | None
-) -> tuple[int, bytes] | None:
+async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes] | None:
     """Read (status, body) of an answer; None if cut, too long, malformed, compressed or a redirect."""
     answer, received = http1.Response(), 0
     try:
         while not answer.complete:
             data = await reader.read(_READ_BYTES)
-            if not received:
-                watch.note_first(sock)
             received += len(data)
             if not data or received > most_bytes:
                 return None
@@ -423,7 +417,6 @@ async def _read_ordinary(
         del answer.parser  # it refers to the answer, and cycles are not collected during a run
     if "location" in answer.headers or http1.explain_compression(answer.headers):
         return None
-    watch.note_last(received)
     return answer.status, b"".join(answer.pieces)
 
 

@@ -57,7 +57,7 @@ class MetricsScraper:
         self.every_s = _EVERY_S
         # The least of all answers: others were slower for other reasons than their size.
         self.quickest: AnswerTime | None = None
-        self._on_way_s = 0.0  # the last answer
+        self._last: AnswerTime | None = None  # None: it failed
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error.
@@ -162,7 +162,8 @@ class MetricsScraper:
             while True:
                 lines = await self._scrape(client, SAMPLED)
                 # The gauges are of when the server wrote them, which may be round trips ago.
-                self.samples.append(((clock.now_ns() - began_ns) / 1e9 - self._on_way_s, lines))
+                on_way_s = 0.0 if self._last is None else self._last.on_way_s
+                self.samples.append(((clock.now_ns() - began_ns) / 1e9 - on_way_s, lines))
                 if len(self.samples) > _MOST_SAMPLES:
                     del self.samples[1::2]
                     self.every_s *= 2
@@ -199,7 +200,7 @@ class MetricsScraper:
         """Scrape the wanted quantities once, five times a second at most, and note the answer's time."""
         async with self.throttle:
             answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
-        self._on_way_s = 0.0 if answer.time is None else answer.time.on_way_s
+        self._last = answer.time
         if answer.error:
             return MetricLines(error=answer.why)
         if answer.time is not None:

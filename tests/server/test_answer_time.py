@@ -80,7 +80,7 @@ def test_a_handshake_has_its_round_trips(version: str | None, rounds: int) -> No
     assert time.first_rounds == rounds
 
 
-def _sample(plain: bool, rtt_ms: float, server_ms: float, known_ms: float = 0.0) -> list[float]:
+def _sample(rtt_ms: float, server_ms: float, known_ms: float = 0.0) -> list[float]:
     """Sample a virtual server for 12 s; return the instants (s) at which it was scraped."""
     asked_s = list[float]()
 
@@ -94,14 +94,13 @@ def _sample(plain: bool, rtt_ms: float, server_ms: float, known_ms: float = 0.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(virtual_network, "LATENCY_NS", round(rtt_ms * 1e6 / 2))
         patch.setattr(scraper, "_SCRAPES_PER_S", 1000)  # which is of real seconds
-        observer = MetricsScraper(ServerAddress(server.base_url, plain=plain))
+        observer = MetricsScraper(ServerAddress(server.base_url, plain=False))
         with contextlib.closing(VirtualLoop(server)) as loop, contextlib.suppress(TimeoutError):
             loop.run_until_complete(asyncio.wait_for(observer.sample_gauges(), _RUN_S))
     assert [lines.error for _, lines in observer.samples] == [""] * len(asked_s)
     return asked_s
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["socket", "httpx"])
 @loop_over(
     ("rtt_ms", "server_ms", "known_ms", "samples"),
     [
@@ -116,9 +115,9 @@ def _sample(plain: bool, rtt_ms: float, server_ms: float, known_ms: float = 0.0)
     ],
 )
 def test_a_far_server_is_sampled_as_often_as_a_near_one(
-    rtt_ms: float, server_ms: float, known_ms: float, samples: int, plain: bool
+    rtt_ms: float, server_ms: float, known_ms: float, samples: int
 ) -> None:
-    asked_s = _sample(plain, rtt_ms, server_ms, known_ms)
+    asked_s = _sample(rtt_ms, server_ms, known_ms)
     assert len(asked_s) == samples
     # What the server spends is 0.2 % of the time at most.
     assert all(
