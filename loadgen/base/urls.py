@@ -120,6 +120,14 @@ def is_loopback(host: str) -> bool:
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
+def is_unspecified(host: str) -> bool:
+    """Whether a host is 0.0.0.0 or ::, on which a server listens at every address of its machine."""
+    try:
+        return ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 def find_proxy(scheme: str, host: str) -> str:
     """Return the variable, as `http_proxy`, whose proxy applies to a host; "" where none does."""
     named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)

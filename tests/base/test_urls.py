@@ -10,6 +10,7 @@ from loadgen.base.urls import (
     ApiPlace,
     choose_key_headers,
     is_this_machine,
+    is_unspecified,
     parse_base_url,
     read_host,
     read_port,
@@ -114,3 +115,18 @@ def test_a_url_names_its_host_its_port_and_this_machine(url: str, host: str, por
 def test_half_an_address_has_no_host() -> None:
     assert read_host("http://[h") == ""
     assert not is_this_machine("http://[h")
+
+
+@pytest.mark.parametrize(
+    ("host", "unspecified"),
+    [
+        ("0.0.0.0", True),
+        ("::", True),
+        ("[::]", True),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("localhost", False),
+    ],
+)
+def test_an_address_of_everywhere_is_recognised(host: str, unspecified: bool) -> None:
+    assert is_unspecified(host) is unspecified

@@ -18,6 +18,7 @@ from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.text import cut_end
+from loadgen.base.urls import is_unspecified
 from loadgen.engines.engines import ENGINES
 from loadgen.facts.run_facts import Launched
 from loadgen.features import import_rows
@@ -47,7 +48,6 @@ from loadgen_servers.process.running import Running, free_port, start
 LOG = "server.log"
 _SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
 _MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
-_EVERYWHERE = ("0.0.0.0", "[::]")  # nosec B104 # read, not bound
 _ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 _PORTS = 3  # that are tried: between its choice and the server's start a port may be taken
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
@@ -346,7 +346,7 @@ def _find_spans_url(address: str | None) -> str | None:
     if address is None:
         return None
     host, _, port = address.rpartition(":")
-    return f"http://{'127.0.0.1' if host in _EVERYWHERE else host}:{port}/v1/traces"
+    return f"http://{'127.0.0.1' if is_unspecified(host) else host}:{port}/v1/traces"
 
 
 def _wait_until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:

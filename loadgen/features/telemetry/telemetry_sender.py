@@ -15,7 +15,7 @@ from loadgen.base.clock import measure_realtime_offset_ns
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.base.text import describe_install, format_count
-from loadgen.base.urls import is_loopback
+from loadgen.base.urls import is_loopback, is_unspecified
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.feed import Feed
 from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("loadgen")
 _PATIENCE_S, _HURRIED_S = 5.0, 2.0  # for a collector that takes no spans; the latter after a signal
 _BATCH_S, _POLL_S = 7.0, 0.1  # the SDK exports a batch after 5 s
-_EVERYWHERE = ("0.0.0.0", "::")  # nosec B104 # read, not bound
 _PLACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _DEFAULT = "http://localhost:4318"
 HOW_TO_EXPORT = (
@@ -89,7 +88,7 @@ class TelemetryExtension(Extension):
             receiver = SpanReceiver(str(options.receive_spans))
             stack.callback(receiver.close)
             host = receiver.address.rpartition(":")[0].strip("[]")
-            if host in _EVERYWHERE or not is_loopback(host):
+            if is_unspecified(host) or not is_loopback(host):
                 _LOG.warning(
                     "--receive-spans %s: every machine that reaches it can send spans", receiver.address
                 )
