@@ -1,4 +1,4 @@
-"""API docs: the public API as Markdown, from its docstrings; `scripts/doc_tables.py api` prints it.
+"""API docs: the public API as Markdown, from its docstrings; `scripts/doc_tables.py` writes it into its page.
 
 Every name of `loadgen.__all__` has a section: its signature as the source has it, its docstring, and for a
 class its public attributes, properties and methods.

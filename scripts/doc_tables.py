@@ -1,7 +1,7 @@
-"""The tables of docs/ that are made from the code, and the hook that puts them into the site.
+"""The tables of docs/ that are made from the code: `python scripts/doc_tables.py` writes them into the pages.
 
-A page holds `<!-- table NAME -->` and, on the lines after it, where its reader finds the same without the
-site; `mkdocs build` puts the table in place of both. `python scripts/doc_tables.py NAME…` prints tables.
+A table stands between `<!-- table NAME -->` and `<!-- end of table -->`. Run it after a change to a flag,
+a figure, a doubt, a fact or anything else that a table lists: a test fails while a page is stale.
 """
 
 from __future__ import annotations
@@ -45,32 +45,33 @@ from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.verdict import DOUBTS
 
 _TESTS = Path(__file__).parent.parent / "tests"
-_MARK = re.compile(r"^<!-- table ([\w-]+) -->\n(?:.+\n?)*", re.MULTILINE)
+_DOCS = Path(__file__).parent.parent / "docs"
+_TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGE = re.compile(r"\bdocs/([\w-]+\.md)")
 
 
-def main(names: list[str]) -> int:
-    """Print the tables of these names; 2 and the names that there are if one is missing."""
-    if not names or set(names) - set(TABLES):
-        print(f"usage: python scripts/doc_tables.py NAME…, of {', '.join(TABLES)}", file=sys.stderr)
-        return 2
-    print("\n".join(TABLES[name]() for name in names))
-    return 0
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill a page of the site; mkdocs calls this for each."""
-    return fill(markdown)
+def main() -> None:
+    """Write every table into its page, and print the names of the pages that this changed."""
+    for path in sorted(_DOCS.glob("*.md")):
+        page = path.read_text("utf-8")
+        if (filled := fill(page)) != page:
+            path.write_text(filled, "utf-8")
+            print(f"docs/{path.name}")
 
 
 def fill(page: str) -> str:
-    """A page with each table in place of its mark and of the paragraph after it."""
-    return _MARK.sub(lambda mark: TABLES[mark[1]]().strip() + "\n", page)
+    """Return a page with each of its tables as the code makes it now; raises KeyError for another name."""
+    return _TABLE.sub(lambda mark: f"{mark[1]}\n{TABLES[mark[2]]().strip()}\n\n{mark[3]}", page)
 
 
-def marks(page: str) -> list[str]:
-    """The names of the tables that a page has."""
-    return [mark[1] for mark in _MARK.finditer(page)]
+def find_tables(page: str) -> list[str]:
+    """Return the names of the tables that a page has."""
+    return [mark[2] for mark in _TABLE.finditer(page)]
+
+
+def remove_tables(page: str) -> str:
+    """Return what people wrote of a page: all but its tables."""
+    return _TABLE.sub("", page)
 
 
 def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -313,4 +314,4 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

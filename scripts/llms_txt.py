@@ -1,12 +1,13 @@
 """`llms.txt` of the docs, for programs that read them: every page of the menu with its first sentence.
 
-`mkdocs build` puts it at the site's root, and next to each page its Markdown, tables included.
+`mkdocs build` puts it at the site's root, and next to each page its Markdown.
 `python scripts/llms_txt.py` prints it. The format: https://llmstxt.org
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ SUSPECT run is quoted with its doubts. Exit codes, `result.json` and `--json` ar
 _MENU = re.compile(r"^ +- (?:(?P<section>[^:\n]+):|(?P<title>[^:\n]+): (?P<page>[\w-]+\.md))$", re.M)
 _SENTENCE = re.compile(r"(?:[^.]|\.(?! |$))+\.?")
 _LEAST = 50  # characters that say what a page is about
-_written: dict[str, str] = {}
 
 
 def render(menu: str, pages: dict[str, str]) -> str:
@@ -52,17 +52,11 @@ def find_sentence(page: str) -> str:
     return found.rstrip(":")
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Keep a page's Markdown; mkdocs calls this for each, after the tables are in place."""
-    _written[page.file.src_uri] = markdown
-    return markdown
-
-
 def on_post_build(config: Any, **_: Any) -> None:
     """Write llms.txt and every page's Markdown into the site."""
     site = Path(config["site_dir"])
-    for name, markdown in _written.items():
-        (site / name).write_text(markdown, "utf-8")
+    for path in (_ROOT / "docs").glob("*.md"):
+        shutil.copy(path, site)
     (site / "llms.txt").write_text(make(), "utf-8")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from doc_tables import remove_tables
 
 from loadgen.base.errors import UsageError
 from loadgen.cli import main
@@ -121,7 +122,8 @@ def named(pages: list[Path]) -> list[object]:
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
-    wrong = {command: why for command in commands(page.read_text("utf-8")) if (why := refused(command))}
+    prose = remove_tables(page.read_text("utf-8"))
+    wrong = {command: why for command in commands(prose) if (why := refused(command))}
     assert wrong == {}
 
 
@@ -180,7 +182,7 @@ def test_every_flag_in_prose_is_one_of_a_command() -> None:
     known |= {flag for client in CLIENTS for flag, _, _ in client.rows()}
     wrong = {}
     for page in PAGES:
-        spans = re.findall(r"`(--[^`]+)`", _FENCED.sub("", page.read_text("utf-8")))
+        spans = re.findall(r"`(--[^`]+)`", _FENCED.sub("", remove_tables(page.read_text("utf-8"))))
         flags = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
         if page.name not in OF_OTHER_PROGRAMS and (unknown := flags - known - NOT_OURS):
             wrong[page.name] = unknown
