@@ -362,6 +362,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         notes = known.get("notes")
         refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
         facts = {"ignore_eos_refused": refused, **known}
+        if isinstance(profile := known.get("profile"), dict) and "exact_rate" not in profile:
+            facts["profile"] = {**profile, "exact_rate": not _was_drawn(profile)}
         try:
             return cls(**{name: _read_fact(name, value) for name, value in facts.items()})
         except TypeError as error:  # one is missing
@@ -517,6 +519,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 class OtherVersion(UsageError):
     """Another version of loadgen wrote a run, with a key that this one lacks."""
+
+
+def _was_drawn(profile: Mapping[str, Any]) -> bool:
+    """Whether a stored profile without `exact_rate` is of an earlier version that sent by its key's rate.
+
+    Those versions never scaled the gaps.
+    """
+    constant = profile.get("request_rate", "inf") != "inf" and not profile.get("bursts")
+    return constant and profile.get("duration") is None
 
 
 def _read_fact(name: str, value: Any) -> Any:

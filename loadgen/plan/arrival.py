@@ -36,6 +36,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
     rate_per_s: float
     burstiness: float = 1.0
+    exact: bool = False  # n requests take n / rate seconds, whatever the gaps sum to
 
     def __post_init__(self) -> None:
         if not self.burstiness > 0:  # of NaN too
@@ -50,15 +51,19 @@ class Arrival(msgspec.Struct, frozen=True):
             )
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """Draw when each of n requests is due after the start, int64[n] (ns), the first one 0.
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing.
 
-        The first gap is not waited, it would only be idle time in the duration. Offsets are absolute, so a
-        late request does not delay the next, and they are not stretched to end at n / rate (as `vllm bench
-        serve` does): a stretched Poisson process is no longer one.
+        Exact ones are those of `vllm bench serve`: each waits for its gap, the first one too, and all gaps
+        are scaled by one factor so that the last request is due after n / rate. Others are as drawn, and the
+        first is due at 0. Offsets are absolute: a late request does not delay the next.
         """
         rate = self.rate_per_s
         if rate == math.inf:
             return np.zeros(n, np.int64)
+        if self.exact:
+            sums = np.cumsum(msgspec.structs.replace(self, rate_per_s=1.0).draw_gaps_s(n, rng))
+            spread = n > 0 and sums[-1] > 0  # not if every gap of tiny bursts is rounded to 0
+            return self.round_to_ns(sums * (n / rate / sums[-1]) if spread else sums)
         if self.burstiness == math.inf:
             return self.round_to_ns(np.arange(n) / rate)  # each from its number: rounding does not add up
         gaps_s = self.draw_gaps_s(max(n - 1, 0), rng)
@@ -103,7 +108,7 @@ def draw_offsets_ns(
 def make_process(profile: Profile, count: int) -> ArrivalProcess:
     """Make the arrival process of an open-loop profile of at most `count` requests; raises UsageError."""
     if not profile.shaped:
-        return Arrival(profile.request_rate, profile.burstiness)
+        return Arrival(profile.request_rate, profile.burstiness, profile.sent_at_exact_rate)
     (feature,) = import_rows("shapes")
     process: ArrivalProcess = feature.make_process(profile, count)
     return process

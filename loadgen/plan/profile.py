@@ -280,6 +280,12 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return is_stepped(self.__dict__)
 
     @property
+    def sent_at_exact_rate(self) -> bool:
+        """Whether N requests at a constant rate take N / rate seconds; not where a duration ends them."""
+        constant = math.isfinite(self.request_rate) and not (self.shaped or self.timed)
+        return self.exact_rate and constant and self.duration is None
+
+    @property
     def mean_rate_per_s(self) -> float:
         """The mean planned rate, in requests per second; inf if no rate is planned."""
         if not self.shaped:

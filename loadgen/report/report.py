@@ -152,6 +152,7 @@ _OF_THE_CORE = (
         room=Room.ALWAYS,
         short=run_lines.summarize_load,
     ),
+    Section("rates", run_lines.describe_rates, room=Room.ALWAYS),
     Section("due", run_lines.describe_due_ttft, room=Room.ALWAYS),
     Section("client", run_lines.describe_client, room=Room.FIRST, short=run_lines.summarize_client),
     Section("calibration", run_lines.describe_calibration),

@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadgen.base.clock import MS_NS
+import numpy as np
+
+from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import cut_end, format_count, list_first, wrap_text
 from loadgen.engines import refusals
 from loadgen.facts.run_facts import Client, Facts
@@ -29,7 +31,7 @@ from loadgen.verdict import evidence, reconcile
 _MOST_KINDS = 3  # of failures in a short report
 _MOST_DETAIL = 150  # characters of one
 _MOST_SHAPE = 150  # characters of how a load changes
-_DIFFERS = 0.01  # of TTFT: below it the two are the same figure
+_DIFFERS = 0.01  # of TTFT, of a rate: below it the two are the same figure
 _WORDS = "words"  # the format of prompts whose length is set by the server's own count
 _MADE = {
     "ids": "random token ids of exactly the planned length, from {ids}",
@@ -359,6 +361,38 @@ def summarize_load(result: Result, options: ReportOptions) -> Iterator[str]:
 def _name_limit(facts: Facts) -> str:
     """Name the concurrency limit, or that it changed."""
     return f"at most {facts.max_concurrency}" if facts.profile.stepped else f"{facts.max_concurrency}"
+
+
+def describe_rates(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on the rates that were asked, due and sent, if two of them differ by over 1 %.
+
+    A load that changes was not asked for as one rate: of it, due and sent. Of sessions, their first turns.
+    """
+    rates_per_s = _list_rates(result)
+    if rates_per_s and max(rates_per_s.values()) > (1 + _DIFFERS) * min(rates_per_s.values()):
+        noun = "requests" if result.sessions is None else "sessions"
+        drawn = "" if "asked" not in rates_per_s or result.facts.profile.sent_at_exact_rate else " as drawn"
+        rates = ", ".join(f"{rate:.3g} {name}" for name, rate in rates_per_s.items())
+        yield f"rate: {rates.replace(' due', f' due{drawn}')} ({noun}/s)"
+
+
+def _list_rates(result: Result) -> dict[str, float]:
+    """List the rates asked, due and sent by name, in requests or sessions per second; {} without times."""
+    facts, records, profile = result.facts, result.records, result.facts.profile
+    begun = records.sent if result.sessions is None else records.sent & result.sessions.begins
+    due_s, sent_s = (
+        float(np.ptp(at[begun])) / SECOND_NS if begun.any() else 0.0
+        for at in (records.intended_ns, records.sent_ns)
+    )
+    if not profile.open_loop or not due_s or not sent_s:
+        return {}
+    due = (int(begun.sum()) - 1) / due_s
+    asked = {}
+    if facts.data.schedule is None and not profile.shaped:
+        asked = {"asked": facts.planned_rate_per_s}
+        if profile.sent_at_exact_rate and not facts.partial:
+            due = facts.planned_rate_per_s  # of N requests and N gaps: the first one precedes them all
+    return {**asked, "due": due, "sent": due * due_s / sent_s}
 
 
 def describe_due_ttft(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -20,6 +20,7 @@ class WorkloadOptions(TypedDict, total=False):
     max_concurrency: int | None
     request_rate: float
     burstiness: float
+    exact_rate: bool
     duration: float | None
     prefill_concurrency: int
     cancel_rate: str | float

@@ -28,6 +28,7 @@ from loadgen.facts.run_facts import (
 from loadgen.facts.sensor_facts import WITH_SERVER, SensorSummary
 from loadgen.features.roofline import run_roofline
 from loadgen.features.roofline.roofline_settings import Flags
+from loadgen.plan.profile import build
 from loadgen.report import report
 from loadgen.settings.validation import ServerSettings
 
@@ -149,6 +150,22 @@ def test_a_refused_ignore_eos_is_read_from_the_notes_of_earlier_runs(
     del stored["ignore_eos_refused"]
     facts = Facts.read_stored({**stored, **changes, "of_another_version": 1})
     assert (facts.ignore_eos_refused, facts.profile.ignore_eos) == (refused, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "exact"),
+    [
+        ({"request_rate": 8.0}, False),
+        ({"request_rate": 8.0, "duration": 9.0}, True),
+        ({"max_concurrency": 4}, True),
+        ({"request_rate": 8.0, "bursts": "5 every 9s"}, True),
+    ],
+    ids=["a rate", "for a time", "a closed loop", "bursts"],
+)
+def test_a_rate_of_an_earlier_version_is_read_as_drawn(keys: dict[str, Any], exact: bool) -> None:
+    stored = made.run(profile=build(keys)).facts.json()
+    del stored["profile"]["exact_rate"]
+    assert Facts.read_stored(stored).profile.exact_rate is exact
 
 
 def test_every_fact_is_joined_and_its_line_has_a_section() -> None:

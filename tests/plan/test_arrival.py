@@ -88,7 +88,36 @@ def test_gaps_have_the_mean_and_the_variation_of_the_process(process: Arrival, v
     assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.02)  # gamma: 1 / sqrt(shape)
 
 
-def test_the_last_offset_is_not_stretched_to_n_over_rate() -> None:
+def draw_as_vllm(n: int, rate: float, burstiness: float, seed: int) -> Float64:
+    """When vLLM 0.32 sends, in seconds: `get_request` of vllm/benchmarks/serve.py, without a ramp."""
+    rng, sums = np.random.RandomState(seed), [0.0]
+    for _ in range(n):
+        gap = 1 / rate if burstiness == math.inf else rng.gamma(burstiness, 1 / (rate * burstiness))
+        sums.append(sums[-1] + gap)
+    return np.array(sums[1:]) * (n / rate / sums[-1])
+
+
+@loop_over(
+    ("n", "rate", "burstiness"),
+    [
+        (1, 8.0, 1.0), (2, 0.01, 1.0), (80, 8.0, 1.0), (80, 8.0, 0.25), (80, 8.0, 4.0), (80, 8.0, math.inf),
+        (1000, 50.0, 1.0), (1000, 0.5, 0.1), (200, 1e6, 1.0), (3, 1e300, 1.0),
+    ],
+)  # fmt: skip
+def test_exact_offsets_are_those_of_vllm(n: int, rate: float, burstiness: float) -> None:
+    for seed in range(40):
+        rng: Any = np.random.RandomState(seed)  # whose draws are vLLM's
+        offsets = Arrival(rate, burstiness, exact=True).offsets_ns(n, rng)
+        np.testing.assert_allclose(offsets, draw_as_vllm(n, rate, burstiness, seed) * 1e9, atol=1)
+        assert offsets[-1] == round(n / rate * 1e9)
+
+
+def test_exact_offsets_have_no_scale_where_every_gap_is_nothing() -> None:
+    assert Arrival(8.0, exact=True).offsets_ns(0, np.random.default_rng(0)).tolist() == []
+    assert not Arrival(8.0, 1e-9, exact=True).offsets_ns(5, np.random.default_rng(0)).any()
+
+
+def test_offsets_as_drawn_do_not_end_at_n_over_rate() -> None:
     ends = {int(Arrival(10.0).offsets_ns(100, np.random.default_rng(seed))[-1]) for seed in range(20)}
     assert len(ends) == 20
     assert 10_000 * MS not in ends
@@ -227,6 +256,6 @@ def test_equal_seeds_give_equal_schedules_and_others_do_not() -> None:
 
 
 def test_a_schedule_of_one_stage_has_arrivals_own_process() -> None:
-    process = make_process(build({"request_rate": 3.0}), 10)
-    assert process == Arrival(3.0)
+    for keys, exact in (({}, True), ({"exact_rate": False}, False), ({"duration": 9.0}, False)):
+        assert make_process(build({"request_rate": 3.0, **keys}), 10) == Arrival(3.0, exact=exact)
     assert isinstance(make_process(build({"schedule": "rate 3 for 9s"}), 10), ScheduledArrival)

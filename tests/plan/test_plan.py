@@ -163,8 +163,9 @@ def test_what_and_when_are_drawn_apart() -> None:
     [
         ({"max_concurrency": 2}, None),
         ({}, [0] * 6),
-        ({"request_rate": 2.0, "burstiness": "inf"}, [0, 5, 10, 15, 20, 25]),
-        ({"request_rate": 2.0, "burstiness": "inf", "max_concurrency": 1}, [0, 5, 10, 15, 20, 25]),
+        ({"request_rate": 2.0, "burstiness": "inf"}, [5, 10, 15, 20, 25, 30]),
+        ({"request_rate": 2.0, "burstiness": "inf", "exact_rate": False}, [0, 5, 10, 15, 20, 25]),
+        ({"request_rate": 2.0, "burstiness": "inf", "max_concurrency": 1}, [5, 10, 15, 20, 25, 30]),
     ],
 )
 def test_a_loop_is_closed_only_where_nothing_but_concurrency_limits_it(

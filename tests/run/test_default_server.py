@@ -34,7 +34,8 @@ SILENT = [
     "skip_tokenizer", "prefix_caching", "server_seed", "max_running", "launch_timeout_sec", "dry_run",
     # the workload
     "profile", "input_len", "output_len", "range_ratio", "prefix_len", "num_prompts", "max_concurrency",
-    "request_rate", "burstiness", "duration", "num_warmups", "seed", "prompt_format", "ignore_eos",
+    "request_rate", "burstiness", "exact_rate", "duration", "num_warmups", "seed", "prompt_format",
+    "ignore_eos",
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "logprobs", "extra_body", "chat_template_kwargs", "stream", "continuous_usage", "request_id_prefix",
     "print_request", "export_requests", "min_tokens", "prefill_concurrency", "cancel_rate", "cancel_after",

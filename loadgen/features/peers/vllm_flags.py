@@ -83,17 +83,20 @@ def map_flags(flags_by_words: Words) -> dict[str, str]:
 
 _SAME = {
     "": (
-        "--append-result --base-url --burstiness --custom-output-len --dataset-path --disable-shuffle "
+        "--append-result --base-url --custom-output-len --dataset-path --disable-shuffle "
         "--endpoint --extra-body --frequency-penalty --goodput --host --input-len --insecure --label "
         "--logprobs --max-concurrency --metadata --metric-percentiles --min-p --no-oversample "
         "--no-self-timed --output-len --percentile-metrics --port "
         "--prefix-repetition-num-prefixes --prefix-repetition-output-len --prefix-repetition-prefix-len "
         "--prefix-repetition-suffix-len --presence-penalty --random-input-len "
-        "--random-output-len --random-prefix-len --repetition-penalty --request-id-prefix --request-rate "
+        "--random-output-len --random-prefix-len --repetition-penalty --request-id-prefix "
         "--result-dir --result-filename --save-detailed --save-result --self-timed --served-model-name "
         "--sharegpt-output-len --skip-chat-template --temperature --timed-trace-chunk-hash-size "
         "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
         "--timed-trace-label-timestamp --timed-trace-sec-multiplier --top-k --top-p"
+    ),
+    "N requests take N / rate seconds, as in vLLM; --no-exact-rate and --duration leave the gaps as drawn": (
+        "--request-rate --burstiness"
     ),
     "over the requests' indices, as in vLLM; the first request is sent at once, where vLLM waits for a gap": (
         "--ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy"

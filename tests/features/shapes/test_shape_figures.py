@@ -20,7 +20,9 @@ from loadgen.plan.arrival import make_process
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
 from loadgen.report import report, run_lines
+from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.run_summary import summarise_run
 from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
@@ -192,6 +194,32 @@ def test_ttft_from_when_due_stands_next_to_ttft_from_sent() -> None:
     text = " ".join(report.render_report(shaped(late_ns=600 * MS, schedule=STAGES)).split())
     assert "TTFT from when due: 700.00 ms mean, 700.00 P99 (from sent: 100.00 ms mean, 100.00 P99)" in text
     assert "TTFT from when due" not in report.render_report(shaped(schedule=STAGES))
+
+
+@pytest.mark.parametrize(
+    ("keys", "late", "line"),
+    [
+        ({"request_rate": 8.0, "num_prompts": 80, "burstiness": 1.0}, 0.0, []),
+        (
+            {"request_rate": 8.0, "num_prompts": 80, "burstiness": 1.0, "exact_rate": False}, 0.0,
+            ["rate: 8 asked, 7.06 due as drawn, 7.06 sent (requests/s)"],
+        ),
+        ({"request_rate": 8.0, "duration": 10.0}, 0.0, []),
+        ({"request_rate": 8.0, "num_prompts": 80}, 0.25, ["rate: 8 asked, 8 due, 6.4 sent (requests/s)"]),
+        ({"schedule": STAGES}, 0.0, []),
+        ({"schedule": STAGES}, 0.25, ["rate: 3.33 due, 2.67 sent (requests/s)"]),
+        ({"num_prompts": 8, "max_concurrency": 2}, 0.25, []),
+    ],
+    ids=["exact", "drawn", "for a time", "held back", "a schedule", "held back too", "closed"],
+)  # fmt: skip
+def test_rates_that_differ_are_shown(keys: dict[str, Any], late: float, line: list[str]) -> None:
+    """`late`: by how much longer than planned sending took, as a share."""
+    made = shaped(**keys) if "max_concurrency" not in keys else run(profile=profile.build(keys))
+    records = made.records
+    late_ns = ((records.intended_ns - BEGIN_NS) * late).astype(np.int64)
+    held = replace(made, records=replace(records, sent_ns=records.intended_ns + late_ns))
+    options = ReportOptions(explain=False, layout=find_layout(""))
+    assert list(run_lines.describe_rates(held, options)) == line
 
 
 def mixed() -> Result:

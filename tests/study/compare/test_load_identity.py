@@ -28,7 +28,7 @@ CLASSES = [{"name": "a", "share": 100, "input_len": 64, "output_len": 16}]
 # Another value of every key that makes the load.
 OTHER: dict[str, Any] = {
     "input_len": 65, "output_len": 17, "range_ratio": "0.5", "prefix_len": 8, "num_prompts": 25,
-    "max_concurrency": 5, "request_rate": 4.0, "burstiness": 0.3, "duration": 5.0,
+    "max_concurrency": 5, "request_rate": 4.0, "burstiness": 0.3, "exact_rate": False, "duration": 5.0,
     "num_sessions": 6, "turns": 4, "think_time": "0.3", "turn_delays": "none", "assistant": "live",
     "users": 4, "user_rate": 0.25, "schedule": "rate 2 for 60s", "bursts": "50 every 10s",
     "ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 2.0, "classes": CLASSES,
