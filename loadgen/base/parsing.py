@@ -27,6 +27,7 @@ TIME = rf"{NUMBER}\s*(?:ms|s|m|h)"
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(rf"({NUMBER})\s*(ms|s|m|h)", re.ASCII)
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)", re.ASCII)
+_FLAG = re.compile("--?[A-Za-z]")
 _LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _LONG_WORD = 8  # letters, from which on two slips are forgiven
 _SHORTEST_BEGINNING = 4  # letters of a name that stand for the whole
@@ -81,24 +82,29 @@ def parse_arguments(
     parser: argparse.ArgumentParser,
     argv: Sequence[str],
     intermixed: bool = False,
-    explained: Callable[[str], str | None] = lambda flag: None,
+    explained: Callable[[Sequence[str]], Sequence[str | None]] = lambda flags: [None] * len(flags),
 ) -> argparse.Namespace:
     """Parse a command line; positional arguments may stand between flags if `intermixed`.
 
-    Raises UsageError for an unexpected argument, and for an unknown flag with what `explained` returns for
-    it, else with the nearest known flag.
+    Raises UsageError for an unexpected argument, and for all unknown flags with what `explained` returns for
+    each, else with the nearest known flag.
     """
     parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
     given, unknown = parse(list(argv))
     if not unknown:
         return given
-    flag, every = unknown[0].split("=", 1)[0], f"{parser.prog} {getattr(parser, 'help_flag', '--help')}"
-    if not flag.startswith("-"):
-        raise UsageError(f"unexpected argument {unknown[0]!r}; {every} lists the flags")
-    if (explanation := explained(flag)) is not None:
-        raise UsageError(explanation)
-    flags = [option for action in parser._actions for option in action.option_strings]
-    raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {every} lists the flags")
+    every = f"{parser.prog} {getattr(parser, 'help_flag', '--help')} lists the flags"
+    if not _FLAG.match(unknown[0]):
+        raise UsageError(f"unexpected argument {unknown[0]!r}; {every}")
+    flags = list(dict.fromkeys(word.split("=", 1)[0] for word in unknown if _FLAG.match(word)))
+    known = [option for action in parser._actions for option in action.option_strings]
+    lines = [
+        words or f"unknown flag {flag}{suggest_name(flag, known)}; {every}"
+        for flag, words in zip(flags, explained(flags), strict=True)
+    ]
+    raise UsageError(
+        "\n  ".join(lines if len(lines) == 1 else [f"{len(lines)} flags are not taken:", *lines])
+    )
 
 
 def suggest_name(word: str, names: Collection[str]) -> str:

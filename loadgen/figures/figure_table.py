@@ -383,9 +383,9 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 def tabulate_figures() -> tuple[str, str, str]:
     """Write the latencies, the speeds and the rates as three Markdown tables, for docs/metrics.md."""
-    titles = ("figure", "ours", "vLLM 0.32", "where they differ")
+    titles = ("figure", "ours", "vLLM 0.33", "where they differ")
     return (
-        _tabulate(_LATENCIES, titles),
+        _tabulate(_LATENCIES, (*titles, "what other clients call it")),
         _tabulate(_SPEEDS, ("figure", "ours", "who else has it")),
         _tabulate(_RATES, titles),
     )
@@ -394,7 +394,13 @@ def tabulate_figures() -> tuple[str, str, str]:
 def _tabulate(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
     lines = [titles, ("---",) * len(titles)]
     lines += [
-        (f"{row.label} `{row.key}`".strip(), row.definition, row.vllm, row.difference)[: len(titles)]
+        (
+            f"{row.label} `{row.key}`".strip(),
+            row.definition,
+            row.vllm,
+            row.difference,
+            ", ".join(f"{client} `{name}`" for client, name in row.names.items()),
+        )[: len(titles)]
         for row in rows
         if row.definition
     ]

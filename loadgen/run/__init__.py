@@ -11,5 +11,8 @@ VERBS = {
         "list the shipped workloads, or show one: loadgen profiles high-load",
         "loadgen.cli:list_profiles",
     ),
+    "completion": Verb(
+        PREPARE, "print what completes verbs and flags in a shell", "loadgen.run.command.completion"
+    ),
     "engine": Verb(PREPARE, "start the embedded engine by itself", "loadgen_servers.engine.cli"),
 }

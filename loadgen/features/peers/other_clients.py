@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -41,13 +41,24 @@ OTHERS = tuple(
 CLIENTS = (VLLM, *OTHERS)
 
 
-def explain_other_flag(flag: str) -> str | None:
-    """Explain which flag of ours replaces another client's flag, or why none does; vLLM's come first.
+def explain_other_flags(flags: Sequence[str]) -> list[str | None]:
+    """Explain, for each flag of one command line, which of ours replaces it, or why none does.
 
-    None if no client has it, or it is accepted here.
+    A flag that several clients have is explained by the one that has most of these flags, and by each where
+    that decides nothing. None if no client has it, or it is accepted here.
     """
-    words = (explain(flag) for explain in (explain_vllm_flag, *(client.explain_flag for client in OTHERS)))
-    return next((text for text in words if text is not None), None)
+    explained = [[client.explain_flag(flag) for flag in flags] for client in OTHERS]
+    explained.insert(0, [explain_vllm_flag(flag) for flag in flags])
+    counts = [sum(words is not None for words in row) for row in explained]
+    return [_join_explanations(counts, column) for column in zip(*explained, strict=True)]
+
+
+def _join_explanations(counts: Sequence[int], words: Sequence[str | None]) -> str | None:
+    """Join what the clients with the most flags of the line say of one flag, once where they say the same."""
+    known = [(count, text) for count, text in zip(counts, words, strict=True) if text is not None]
+    most = max((count for count, _ in known), default=0)
+    by_reason = {text.partition("` is ")[2]: text for count, text in reversed(known) if count == most}
+    return "; ".join(reversed(by_reason.values())) or None
 
 
 def explain_load(kind: str) -> str:

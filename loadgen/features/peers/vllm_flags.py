@@ -1,4 +1,4 @@
-"""vLLM flags: those of `vllm bench serve`, of 0.32 and of the recipes of 2024 and 2025."""
+"""vLLM flags: those of `vllm bench serve`, of 0.33 and of the recipes of 2024 and 2025."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ _SAME = {
     ),
     "of images alone": "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio "
     "--random-mm-limit-mm-per-prompt",
-    "on without it for random prompts and traces, as in 0.32; --no-ignore-eos turns it off": "--ignore-eos",
+    "on without it for random prompts and traces, as in 0.33; --no-ignore-eos turns it off": "--ignore-eos",
     "as --skip-chat-template, whose name it was in 2025": "--custom-skip-chat-template",
     "0 or less are all rows of `custom`; a file without --dataset-name is sent whole": "--num-prompts",
     "as --quiet": "--disable-tqdm",
@@ -114,7 +114,7 @@ _SAME = {
     "also NAME: VALUE, as curl has it": "--header",
     "without it, the first that /v1/models names": "--model",
     "also `wave`: as many as --max-concurrency; their prompts are their own": "--num-warmups",
-    "± R, as in 0.32; what it means elsewhere is --compat vllm-0.9, sglang or inferencex": (
+    "± R, as in 0.33; what it means elsewhere is --compat vllm-0.9, sglang or inferencex": (
         "--random-range-ratio"
     ),
     "the server itself is asked, at the paths that the engine has": "--ready-check-timeout-sec",
@@ -189,7 +189,7 @@ _REFUSED = {
 VLLM = OtherClient(
     "vLLM",
     "vllm bench serve",
-    "0.32, and older recipes",
+    "0.33, and older recipes",
     map_flags(_SAME),
     map_flags(_DIFFERS),
     map_flags(_RENAMED),

@@ -39,6 +39,12 @@ KEYWORDS = {
     for row in rows
     if row.keyword_type
 }
+# Flags that are not spelled as their keyword, but mean the same value: random_input_len is taken too.
+_FLAG_NAMES = {
+    row.option.removeprefix("--").replace("-", "_"): name
+    for name, row in KEYWORDS.items()
+    if not row.kind.startswith(("bool", "dict", "tuple"))
+}
 _NAMES = {**table.ANNOTATED, "Any": Any, "Literal": Literal}  # that the types of keywords name
 
 if TYPE_CHECKING:  # written by scripts/keyword_types.py
@@ -73,8 +79,10 @@ def check_keywords(
 ) -> dict[str, Any]:
     """Return a call's keywords converted to the types of `kind`; raises UsageError that names the wrong one.
 
-    A `backend` keeps the name that it was given, which may be another client's; a Path becomes a text.
+    An option may have its flag's name: `random_input_len` is `input_len`. A `backend` keeps the name that it
+    was given, which may be another client's; a Path becomes a text.
     """
+    given = _name_as_keywords(given, kind)
     for name, value in given.items():
         if name not in kind.__annotations__:
             raise UsageError(f"{call} has no keyword {name!r}{_suggest_keyword(name, kind)}")
@@ -90,6 +98,17 @@ def check_keywords(
     except msgspec.ValidationError as error:
         raise UsageError(_put_keyword_first(str(error))) from None
     return {**converted, "backend": api} if "backend" in converted else converted
+
+
+def _name_as_keywords(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Return a call's options, flags' names replaced; raises UsageError where one is given twice."""
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        known = name if name in kind.__annotations__ else _FLAG_NAMES.get(name, name)
+        if known in named:
+            raise UsageError(f"{known}: given twice, once by its flag's name: leave one of them out")
+        named[known] = value
+    return named
 
 
 @cache
@@ -219,7 +238,7 @@ def _suggest_keyword(name: str, kind: Any) -> str:
     The first of: a flag of vLLM's without effect, the nearest keyword, a flag of the command, another
     client's flag.
     """
-    from loadgen.run.command.options import bench_parser, explain_other_flag  # only a wrong call needs these
+    from loadgen.run.command.options import bench_parser, explain_other_flags  # only a wrong call needs these
 
     flag = f"--{name.replace('_', '-')}"
     (flags,) = import_rows("flags")
@@ -229,7 +248,8 @@ def _suggest_keyword(name: str, kind: Any) -> str:
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"
-    return f": {reason}" if (reason := explain_other_flag(flag)) else ""
+    (reason,) = explain_other_flags([flag])
+    return f": {reason}" if reason else ""
 
 
 def make_profile(

@@ -409,7 +409,7 @@ def parse_words(
     Positional arguments may stand between flags if `intermixed`.
     """
     _OTHERS.refuse_bare_profile(words)
-    values = vars(parse_arguments(parser, words, intermixed, explain_other_flag))
+    values = vars(parse_arguments(parser, words, intermixed, explain_other_flags))
     kind = values.get("profile") or ""
     if kind in _KINDS or kind.startswith("kind="):
         (clients,) = import_rows("clients")  # only a wrong command line needs it
@@ -417,11 +417,11 @@ def parse_words(
     return values
 
 
-def explain_other_flag(flag: str) -> str | None:
-    """Explain which flag of ours replaces another client's, or why none does; None: no client has it."""
+def explain_other_flags(flags: Sequence[str]) -> list[str | None]:
+    """Explain which flag of ours replaces each one, or why none does; None: no client has it."""
     (clients,) = import_rows("clients")  # only a wrong command line needs it
-    explanation: str | None = clients.explain_other_flag(flag)
-    return explanation
+    explanations: list[str | None] = clients.explain_other_flags(flags)
+    return explanations
 
 
 def add_unlisted_flags(parser: argparse.ArgumentParser) -> None:

@@ -61,6 +61,7 @@ def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient)
 def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
     known = KNOWN | SEARCHES
     known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
+    known |= {"--mlflow", "--wandb", "--reference-url", "--lm-eval"}
     named = {word for _, _, words in client.rows() for word in words.replace("`", " ").split()}
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 
@@ -125,6 +126,50 @@ def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: s
         parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
     assert message in str(raised.value)
     assert "did you mean" not in str(raised.value) or "did you mean" in message
+
+
+def test_a_pasted_line_gets_all_its_answers_from_the_client_it_is_of() -> None:
+    line = "--url h:1 --streaming --endpoint-type chat --concurrency 16 --isl 9 --scenario x --zz 5"
+    with pytest.raises(UsageError) as raised:
+        parse(shlex.split(line))
+    head, *lines = str(raised.value).splitlines()
+    assert head == "6 flags are not taken:"
+    assert [text.split()[:4] for text in lines] == [
+        ["--url", "of", "`aiperf", "profile`"],
+        ["--streaming", "of", "`aiperf", "profile`"],
+        ["--concurrency", "of", "`aiperf", "profile`"],
+        ["--isl", "of", "`aiperf", "profile`"],
+        ["--scenario", "of", "`aiperf", "profile`"],  # guidellm's means another thing
+        ["unknown", "flag", "--zz;", "loadgen"],
+    ]
+
+
+@loop_over(
+    ("flag", "message"),
+    [
+        ("--otel-url", "is --otel URL here"),
+        ("--otel-resource-attributes", "with OTEL_RESOURCE_ATTRIBUTES in its environment"),
+        ("--mlflow-tracking-uri", "is `loadgen export RUN_DIR --mlflow URI` here"),
+        ("--mlflow-experiment", "the tracker's own variables"),
+        ("--wandb-project", "is `loadgen export RUN_DIR --wandb PROJECT` here"),
+        ("--gpu-telemetry", "is --power-url URL for GPUs elsewhere"),
+        ("--server-metrics", "is --metrics-url ROLE=URL"),
+        ("--accuracy-benchmark", "`loadgen quality --reference-url URL`"),
+        ("--pd-separated", "is --base-url of the router, with --metrics-url ROLE=URL"),
+        ("--url-strategy", "is --base-url URL several times"),
+        ("--api-port", "is --prometheus HOST:PORT"),
+        ("--scenario", "of `guidellm run` is --profile FILE.toml here; --scenario of `aiperf profile` is"),
+        (
+            "--apply-chat-template",
+            "`sglang.bench_serving` is --backend openai-chat here",
+        ),  # as aiperf's
+    ],
+)
+def test_a_flag_that_has_an_equivalent_names_it(flag: str, message: str) -> None:
+    (words,) = other_clients.explain_other_flags([flag])
+    assert words is not None
+    assert message in words
+    assert words.count("aiperf") <= 1
 
 
 def test_a_flag_of_another_client_that_a_ladder_has_names_ours_of_bench() -> None:
@@ -236,7 +281,7 @@ def test_a_recipe_of_2025_runs_as_it_is(
             "--lora-modules of `vllm bench serve` is not supported: adapters take no turns",
         ),
         ({"flush_cache": True}, "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
-        ({"random_input_len": 3}, "did you mean 'input_len'?"),
+        ({"random_input_len": 3, "input_len": 3}, "input_len: given twice, once by its flag's name"),
         ({"concurrency": 3}, "did you mean 'max_concurrency'?"),
         ({"endpoint_type": "openai-chat"}, "did you mean 'backend'?"),
         ({"host": "h"}, "did you mean 'base_url'?"),

@@ -1,0 +1,99 @@
+"""Completion: `loadgen completion SHELL` prints a script that completes verbs, flags and profiles."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
+from loadgen.base.printing import print_text
+from loadgen.base.text import quote_value
+from loadgen.plan.profile import list_shipped
+from loadgen.run.verbs import Verb, find_verbs
+
+_USAGE = """\
+loadgen completion bash|zsh|fish: print a script that completes verbs, flags
+and profiles in that shell
+
+  eval "$(loadgen completion bash)"      in ~/.bashrc; of zsh, in ~/.zshrc
+  loadgen completion fish > ~/.config/fish/completions/loadgen.fish"""
+_FLAG = re.compile(r"^  (?:-\w, )?(--[a-z][\w-]*)", re.MULTILINE)  # where a help begins the text of a flag
+
+_BASH = """\
+_loadgen() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} words=
+    if ((COMP_CWORD == 1)); then
+        words="{verbs}"
+    elif [[ ${{COMP_WORDS[COMP_CWORD - 1]}} == --profile ]]; then
+        words="{profiles}"
+    elif [[ $word == -* ]]; then
+        case ${{COMP_WORDS[1]}} in
+{cases}
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _loadgen loadgen"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `loadgen completion SHELL`; returns the exit code, raises UsageError for another shell."""
+    shell = argv[0] if len(argv) == 1 else "--help"
+    if shell in ("-h", "--help"):
+        print_text(_USAGE, sys.stdout)
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    if shell not in _SCRIPTS:
+        known = ", ".join(_SCRIPTS)
+        raise UsageError(f"no completion for {quote_value(shell)}{suggest_name(shell, _SCRIPTS)}: {known}")
+    verbs = find_verbs()
+    flags = {name: list_flags(verb) for name, verb in verbs.items()}
+    print_text(_SCRIPTS[shell](verbs, flags), sys.stdout)
+    return 0
+
+
+def list_flags(verb: Verb) -> list[str]:
+    """List the flags that the whole help of a verb shows, in its order."""
+    text = _read_help(verb, "--help")
+    if "--help-all" in text:
+        text = _read_help(verb, "--help-all")
+    return list(dict.fromkeys(_FLAG.findall(text)))
+
+
+def _read_help(verb: Verb, flag: str) -> str:
+    text = io.StringIO()
+    with redirect_stdout(text), suppress(SystemExit):  # by which argparse ends after a help
+        verb.run([flag])
+    return text.getvalue()
+
+
+def _write_bash(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
+    cases = "\n".join(f'            {name}) words="{" ".join(each)}" ;;' for name, each in flags.items())
+    return _BASH.format(verbs=" ".join(verbs), profiles=" ".join(list_shipped()), cases=cases)
+
+
+def _write_zsh(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
+    return "autoload -U +X bashcompinit && bashcompinit\n" + _write_bash(verbs, flags)
+
+
+def _write_fish(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
+    lines = [
+        f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(verb.summary)}"
+        for name, verb in verbs.items()
+    ]
+    for name, each in flags.items():
+        begun = f"complete -c loadgen -n '__fish_seen_subcommand_from {name}'"
+        lines += [f"{begun} -l {flag.removeprefix('--')}" for flag in each if flag != "--profile"]
+        if "--profile" in each:
+            lines.append(f"{begun} -l profile -x -a '{' '.join(list_shipped())}'")
+    return "\n".join(lines)
+
+
+def _quote_for_fish(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_SCRIPTS = {"bash": _write_bash, "zsh": _write_zsh, "fish": _write_fish}
