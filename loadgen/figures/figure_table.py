@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LATENCY, SPEED, COUNT, PEAK, OURS, RESULT = "latency", "speed", "count", "peak", "ours", "result"
 UNIT_SUFFIXES = {"ms": "ms", "tok/s": "tok_s"}  # of the names of numbers in a unit
 _WORDS = ("mean", "median", "std")
+_CLIENTS = {"sglang": "SGLang", "trtllm": "TensorRT-LLM"}  # that are written otherwise than in `names`
 DEFAULT_METRICS = ("ttft", "tpot", "itl")
 
 
@@ -399,7 +400,7 @@ def _tabulate(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
             row.definition,
             row.vllm,
             row.difference,
-            ", ".join(f"{client} `{name}`" for client, name in row.names.items()),
+            ", ".join(f"{_CLIENTS.get(client, client)} `{name}`" for client, name in row.names.items()),
         )[: len(titles)]
         for row in rows
         if row.definition
