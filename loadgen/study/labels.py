@@ -70,6 +70,30 @@ _FIGURE = re.compile(
 _MEASURED_DIGITS = 3  # of a fraction: 0.85 is set, 0.853 is measured
 _MEASURED_WHOLE = 4  # of a whole number, without the zeros at its end
 _ROUND = 64  # whole numbers of which settings are multiples: 8192
+# How a page says that a result is one more of the same, in the languages of its authors.
+_NUMERAL = r"(?:#|no\.?|nr\.?|number)?\s?#?\d{1,4}(?:\s?(?:/|of)\s?\d{1,4})?|one|two|three|four|five"
+_REPEAT = (
+    r"runs?|repeats?|reps?|repetitions?|trials?|attempts?|iterations?|iter|rounds?|pass|seed|lauf|durchlauf"
+    r"|wiederholung|essai|répétition|exécution|ejecución|repetición|execução|esecuzione|прогон|запуск|실행|회차"
+)
+_ONE_MORE = re.compile(
+    rf"\b(?:{_REPEAT})[\s:=._-]{{0,3}}(?:{_NUMERAL})(?![\w.])"
+    rf"|\b(?:\d{{1,3}}(?:st|nd|rd|th|\.)|first|second|third|fourth|fifth|another|one more|last)"
+    rf"\s(?:{_REPEAT})\b"
+    r"|\b(?:once (?:more|again)|same again|again|re-?run)\b|[#№]\s?\d{1,4}\b"
+    r"|第\s?[\d一二三四五六七八九十]{1,3}\s?[次轮回遍輪](?:运行|测试|実行|運行|測試|結果|结果)?"
+    r"|[\d一二三四五]{1,3}\s?回目|\b\d{1,3}\s?회차?"
+    r"|(?:运行|実行|運行|重复|重複)\s?\d{1,3}\b",
+    re.IGNORECASE,
+)
+# A line of a log, or of a progress bar: its numbers are of its run.
+_LOGGED = re.compile(
+    r"\d%\||(?:it/s|s/it)\]|^\W{0,3}(?:\([^()]{1,60}\)\s)?(?:\[[^\[\]]{1,40}\]\s?)?(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b"
+    r"|\b\d{1,2}:\d\d:\d\d\b|\b\d{1,3}m\d[\d.]{0,9}s\b|\b(?:19|20)\d\d[-/]\d\d[-/]\d\d\b"
+)
+_TAKING = frozenset({"took", "loaded", "finished", "elapsed", "seconds"})
+_WEB_PORT = re.compile(r"(?<=[\w\]]):\d{2,5}(?=/|$)")
+_AROUND = ".,:;*_`'\"()[]{}|~"
 _SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
 _DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
 
@@ -89,13 +113,27 @@ def read_flag_labels(command: str) -> dict[str, str]:
     return {key: value for key, value in _list_flag_labels(command) if is_label(key, [value])}
 
 
+def strip_flags(command: str) -> str:
+    """Strip a command line of its flags and their values: `vllm serve m -tp 2`."""
+    words, before = list[str](), ""
+    for word in _split_command(command):
+        is_value = before.startswith("--") and "=" not in before
+        if not word.startswith("--") and not is_value:
+            words.append(word)
+        before = word
+    return " ".join(words)
+
+
 def split_flags(command: str) -> Iterator[tuple[str, str | None]]:
     """Yield each flag of a command line, with underscores, and its value; None of one without a value."""
+    return pair_flags(_split_command(command))
+
+
+def _split_command(command: str) -> list[str]:
     try:
-        words = shlex.split(command, comments=True)
+        return shlex.split(command, comments=True)
     except ValueError:  # a quote that is not closed
-        words = command.split()
-    return pair_flags(words)
+        return command.split()
 
 
 def pair_flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -131,6 +169,25 @@ def _is_measured_column(title: str, cells: Sequence[str]) -> bool | None:
     by_title = measured and not is_set
     figures = sum((by_title and _FIGURE.match(cell) is not None) or _is_measured(cell) for cell in every)
     return 2 * figures >= len(every)
+
+
+def strip_run(line: str) -> str:
+    """Strip a line of text of what differs between any two runs of one thing: it is "" if nothing is left.
+
+    That is the number of a run, times, identifiers, where a result was written, what was measured, and every
+    number of a log's line. Blanks, signs of a sentence and capitals do not count.
+    """
+    plain = _ONE_MORE.sub(" ", unicodedata.normalize("NFKC", line)).lower()
+    words, logged = _split_words(plain), _LOGGED.search(line) is not None
+    timed = words - {"%"} if words.isdisjoint(_SET_WORDS) else frozenset[str]()
+    measured = not timed.isdisjoint(_MEASURED_WORDS | _TAKING)
+    kept = []
+    for part in plain.split():
+        word = _WEB_PORT.sub("", part) if "://" in part else part.strip(_AROUND)
+        own = _is_of_its_run(words - _COUNTERS, word) or (measured and _is_measured(word))
+        if word and not own and not (logged and any(map(str.isdigit, word))):
+            kept.append(word)
+    return " ".join(kept) if any(not set(word) <= {*"-=+#<>|/\\"} for word in kept) else ""
 
 
 def format_label_values(key: str, values: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from loadgen.base.errors import UsageError
 
 _MOST_CELLS = 50_000  # of a page
 _MOST_COLUMNS, _MOST_SPANNED = 40, 1000
-_LONGEST = 2000  # characters of a line
+_LONGEST, _LONGEST_ROW = 2000, 64_000  # characters of a line; of one in Markdown, whose cell may have a block
 _GRID_RULE = re.compile(r"\+(?:[-= ]{2,}\+){2,}$")
 _RULE = re.compile(r"\s*(?:-{2,}\s{1,3}|={2,}\s{1,3}){1,40}(?:-{2,}|={2,})\s*$")
 _MARKDOWN_RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*){1,40}\|?\s*$")
@@ -187,7 +187,7 @@ def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
     titles = _split_pipes(lines[rule - 1])
     if not 1 < len(titles) <= _MOST_COLUMNS:
         return None
-    end = _find_end(lines, rule + 1, lambda line: "|" in line and len(line) <= _LONGEST)
+    end = _find_end(lines, rule + 1, lambda line: "|" in line and len(line) <= _LONGEST_ROW)
     rows = (Row(at + 1, _fit_cells(_split_pipes(lines[at]), titles)) for at in range(rule + 1, end))
     return Grid(titles, tuple(rows), rule, end)
 

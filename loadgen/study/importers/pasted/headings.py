@@ -11,6 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from loadgen.features.roofline import models
+from loadgen.study import labels
 from loadgen.study.importers.pasted import pasted_blocks
 from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 from loadgen.study.run_summary import shorten_name
@@ -221,8 +222,8 @@ def _is_name(line: PageLine, title: Title) -> bool:
 
 
 def _is_description(line: PageLine, title: Title, named: bool) -> bool:
-    """Whether a line below a name says something of the load: an item does with any short text."""
-    if len(line.name) > _LONGEST_LOAD:
+    """Whether a line below a name says something of the load: an item or a heading with a load's words."""
+    if len(line.name) > _LONGEST_LOAD or not _is_telling(line.name.split()):
         return False
     return line.kind is Kind.ITEM or (named and not (title.name or title.quantization))
 
@@ -291,17 +292,24 @@ class Title(msgspec.Struct, frozen=True):
     load: str = ""
     exact: bool = False  # there is nothing in it but a checkpoint and a load
 
+    @property
+    def named(self) -> bool:
+        """Whether it names a checkpoint, a load, or how weights are stored."""
+        return bool(self.name or self.quantization or self.exact)
+
 
 @lru_cache(_MOST_KEPT)
 def parse_title(text: str) -> Title:
     """Parse the parts of a title; a title of which nothing is recognized is a name as it stands.
 
-    `Qwen3-8B-FP4 (high)`, `Low load: Qwen3-8B FP4` and `Qwen3-8B-FP4 – 8 users` have a name and a load.
-    Where several models are named it belongs to no single one.
+    `Qwen3-8B-FP4 (high)`, `Low load: Qwen3-8B FP4` and `Qwen3-8B-FP4 – 8 users` have a name and a load; a
+    run's number, as `Run 2`, names nothing. Where several models are named it belongs to no single one.
     """
     plain = " ".join(text.split())
     if len(plain) > _LONGEST_TITLE:
         return Title(name=plain)
+    if plain and not labels.strip_run(plain):
+        return Title()
     parts = list[Title]()
     for words in filter(None, map(str.split, _BETWEEN.split(plain))):
         if (part := _read_part(words)) is None:

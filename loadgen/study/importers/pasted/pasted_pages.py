@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients.vllm_files import LAST_LINE
-from loadgen.study.importers.pasted import headings, pasted_blocks
+from loadgen.study.importers.pasted import headings, pasted_blocks, surroundings
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.importers.pasted.pasted_blocks import PastedBlock
+from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _ELEMENT = re.compile(
-    r"(?=<(?:h[1-6]|p|div|pre|li|tr|table|section|article|summary|details|figcaption)\b)|(?<=</h[1-6]>)",
+    r"(?=<(?:h[1-6]|p|div|pre|li|tr|table|section|article|summary|details|figcaption|t[dh])\b)|(?<=</h[1-6]>)"
+    r"|(?<==)(?=[^=]{1,200}?={3,}\s*Serving Benchmark Result)",
     re.IGNORECASE,
 )
 _OPEN_HEADING = re.compile(r"\s*+<h[1-6]\b[^<>]{0,300}>(?:(?!</h[1-6]>).){0,300}+", re.IGNORECASE)
@@ -43,7 +47,7 @@ class _Pasted:
     line: int
     subject: Subject
     asked: dict[str, str]
-    unread: dict[str, str]
+    around: Surroundings
     lines: list[str] = field(default_factory=list)
     closed: bool = False
     # As a report of ours has it, above the block or below.
@@ -51,11 +55,16 @@ class _Pasted:
     engine: str = ""
     level: str = ""
 
-    def read_verdict_line(self, line: str) -> None:
-        """Set the level, and whether it was simulated, if this line is the first verdict below the block."""
-        if (verdict := _VERDICT.match(line)) is not None and not self.level:
-            self.level = verdict[2]
-            self.simulated = self.simulated or find_unnamed_preset(bool(verdict[1]))
+    def read_verdict_line(self, line: str) -> bool:
+        """Set the level, and whether it was simulated, if this line is the first verdict below the block.
+
+        Return whether it is.
+        """
+        if (verdict := _VERDICT.match(line)) is None or self.level:
+            return False
+        self.level = verdict[2]
+        self.simulated = self.simulated or find_unnamed_preset(bool(verdict[1]))
+        return True
 
 
 def read_page(page: str, path: Path) -> list[Reported]:
@@ -64,12 +73,16 @@ def read_page(page: str, path: Path) -> list[Reported]:
     Raises UsageError of over 10,000 blocks.
     """
     json_fields.check_results(path, len(pasted_blocks.HEADER.findall(page)))
-    return [_make_run(pasted, path) for pasted in [*_find_blocks(page)]]  # the last lines may be of all
+    below = list[str]()
+    found = [*_find_blocks(page, below)]  # the last lines may be of all
+    unread = surroundings.describe_surroundings([pasted.around for pasted in found], below)
+    return [_make_run(*each, path) for each in zip(found, unread, strict=True)]
 
 
-def _find_blocks(page: str) -> Iterator[_Pasted]:
+def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
     """Yield each block of a page with what stands above it; lines below it may still set its verdict.
 
+    The lines below the last one are appended to `below`.
     A block ends with its rule, or where another, a heading or a fence begins. The last line of a page that is
     cut off in a block is left out.
     """
@@ -77,9 +90,13 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
     block: _Pasted | None = None
     last: _Pasted | None = None
     cleaned = html.unescape(_REFERENCE.sub("\ufffd", strip_colours(page))).replace("\u00ad", "")
-    numbers, texts = split_pieces(strip_comments(split_lines(cleaned)))
+    whole = strip_comments(split_lines(cleaned))
+    numbers, texts = split_pieces(whole)
+    find_cell = surroundings.name_cells(whole)
+    told = False  # whether a line is of the report whose verdict stands below its block
     for line in headings.read_lines(texts):
         if not line.text:
+            told = False
             if above and above[-1]:
                 above.append("")  # a command does not continue after it
             continue
@@ -89,33 +106,43 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
             block, above = None, []
         rest = line.text
         if begins:
+            cell = find_cell(numbers[line.number - 1])
+            above = [*above, line.text[: begins.start()]] if cell is None else cell
             block = last = _begin_block(numbers[line.number - 1], outline.subject, above)
             rest = rest[begins.end() :]
         if block is not None:
             block.lines.append(_TAG.sub(" ", rest))
-            block.closed = pasted_blocks.RULE.search(rest) is not None
-            if block.closed:
+            closes = pasted_blocks.RULE.search(rest)
+            block.closed = closes is not None
+            if closes is not None:
                 yield block
-                block, above = None, []
-        elif line.kind in (Kind.HEADING, Kind.ITEM):
+                block, above = None, [rest[closes.end() :]]
+            continue
+        told = (
+            told and line.kind is Kind.TEXT and not (_SIMULATED.match(line.text) or _SERVER.match(line.text))
+        )
+        if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
             outline.enter(line)
-            above = [line.text] if line.kind is Kind.ITEM else []
-            last = None if line.kind is Kind.HEADING else last
-        else:
-            if line.kind is Kind.LINE:
-                outline.enter(line)
+        if line.kind is Kind.HEADING:
+            last = None
+        if line.kind is Kind.HEADING and headings.parse_title(line.name).named:
+            above = []
+            continue
+        if last is not None and last.read_verdict_line(line.text):
+            told = True
+        if not told:
             above.append(line.text)
-            if last is not None:
-                last.read_verdict_line(line.text)
     if block is not None:
         if not cleaned.endswith("\n"):
             block.lines.pop()  # its last figure may be cut
         yield block
+    else:
+        below += above
 
 
 def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     """Make a block, with what the lines above it have: a command, or the head of a report of ours."""
-    pasted = _Pasted(line, subject, read_command(above), read_labels(above))
+    pasted = _Pasted(line, subject, read_command(above), read_surroundings(above, subject))
     for text in above:
         if (simulated := _SIMULATED.match(text)) is not None:
             pasted.simulated = simulated[1] or find_unnamed_preset(True)
@@ -166,7 +193,7 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
     """
     numbers, pieces = list[int](), list[str]()
     for number, line in enumerate(lines, 1):
-        for piece in _ELEMENT.split(line) if "<" in line else [line]:
+        for piece in _ELEMENT.split(line) if "<" in line or line.count("Result =") > 1 else [line]:
             if pieces and number - numbers[-1] <= _MOST_LINES and _OPEN_HEADING.fullmatch(pieces[-1]):
                 pieces[-1] = f"{pieces[-1].rstrip()} {piece.strip()}"
             elif piece or not line:
@@ -175,7 +202,7 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
     return numbers, pieces
 
 
-def _make_run(pasted: _Pasted, path: Path) -> Reported:
+def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reported:
     """Make the run of a block: its name is the heading's, else the command's model, else the file's."""
     block = pasted_blocks.parse_block(pasted.lines, pasted.closed)
     subject = pasted.subject
@@ -187,7 +214,7 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
         model=model if model != name else "",
         figures=block.figures,
         load=_make_load(pasted, block),
-        unread=pasted.unread,
+        unread=unread,
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
         simulated=pasted.simulated,
@@ -234,9 +261,10 @@ _SERVER_COMMAND = re.compile(
     r"|trtllm-serve|lmdeploy\s+serve)\b"
 )
 _VARIABLE = re.compile(r"(?:^|\s)([A-Z][A-Z0-9_]{2,40})=([^\s;]{1,100})")
-_WORDS = re.compile(r"[>*_\s-]{0,8}([A-Za-z][\w ,.+@/()-]{1,48}?)[*_\s:]{0,6}")
-_NUMBERED = re.compile(r"(.+?)[\s#:._-]{0,3}(\d{1,6})")
-_MOST_WORDS = 5  # of a line that names the block below it
+_MEMBER = re.compile(
+    r"""^\s*["'][^"']{1,60}["']\s*:\s*["'](.*?)["']?\s*,?\s*$"""
+)  # of a JSON object, on its line
+_REDIRECTION = re.compile(r"\s(?:[12&]?>{1,2}|\|).*")
 _NAMESPACE = "Namespace("
 _PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
 _PROMPT = re.compile(r"[\w.@:~/()\[\] -]*+[$#%>]\s+")
@@ -272,50 +300,58 @@ def read_command(lines: Sequence[str]) -> dict[str, str]:
     return requested
 
 
-def read_labels(lines: Sequence[str]) -> dict[str, str]:
-    """Read the labels that tell a block from others, from the lines above it: a name and a value each.
+def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
+    """Return what the lines above a result say: the labels of the last commands, and the lines' words.
 
-    Flags of the last benchmark command, without those of `read_command`, and of the last server's (named
-    `server.…`), variables of any such command or `export`, and the nearest line's words (named `above`).
+    Labels are flags of the last benchmark command, but for those of `read_command`, and of the last server's
+    (named `server.…`), and variables of both or of `export`. Flags are left out of the words.
     """
-    bench = server = ""
-    found: dict[str, str] = {}
+    bench: dict[str, str] | None = None
+    server: dict[str, str] | None = None
+    exported, words = dict[str, str](), list[str]()
     remaining = iter(lines)
     for line in remaining:
         if len(line) > _LONGEST:
             continue
-        is_bench = _BENCHMARK.search(line) is not None
-        if is_bench or _SERVER_COMMAND.search(line) is not None:
-            command = _join_lines(line, remaining)
-            bench, server = (command, server) if is_bench else (bench, command)
-            found |= _read_variables(command)
+        command = _MEMBER.sub(r"\1", line)
+        is_bench = _BENCHMARK.search(command) is not None
+        if _NAMESPACE in line:
+            bench = dict(_read_flag_labels(_PAIR.findall(line.partition(_NAMESPACE)[2])))
+        elif is_bench or _SERVER_COMMAND.search(command) is not None:
+            command = _join_lines(command, remaining)
+            given = _read_variables(command)
+            command = _VARIABLE.sub(" ", _REDIRECTION.sub("", _PROMPT.sub("", command.lstrip(), count=1)))
+            flags = labels.read_flag_labels(command)
+            words.append(labels.strip_flags(command))
+            if is_bench:
+                bench = given | dict(_read_flag_labels(flags.items()))
+            else:
+                server = given | {f"server.{flag}": value for flag, value in flags.items()}
         elif line.lstrip().startswith("export "):
-            found |= _read_variables(line)
+            exported |= _read_variables(line)
+        else:
+            words.append(line)
+    return Surroundings(replace(subject, load=""), words, (exported or None, server, bench))
+
+
+def _read_flag_labels(flags: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the flags that are labels: none that is read, that is of its run, or whose value is an object."""
     read = {name for names in _FLAGS.values() for name in names}
-    found |= {flag: value for flag, value in labels.read_flag_labels(bench).items() if flag not in read}
-    found |= {f"server.{flag}": value for flag, value in labels.read_flag_labels(server).items()}
-    return found | ({"above": words} if (words := _find_nearest_words(lines)) else {})
+    for name, value in flags:
+        given = value.strip("'\"")
+        if (
+            name not in read
+            and "0x" not in given
+            and not name.endswith("_prefix")
+            and labels.is_label(name, [given])
+        ):
+            yield name, given
 
 
 def _read_variables(command: str) -> dict[str, str]:
     """Read the variables that a command line sets, but for those that differ in every run."""
     found = _VARIABLE.findall(command)
     return {name: value for name, value in found if labels.is_label(name, [value])}
-
-
-def _find_nearest_words(lines: Sequence[str]) -> str:
-    """Return the nearest line above if it has five words or fewer and no run's number; else ""."""
-    plain = (line.strip() for line in reversed(lines))
-    near = next((line for line in plain if line and not line.startswith(("```", "~~~"))), "")
-    is_text = not is_command(near) and _SERVER_COMMAND.search(near) is None and " --" not in near
-    match = _WORDS.fullmatch(near) if is_text else None
-    if match is None or len(match[0].split()) > _MOST_WORDS:
-        return ""
-    words = match[1].strip()
-    numbered = _NUMBERED.fullmatch(words)
-    if numbered is not None and not labels.is_label(numbered[1], [numbered[2]]):
-        return ""
-    return words
 
 
 def is_command(line: str) -> bool:

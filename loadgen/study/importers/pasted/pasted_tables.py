@@ -16,7 +16,15 @@ from loadgen.base.text import cut_end, list_first
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import grids, headings, numbers, pasted_blocks, pasted_pages, row_figures
+from loadgen.study.importers.pasted import (
+    grids,
+    headings,
+    numbers,
+    pasted_blocks,
+    pasted_pages,
+    row_figures,
+    surroundings,
+)
 from loadgen.study.importers.pasted.column_titles import (
     LENGTHS,
     RATE,
@@ -28,6 +36,7 @@ from loadgen.study.importers.pasted.column_titles import (
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
+from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.importers.pasted.upright_grids import ENGINES, split_tests, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
@@ -64,7 +73,8 @@ _PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d
 _LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
 _MOST_CELLS, _LONGEST_CELL = 4, 24
 _MOST_NAMED = 8
-_NO_SUBJECT = Subject()
+_CAPTION = re.compile(r"<caption\b[^<>]{0,200}>(.{1,300}?)</caption>", re.IGNORECASE | re.DOTALL)
+_NOTHING: Mapping[str, str] = {}
 
 
 class TableRows(msgspec.Struct, frozen=True):
@@ -89,12 +99,14 @@ def read_tables(text: str, path: Path) -> TableRows:
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    above = _name_surroundings(lines, [grid.first for grid in found])
+    above = [*_read_surroundings(lines, found)]
+    after = lines[found[-1].last :] if found else ()
+    apart = surroundings.describe_surroundings([place.around for place in above], after)
     reported, left = list[Reported](), list[str]()
-    for at, (grid, (subject, heading, engine)) in enumerate(zip(found, above, strict=True)):
+    for at, (grid, place) in enumerate(zip(found, above, strict=True)):
         end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
         below = "\n".join(lines[grid.last - 1 : end])
-        rows = _Table(turn_upright(grid), path, subject, heading, engine, below).read_rows()
+        rows = _Table(turn_upright(grid), path, place, below, apart[at]).read_rows()
         reported += rows.runs
         left += rows.left
     return TableRows(reported, left)
@@ -113,18 +125,38 @@ def format_cell(value: object) -> str:
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
 
 
-def _name_surroundings(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
-    """Yield what the headings above each of these lines name, the nearest of them, and the engine in them."""
+class _Place(msgspec.Struct, frozen=True):
+    """Where a table stands: what the headings above it name, the nearest of them, and an engine in them."""
+
+    subject: Subject = Subject()
+    heading: str = ""
+    engine: str = ""
+    around: Surroundings = Surroundings()
+
+
+_NOWHERE = _Place()
+
+
+def _read_surroundings(lines: Sequence[str], found: Sequence[Grid]) -> Iterator[_Place]:
+    """Yield the place of each table of a page, with the lines between it and the one above."""
     places, texts = pasted_pages.split_pieces(lines)
     outline, page = Outline(), headings.read_lines(texts)
-    line = next(page, None)
-    for first in firsts:
-        while line is not None and places[line.number - 1] < first:
+    line, last = next(page, None), 0
+    for grid in found:
+        above = list[str]()
+        while line is not None and (at := places[line.number - 1]) < grid.first:
             if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
                 outline.enter(line)
+            if line.kind is Kind.HEADING and headings.parse_title(line.name).named:
+                above = []
+            elif at > last:
+                above.append(line.text)
             line = next(page, None)
+        above += _CAPTION.findall("\n".join(lines[grid.first - 1 : grid.last]))
         named = (engine for name in outline.names for engine in ENGINES if engine.lower() in name.lower())
-        yield outline.subject, next(iter(outline.names), ""), next(named, "")
+        around = pasted_pages.read_surroundings(above, outline.subject)
+        yield _Place(outline.subject, next(iter(outline.names), ""), next(named, ""), around)
+        last = grid.last
 
 
 class _Table:
@@ -134,15 +166,15 @@ class _Table:
         self,
         grid: Grid,
         path: Path,
-        subject: Subject = _NO_SUBJECT,
-        heading: str = "",
-        engine: str = "",
+        place: _Place = _NOWHERE,
         notes: str = "",
+        apart: Mapping[str, str] = _NOTHING,
     ) -> None:
-        self.grid, self.path, self.subject, self.engine = split_tests(grid), path, subject, engine
+        self.grid, self.path, self.subject, self.engine = split_tests(grid), path, place.subject, place.engine
         self._cells = [row.cells for row in self.grid.rows]
         self.columns = read_columns(self.grid.titles, self._cells)
-        self.labels = {"heading": heading} if heading else {}
+        is_above = not place.heading or place.heading in apart.values()
+        self.labels = ({} if is_above else {"heading": place.heading}) | dict(apart)
         titled = ["".join(title.split()) for title in grid.titles]
         stated = [each for each in FORMULAS if each in titled] or [each for each in FORMULAS if each in notes]
         self.formula = stated[0] if len(stated) == 1 else ""
