@@ -41,6 +41,7 @@ _COUNTERS = frozenset({
     "#", "attempt", "id", "idx", "index", "iter", "iteration", "job", "no", "nr", "pid", "port", "repeat",
     "repetition", "round", "run", "sample", "seed", "seq", "sequence", "trial", "try", "uuid",
 })  # fmt: skip
+_LENGTHS = frozenset({"len", "length", "lengths", "tokens"})  # of a sequence, which is no counter then
 _WRITTEN = frozenset({
     "artifact", "artifacts", "dir", "directory", "export", "file", "filename", "folder", "log", "logs",
     "output", "path", "result", "results", "save", "tmp", "workdir",
@@ -158,10 +159,19 @@ def is_figure(title: str, cells: Sequence[str]) -> bool:
     return _is_measured_column(title, cells) is True
 
 
+def counts_runs(title: str, cells: Sequence[str]) -> bool:
+    """Whether a column numbers runs, of two rows at least: then the table says that rows are repeats."""
+    words = _split_words(title)
+    each = [
+        bool(cell) and (_is_of_its_run(words, cell) or not strip_run(cell)) for cell in map(str.strip, cells)
+    ]
+    return len({*cells}) > 1 and all(each)
+
+
 def _is_measured_column(title: str, cells: Sequence[str]) -> bool | None:
     """Whether at least half of the cells were measured; None of a secret, and where all are of their run."""
     words, every = _split_words(title), [cell.strip() for cell in cells if cell.strip()]
-    if secrecy.is_secret(title) or all(_is_of_its_run(words, cell) for cell in every):
+    if secrecy.is_secret(title) or all(_is_of_its_run(words, cell) or not strip_run(cell) for cell in every):
         return None
     plain = title.replace("_per_", " per ").replace("_", " ")
     is_set = not words.isdisjoint(_SET_WORDS) or _SET.fullmatch(title) is not None
@@ -212,7 +222,7 @@ def _is_of_its_run(words: frozenset[str], value: str) -> bool:
         return True
     if not words.isdisjoint(_TIMES) and _DATE.fullmatch(value):
         return True
-    if not words.isdisjoint(_COUNTERS) and _COUNTED.fullmatch(value):
+    if words.isdisjoint(_LENGTHS) and not words.isdisjoint(_COUNTERS) and _COUNTED.fullmatch(value):
         return True
     written = not words.isdisjoint(_WRITTEN) and words.isdisjoint(_SENT)
     return written and _PATH.fullmatch(value) is not None

@@ -34,8 +34,9 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (rf"isl ?[/:x,] ?osl|(?:input|in|prompt){_LEN}? ?[/:x,] ?(?:output|out){_LEN}?", LENGTHS),
     (r"(?:prefill|prompt)[ _]tokens", "prefill_tokens"),  # of all requests of a batch
     (rf"(?:input|in|prompt){_LEN}|isl|context(?:[ _]len(?:gth)?)?|input"
-     rf"|{_MEAN} (?:input|prompt) tokens(?: per request)?", "input_length"),
-    (rf"(?:output|out|answer|generation){_LEN}|osl|max[ _]tokens|{_MEAN} output tokens(?: per request)?",
+     rf"|{_MEAN} (?:input|prompt)(?: tokens(?: per request)?|{_LEN})", "input_length"),
+    (rf"(?:output|out|answer|generation){_LEN}|osl|max[ _]tokens"
+     rf"|{_MEAN} output(?: tokens(?: per request)?|{_LEN})",
      "output_length"),
     (r"quant(?:ization)?|(?:llm[ _])?prec(?:ision)?|dtype|weights", "quantization"),
     (r"gpu[ _]num|# ?gpus?|gpus|num[ _]gpus|tp(?:[ _]size)?", "gpu_num"),
@@ -44,7 +45,9 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (r"(?:gpu[ _]|peak[ _])?(?:memory|vram|mem)(?:[ _]usage)?", "memory"),
     (r"notes?|remarks?|comments?", "note"),
     (r"(?:# ?|num[ _]|total )?(?:prompts|requests|reqs)|n", "prompts"),
-    (r"request[ _]rate|arrival[ _]rate", RATE),
+    (r"(?:request|arrival)[ _]rate(?: configured)?"
+     r"|(?:offered|requested|target|configured)[ _](?:load|rate|qps|rps)"
+     r"|(?:req(?:uest)?s?/s|qps|rps)[ _](?:sent|offered|requested|configured)", RATE),
     (r"test", "test"),  # of llama-bench
     (r"acc(?:ept(?:ance)?)?[ _]rate", ACCEPTED),
 )  # fmt: skip
@@ -66,7 +69,8 @@ _RATES: tuple[tuple[str, str], ...] = (
 _SHARED = {"total": SPEED, "all": SPEED, "req": OF_ONE, "request": OF_ONE, "user": OF_ONE, "stream": OF_ONE}
 _TOKENS_PER_S = re.compile(r"(output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
 _REQUESTS_PER_S = re.compile(
-    r"qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|request[ _]throughput(?: \(req/s\))?"
+    r"(?:(?:achieved|actual|measured|completed)[ _])?(?:qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?"
+    r"|request[ _]throughput(?: \(req/s\))?)"
 )
 _PER_SECOND = re.compile(r"\(per sec(?:ond)?\)")  # of genai-perf's rates
 _MEASURED_RATE = re.compile(r"throughput|achieved|measured|completed")

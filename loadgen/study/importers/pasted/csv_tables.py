@@ -10,14 +10,22 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import column_titles, pasted_blocks, pasted_tables, row_figures
-from loadgen.study.importers.pasted.column_titles import SPEED, TableColumn
+from loadgen.study.importers.pasted import (
+    column_titles,
+    pasted_blocks,
+    pasted_tables,
+    row_figures,
+    upright_grids,
+)
+from loadgen.study.importers.pasted.column_titles import OF_ONE, SPEED, TableColumn
+from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_whole
 from loadgen.study.importers.pasted.pasted_tables import (
     SPEEDS,
     TABLE,
     UNKNOWN_FORMULA,
     TableRows,
+    describe_statistics,
     name_machine,
 )
 from loadgen.study.run_summary import Reported, join_quantization
@@ -112,6 +120,13 @@ def read_csv_table(text: str, path: Path) -> TableRows:
     if _find_kind(known) == SPEEDS and SPEED in known:
         return _read_ladder(path)
     rows = _read_rows(text, path, delimiter)
+    grid = Grid(tuple(known), tuple(Row(line, tuple(own.values())) for line, own in rows), 1, len(rows) + 1)
+    upright = upright_grids.gather_ranks(grid)
+    left = [] if upright is None else describe_statistics(path, grid, upright)
+    if upright is not None:
+        columns = column_titles.read_columns(upright.titles, [row.cells for row in upright.rows])
+        known = dict(zip(upright.titles, columns, strict=True))
+        rows = [(row.line, dict(zip(known, row.cells, strict=True))) for row in upright.rows]
     figured = _select_figures(known)
     named = [title for title in known if title not in figured]
     facts, cells = [known[name] for name in named], [[own[name] for name in named] for _, own in rows]
@@ -123,7 +138,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
             continue
         unread = {named[at]: own[named[at]] for at in places} | dict(run.unread)
         runs.append(replace(run, remarks=(*run.remarks, *remarks), unread=unread))
-    return TableRows(runs, [*pasted_tables.list_rows_without_figures(path, empty_rows, len(rows))])
+    return TableRows(runs, [*left, *pasted_tables.list_rows_without_figures(path, empty_rows, len(rows))])
 
 
 def _read_ladder(path: Path) -> TableRows:
@@ -198,6 +213,11 @@ def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Co
         machine=name_machine(
             facts.get("machine", facts.get("gpu", "")), parse_whole(facts.get("gpu_num", ""))
         ),
-        remarks=(*left, *empty, *([UNKNOWN_FORMULA] if SPEED in figures else [])),
+        remarks=(
+            *left,
+            *empty,
+            *([UNKNOWN_FORMULA] if SPEED in figures else []),
+            *([row_figures.PER_USER] if OF_ONE in figures else []),
+        ),
         unread=pasted_tables.read_uncounted(facts),
     )

@@ -146,6 +146,7 @@ FOOTNOTE = re.compile(
 )
 _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
 _LONGEST_CELL = 80
+_ZEROS = re.compile(r"(?<=\d)\.(?:0{1,2}|0{4,12})$")  # three may be thousands
 _THOUSANDS_SIGN = re.compile(r"(?<=\d),(?=\d{3})")
 
 
@@ -193,8 +194,8 @@ def read_number_text(cell: str) -> str:
 
 
 def parse_whole(cell: str) -> int | None:
-    """Parse a count, with commas or without; None of anything else."""
-    return json_fields.parse_count(_THOUSANDS_SIGN.sub("", cell.strip()))
+    """Parse a count, with commas and with decimals that are zeros or without; None of anything else."""
+    return json_fields.parse_count(_ZEROS.sub("", _THOUSANDS_SIGN.sub("", cell.strip())))
 
 
 def parse_mean(cell: str) -> int | None:

@@ -27,6 +27,7 @@ from loadgen.study.importers.pasted import (
 )
 from loadgen.study.importers.pasted.column_titles import (
     LENGTHS,
+    OF_ONE,
     RATE,
     SPEED,
     TableColumn,
@@ -37,7 +38,12 @@ from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
 from loadgen.study.importers.pasted.surroundings import Surroundings
-from loadgen.study.importers.pasted.upright_grids import ENGINES, split_tests, turn_upright
+from loadgen.study.importers.pasted.upright_grids import (
+    ENGINES,
+    find_statistics,
+    split_tests,
+    turn_upright,
+)
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
@@ -70,6 +76,8 @@ _MOST_WRITTEN = 1e15
 _TELLING = ("", "note", "gpu_num", "test")
 _COUNTS = ("max_concurrency", "input_length", "output_length", LENGTHS, RATE)
 _PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
+_FIRST_NUMBER = re.compile(r"\d{1,12}(?:,\d{3})*(?:\.\d{1,9})?")
+_APART = 1.25  # times: figures of two repeats lie closer together
 _LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
 _MOST_CELLS, _LONGEST_CELL = 4, 24
 _MOST_NAMED = 8
@@ -99,17 +107,51 @@ def read_tables(text: str, path: Path) -> TableRows:
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    above = [*_read_surroundings(lines, found)]
+    places = [*_read_surroundings(lines, found)]
     after = lines[found[-1].last :] if found else ()
-    apart = surroundings.describe_surroundings([place.around for place in above], after)
-    reported, left = list[Reported](), list[str]()
-    for at, (grid, place) in enumerate(zip(found, above, strict=True)):
-        end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
+    apart = surroundings.describe_surroundings([place.around for place in places], after)
+    tables, left = list[tuple[Grid, _Place, dict[str, str]]](), list[str]()
+    for grid, place, own in zip(found, places, apart, strict=True):
+        upright = turn_upright(grid)
+        left += describe_statistics(path, grid, upright)
+        joined = _join_parts(tables[-1][0], upright) if tables and tables[-1][1].is_section(place) else None
+        if joined is not None:
+            tables[-1] = (joined, *tables[-1][1:])
+        else:
+            tables.append((upright, place, own))
+    reported = list[Reported]()
+    for at, (grid, place, own) in enumerate(tables):
+        end = tables[at + 1][0].first - 1 if at + 1 < len(tables) else len(lines)
         below = "\n".join(lines[grid.last - 1 : end])
-        rows = _Table(turn_upright(grid), path, place, below, apart[at]).read_rows()
+        rows = _Table(grid, path, place, below, own).read_rows()
         reported += rows.runs
         left += rows.left
     return TableRows(reported, left)
+
+
+def _join_parts(above: Grid, below: Grid) -> Grid | None:
+    """Join two tables of one run each, with other figures of it, as ais_bench's; None of any others."""
+    keys = [
+        {column.key for column in read_columns(grid.titles, [grid.rows[0].cells])}
+        for grid in (above, below)
+        if len(grid.rows) == 1
+    ]
+    if len(keys) < 2 or above.rows[0].cells[0] or below.rows[0].cells[0]:
+        return None
+    if not all(any(map(is_measured, own)) for own in keys) or any(
+        is_measured(key) for key in keys[0] & keys[1]
+    ):
+        return None
+    cells = (*above.rows[0].cells, *below.rows[0].cells[1:])
+    return Grid(
+        (*above.titles, *below.titles[1:]), (replace(above.rows[0], cells=cells),), above.first, below.last
+    )
+
+
+def describe_statistics(path: Path, grid: Grid, upright: Grid) -> list[str]:
+    """Write a line on the rows and columns that are statistics of a table's others; [] without any."""
+    named = list_first(find_statistics(grid, upright), _MOST_NAMED)
+    return [f"{path}: {named}: statistics of other runs, left out"] if named else []
 
 
 def read_client_table(grid: Grid, client: str, source: str) -> list[Reported]:
@@ -132,6 +174,10 @@ class _Place(msgspec.Struct, frozen=True):
     heading: str = ""
     engine: str = ""
     around: Surroundings = Surroundings()
+
+    def is_section(self, other: _Place) -> bool:
+        """Whether the headings above both places name the same."""
+        return (self.subject, self.heading) == (other.subject, other.heading)
 
 
 _NOWHERE = _Place()
@@ -273,6 +319,8 @@ class _Table:
         values = row_figures.derive_figures(values, own.max_concurrency, facts, lengths)
         if SPEED in values:
             remarks.append(UNKNOWN_FORMULA)
+        if OF_ONE in values:
+            remarks.append(row_figures.PER_USER)
         return Reported(
             name=name,
             model=model if model != name else "",
@@ -342,15 +390,32 @@ def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
 def find_unread(
     columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Return the indices of the columns of labels, and one remark on columns of figures left out, if any."""
+    """Return the indices of the columns of labels, and one remark on those of figures not read, if any.
+
+    A column of figures that is not read is a label, too, where its values lie farther apart than repeats do,
+    as is one of requests per second where no other says what the load was. Where another column numbers the
+    rows as runs, it is one if its values stand several times: they were set.
+    """
     named, left = list[int](), list[str]()
+    numbered = any(labels.counts_runs(title, [row[at] for row in cells]) for at, title in enumerate(titles))
+    loads = {column.key for column in columns} & {"max_concurrency", "load", "test", RATE}
     for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
         own = [row[at] for row in cells]
-        if column.key in _TELLING and labels.is_label(title, own):
+        is_rate = column.key == "request_throughput" and not loads
+        if is_rate or (not column.key and labels.is_figure(title, own)):
+            left += [] if is_rate else [repr(title)]
+            if all(own.count(cell) > 1 for cell in own) if numbered else _lie_apart(own):
+                named.append(at)
+        elif column.key in _TELLING and labels.is_label(title, own):
             named.append(at)
-        elif not column.key and labels.is_figure(title, own):
-            left.append(repr(title))
     return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
+
+
+def _lie_apart(cells: Sequence[str]) -> bool:
+    """Whether the first numbers of some cells differ by more than a quarter."""
+    found = (_FIRST_NUMBER.search(cell) for cell in cells)
+    values = [float(match[0].replace(",", "")) for match in found if match is not None]
+    return len(values) > 1 and max(values) > _APART * min(values)
 
 
 def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:

@@ -29,6 +29,9 @@ from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, convert_speed
 
 _SHARES = frozenset({"success_rate", "spec_decode_acceptance_rate"})  # in percent, with its sign or without
 _SHOWN = 40
+PER_USER = (
+    "tok/s of each user or request are no TPOT: they may include the time of the first token"  # a remark
+)
 _MOST_ACCEPTED = 16.0  # tokens a pass
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
 _NO_NUMBERS = {"nan": math.nan, "-nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf,
@@ -115,7 +118,8 @@ def derive_figures(
 ) -> dict[str, Any]:
     """Return a row's figures with those that follow, each speed under the figure that it is.
 
-    A decoding speed of one request is one over TPOT; of a batch it is of all of it. Tokens per second of a
+    A decoding speed of one request is one over TPOT; of a batch it is of all of it. Tokens per second of each
+    request or user are no time per token, since others divide by the time of the first token too. Those of a
     test are of prefill, of decoding, or of both. Next to requests per second they are of prompts and answers,
     as on the Qwen2 page, unless lengths show that they are of answers alone; next to a load, a concurrency or
     a TTFT they are output throughput.
@@ -158,13 +162,11 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
     if (test := parse_test(facts.get("test", ""))) is not None:
         values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
     elif DECODING in values:
-        values = _derive_decoding(values.pop(DECODING), values.pop(OF_ONE, None), limit or 1) | values
+        values = _derive_decoding(values.pop(DECODING), None, limit or 1) | values
     if decode := values.pop(DECODE, None):
         # Of several at once it may be of each or of all: no time per token.
         several = (limit or 1) > 1
         values |= {DECODING: decode} if several else {"mean_tpot_ms": numbers.compute_each_ms(decode)}
-    if of_one := values.pop(OF_ONE, None):
-        values.setdefault("mean_tpot_ms", numbers.compute_each_ms(of_one))
     return values
 
 

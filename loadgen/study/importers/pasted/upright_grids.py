@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from loadgen.features.roofline import machines
 from loadgen.study.importers.pasted import headings
 from loadgen.study.importers.pasted.column_titles import is_measured, read_column, read_columns
 from loadgen.study.importers.pasted.grids import Grid, Row
+from loadgen.study.importers.pasted.numbers import parse_cell
 from loadgen.study.importers.pasted.row_figures import parse_test
 from loadgen.study.importers.pasted.translation import translate_title
 
@@ -22,8 +23,15 @@ _CHANGE = re.compile(
 )
 _RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\s*[-–—]?\s*", re.IGNORECASE)
 _STATISTIC = re.compile(
-    r"p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?(?:%|th)|avg\.?|average|mean|median|min|max|std(?:dev)?"
+    r"p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?th|avg\.?|average|mean|median|min(?:imum)?|max(?:imum)?"
+    r"|std\.?(?: ?dev(?:iation)?)?"
 )
+_RANKS = {"avg": "mean", "average": "mean", "minimum": "min", "maximum": "max"}
+_SHARE = re.compile(r"(\d\d?(?:\.\d+)?) ?%")  # a percentile below a title that says so, else any share
+_SHARED = re.compile(r"|\S*(?:percentiles?|quantiles?|ranks?|statistics?|stats?)", re.IGNORECASE)
+_COUNTS = frozenset({"n", "count", "counts", "samples"})  # of what a statistic is of
+_LEVELS = frozenset({"min", "max"})  # a statistic, or the name of a load
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")  # of a title in one: InputTokens
 # What genai-perf and aiperf call figures whose definition is that of another name, and counts, in lower case.
 _NVIDIA = {
     "inter token latency": "TPOT", "inter chunk latency": "ITL", "request count": "Successful requests",
@@ -48,8 +56,8 @@ def turn_upright(grid: Grid) -> Grid:
         return grid
     if (unfolded := _read_one_figure(grid)) is not None:
         return unfolded
-    if len(grid.rows) <= _MOST_METRICS and (whole := _read_statistics(grid)) is not None:
-        return whole
+    if len(grid.rows) <= _MOST_METRICS:
+        grid = _turn_ranks(grid) or gather_ranks(grid) or grid
     table = [row.cells for row in grid.rows]
     measured = any(is_measured(column.key) for column in read_columns(grid.titles, table))
     if measured or len(table) > _MOST_METRICS:
@@ -59,10 +67,12 @@ def turn_upright(grid: Grid) -> Grid:
     known = [read_column(metric, cells[first:]).key for metric, cells in zip(metrics, table, strict=True)]
     if not any(map(is_measured, known)):
         return grid
+    ranked = [_find_rank(title) for title in grid.titles[first:]]
     kept = [
         at
         for at in range(first, len(grid.titles))
-        if not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
+        if not (_is_one_word(grid, at) or (_find_rank(grid.titles[at]) and not all(ranked)))
+        and not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
     ]
     # A column that is headed by a word for any figure has no name.
     titles = (grid.titles[at] for at in kept)
@@ -72,6 +82,17 @@ def turn_upright(grid: Grid) -> Grid:
         for at, label in zip(kept, labels, strict=True)
     )
     return Grid((_title_labels(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+
+
+def find_statistics(grid: Grid, upright: Grid) -> list[str]:
+    """Name the rows or columns of a table that are statistics of its others, and no runs."""
+    kept = {(row.line, row.column) for row in upright.rows}
+    if upright.titles == grid.titles:
+        return [f"line {row.line}" for row in grid.rows if (row.line, row.column) not in kept]
+    if not any(row.column for row in upright.rows):
+        return []
+    every = enumerate(grid.titles, 1)
+    return [repr(title) for at, title in every if _find_rank(title) and at not in {at for _, at in kept}]
 
 
 def _read_one_figure(grid: Grid) -> Grid | None:
@@ -122,32 +143,104 @@ def _join_heads(grid: Grid) -> Grid:
     return Grid(tuple(named), grid.rows[1:], grid.first, grid.last)
 
 
-def _read_statistics(grid: Grid) -> Grid | None:
-    """Return the statistics of one run, a line each as clients print them, as one row; None of any other.
+def _is_one_word(grid: Grid, at: int) -> bool:
+    """Whether a column says one word of every metric, and no number: as a stage, `total`."""
+    cells = {row.cells[at] for row in grid.rows}
+    return len(cells) == 1 < len(grid.rows) and not any(map(str.isdigit, cells.pop()))
 
-    Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
+
+def _turn_ranks(grid: Grid) -> Grid | None:
+    """Return the statistics of one run, a column each as genai-perf and aiperf print them, as one row.
+
+    None of a table without them, or with others in its first column than metrics.
     """
-    table = [row.cells for row in grid.rows]
-    ranks, metrics = [_find_rank(title) for title in grid.titles[1:]], [cells[0] for cells in table]
-    cells = [row[1:] for row in table]
-    if not all(ranks):
-        ranks, metrics = [_find_rank(metric) for metric in metrics], list(grid.titles[1:])
-        cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
-    elif grid.titles[0].lower() in _CORNERS:
-        metrics = [_name_by_definition(metric) for metric in metrics]
-    measured = any(is_measured(read_column(f"{ranks[0]} {metric}").key) for metric in metrics)
-    if not all(ranks) or not measured or len({*ranks}) < len(ranks):
+    titles = grid.titles
+    ranks = {at: rank for at, title in enumerate(titles) if at and (rank := _find_rank(title))}
+    others = [at for at in range(1, len(titles)) if at not in ranks and titles[at].lower() not in _COUNTS]
+    if not ranks or len({*ranks.values()}) < len(ranks) or not all(_is_one_word(grid, at) for at in others):
         return None
-    named, values = ["load"], [""]  # of which no such table says more
-    for metric, row in zip(metrics, cells, strict=True):
-        for rank, cell in zip(ranks, row, strict=True):
+    named = titles[0].lower() in _CORNERS
+    metrics = [_name_by_definition(row.cells[0]) if named else row.cells[0] for row in grid.rows]
+    cells = [{rank: row.cells[at] for at, rank in ranks.items()} for row in grid.rows]
+    row = _title_ranks(zip(metrics, cells, strict=True))
+    if not any(is_measured(read_column(title, [cell]).key) for title, cell in row):
+        return None
+    named_cells = [("load", ""), *row]  # of which no such table says more
+    return Grid(
+        tuple(title for title, _ in named_cells),
+        (Row(grid.first, tuple(cell for _, cell in named_cells)),),
+        grid.first,
+        grid.last,
+    )
+
+
+def gather_ranks(grid: Grid) -> Grid | None:
+    """Return a table whose rows are statistics with one row for each run; None of any other.
+
+    One column names them (`Stat`, evalscope's `Percentile`). What stands before it is the run's, as are
+    columns behind it that are no figures, where a statistic would stand twice. Where it names other rows too,
+    as runs by their numbers, the statistics are of these, and are left out.
+    """
+    for at, title in enumerate(grid.titles):
+        named = [row.cells[at].lower().strip() for row in grid.rows]
+        ranks = ["n" if cell in _COUNTS else _find_rank(cell, title) for cell in named]
+        if {*ranks} <= _LEVELS | {"", "n"}:
+            continue
+        if not all(ranks):
+            kept = [row for row, rank in zip(grid.rows, ranks, strict=True) if not rank]
+            return Grid(grid.titles, tuple(kept), grid.first, grid.last)
+        table = [row.cells for row in grid.rows]
+        figured = {n for n, each in enumerate(read_columns(grid.titles, table)) if is_measured(each.key)}
+        before, plain = [*range(at)], [n for n in range(len(grid.titles)) if n != at and n not in figured]
+        for own in (before, plain) if figured else ():
+            groups: dict[tuple[str, ...], dict[str, Row]] = {}
+            for row, rank in zip(grid.rows, ranks, strict=True):
+                groups.setdefault(tuple(row.cells[n] for n in own), {}).setdefault(rank, row)
+            if sum(map(len, groups.values())) == len(grid.rows):
+                return _join_ranks(grid, at, own, groups)
+    return None
+
+
+def _join_ranks(
+    grid: Grid, at: int, own: Sequence[int], groups: Mapping[tuple[str, ...], Mapping[str, Row]]
+) -> Grid:
+    """Return a table with a row for each group of statistics, by their rank in column `at`.
+
+    The cells of a group are of the columns `own`; all others have statistics.
+    """
+    every = dict.fromkeys(rank for rows in groups.values() for rank in rows if rank != "n")
+    metrics = [n for n in range(len(grid.titles)) if n not in {*own, at}]
+    titles, rows = [grid.titles[n] for n in own] or ["load"], list[Row]()
+    columns = list[str]()
+    for cells, by_rank in groups.items():
+        row = _title_ranks(
+            (grid.titles[n], {rank: by_rank[rank].cells[n] if rank in by_rank else "" for rank in every})
+            for n in metrics
+        )
+        columns = columns or [title for title, _ in row]
+        by_title = dict(row)
+        read = (by_title.get(title, "") for title in columns)
+        rows.append(Row(next(iter(by_rank.values())).line, (*(cells or ("",)), *read)))
+    return Grid((*titles, *columns), tuple(rows), grid.first, grid.last)
+
+
+def _title_ranks(metrics: Iterable[tuple[str, Mapping[str, str]]]) -> list[tuple[str, str]]:
+    """Return title and cell of each statistic of some metrics, by rank; of what is not known the mean alone.
+
+    A rate of several ranks is of each request, and none of the run: it keeps a title that is not read.
+    """
+    row = list[tuple[str, str]]()
+    for metric, cells in metrics:
+        metric = _WORDS.sub(" ", metric)
+        filled = [cell for cell in cells.values() if parse_cell(cell) is not None]
+        for rank, cell in cells.items():
             titled = f"{rank} {metric}"
-            if not read_column(titled).key and rank == "mean":  # a rate has no rank
-                titled = metric
-            if read_column(titled).key or rank == "mean":  # what is not known is named
-                named.append(titled)
-                values.append(cell)
-    return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
+            if not read_column(titled, filled).key and rank == "mean":  # a rate has no rank
+                rate = is_measured(read_column(metric, filled).key)
+                titled = f"{metric} of each request" if rate and len(filled) > 1 else metric
+            if read_column(titled, filled).key or rank == "mean":  # what is not known is named
+                row.append((titled, cell))
+    return row
 
 
 def _name_by_definition(metric: str) -> str:
@@ -157,14 +250,20 @@ def _name_by_definition(metric: str) -> str:
     return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
-def _find_rank(title: str) -> str:
-    """Return the statistic of a title as keys of figures have it: p99, mean; "" of anything else."""
-    match = _STATISTIC.fullmatch(translate_title(title).lower().strip())
-    if match is None:
+def _find_rank(title: str, column: str | None = None) -> str:
+    """Return the statistic of a title as keys of figures have it: p99, mean; "" of anything else.
+
+    A share, as 50 %, is one in a column that is titled so.
+    """
+    plain = translate_title(title).lower().strip()
+    share = _SHARE.fullmatch(plain)
+    if share is not None and column is not None and _SHARED.fullmatch(translate_title(column).strip()):
+        return f"p{share[1]}"
+    if (match := _STATISTIC.fullmatch(plain)) is None:
         return ""
     if rank := match[1] or match[2]:
         return f"p{rank}"
-    return {"avg": "mean", "avg.": "mean", "average": "mean", "stddev": "std"}.get(match[0], match[0])
+    return "std" if plain.startswith("std") else _RANKS.get(plain.rstrip("."), plain.rstrip("."))
 
 
 def _title_labels(corner: str, labels: Sequence[str]) -> str:

@@ -1,0 +1,185 @@
+"""Statistics in tables: a mean, a percentile or a count of a run is a figure of it, and no run of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.study.compare import run_groups
+from loadgen.study.importers import result_sources
+from loadgen.study.run_summary import Reported
+
+AIS_BENCH = """
+╒══════════════════════════╤═════════╤═════════════════╤═════════════════╤═════════════════╤═════╕
+│ Performance Parameters   │ Stage   │ Average         │ Median          │ P99             │  N  │
+╞══════════════════════════╪═════════╪═════════════════╪═════════════════╪═════════════════╪═════╡
+│ E2EL                     │ total   │ 1590.0 ms       │ 1590.0 ms       │ 1680.0 ms       │ 100 │
+├──────────────────────────┼─────────┼─────────────────┼─────────────────┼─────────────────┼─────┤
+│ TTFT                     │ total   │ 80.0 ms         │ 79.0 ms         │ 120.0 ms        │ 100 │
+├──────────────────────────┼─────────┼─────────────────┼─────────────────┼─────────────────┼─────┤
+│ InputTokens              │ total   │ 1024.0          │ 1024.0          │ 1024.0          │ 100 │
+├──────────────────────────┼─────────┼─────────────────┼─────────────────┼─────────────────┼─────┤
+│ OutputTokenThroughput    │ total   │ 80.5 token/s    │ 80.5 token/s    │ 84.0 token/s    │ 100 │
+╘══════════════════════════╧═════════╧═════════════════╧═════════════════╧═════════════════╧═════╛
+╒══════════════════════════╤═════════╤═══════════════════╕
+│ Common Metric            │ Stage   │ Value             │
+╞══════════════════════════╪═════════╪═══════════════════╡
+│ Success Requests         │ total   │ 100               │
+├──────────────────────────┼─────────┼───────────────────┤
+│ Max Concurrency          │ total   │ 8                 │
+├──────────────────────────┼─────────┼───────────────────┤
+│ Request Throughput       │ total   │ 5.0 req/s         │
+├──────────────────────────┼─────────┼───────────────────┤
+│ Output Token Throughput  │ total   │ 640.0 token/s     │
+╘══════════════════════════╧═════════╧═══════════════════╛
+"""
+HEAD = "### Qwen3-8B\n\n"
+SPEEDS = "|---|---|---|\n"
+# By their form: a page, and of each run that it has the load and some figures.
+PAGES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
+    "ais_bench": (
+        AIS_BENCH,
+        [
+            (
+                "8 at a time",
+                {
+                    "mean_ttft_ms": 80, "median_ttft_ms": 79, "p99_ttft_ms": 120, "mean_e2el_ms": 1590,
+                    "output_throughput": 640, "request_throughput": 5, "completed": 100,
+                },
+            )
+        ],
+    ),
+    "units in the cells": (
+        f"{HEAD}| | avg | p50 | p99 |\n|---|---|---|---|\n| TTFT | 80 ms | 79 ms | 0.12 s |\n"
+        "| TPOT | 11.9 ms | 11.9 ms | 12.4 ms |\n",
+        [("", {"mean_ttft_ms": 80, "median_ttft_ms": 79, "p99_ttft_ms": 120, "p99_tpot_ms": 12.4})],
+    ),
+    "a column of statistics": (
+        f"{HEAD}| Concurrency | Stat | TTFT (ms) |\n{SPEEDS}| 8 | mean | 80 |\n| 8 | p99 | 120 |\n"
+        "| 64 | mean | 180 |\n| 64 | p99 | 920 |\n",
+        [
+            ("8 at a time", {"mean_ttft_ms": 80, "p99_ttft_ms": 120}),
+            ("64 at a time", {"mean_ttft_ms": 180, "p99_ttft_ms": 920}),
+        ],
+    ),
+    "a column of statistics first": (
+        f"{HEAD}| Stat | Concurrency | TTFT (ms) |\n{SPEEDS}| mean | 8 | 80 |\n| p99 | 8 | 120 |\n"
+        "| mean | 64 | 180 |\n| p99 | 64 | 920 |\n",
+        [
+            ("8 at a time", {"mean_ttft_ms": 80, "p99_ttft_ms": 120}),
+            ("64 at a time", {"mean_ttft_ms": 180, "p99_ttft_ms": 920}),
+        ],
+    ),
+    "a count below them": (
+        f"{HEAD}| Statistic | TTFT (ms) | TPOT (ms) |\n{SPEEDS}| Mean | 80 | 11.9 |\n| Std | 5 | 0.2 |\n"
+        "| Count | 100 | 100 |\n",
+        [("", {"mean_ttft_ms": 80, "std_ttft_ms": 5, "mean_tpot_ms": 11.9})],
+    ),
+    "runs, then their mean": (
+        f"{HEAD}| Run | TTFT (ms) | Output tok/s |\n{SPEEDS}| 1 | 80 | 640 |\n| 2 | 82 | 632 |\n"
+        "| Mean | 81 | 636 |\n| Std | 1.4 | 5.7 |\n",
+        [("", {"mean_ttft_ms": 80, "output_throughput": 640}), ("", {"mean_ttft_ms": 82})],
+    ),
+    "runs as columns, then their mean": (
+        f"{HEAD}| Metric | Run 1 | Run 2 | Mean | Std |\n|---|---|---|---|---|\n"
+        "| TTFT (ms) | 80 | 82 | 81 | 1.4 |\n| Output tok/s | 640 | 632 | 636 | 5.7 |\n",
+        [("", {"mean_ttft_ms": 80, "output_throughput": 640}), ("", {"mean_ttft_ms": 82})],
+    ),
+    "loads, then their mean": (
+        f"{HEAD}| Concurrency | TTFT (ms) | Output tok/s |\n{SPEEDS}| 1 | 80 | 100 |\n| 8 | 82 | 632 |\n"
+        "| Average | 81 | 366 |\n",
+        [("1 at a time", {"mean_ttft_ms": 80}), ("8 at a time", {"mean_ttft_ms": 82})],
+    ),
+    "in Chinese": (
+        f"{HEAD}| 指标 | 平均值 | 中位数 | 标准差 |\n|---|---|---|---|\n| 首token延迟 (ms) | 80 | 79 | 4 |\n"
+        "| 吞吐量 (tokens/s) | 640 | - | - |\n",
+        [("", {"mean_ttft_ms": 80, "median_ttft_ms": 79, "std_ttft_ms": 4, "output_throughput": 640})],
+    ),
+    "levels of a load": (
+        f"{HEAD}| Load | TTFT (ms) | Output tok/s |\n{SPEEDS}| min | 80 | 100 |\n| max | 82 | 632 |\n",
+        [("min", {"mean_ttft_ms": 80}), ("max", {"mean_ttft_ms": 82})],
+    ),
+}  # fmt: skip
+
+
+def read(directory: Path, page: str, name: str = "page.md") -> tuple[tuple[Reported, ...], tuple[str, ...]]:
+    """Return the runs of a page, and what was said of it."""
+    path = directory / name
+    path.write_text(page, "utf-8")
+    sources = result_sources.read_sources([str(path)])
+    return sources.reported, sources.errors
+
+
+@pytest.mark.parametrize("form", PAGES)
+def test_statistics_are_figures_of_the_run_that_they_are_of(form: str, tmp_path: Path) -> None:
+    page, expected = PAGES[form]
+    runs, _ = read(tmp_path, page)
+    found = [
+        (run.load.name, {key: run.figures.get(key) for key in figures})
+        for run, (_, figures) in zip(runs, expected, strict=True)
+    ]
+    assert found == expected
+
+
+def test_statistics_of_other_rows_are_left_out_and_named(tmp_path: Path) -> None:
+    runs, errors = read(tmp_path, PAGES["runs, then their mean"][0])
+    assert len({*run_groups.name_rows(runs)}) == 1
+    assert [error.partition(": ")[2] for error in errors] == [
+        "line 7, line 8: statistics of other runs, left out"
+    ]
+    runs, errors = read(tmp_path, PAGES["runs as columns, then their mean"][0])
+    assert len({*run_groups.name_rows(runs)}) == 1
+    assert [error.partition(": ")[2] for error in errors] == [
+        "'Mean', 'Std': statistics of other runs, left out"
+    ]
+
+
+def test_a_sheet_s_statistics_are_of_one_run(tmp_path: Path) -> None:
+    sheet = "model,stat,ttft_ms,tpot_ms,output_throughput\nm-8b,mean,80,11.9,640\nm-8b,p99,120,12.4,\n"
+    ((run,), _) = read(tmp_path, sheet, "sheet.csv")
+    assert run.figures == {
+        "mean_ttft_ms": 80, "p99_ttft_ms": 120, "mean_tpot_ms": 11.9, "p99_tpot_ms": 12.4,
+        "output_throughput": 640,
+    }  # fmt: skip
+
+
+def test_shares_of_cached_prompts_are_no_percentiles(tmp_path: Path) -> None:
+    rows = "".join(f"| {share} | {ttft} | 640 |\n" for share, ttft in (("0%", 80), ("50%", 60), ("90%", 20)))
+    runs, _ = read(tmp_path, f"{HEAD}| Cache hit | TTFT (ms) | Output tok/s |\n{SPEEDS}{rows}")
+    assert [run.figures["mean_ttft_ms"] for run in runs] == [80, 60, 20]
+    assert len({*run_groups.name_rows(runs)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("title", "first", "second"),
+    [
+        ("req/s sent", "4", "6"),
+        ("Offered load (req/s)", "4", "6"),
+        ("Achieved req/s", "3.98", "5.9"),
+        ("Seq len", "512", "1024"),
+        ("Avg input len", "512", "1024"),
+        ("Prefix cache hit (%)", "0", "80"),
+        ("Prefill share", "10.25%", "40.25%"),
+        ("Number of concurrency", "4.0000", "64.0000"),
+    ],
+)
+def test_rows_that_differ_in_a_load_are_no_repeats(
+    title: str, first: str, second: str, tmp_path: Path
+) -> None:
+    rows = f"| {first} | 80 | 640 |\n| {second} | 70 | 740 |\n"
+    page = f"{HEAD}| {title} | TTFT (ms) | Output tok/s |\n{SPEEDS}{rows}"
+    runs, _ = read(tmp_path, page)
+    names = run_groups.name_rows(runs)
+    assert (names[0], runs[0].load) != (names[1], runs[1].load)
+
+
+def test_a_speed_of_each_user_is_no_time_per_token(tmp_path: Path) -> None:
+    page = f"{HEAD}| Concurrency | tok/s/user | TTFT (ms) |\n{SPEEDS}| 1 | 72.3 | 500 |\n| 8 | 50 | 900 |\n"
+    runs, _ = read(tmp_path, page)
+    assert [run.figures for run in runs] == [
+        {"request_tok_s": 72.3, "mean_ttft_ms": 500},
+        {"request_tok_s": 50, "mean_ttft_ms": 900},
+    ]
+    assert all(remark.startswith("tok/s of each user") for run in runs for remark in run.remarks)
