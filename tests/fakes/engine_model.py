@@ -62,6 +62,8 @@ class EngineModel:
     lost: dict[tuple[int, int], int] = field(default_factory=dict)  # (request, message) → delay (ns)
     cause: int = RETRANSMISSION  # of these delays
     burst: int = 1  # messages that a stream gets of a step, 50 µs apart
+    rate: float = 0.0  # requests a second at random times, whoever else is there; 0: a closed loop
+    apart: bool = False  # prompts are computed elsewhere: a first token comes with the first step that ends
     server_times: bool = False
     sampled: bool = True
     segments: bool = True
@@ -69,8 +71,12 @@ class EngineModel:
     def run(self) -> tuple[Result, list[list[dict[str, int]]]]:
         """Run to the end; return the run, and for each message of each request what it waited for."""
         course = Course(self)
-        for slot in range(self.slots):
-            course.send(slot, BEGAN_NS - self.path_ns + slot * 100_000)
+        sent_ns = [BEGAN_NS - self.path_ns + slot * 100_000 for slot in range(self.slots)]
+        if self.rate:
+            gaps_ns = SECOND * course.draw.exponential(1 / self.rate, self.requests)
+            sent_ns = (BEGAN_NS + np.cumsum(gaps_ns)).astype(np.int64).tolist()
+        for slot, at_ns in enumerate(sent_ns):
+            course.send(slot, at_ns)
         while course.waiting or course.running:
             course.make_step()
         done = sorted(course.done, key=lambda one: one.index)
@@ -141,17 +147,14 @@ class Course:
 
     def make_step(self) -> None:
         """Make one step of what is ready, or go on to when something is."""
-        for one in [one for one in self.waiting if one.ready_ns <= self.now_ns]:
-            self.waiting.remove(one)
-            one.scheduled_ns = self.now_ns
-            self.running.append(one)
+        self._take_ready()
         active = [one for one in self.running if one.held_until_ns <= self.now_ns]
         if not active:
             ahead = [one.ready_ns for one in self.waiting]
             self.now_ns = min([*ahead, *(one.held_until_ns for one in self.running)])
             return
         decoding = self._choose_decoding(active)
-        firsts, prefill_ns = self._compute_prompts(active)
+        firsts, prefill_ns = ([], 0) if self.model.apart else self._compute_prompts(active)
         base_ns = int(self.model.step_ns * np.exp(self.model.jitter * self.draw.standard_normal()))
         slow_ns = self.model.slow_steps.get(self.step, 0) if decoding else 0
         for one in decoding:
@@ -162,7 +165,19 @@ class Course:
             one.waited.update(parts)
         self.now_ns += base_ns + prefill_ns + slow_ns
         self.step += 1
+        if self.model.apart:
+            firsts = self._take_ready()
         self._write([*decoding, *firsts])
+
+    def _take_ready(self) -> list[Stream]:
+        """Schedule the requests that are ready by now, and return them."""
+        ready = [one for one in self.waiting if one.ready_ns <= self.now_ns]
+        for one in ready:
+            self.waiting.remove(one)
+            one.scheduled_ns = self.now_ns
+            one.computed = one.prompt if self.model.apart else 0
+            self.running.append(one)
+        return ready
 
     def _choose_decoding(self, active: list[Stream]) -> list[Stream]:
         """Choose the streams that get a token, after one was preempted if that is due."""
@@ -195,7 +210,8 @@ class Course:
             if len(one.times_ns) == one.output:
                 self.running.remove(one)
                 self.done.append(one)
-                self.send(one.slot, at_ns + 2 * self.model.path_ns + 300_000)
+                if not self.model.rate:
+                    self.send(one.slot, at_ns + 2 * self.model.path_ns + 300_000)
 
 
 CAUSE_KEYS = {PATH: "path_delay", REORDERING: "reordering", RETRANSMISSION: "retransmission"}

@@ -22,8 +22,9 @@ _CHANCE = 0.05  # coincidences that are as likely to be chance are not believed
 _RARE = 0.1  # of the prompts as long: where fewer came with a stall, prompts are not its cause
 _AS_LONG = 0.5  # of a stall: slow steps of less could not be taken for it
 _LEAST_LIKE, _WITHIN, _DEVIATIONS = 3, 1.25, 7  # prompts, and what their stalls for a token are limited by
+_OF_EXCESS = 0.75  # of a stall: as much longer than without it a prompt took that made it
 _SMALL, _MOST = 2 * (SILENT - 1), 0.5  # typical steps of stalls, and of the prompts as long
-_MOST_TERMS = 20  # of a Poisson tail: as many coincidences need no more
+_MOST_TERMS = 400  # of a tail: as many coincidences need no more
 
 
 class EngineStalls(msgspec.Struct, frozen=True):
@@ -42,10 +43,15 @@ class _Prompts(msgspec.Struct, frozen=True):
     A row is a step.
     """
 
-    tokens: Int64
+    longest: Int64  # tokens of the longest of them: others may have gathered while all stood still
+    tokens: Int64  # of them together
     first: Int64  # the first stall that they may explain, by its place
     last: Int64  # and the last, which ends with their first tokens; less than `first`: none
     excess_ns: Int64  # of these stalls together
+    first_ns: Int64  # when the first token was sent
+    wait_ns: Int64  # for it, since its prompt may have been computed
+    each_tokens: Int64  # of each single prompt
+    each_sent_ns: Int64  # or began, where the server reports it
     sized: bool  # whether all tokens are known
 
     @property
@@ -71,17 +77,16 @@ def find_stalls(timeline: Timeline, records: Records) -> EngineStalls:
     rows_ns = np.bincount(np.cumsum(begins_row), np.where(of_prompt, 0, excess_ns)).astype(np.int64)
     limit_ns = np.minimum(_limit_ns(prompts), prompts.excess_ns)
     least_ns = _SMALL * step_ns[prompts.last.clip(0)] if len(step_ns) else limit_ns
-    believed, sure, passed = _judge_prompts(
-        prompts, limit_ns, rows_ns[rows_ns > 0], _count_steps(timeline, excess_ns), limit_ns < least_ns
-    )
-    prefill_ns, slow = np.zeros_like(excess_ns), ~of_prompt
+    owning = np.isin(np.arange(len(limit_ns)), owner)
+    slow_ns, small = rows_ns[rows_ns > 0], limit_ns < least_ns
+    sure, passed = _judge_prompts(prompts, owning, limit_ns, slow_ns, small, timeline)
+    prefill_ns = np.zeros_like(excess_ns)
     # The last stalls of a prompt are the surest: before them another step may have been slow.
     total_ns, at, its = np.append(0, np.cumsum(excess_ns)), np.flatnonzero(of_prompt), owner[of_prompt]
     after_ns = total_ns[prompts.last[its] + 1] - total_ns[at + 1]
-    given_ns = np.where(believed, np.rint(limit_ns).astype(np.int64), 0)[its] - after_ns
+    given_ns = np.where(passed, 0, np.rint(limit_ns).astype(np.int64))[its] - after_ns
     prefill_ns[at] = np.minimum(given_ns.clip(0), excess_ns[at])
-    slow[at] = (believed | passed)[its]
-    slow &= (timeline.count_open(begin_ns) >= LEAST_STREAMS) & ~timeline.caught_up
+    slow = (timeline.count_open(begin_ns) >= LEAST_STREAMS) & ~timeline.caught_up
     slow_ns = np.where(slow, excess_ns - prefill_ns, 0)
     prefill_ns[at[~sure[its]]] = prefill_ns[timeline.caught_up] = 0
     return EngineStalls(begin_ns, end_ns, excess_ns, prefill_ns, slow_ns)
@@ -109,19 +114,56 @@ def _find_prompts(timeline: Timeline, records: Records, begins_row: Bool, excess
         last = np.where(with_end | reported, last, -1)
     inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)[rows]
     tokens = (inputs - records.cached_tokens[rows].clip(0)).clip(1)  # 1 where they are not known
+    each = longest = tokens
+    wait_ns = first_ns - began_ns
+    total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
+
+    def sum_excess() -> Int64:
+        within = total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))]
+        return np.where(first <= last, within, 0).astype(np.int64)
+
     if len(rows):
+        last_ns = np.where(first <= last, np.append(excess_ns, 0)[last], 0)
+        last = np.where(_mark_usual(tokens, wait_ns, last_ns, timeline.step_at(first_ns)), -1, last)
         bursts_ns = _BURST * timeline.step_at(first_ns)
         groups = np.flatnonzero(np.append(True, np.diff(first_ns) > bursts_ns[1:]))
         in_it = np.where(first <= last, tokens, 0)
         first, within = _begin_groups(first, in_it, groups, len(begin_ns))
+        longest = np.maximum.reduceat(tokens, groups)
         last, tokens = np.maximum.reduceat(last, groups), np.add.reduceat(tokens, groups)
         tokens = np.where(within > 0, within, tokens)
+        first_ns, wait_ns = first_ns[groups], np.maximum.reduceat(wait_ns, groups)
         first = _separate_prompts(first, last, tokens)
-    order = np.argsort(tokens, kind="stable")
-    first, last, tokens = first[order], last[order], tokens[order]
-    total_ns = np.concatenate([[0], np.cumsum(excess_ns)])
-    sums_ns = np.where(first <= last, total_ns[last + 1] - total_ns[first.clip(max=len(begin_ns))], 0)
-    return _Prompts(tokens, first, last, sums_ns, bool((inputs >= 0).all()))
+    order = np.argsort(longest, kind="stable")
+    return _Prompts(
+        longest[order],
+        tokens[order],
+        first[order],
+        last[order],
+        sum_excess()[order],
+        first_ns[order],
+        wait_ns[order],
+        each_tokens=each,
+        each_sent_ns=began_ns,
+        sized=bool((inputs >= 0).all()),
+    )
+
+
+def _mark_usual(tokens: Int64, wait_ns: Int64, excess_ns: Int64, step_ns: Int64) -> Bool:
+    """Mark the prompts that waited no longer than usual, and so did not cause the stall that they came with.
+
+    Without it one would have waited less than each prompt like it that came without a stall, as most did. Of
+    a small stall nothing can be said: those may have had one as small, that was no silence.
+    """
+    marked, stalled = np.zeros(len(tokens), np.bool_), excess_ns > _SMALL * step_ns
+    sizes = (2 * np.log2(tokens)).astype(np.int64)
+    for size in np.unique(sizes[stalled]).tolist():
+        like = np.abs(sizes - size) <= 2
+        without = like & (excess_ns == 0)
+        if 2 * np.count_nonzero(without) > np.count_nonzero(like):
+            least_ns = int(wait_ns[without].min())
+            marked |= stalled & (sizes == size) & (wait_ns < least_ns + _OF_EXCESS * excess_ns)
+    return marked
 
 
 def _begin_groups(first: Int64, tokens: Int64, groups: Int64, none: int) -> tuple[Int64, Int64]:
@@ -171,34 +213,58 @@ def _find_owners(prompts: _Prompts, stalls: int) -> Int64:
 
 
 def _judge_prompts(
-    prompts: _Prompts, stall_ns: Float64, slow_ns: Int64, steps: float, small: Bool
-) -> tuple[Bool, Bool, Bool]:
-    """Mark prompts whose stalls are no chance, of these the sure ones, and those whose stalls others cause.
+    prompts: _Prompts, owning: Bool, stall_ns: Float64, slow_ns: Int64, small: Bool, timeline: Timeline
+) -> tuple[Bool, Bool]:
+    """Mark prompts whose stalls are surely no chance, and those whose stalls others cause.
 
-    Of n prompts like them k came with as long a stall (`stall_ns`); those without may be longer. A share `a`
-    of the steps is apart from such prompts, which are never as slow for one (`slow_ns`: their excess, and
-    that of much shorter prompts); if chance spread slow steps evenly, one more than there are of these, the
-    others would be (1 − a) ÷ a times as many: that k or more are has a Poisson variable's probability. If it
-    is not small, the smaller the fewer of the n they are, and other steps are as slow, and nearly all of the
-    n came without, prompts are no cause; but where lengths are unknown it may be the one long prompt. As slow
-    as half of a small stall are steps that are no silences: it must be most of the n that came with one.
+    Of n prompts like them k came with as long a stall (`stall_ns`; `owning`: none longer came with it); those
+    without may be longer. A stall of no one comes with a prompt by chance, if one is due within it: one that
+    was sent before, and has usually waited by its end. During a share `a` of the time none is due. While m
+    stalls as long come without such a prompt (`slow_ns`: their excess, and that of much shorter prompts), a
+    negative binomial variable counts those with one. If its probability to be k or more is not small, the
+    smaller the fewer of the n they are, and other steps are as slow, and nearly all of the n came without,
+    prompts are no cause; but where lengths are unknown it may be the one long prompt. As slow as half of a
+    small stall are steps that are no silences: it must be most of the n that came with one.
     """
-    stalled, least_ns = prompts.stalled, _AS_LONG * stall_ns
-    seen, passed, shorter = np.zeros((3, len(stalled)), np.int64)
-    as_slow = len(slow_ns) - np.sort(slow_ns).searchsorted(least_ns)
+    stalled, stall_ns = prompts.stalled, stall_ns * prompts.longest / prompts.tokens  # of the longest alone
+    least_ns, (busy_ns, step_ns) = _AS_LONG * stall_ns, _measure_busy(timeline)
+    (seen, passed), apart = np.zeros((2, len(stalled)), np.int64), np.ones(len(stalled))
+    as_slow = _count_from(slow_ns, least_ns)
     for of_size, like, first in _list_sizes(prompts):
-        less = np.sort(stall_ns[like]).searchsorted(least_ns[of_size])
-        seen[of_size] = np.count_nonzero(like) - less
-        passed[of_size] = np.count_nonzero(~stalled[first:]) + less
-        few_ns, shorter[of_size] = np.sort(stall_ns[:first][stalled[:first]]), first
-        as_slow[of_size] += len(few_ns) - few_ns.searchsorted(least_ns[of_size])
+        least = least_ns[of_size]
+        seen[of_size] = _count_from(stall_ns[like & owning], least)
+        as_slow[of_size] += _count_from(stall_ns[:first][owning[:first]], least)
+        passed[of_size] = np.count_nonzero(~stalled[first:] | like[first:]) - _count_from(
+            stall_ns[like], least
+        )
+        usual_ns = float(compute_medians((prompts.wait_ns - prompts.excess_ns).clip(0)[like]))
+        within_ns = np.minimum(usual_ns, prompts.excess_ns[of_size]) + 2 * step_ns
+        longer = prompts.each_tokens >= prompts.longest[first]
+        for at_ns in (prompts.first_ns[first:], prompts.each_sent_ns[longer]):
+            covered_ns = _measure_cover(at_ns, within_ns)
+            apart[of_size] = np.minimum(apart[of_size], 1 - covered_ns / busy_ns)
     share = seen / np.maximum(seen + passed, 1)
-    # Of all steps those with no such prompt, nor one a step later: a slow one of these is no prompt's.
-    apart = (1 - (len(stalled) - shorter) / max(steps, 1.0)).clip(1 / max(steps, 1.0)) ** 2
-    chance = _sum_tail(seen, (as_slow + 1) * (1 - apart) / apart)
-    believed = stalled & (chance <= _CHANCE * share)
+    chance = np.ones(len(stalled))
+    apart = apart.clip((step_ns / busy_ns) ** 2)[stalled]
+    chance[stalled] = _sum_tail(seen[stalled], as_slow[stalled], apart)
+    believed = chance <= _CHANCE * share
     sure = believed & (~small | (share >= _MOST))
-    return believed, sure, stalled & ~believed & (share < _RARE) & (as_slow > 0) & prompts.sized
+    return sure, stalled & ~believed & (share < _RARE) & (as_slow > 0) & prompts.sized
+
+
+def _count_from(values: Float64 | Int64, least: Float64) -> Int64:
+    """Count the values that are at least as large as each of some limits, int64[limits]."""
+    counts: Int64 = len(values) - np.sort(values).searchsorted(least)
+    return counts
+
+
+def _measure_cover(at_ns: Int64, within_ns: Float64) -> Float64:
+    """Measure for how long one of some moments is within each of some times ahead, float64[times] (ns)."""
+    between_ns = np.sort(np.diff(np.sort(at_ns)))
+    fewer = between_ns.searchsorted(within_ns)
+    shorter_ns = np.append(0, np.cumsum(between_ns))[fewer]
+    cover_ns: Float64 = shorter_ns + (len(at_ns) - fewer) * within_ns
+    return cover_ns
 
 
 def _limit_ns(prompts: _Prompts) -> Float64:
@@ -221,7 +287,7 @@ def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool, int]]:
 
     A size is from a power of √2 tokens to the next.
     """
-    sizes, stalled = (2 * np.log2(prompts.tokens)).astype(np.int64), prompts.stalled
+    sizes, stalled = (2 * np.log2(prompts.longest)).astype(np.int64), prompts.stalled
     for size in np.unique(sizes[stalled]).tolist():
         yield (
             stalled & (sizes == size),
@@ -230,17 +296,20 @@ def _list_sizes(prompts: _Prompts) -> Iterator[tuple[Bool, Bool, int]]:
         )
 
 
-def _sum_tail(least: Int64, mean: Float64) -> Float64:
-    """Compute P(X ≥ least) for X Poisson of each mean; of more than 20 that of 20."""
-    term, below = np.exp(-mean), np.zeros(len(mean))
-    for k in range(_MOST_TERMS):
+def _sum_tail(least: Int64, without: Int64, apart: Float64) -> Float64:
+    """Compute P(X ≥ least): X stalls have a prompt before one more than `without` have none; of 400 at most.
+
+    One has none with the probability `apart`.
+    """
+    term, below = apart ** (without + 1.0), np.zeros(len(apart))
+    for k in range(min(int(least.max(initial=0)), _MOST_TERMS)):
         below += np.where(k < least, term, 0.0)
-        term = term * mean / (k + 1)
+        term = term * (1 - apart) * (k + 1 + without) / (k + 1)
     return 1.0 - below
 
 
-def _count_steps(timeline: Timeline, excess_ns: Int64) -> float:
-    """Count the steps for which at least one stream was open: a slow one is longer by its excess (ns)."""
+def _measure_busy(timeline: Timeline) -> tuple[int, float]:
+    """Measure for how long at least one stream was open, and the typical step; both at least 1 ns."""
     at_ns = np.sort(np.concatenate([timeline.begun_ns, timeline.ended_ns]))
     busy_ns = int(np.diff(at_ns)[timeline.count_open(at_ns)[:-1] > 0].sum())
-    return (busy_ns - int(excess_ns.sum())) / max(float(compute_medians(timeline.steps_ns)), 1.0)
+    return max(busy_ns, 1), max(float(compute_medians(timeline.steps_ns)), 1.0)

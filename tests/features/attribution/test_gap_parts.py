@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,101 @@ def test_a_long_prompt_of_unknown_length_is_no_slow_step(requests: int, prompt: 
     records = replace(run.records, planned_input=unknown, input_tokens=unknown)
     injected, _, wrong = score(attribute(run.facts, records).gaps, truth)
     assert wrong <= 0.02 * injected
+
+
+def draw_late(late_ms: int, seed: int) -> tuple[EngineModel, random.Random]:
+    """An engine whose requests come at random times, and have short prompts and late first tokens."""
+    draw = random.Random(1000 * seed + late_ms)
+    step_ns, rate = draw.choice([8, 10, 20, 40]) * MS, draw.choice([3, 6, 12, 20])
+    requests, apart = draw.choice([100, 200]), draw.random() < 0.5
+    late_ns = {one: round(draw.choice([1, 1, draw.uniform(0, 2)]) * late_ms * MS) for one in range(requests)}
+    model = EngineModel(
+        seed, requests=requests, output=draw.choice([60, 120]), step_ns=step_ns, rate=rate, apart=apart,
+        http=late_ns, prompt=32, prefill_ns_per_token=1000,
+    )  # fmt: skip
+    return model, draw
+
+
+def list_steps(model: EngineModel, per_s: float, draw: random.Random) -> list[int]:
+    """List as many steps a second at random, for longer than the run takes."""
+    count = int(1e9 * model.requests / model.rate / model.step_ns) + 5 * model.output
+    return [step for step in range(count) if draw.random() < per_s * model.step_ns / 1e9]
+
+
+def draw_paused(late_ms: int, seed: int) -> EngineModel:
+    """An engine that pauses as a whole at random, whoever is there: no prompt makes it."""
+    model, draw = draw_late(late_ms, seed)
+    pause_ns = max(draw.choice([60, 100, 150, 300]) * MS, 3 * model.step_ns)
+    steps = list_steps(model, draw.choice([0.5, 1, 2]), draw)
+    return dataclasses.replace(model, slow_steps=dict.fromkeys(steps, pause_ns))
+
+
+def draw_prefilled(late_ms: int, seed: int) -> EngineModel:
+    """An engine that some long prompts stall, a tenth of the time or less."""
+    model, draw = draw_late(late_ms, seed)
+    stall_ns = max(draw.choice([60, 100, 150, 300]) * MS, 3 * model.step_ns)
+    share = min(draw.choice([0.05, 0.1, 0.3]), 0.1e9 / stall_ns / model.rate)
+    long = {
+        one: int(draw.uniform(1600, 2500))
+        for one in range(model.requests)
+        if draw.random() < max(share, 0.03)
+    }
+    return dataclasses.replace(
+        model, apart=False, long_prompts=long, prefill_ns_per_token=stall_ns // 2000,
+        chunk=draw.choice([512, 2048, 1 << 20]),
+    )  # fmt: skip
+
+
+def sum_scores(models: Iterable[EngineModel]) -> tuple[float, float]:
+    """The shares of the injected time that are found in the right part, and in a wrong one."""
+    sums = np.zeros(3, np.int64)
+    for model in models:
+        run, truth = model.run()
+        sums += score(attribute(run.facts, run.records).gaps, truth)
+    return sums[1] / sums[0], sums[2] / sums[0]
+
+
+LATE_MS = (0, 1, 30, 100, 200)
+
+
+@pytest.mark.parametrize("late_ms", LATE_MS)
+def test_first_tokens_that_are_due_in_a_pause_did_not_make_it(late_ms: int) -> None:
+    found, wrong = sum_scores(draw_paused(late_ms, seed) for seed in range(3))
+    assert found >= 0.3
+    assert wrong <= 0.05
+    found, wrong = sum_scores(draw_prefilled(late_ms, seed) for seed in range(3))
+    assert found >= 0.95
+    assert wrong <= 0.05
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("late_ms", LATE_MS)
+def test_of_200_runs_with_pauses_of_all_5_percent_is_wrong(late_ms: int) -> None:
+    found, wrong = sum_scores(draw_paused(late_ms, seed) for seed in range(200))
+    assert found >= 0.6
+    assert wrong <= 0.05
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("late_ms", LATE_MS)
+def test_of_200_runs_with_long_prompts_95_percent_is_found(late_ms: int) -> None:
+    found, wrong = sum_scores(draw_prefilled(late_ms, seed) for seed in range(200))
+    assert found >= 0.95
+    assert wrong <= 0.05
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("late_ms", [30, 100, 200])
+def test_a_prompt_of_32_tokens_makes_no_pause_of_150_ms(late_ms: int, seed: int) -> None:
+    model = EngineModel(
+        seed, requests=200, output=120, step_ns=10 * MS, rate=6, apart=True, prompt=32,
+        http=dict.fromkeys(range(200), late_ms * MS),
+    )  # fmt: skip
+    steps = list_steps(model, 1, random.Random(seed))
+    run, _ = dataclasses.replace(model, slow_steps=dict.fromkeys(steps, 150 * MS)).run()
+    gaps = attribute(run.facts, run.records).gaps
+    assert gaps.share("others_prefill") == 0
+    assert gaps.share("slow_step") >= 0.85
 
 
 def make_records(plans: Sequence[tuple[int, range]], ends_ns: Int64) -> Records:
