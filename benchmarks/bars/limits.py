@@ -11,7 +11,8 @@ import numpy as np
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
-from loadgen.figures import distribution
+from loadgen.figures.dependence import count_independent
+from loadgen.figures.distribution import find_upper_place
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
 from loadgen.study.series.limit.search import (
     NextRun,
@@ -172,7 +173,8 @@ def show_evidence(
     sign = -1.0 if objective.is_floor else 1.0
     slowness = sign * values
     ordered, n = np.sort(slowness), len(slowness)
-    index = distribution.find_upper_index(n, objective.tail)
+    independent = count_independent(slowness)
+    slow_end = find_upper_place(n, independent, objective.tail)
     over = slowness > sign * objective.limit
     slow = slowness > ordered[math.ceil(choose_slow_rank(objective) * n) - 1]
     return ObjectiveEvidence(
@@ -180,9 +182,10 @@ def show_evidence(
         samples=n,
         over=int(over.sum()),
         value=float(np.quantile(values, objective.percentile / 100)),
-        bound=None if index is None else sign * float(ordered[index]),
+        bound=None if slow_end is None else sign * float(ordered[slow_end]),
         batches=_batches(over),
         dispersion=measure_dispersion(_batches(slow)),
+        independent=independent,
     )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS
+from loadgen.figures.dependence import count_independent
 
 # int64 or float64 numbers, and how often each counts; None: once.
 Piece = tuple[NDArray[Any], Int64 | None]
@@ -43,6 +44,7 @@ class Distribution(msgspec.Struct, frozen=True):
     percentiles_ms: dict[float, float]
     # Upper bounds of the percentiles at 99 % confidence, of one value a request; None: too few of them.
     bounds_ms: dict[float, float | None] = {}
+    independent: int | None = None  # samples that the n are worth, on which bounds rest; None: it has none
 
     @property
     def p90_ms(self) -> float:
@@ -70,15 +72,17 @@ class Distribution(msgspec.Struct, frozen=True):
     def from_requests(cls, values_ns: NDArray[Any], percentiles: Sequence[float]) -> Distribution:
         """Compute the statistics of one sample (ns) per request, with upper bounds of the percentiles.
 
-        `values_ns` is sorted in place.
+        `values_ns` is in order of sending, and is sorted in place.
         """
+        independent = count_independent(values_ns)
         values_ns.sort()
-        places = {percentile: find_upper_index(len(values_ns), percentile) for percentile in percentiles}
+        places = {rank: find_upper_place(len(values_ns), independent, rank) for rank in percentiles}
         bounds_ms = {
             percentile: None if place is None else float(values_ns[place]) / MS_NS
             for percentile, place in places.items()
         }
-        return replace(cls.from_ns(values_ns, percentiles), bounds_ms=bounds_ms)
+        made = cls.from_ns(values_ns, percentiles)
+        return replace(made, bounds_ms=bounds_ms, independent=independent)
 
     @classmethod
     def from_weighted(cls, values_ns: Float64, weights: Int64, percentiles: Sequence[float]) -> Distribution:
@@ -369,13 +373,19 @@ def find_upper_index(n: int, percentile: float) -> int | None:
     return None if allowed < 0 else n - max(allowed, 1)
 
 
-def find_lower_index(n: int, percentile: float) -> int | None:
-    """Find the index, among n ascending samples, of a percentile's lower bound; None: n is too small.
+def find_upper_place(n: int, independent: int, percentile: float) -> int | None:
+    """Find the index, among n ascending samples worth so many independent ones, of the upper bound; or None.
 
-    This is the upper bound of the mirrored percentile of the mirrored samples.
+    It is the last of the share of all samples that the independent ones up to their bound are.
     """
-    index = find_upper_index(n, 100 - percentile)
-    return None if index is None else n - 1 - index
+    index = find_upper_index(independent, percentile)
+    return None if index is None else math.ceil(round((index + 1) / independent * n, 6)) - 1
+
+
+def find_lower_place(n: int, independent: int, percentile: float) -> int | None:
+    """Find the index of the lower bound, the upper one of the mirrored percentile of mirrored samples."""
+    place = find_upper_place(n, independent, 100 - percentile)
+    return None if place is None else n - 1 - place
 
 
 def _is_shown(over: int, n: int, percentile: float) -> bool:

@@ -36,7 +36,7 @@ from loadgen.records.text_tokens import mark_uncounted
 Figures = Mapping[str, Any]  # by vLLM's keys
 # Tokens per second of all requests together while prompts are computed, and while answers are.
 PREFILL, DECODING = "prefill_throughput", "decode_throughput"
-DEFINITIONS_VERSION = 3  # raised whenever a formula below changes; stored with every result
+DEFINITIONS_VERSION = 4  # raised whenever a formula below changes; stored with every result
 _MOST_REASONS = 16  # real servers have a handful; what a server writes is bounded
 
 
@@ -220,9 +220,9 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
     ranks = ask.metric_percentiles
     none = Distribution.from_requests(np.zeros(0, np.int64), ranks)
     itl, token_time = _measure_gaps(records, each.ok, ranks) if ask.times_tokens else (none, none)
-    of_gaps = {"gaps": itl, "tokens": token_time}
+    of_gaps, order = {"gaps": itl, "tokens": token_time}, np.argsort(records.sent_ns, kind="stable")
     return {
-        figure.field_name: Distribution.from_requests(_select_samples(figure, each), ranks)
+        figure.field_name: Distribution.from_requests(_select_samples(figure, each, order), ranks)
         if figure.of == "requests"
         else of_gaps[figure.of]
         for figure in figure_table.LATENCIES
@@ -232,15 +232,17 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
 def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
     """Compute the speed fields of Metrics."""
     return {
-        figure.field_name: RateDistribution.from_speeds(_select_samples(figure, each), ask.metric_percentiles)
+        figure.field_name: RateDistribution.from_speeds(
+            _select_samples(figure, each, slice(None)), ask.metric_percentiles
+        )
         for figure in figure_table.SPEEDS
     }
 
 
-def _select_samples(figure: Figure, each: PerRequest) -> Int64 | Float64:
-    """Select a figure's samples: the values of those requests that have one."""
+def _select_samples(figure: Figure, each: PerRequest, order: Int64 | slice) -> Int64 | Float64:
+    """Select a figure's samples: the values of those requests that have one, in an order of the requests."""
     values, has = figure.samples(each)
-    return values[has]
+    return values[order][has[order]]
 
 
 def list_gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:

@@ -20,7 +20,8 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
-from loadgen.figures.distribution import find_lower_index, find_upper_index
+from loadgen.figures.dependence import count_independent
+from loadgen.figures.distribution import find_lower_place, find_upper_index, find_upper_place
 from loadgen.figures.figure_table import (
     SELECTABLE,
     SPEED,
@@ -59,6 +60,8 @@ _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
 _SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer for a lower percentile
 _PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
+_UNLIKELY = 3.02  # a dispersion over six parts that 1 in 100 runs of independent samples exceeds: χ² of 5 ÷ 5
+_UNSURE = 2.09  # times that the dispersion may be, of six parts: (t of 5 ÷ normal deviate)² at 99 %
 
 
 def _limit_streamed(ttft_ms: float, tpot_ms: float) -> tuple[_Row, ...]:
@@ -150,7 +153,8 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
     the spread between them: samples of one run follow one another, and are not independent. Among requests
     that failed a latency is infinite, a speed 0. `dispersion` is how many times as much the counts slower
     than the run's own P90 (of a speed P10), or the objective's percentile where that is nearer to the
-    median, vary between parts of the run as those of independent samples would; at least 1.
+    median, vary between parts of the run as those of independent samples would; at least 1. `independent` is
+    how many independent requests the samples are worth, on which the bounds rest; None: not known.
     """
 
     objective: Objective
@@ -161,11 +165,18 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
     batches: tuple[tuple[int, int], ...] = ()
     fast_bound: float | None = None  # its bound on the fast side at 99 % confidence; None: too few samples
     dispersion: float = 1.0
+    independent: int | None = None
 
     @property
     def passes(self) -> bool:
-        """Whether the percentile is shown to meet the objective: its bound on the slow side is within it."""
-        return self.bound is not None and self.objective.holds(self.bound)
+        """Whether the percentile is shown to meet the objective: its bound on the slow side is within it.
+
+        Where the bound does not know what the samples are worth, the dispersion must allow it too.
+        """
+        if self.bound is None or not self.objective.holds(self.bound):
+            return False
+        sure = self.dispersion <= _UNLIKELY or self.independent is not None
+        return sure or self.allows(self.samples / (_UNSURE * self.dispersion))
 
     @property
     def standing(self) -> Standing:
@@ -174,6 +185,12 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
             return Standing.MEETS
         missed = self.fast_bound is not None and not self.objective.holds(self.fast_bound)
         return Standing.FAILS if missed else Standing.NOT_SHOWN
+
+    def allows(self, worth: float) -> bool:
+        """Whether the share beyond the limit would show it met, of so many independent samples."""
+        n, share = math.floor(worth), self.over / max(self.samples, 1)
+        index = find_upper_index(n, self.objective.tail)
+        return index is not None and share * n <= n - 1 - index
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
@@ -411,10 +428,9 @@ class _Samples(msgspec.Struct, frozen=True):
 
     slowness: Float64
     request: Int64  # row of the records
-    observations: int  # of them, that count as independent
 
 
-_NO_SAMPLES = _Samples(np.zeros(0), np.zeros(0, np.int64), 0)
+_NO_SAMPLES = _Samples(np.zeros(0), np.zeros(0, np.int64))
 
 
 def judge_objectives(
@@ -424,8 +440,9 @@ def judge_objectives(
 
     A request that failed counts as beyond any limit, for ITL and token time with as many samples as were
     planned. Left out are requests that the client ended or lost, and answers without such a figure (one
-    token has no TPOT). If no token was timed, no objective of tokens has samples. The gaps of one answer are
-    alike, so bounds of ITL and token time rest on as many observations as there are requests.
+    token has no TPOT). If no token was timed, no objective of tokens has samples. Bounds rest on as many
+    samples as there are independent requests: the gaps of one answer are alike, requests in a queue wait
+    together.
     """
     each = PerRequest.from_records(records, ask)
     return tuple(
@@ -441,28 +458,39 @@ def judge_objectives(
 
 
 def _judge(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
-    """Judge one objective by its samples, with bounds as of `observations` independent ones."""
+    """Judge one objective by its samples, with bounds as of those that are worth independent ones."""
     order, n, rank = np.argsort(samples.slowness), len(samples.slowness), objective.tail
     unit = -1.0 if objective.is_floor else float(MS_NS)
     over = samples.slowness > objective.limit * unit
+    independent = _count_independent(samples, records)
 
-    def bound(index: int | None) -> float | None:
-        if index is None:
-            return None
-        # Of all samples, the last of the share that the observations up to this one are.
-        place = math.ceil(round((index + 1) / samples.observations * n, 6)) - 1
-        return float(samples.slowness[order[place]]) / unit + 0.0  # of failed requests 0, not -0
+    fast = find_lower_place(n, n, rank)
+    if fast is None or samples.slowness[order[fast]] < (0.0 if objective.is_floor else math.inf):
+        # Failed requests were counted, whatever they waited for: of them each is one.
+        fast = find_lower_place(n, independent, rank)
+
+    def bound(place: int | None) -> float | None:
+        # Of failed requests 0, not -0.
+        return None if place is None else float(samples.slowness[order[place]]) / unit + 0.0
 
     return ObjectiveEvidence(
         objective=objective,
         samples=n,
         over=int(over.sum()),
         value=_find_percentile(samples.slowness[order], rank) / unit + 0.0,
-        bound=bound(find_upper_index(samples.observations, rank)),
-        fast_bound=bound(find_lower_index(samples.observations, rank)),
+        bound=bound(find_upper_place(n, independent, rank)),
+        fast_bound=bound(fast),
         batches=_count_batches(samples.request, over, records),
         dispersion=_measure_slow_dispersion(samples, order, records, choose_slow_rank(objective)),
+        independent=independent,
     )
+
+
+def _count_independent(samples: _Samples, records: Records) -> int:
+    """Count the independent requests that the samples are worth, by each request's mean, as it was sent."""
+    rows, place, counts = np.unique(samples.request, return_inverse=True, return_counts=True)
+    means = np.bincount(place, samples.slowness, len(rows)) / counts
+    return count_independent(means[np.argsort(records.sent_ns[rows], kind="stable")])
 
 
 def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
@@ -531,12 +559,12 @@ def _list_samples(metric: str, records: Records, each: PerRequest) -> _Samples:
         values, has = figure.samples(each)
         rows = np.flatnonzero(has | failed)
         slowness, slowest = (-values, 0.0) if figure.kind == SPEED else (values, np.inf)
-        return _Samples(np.where(failed, slowest, slowness)[rows], rows, len(rows))
+        return _Samples(np.where(failed, slowest, slowness)[rows], rows)
     values_ns, rows = _list_gap_samples(records, each.ok, per_token=figure.of == "tokens")
     lost = np.repeat(np.flatnonzero(failed), np.maximum(records.planned_output[failed] - 1, 1))
     request = np.concatenate([rows, lost])
     infinite = np.full(len(lost), np.inf)
-    return _Samples(np.concatenate([values_ns, infinite]), request, len(np.unique(request)))
+    return _Samples(np.concatenate([values_ns, infinite]), request)
 
 
 def _list_gap_samples(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int64]:

@@ -11,6 +11,7 @@ from loadgen.base.text import format_count
 from loadgen.figures.distribution import Distribution, find_least_passing
 from loadgen.figures.figure_table import LATENCIES, OURS, OWN, SELECTABLE, SPEEDS, Figure, percentile_name
 from loadgen.figures.metrics import Metrics
+from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.report.run_directory import Result
 from loadgen.verdict.evidence import least_samples
 
@@ -40,11 +41,23 @@ def describe_objectives(result: Result, options: object) -> Iterator[str]:
             f"{_format_value(evidence.value)} {objective.unit}{bound}" if evidence.samples else "no samples"
         )
         beyond = f"{evidence.over} of {evidence.samples} {'below' if objective.is_floor else 'above'}"
-        yield f"{objective}: {evidence.standing}, {value}, {beyond}"
+        yield f"{objective}: {evidence.standing}, {value}, {beyond}{_describe_worth(evidence)}"
     limits = result.facts.ask().goodput_limits
     if limits and not result.facts.profile.goodput:
         parts = (f"{name} {limit:g} {SELECTABLE[name].unit}" for name, limit in limits.items())
         yield f"goodput: of requests within {', '.join(parts)} (the limits of --slo)"
+
+
+def _describe_worth(evidence: ObjectiveEvidence) -> str:
+    """Describe why an objective has no bound although it has enough samples; "" where it has, or has not."""
+    needed = find_least_passing(0, evidence.objective.tail)
+    if evidence.independent is None or evidence.bound is not None or evidence.samples < needed:
+        return ""
+    return f"; {_describe_dependence(evidence.independent)}, a bound needs {needed}"
+
+
+def _describe_dependence(independent: int) -> str:
+    return f"requests that were slow together tell as much as {independent} independent ones"
 
 
 def _is_of_gaps(key: str) -> bool:
@@ -65,8 +78,12 @@ def _format_percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
         bound = "" if bound_ms is None else f" (≤ {bound_ms:.2f} at 99 %)"
         parts.append(f"{SELECTABLE[key].label} {of.percentiles_ms[rank]:.2f} ms{bound}")
     needed = find_least_passing(0, rank) if 0 < rank < 100 else 0
-    few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
+    worth = [(of.n, of.independent) for of in shown.values() if of.independent is not None]
+    few = [n for n, _ in worth if n < needed]
     needs = f"; {format_count(min(few), 'sample')}, a bound needs {needed}" if few else ""
+    dependent = [independent for n, independent in worth if independent < needed <= n]
+    if dependent:
+        needs += f"; {_describe_dependence(min(dependent))}, a bound needs {needed}"
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 
 

@@ -39,9 +39,14 @@ def evidence(slo: str, *records: Record) -> ObjectiveEvidence:
     return shown
 
 
+def mixed(n: int) -> list[int]:
+    """The times of sending of n requests that have nothing to do with their order, in seconds."""
+    return [int(at) for at in np.random.default_rng(5).permutation(n)]
+
+
 def steadily(n: int, *failures: FailureKind) -> list[Record]:
-    """So many answers whose TTFT is 1, 2, 3 … ms, then the failures."""
-    good = [answer(index, [index + 1, index + 2]) for index in range(n)]
+    """So many answers whose TTFT is 1, 2, 3 … ms in a mixed order, then the failures."""
+    good = [answer(index, [index + 1, index + 2], sent=sent) for index, sent in enumerate(mixed(n))]
     return [*good, *(answer(n + index, [], failure) for index, failure in enumerate(failures))]
 
 
@@ -73,6 +78,18 @@ def test_a_failed_request_is_above_any_limit() -> None:
     assert shown.standing == "not shown"
 
 
+def test_requests_that_queue_are_worth_few() -> None:
+    # Waits that rise to 100 ms and fall again, ten times: what is seen of the tail are ten waves.
+    waits = [answer(n, [abs(n % 100 - 50) + 1, 200]) for n in range(1000)]
+    shown = evidence("ttft p90 < 51ms", *waits)
+    assert (shown.samples, shown.over, shown.bound, shown.standing) == (1000, 0, None, "not shown")
+    assert shown.independent is not None
+    assert shown.independent < 44
+    mixed_up = [answer(n, [abs(n % 100 - 50) + 1, 200], sent=sent) for n, sent in enumerate(mixed(1000))]
+    shown = evidence("ttft p90 < 51ms", *mixed_up)
+    assert (shown.bound, shown.independent, shown.standing) == (47.0, 1000, "meets")
+
+
 def test_a_run_of_failures_surely_misses() -> None:
     shown = evidence("ttft p99 < 10s", *steadily(10, *[FailureKind.CONNECT] * 20))
     assert (shown.value, shown.fast_bound, shown.standing) == (math.inf, math.inf, "fails")
@@ -90,9 +107,9 @@ def test_an_answer_of_one_token_has_no_tpot() -> None:
 
 def test_gaps_are_samples_and_requests_the_observations() -> None:
     # 44 requests with gaps of 1, 2, … 44 ms, three each: the bound is of the greatest request's.
-    records = [answer(n, [1, 2 + n, 3 + 2 * n, 4 + 3 * n]) for n in range(44)]
+    records = [answer(n, [1, 2 + n, 3 + 2 * n, 4 + 3 * n], sent=sent) for n, sent in enumerate(mixed(44))]
     shown = evidence("itl p90 < 43ms", *records)
-    assert (shown.samples, shown.over, shown.bound) == (132, 3, 44.0)
+    assert (shown.samples, shown.over, shown.bound, shown.independent) == (132, 3, 44.0, 44)
     assert evidence("itl p90 < 43ms", *records[:43]).bound is None
 
 
@@ -123,9 +140,9 @@ def test_token_time_shares_a_gap_by_its_tokens() -> None:
     assert (shown.samples, shown.over, shown.value) == (3, 3, 10.0)
 
 
-def at_speed(index: int, gap_ms: float) -> Record:
+def at_speed(index: int, gap_ms: float, sent: int = -1) -> Record:
     """Three tokens, two of them after the first message, `gap_ms` apart."""
-    return answer(index, [10, 10 + gap_ms, 10 + 2 * gap_ms])
+    return answer(index, [10, 10 + gap_ms, 10 + 2 * gap_ms], sent=sent)
 
 
 @loop_over(
@@ -138,7 +155,7 @@ def at_speed(index: int, gap_ms: float) -> Record:
 )
 def test_a_floor_is_judged_by_the_slow_tail(slo: str, over: int, value: float, bound: float) -> None:
     # Gaps of 1 to 50 ms, so speeds of 20 to 1,000 tokens per second.
-    records = [at_speed(index, index + 1) for index in range(50)]
+    records = [at_speed(index, index + 1, sent) for index, sent in enumerate(mixed(50))]
     shown = evidence(slo, *records)
     assert (shown.samples, shown.over, shown.bound) == (50, over, bound)
     assert shown.value == pytest.approx(value)
@@ -147,7 +164,7 @@ def test_a_floor_is_judged_by_the_slow_tail(slo: str, over: int, value: float, b
 
 
 def test_a_floor_is_the_mirrored_ceiling() -> None:
-    records = [at_speed(index, index + 1) for index in range(200)]
+    records = [at_speed(index, index + 1, sent) for index, sent in enumerate(mixed(200))]
     floor, ceiling = evidence("tps_user p10 > 8", *records), evidence("tpot p90 < 125ms", *records)
     assert floor.bound is not None
     assert ceiling.bound is not None
@@ -160,8 +177,9 @@ def test_a_floor_is_the_mirrored_ceiling() -> None:
 
 
 def test_a_failed_request_has_no_speed_at_all() -> None:
-    failed = [answer(200 + index, [], FailureKind.TIMEOUT) for index in range(200)]
-    shown = evidence("tps_user p10 > 8", *(at_speed(index, 1) for index in range(200)), *failed)
+    sent = mixed(400)
+    failed = [answer(200 + index, [], FailureKind.TIMEOUT, sent[200 + index]) for index in range(200)]
+    shown = evidence("tps_user p10 > 8", *(at_speed(index, 1, sent[index]) for index in range(200)), *failed)
     assert (shown.samples, shown.over, shown.value, shown.bound, shown.standing) == (400, 200, 0, 0, "fails")
     assert not str(shown.value).startswith("-")
 

@@ -15,7 +15,7 @@ from loadgen.figures.distribution import (
     compute_percentiles,
     count_allowed_over,
     find_least_passing,
-    find_lower_index,
+    find_lower_place,
     find_upper_index,
 )
 
@@ -114,11 +114,11 @@ def test_a_percentile_lies_below_its_bound_in_99_of_100_runs(n: int) -> None:
 
 @pytest.mark.parametrize(("n", "percentile", "index"), [(10_000, 1, 76), (44, 10, 0), (43, 10, None)])
 def test_a_lower_bound_mirrors_the_upper_one(n: int, percentile: float, index: int | None) -> None:
-    assert find_lower_index(n, percentile) == index
+    assert find_lower_place(n, n, percentile) == index
 
 
 def test_a_percentile_lies_above_its_lower_bound_in_99_of_100_runs() -> None:
     samples = np.sort(np.random.default_rng(8).exponential(size=(4000, 700)), axis=1)
-    index = find_lower_index(700, 99)
+    index = find_lower_place(700, 700, 99)
     assert index is not None
     assert (samples[:, index] <= -np.log(0.01)).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5

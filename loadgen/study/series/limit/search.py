@@ -139,11 +139,9 @@ def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | 
 
 def _compute_enough_s(short: Trial) -> float:
     """Compute the seconds of a run at the rate of `short` in which each objective has samples for a bound."""
-    requests = (short.requests_per_s or 0.0) * short.duration_s
     times = 1.0
     for each in short.objectives:
-        # Of a latency within answers, as many count as there are requests.
-        observed = min(each.samples, requests or each.samples)
+        observed = short.count_observed(each)
         if each.bound is None and observed > 0:
             times = max(times, _add_spare(_count_samples_to_pass(each.objective)) / observed)
     return short.duration_s * times
@@ -274,7 +272,8 @@ def _choose_load(
     """Return the next load, if the client could send any, or why the search is over.
 
     It goes up while no run is beyond, down while none is below or no edge is known, then to near the edge.
-    Inf if all runs were disturbed. "within" needs a narrow interval and a run that passed close below it.
+    Inf if all runs were disturbed. "within" needs a narrow interval, and a run close below that seems to meet
+    all.
     """
     below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
     over = [trial for trial in trials if trial.beyond]
@@ -287,7 +286,9 @@ def _choose_load(
     if is_narrow(settings, edge):
         limit = math.floor(edge.load) if settings.axis == "concurrency" else edge.load
         reach = limit * math.exp(-_CONFIRMED / edge.slope)
-        if any(trial.passed and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials):
+        if any(
+            trial.seems_met and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials
+        ):
             return "within"
         return _round_load(settings, edge.load * math.exp(-1 / edge.slope))
     return _choose_load_near_edge(settings, trials, edge)
@@ -460,8 +461,26 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def short(self) -> bool:
         """Whether the run lacks only samples: no objective is above its limit, and one has no bound."""
-        few = any(each.bound is None for each in self.objectives)
+        few = any(each.bound is None and not self._has_enough(each) for each in self.objectives)
         return self.usable and few and not any(map(is_above, self.objectives))
+
+    @property
+    def seems_met(self) -> bool:
+        """Whether the run would show every objective met if its requests were independent.
+
+        Near the limit they are not, and a run that shows it by itself would take hours. The limit follows
+        from all runs together, and this leads the search.
+        """
+        return self.usable and all(each.allows(self.count_observed(each)) for each in self.objectives)
+
+    def _has_enough(self, evidence: ObjectiveEvidence) -> bool:
+        """Whether the run has as many requests as a bound needs of independent ones."""
+        return self.count_observed(evidence) >= _count_samples_to_pass(evidence.objective)
+
+    def count_observed(self, evidence: ObjectiveEvidence) -> float:
+        """Count an objective's samples, of a latency within answers as many as there are requests."""
+        requests = (self.requests_per_s or 0.0) * self.duration_s
+        return min(evidence.samples, round(requests) or evidence.samples)
 
     @property
     def usable(self) -> bool:
