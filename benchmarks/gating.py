@@ -21,6 +21,12 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.harness.page import markdown  # noqa: E402
 from benchmarks.simulated.calibration import Calibration, find_interval  # noqa: E402
+from benchmarks.simulated.drifts import (  # noqa: E402
+    DRIFTS,
+    SPREAD,
+    compare_blocks,
+    gate_blocks,
+)
 from benchmarks.simulated.populations import (  # noqa: E402
     GATE_RUNS,
     RUNS,
@@ -31,6 +37,7 @@ from benchmarks.simulated.populations import (  # noqa: E402
     shrink,
 )
 from loadgen.base.arrays import Bool, Float64, Int64  # noqa: E402
+from loadgen.study.compare.model import Decision  # noqa: E402
 from loadgen.study.gate.gate_verdict import (  # noqa: E402
     ALPHA,
     MARGIN,
@@ -67,6 +74,8 @@ _PLAN = GatePlan(sequential=True)
 _TAIL = 0.002  # of the test of a cell, since a table has about fifty
 _TRIED = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240)
 _MOST_GIVEN = 500  # pairs of runs that are given
+_DIFFERENT = (Decision.FASTER, Decision.SLOWER)
+_MOST_BLOCKS = 400  # comparisons and gates of a drift and a size
 _HEAD = (
     "# How often a gate is wrong",
     "",
@@ -278,6 +287,39 @@ def list_given(gates: int) -> list[str]:
     ]
 
 
+def list_blocks(gates: int) -> list[str]:
+    """Given runs of one side after the other, by `compare` and by the gate."""
+    lines, campaigns = [], min(gates, _MOST_BLOCKS)
+    for name, draw in DRIFTS.items():
+        for runs in (3, 5, 8):
+            random = np.random.default_rng([SEED, runs])
+
+            called = {
+                times: np.array([compare_blocks(draw, runs, times, random).call for _ in range(campaigns)])
+                for times in (1.0, 1.1, 1.02)
+            }
+            alike, tenth = (np.isin(called[times], _DIFFERENT) for times in (1.0, 1.1))
+            equal = called[1.02] == Decision.EQUIVALENT
+            outcomes = np.array([gate_blocks(draw, runs, 1 + MARGIN, random) for _ in range(campaigns)])
+            slower, cleared = (outcomes == one for one in (GateOutcome.SLOWER, GateOutcome.NOT_SLOWER))
+            shares = map(_percent, (alike, equal, slower, cleared, tenth))
+            lines.append((name, str(runs), *shares))
+    return [
+        "## Runs of one side after the other",
+        "",
+        f"All runs of one side before those of the other, on a machine whose runs spread by {SPREAD:.0%} and"
+        f" drift: the share of {campaigns:,} comparisons or gates a cell, in %. Called different where"
+        " nothing differs; equivalent where the truth is 2 %, the margin; a gate's outcomes where the"
+        f" slowdown is exactly its margin of {MARGIN:.0%}; and how often a difference of 10 % is found.",
+        "",
+        *markdown(
+            ("drift", "runs a side", "alike: called", "at 2 %: equivalent", "at the margin: slower",
+             "not slower", "10 %: found"),
+            lines,
+        ),
+    ]  # fmt: skip
+
+
 def _follow(slowdowns: Sequence[float]) -> list[tuple[GateOutcome, int]]:
     """Judge five pairs, then with the pairs asked for; the outcome and pairs of each analysis."""
     said: list[tuple[GateOutcome, int]] = []
@@ -389,6 +431,7 @@ SECTIONS: tuple[Callable[[int], list[str]], ...] = (
     list_orders,
     list_needed,
     list_given,
+    list_blocks,
     list_choices,
 )
 

@@ -321,6 +321,8 @@ def _list_remarks(
         yield f"no verdicts: {reference.missing} ({baseline}); --baseline NAME chooses another"
     yield from speculation_split.list_remarks(every, reference.ask.acceptance_length)
     yield from statistics.list_unit_remarks(line.runs for line in rows)
+    judged = [(line.name, line.runs) for line in rows if line.effects]
+    yield from statistics.list_order_remarks(judged, baseline, reference.runs)
     tested = [line for line in rows if any(effect.units > 1 for effect in line.effects.values())]
     if any(not effect.paired for line in tested for effect in line.effects.values() if effect.units > 1):
         yield "not all runs are paired: with other prompts, or outside a campaign, they vary by prompts too"
@@ -383,6 +385,7 @@ class BaselineRuns(msgspec.Struct, frozen=True):
             higher_is_faster=column.higher_is_faster,
             margin=self.ask.equivalence,
             alpha=self.ask.alpha,
+            order=units.order,
         )
 
 

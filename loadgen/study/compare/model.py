@@ -157,6 +157,7 @@ class Effect(msgspec.Struct, frozen=True):
     freedom: float = float("nan")  # its degrees of freedom
     floor: float = 0.0  # the least such error that digits and clocks allow
     higher_is_faster: bool | None = None
+    in_blocks: bool = False  # one side was measured before the other: the ratio is apart from a trend
 
 
 class Factor(msgspec.Struct, frozen=True):

@@ -140,6 +140,7 @@ def split_speed(row: Sequence[Reported], baseline: Sequence[Reported], alpha: fl
             higher_is_faster=None,
             margin=MARGIN,
             alpha=alpha,
+            order=units.order,
         )
 
     speed, steps, drafts = (

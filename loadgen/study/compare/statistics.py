@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.text import describe_install
+from loadgen.study.compare.blocks import UNTIMED, UnitOrder, describe_blocks, find_order, fit_in_blocks
 from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.run_summary import Reported, group_by
 
@@ -43,10 +44,12 @@ def judge_effect(
     higher_is_faster: bool | None,
     margin: float,
     alpha: float,
+    order: UnitOrder | None = None,
 ) -> Effect:
     """Judge a row against the baseline in one figure; `judge_rows` judges it with the other rows.
 
-    Paired values stand in the same order. No verdict where a side has one unit, where a figure has no
+    Sides that did not take turns by `order` are judged apart from a trend. Paired values stand in the same
+    order. No verdict where a side has one unit, where a figure has no
     logarithm (zero, negative, NaN), or without scipy: see `why`. ValueError where paired values are not
     as many.
     """
@@ -61,8 +64,14 @@ def judge_effect(
     if why := explain_untested(row, baseline):
         return replace(bare, why=why)
     floor = find_least_error(row, baseline)
-    estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
-    return judge_rows([add_p_values(replace(bare, floor=floor), estimated, margin, alpha)], margin, alpha)[0]
+    bare = replace(bare, floor=floor)
+    if order is not None and order.in_blocks:
+        estimated = estimate_in_blocks(row, baseline, order, floor)
+        bare = replace(bare, ratio=math.exp(float(estimated.log_ratio)), in_blocks=True)
+    else:
+        values = np.array(row, float), np.array(baseline, float)
+        estimated = estimate_ratio(*values, paired=paired, floor=floor)
+    return judge_rows([add_p_values(bare, estimated, margin, alpha)], margin, alpha)[0]
 
 
 def add_p_values(effect: Effect, estimated: Estimate, margin: float, alpha: float) -> Effect:
@@ -132,7 +141,8 @@ def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: f
     if rows.differs[at]:
         faster = (effect.ratio > 1) == effect.higher_is_faster
         return replace(judged, call=Decision.FASTER if faster else Decision.SLOWER)
-    needed = None if math.isinf(more) else int(more)
+    # More runs of sides that did not take turns tell no better what the machine did in between.
+    needed = None if math.isinf(more) or effect.in_blocks else int(more)
     why = _NEARLY if effect.p <= rows.alpha else judged.why
     return replace(judged, call=Decision.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
 
@@ -289,6 +299,14 @@ def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any 
     return Estimate(np.asarray(centre), np.maximum(np.sqrt(variance), floor), freedom)
 
 
+def estimate_in_blocks(
+    row: Sequence[float], baseline: Sequence[float], order: UnitOrder, floor: float = CLOCK_ERROR
+) -> Estimate:
+    """Estimate the log ratio of sides that were measured one after the other, apart from a trend."""
+    centre, error, freedom = fit_in_blocks(row, baseline, order)
+    return Estimate(np.array(centre), np.array(max(error, floor)), np.array(freedom))
+
+
 def compute_student(t: Any, freedom: Any) -> Float64:
     """Compute the probability of a value of at most `t` by Student's t distribution."""
     from scipy import special
@@ -391,17 +409,21 @@ class Units(msgspec.Struct, frozen=True):
     baseline: list[float]
     paired: bool
     left: int = 0  # runs that have no partner and are in no pair
+    order: UnitOrder | None = None  # of units that are not paired; None: a run has no time
 
 
 def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: ReadFigure) -> Units:
     """Pair the units of two sides by the campaign's repeat, else by equal prompts, else not.
 
+    Sides of which one was measured before the other are not paired: what changed in between is in each pair.
     It takes two pairs or more. Several runs of a pair's side are one unit, and so are pairs that share a
     start of a server, on either side, where that leaves at least two: the geometric mean.
     """
-    for key in (_identify_repeat, _identify_plan):
-        sides = ((run for run in side if figure(run) is not None) for side in (row, baseline))
-        by_key, others_by_key = (group_by(side, key) for side in sides)
+    having = [[run for run in side if figure(run) is not None] for side in (row, baseline)]
+    order = find_order(*map(list_starts, having))
+    in_blocks = order is not None and order.in_blocks
+    for key in () if in_blocks else (_identify_repeat, _identify_plan):
+        by_key, others_by_key = (group_by(side, key) for side in having)
         shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
         pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
         if len(pairs) < _LEAST:
@@ -415,15 +437,24 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Re
             average_starts([_read_values(unit[side], figure) for unit in groups]) for side in (0, 1)
         )
         return Units(own, others, True, left)
-    return Units(list_units(row, figure), list_units(baseline, figure), False)
+    return Units(list_units(row, figure), list_units(baseline, figure), False, order=order)
 
 
 def list_units(runs: Sequence[Reported], figure: ReadFigure) -> list[float]:
     """List one side's units: starts of the server where there are several (geometric means), else runs."""
-    starts = group_by((run for run in runs if figure(run) is not None), _identify_start)
+    having = [run for run in runs if figure(run) is not None]
+    units = list_starts(having)
+    if len(units) == len(having):
+        return _read_values(having, figure)
+    return average_starts([_read_values(unit, figure) for unit in units])
+
+
+def list_starts(runs: Sequence[Reported]) -> list[list[Reported]]:
+    """List the runs of each unit of a side: of a start of the server where there are several, else one."""
+    starts = group_by(runs, _identify_start)
     if None in starts or len(starts) < _LEAST:
-        return _read_values(runs, figure)
-    return average_starts([_read_values(of_start, figure) for of_start in starts.values()])
+        return [[run] for run in runs]
+    return list(starts.values())
 
 
 def explain_units(runs: Sequence[Reported]) -> str:
@@ -432,6 +463,25 @@ def explain_units(runs: Sequence[Reported]) -> str:
     if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
         return ""
     return STARTS_UNREPORTED if None in starts else ONE_START
+
+
+def list_order_remarks(
+    sides: Iterable[tuple[str, Sequence[Reported]]], other: str, baseline: Sequence[Reported]
+) -> list[str]:
+    """List remarks on named sides that took no turns with the runs of `other`, or are of unknown order."""
+    remarks = []
+    for name, runs in sides:
+        units = list_starts(runs), list_starts(baseline)
+        if min(map(len, units)) < _LEAST:
+            continue
+        order = find_order(*units)
+        if order is not None:
+            remarks.append(describe_blocks(name, other, order))
+        elif any(
+            run.cell is None for run in (*runs, *baseline)
+        ):  # a campaign's take turns, unless they say not
+            remarks.append(UNTIMED)
+    return list(dict.fromkeys(filter(None, remarks)))
 
 
 def list_unit_remarks(sides: Iterable[Sequence[Reported]]) -> list[str]:

@@ -186,6 +186,7 @@ def list_remarks(sides: Sequence[GateSides]) -> list[str]:
     remarks = [SIMULATION] if any(run.simulated for each in sides for run in each.runs) else []
     for each in sides:
         remarks += statistics.list_unit_remarks((each.new, each.base))
+        remarks += statistics.list_order_remarks([(NEW, each.new)], BASE, each.base)
         remarks += _explain_rules(each, Severity.MARKED)
         remarks += list_passing_states(each.new, each.base)
         for side, runs in ((NEW, each.new), (BASE, each.base)):
@@ -279,7 +280,7 @@ def make_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSer
         units = statistics.pair_units(sides.new, sides.base, _read(metric))
         return GateSeries(
             metric.key, sides.load, tuple(units.row), tuple(units.baseline), units.paired,
-            metric.higher_is_faster, metric.margin,
+            metric.higher_is_faster, metric.margin, units.order,
         )  # fmt: skip
 
     return [make_one(metric) for metric in metrics]

@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.errors import UsageError
+from loadgen.study.compare.blocks import ADVICE, UnitOrder
 from loadgen.study.compare.statistics import (
     CLOCK_ERROR,
     LOOKS,
@@ -24,6 +25,7 @@ from loadgen.study.compare.statistics import (
     POWER,
     Estimate,
     compute_student,
+    estimate_in_blocks,
     estimate_ratio,
     explain_untested,
     find_least_error,
@@ -35,6 +37,7 @@ MARGIN = 0.03  # of the slowdown: what is less is not worth a failed build
 ALPHA = 0.05
 MAX_PAIRS = 40  # docs/gate-calibration.md has the choice
 EARLY = f"the first look is after {FIRST_LOOK} pairs"
+IN_BLOCKS = f"one side was measured before the other: {ADVICE}"
 FEW = f"fewer than {FIRST_LOOK} runs a side decide nothing"
 
 
@@ -62,6 +65,9 @@ class GateSeries(msgspec.Struct, frozen=True):
     paired: bool
     higher_is_faster: bool
     margin: float = MARGIN
+    order: UnitOrder | None = (
+        None  # of the units of given runs, new and base; None: a run has no time, or paired
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -74,6 +80,11 @@ class GateSeries(msgspec.Struct, frozen=True):
         """The sides whose ratio is the slowdown: base and new of a throughput, new and base of a latency."""
         new, base = np.array(self.new, float), np.array(self.base, float)
         return (base, new) if self.higher_is_faster else (new, base)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether one side was measured before the other."""
+        return self.order is not None and self.order.in_blocks
 
     @property
     def units(self) -> int:
@@ -236,16 +247,22 @@ def _name_slower(p: Float64, strict: Float64) -> Bool:
 
 def _look_once(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
     """Look at given runs, once, at a third of alpha."""
-    estimates = [
-        estimate_ratio(*one.sides, paired=one.paired, floor=find_least_error(one.new, one.base))
-        for one in series
-    ]
+    estimates = [_estimate_slowdown(one) for one in series]
     parts = zip(*((each.log_ratio, each.error, each.freedom) for each in estimates), strict=True)
     slowdown = Estimate(*(np.array(part)[:, None] for part in parts))
     level = plan.alpha / LOOKS
     return Looks(
         slowdown, _list_limits(series), level / np.arange(1.0, family + 1)[:, None], np.array([level])
     )
+
+
+def _estimate_slowdown(series: GateSeries) -> Estimate:
+    """Estimate the slowdown of given runs; of sides that took no turns apart from a trend over the runs."""
+    floor = find_least_error(series.new, series.base)
+    if series.order is None or not series.order.in_blocks:
+        return estimate_ratio(*series.sides, paired=series.paired, floor=floor)
+    found = estimate_in_blocks(series.new, series.base, series.order, floor)
+    return msgspec.structs.replace(found, log_ratio=-found.log_ratio) if series.higher_is_faster else found
 
 
 def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
@@ -297,7 +314,7 @@ def _make_row(
     reach = [float(-invert_student(tail, freedom) * error) for tail in (strict, plain)]
     pairs = look + FIRST_LOOK if plan.sequential else series.units
     more = None
-    if outcome == GateOutcome.UNDECIDED:
+    if outcome == GateOutcome.UNDECIDED and not series.in_blocks:
         levels = _list_later_levels(plan, rows, pairs)
         more = estimate_more_pairs(float(looks.distance[place]), freedom, pairs, levels)
     return GateRow(
@@ -311,7 +328,7 @@ def _make_row(
         strict,
         pairs,
         more,
-        FEW if pairs < FIRST_LOOK else "",
+        FEW if pairs < FIRST_LOOK else IN_BLOCKS if series.in_blocks else "",
     )
 
 
