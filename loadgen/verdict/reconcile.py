@@ -62,7 +62,7 @@ def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) 
     """Pair each figure that the server's counters or answers give with the client's."""
     every = [
         *_pair_counters(window, metrics, records),
-        *_pair_latencies(window, metrics),
+        *_pair_latencies(window, metrics, records),
         *reconcile_answers(metrics, records),
     ]
     every += [
@@ -193,25 +193,36 @@ def _choose_gaps(window: ServerWindow, metrics: Metrics) -> tuple[str, Distribut
     return ("ITL per step", metrics.itl) if drafts else ("ITL per token", metrics.token_time)
 
 
-def _pair_latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
-    for figure, ours, theirs in (
-        ("TTFT", metrics.ttft, window.ttft),
-        (*_choose_gaps(window, metrics), window.itl),
-        ("E2E", metrics.e2el, window.e2e),
-        ("queue", None, window.queue),
-        ("prefill", None, window.prefill),
-        ("decode", None, window.decode),
+def _pair_latencies(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    each = PerRequest.from_records(records, MetricOptions(streamed=metrics.times_tokens))
+    none = np.zeros(0, np.int64)
+    for figure, ours, theirs, values_ns in (
+        ("TTFT", metrics.ttft, window.ttft, each.ttft_ns[each.has_ttft]),
+        (*_choose_gaps(window, metrics), window.itl, none),
+        ("E2E", metrics.e2el, window.e2e, each.e2el_ns[each.ok]),
+        ("queue", None, window.queue, none),
+        ("prefill", None, window.prefill, none),
+        ("decode", None, window.decode, none),
     ):
         if theirs is not None:
             yield _pair(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
-            yield from _pair_ranks(figure, ours, theirs)
+            yield from _pair_ranks(figure, ours, theirs, values_ns)
 
 
-def _pair_ranks(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
-    """Yield of P50, P90, P99 those that the client measured, all without `ours`, and the server's bucket."""
+def _pair_ranks(
+    figure: str, ours: Distribution | None, theirs: ServerLatency, values_ns: Int64
+) -> Iterator[ReconciledFigure]:
+    """Yield of P50, P90, P99 those that the client measured, all without `ours`, and the server's bucket.
+
+    A bucket holds the value of a rank: so the client's is that of `values_ns`, where it has them, which an
+    interpolated percentile of a few requests may lie far below.
+    """
     measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
+    ordered = np.sort(values_ns)
     for percentile, name in _BRACKETED:
         client = measured.get(percentile)
+        if client is not None and len(ordered):
+            client = float(ordered[math.ceil(percentile * len(ordered) / 100) - 1]) / MS_NS
         if percentile in measured or ours is None:
             bracket = theirs.brackets_ms[f"{percentile:g}"]
             yield ReconciledFigure(

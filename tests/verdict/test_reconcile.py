@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from builders.loops import loop_over
 from builders.recorded import capture, chunk
@@ -114,6 +115,18 @@ def test_a_gauge_that_was_hardly_sampled_has_no_peak(sampled: int, peaks: int) -
     metrics, records = run(answer(0), answer(1))
     window = FULL.model_copy(update={"samples": (SAMPLE,) * sampled + (ServerSample(at_s=1.5),) * 40})
     assert sum("peak" in row.figure for row in reconcile_figures(window, metrics, records)) == peaks
+
+
+@pytest.mark.parametrize("count", [2, 10, 80, 100, 101])
+def test_a_percentile_is_of_the_rank_that_the_server_counts(count: int) -> None:
+    """One slow request is in the bucket of P99 where it has that rank; an interpolated P99 lies far below."""
+    late = (4000 + np.arange(5, dtype=np.int64)) * MS
+    slowest = replace(answer(count - 1), arrival_ns=late, end_ns=5000 * MS)
+    metrics, records = run(*map(answer, range(count - 1)), slowest)
+    slow = math.ceil(0.99 * count) == count
+    window = counted(ttft=latency(100.0, *((2500.0, 5000.0) if slow else (50.0, 250.0))))
+    found = {row.figure: row for row in reconcile_figures(window, metrics, records)}
+    assert (found["TTFT, P99"].client, found["TTFT, P99"].difference) == (3000 if slow else 100, 0)
 
 
 def test_only_what_the_server_says_is_shown() -> None:

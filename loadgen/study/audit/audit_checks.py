@@ -313,11 +313,27 @@ def nine_tenths(run: AuditedRun) -> Evidence | None:
     )
 
 
+SPARE = 1.1  # times the memory that a card is sold with: 80 GB may be GiB
+_OFFLOADED = re.compile(r"off-?load|\bngl\b|n[-_]gpu[-_]layers|n[-_]cpu[-_]moe|\bcpu\b", re.IGNORECASE)
 FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not show of the weights may explain it
 SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
 MOST_DRAFT = 8.0  # tokens a pass, up to which a draft without an acceptance length may be the reason
 LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
+
+
+def _find_no_room(run: AuditedRun) -> Evidence | None:
+    """Find evidence that a model is larger than the memory of the machine that it ran on."""
+    if run.ceiling is None or not run.ceiling.machine.memory_bytes:
+        return None
+    machine, weights = run.ceiling.machine, run.ceiling.weights.total_bytes
+    texts = (run.reported.name, *(f"{key} {text}" for key, text in run.reported.unread.items()))
+    if weights <= SPARE * machine.memory_bytes or any(map(_OFFLOADED.search, texts)):
+        return None
+    return (
+        f"{run.ceiling.model} has {weights / 1e9:.0f} GB of weights, {machine.name} has "
+        f"{machine.memory_bytes / 1e9:.0f} GB of memory"
+    )
 
 
 @suspect(
@@ -386,15 +402,24 @@ def _measure_excess(run: AuditedRun) -> bound.Excess | None:
     return bound.measure_decode_excess(run.ceiling, run.reported.figures, run.reported.load)
 
 
-beyond_roofline = invalid(
+@invalid(
     "beyond-roofline",
     f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
     "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
     "can, and then a message carries several tokens; a step is taken to give as many tokens as the reported "
-    "acceptance length",
-    "it is another model, another machine, or a client that counts tokens that were not generated",
+    "acceptance length; or the checkpoint's weights alone are more than "
+    f"{percent(SPARE - 1)} larger than the machine's memory, and no name says that a part was elsewhere",
+    "it is another model, other machines (--hardware 4xh100), or a client that counts tokens that "
+    "were not generated",
     Source.ROOFLINE,
-)(partial(_find_excess, above=FAR_BEYOND, most=math.inf))
+)
+def beyond_roofline(run: AuditedRun) -> Evidence | None:
+    """Find evidence of decoding far beyond the memory bus, or of weights that its memory cannot hold."""
+    return join_evidence(
+        filter(None, (_find_no_room(run), _find_excess(run, above=FAR_BEYOND, most=math.inf)))
+    )
+
+
 above_roofline = suspect(
     "above-roofline",
     f"as beyond-roofline, by {percent(TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "

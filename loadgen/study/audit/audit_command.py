@@ -188,7 +188,7 @@ def _draw_row(audited: RunFindings) -> str:
     cells = [
         _format_number(value) for value in (speed, _read_latency(run, "ttft"), _read_latency(run, "tpot"))
     ]
-    roof = "-" if share is None else f"{100 * share:.0f} %"
+    roof = "-" if share is None else _format_share(share)
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
     named = _BY_REPORT if audited.by_its_report else named
@@ -196,6 +196,13 @@ def _draw_row(audited: RunFindings) -> str:
     load = run.load.name or ("-" if limit is None else f"concurrency {limit}")
     level = f"  {audited.verdict} {named}".rstrip()
     return align_cells((f"  {cut_end(clean_line(load), _LOAD)}", *cells, roof, level), _WIDTHS)
+
+
+def _format_share(share: float) -> str:
+    """Write a share of the roofline in five characters: in percent, then as times it."""
+    if share < 9.995:
+        return f"{100 * share:.0f} %"
+    return f"{share:.0f}×" if share < 999.5 else ">999×"
 
 
 def _read_latency(run: Reported, key: str) -> float | None:
@@ -247,7 +254,7 @@ def _summarise(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(audited.level for audited in findings)
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
     runs = format_count(len(findings), "run")
-    yield f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)"
+    yield f"{runs}: {by_level}; {len(CHECKS)} doubts looked for (docs/audit.md)"
     ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():

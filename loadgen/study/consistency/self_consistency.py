@@ -24,6 +24,10 @@ from loadgen.verdict.load_checks import FAILED, MANY_FAILED
 from loadgen.verdict.verdict import Level
 
 SCHEDULE = 1.02  # times the most that a schedule allows
+VARIED = 1.25  # the same by a mean TPOT of answers of unknown lengths, of which short ones weigh as long ones
+LONGER = 1.05  # times the tokens of an answer: 1k may be 1024
+MOST_SECONDS = 10  # ms of a TTFT that may be one in seconds
+FIRST = 20  # times a TTFT: a TPOT beyond it is of another unit
 PER_SLOT = 5  # requests, below which ramp and drain alone empty slots
 BURST = 0.05  # median gap, of the mean time per token
 WHOLE_TOKENS, WHOLE_MS = 16, 0.1  # an answer so long, its tokens so close: it came whole
@@ -40,12 +44,17 @@ _RATES = {
 
 @invalid(
     "figures-disagree",
-    "a rate is not its count divided by the duration, whatever digits were rounded away",
-    "figures of two runs were mixed, or edited by hand: get the client's own result file",
+    "a rate is not its count divided by the duration, whatever digits were rounded away; or output tokens "
+    f"per second are over {percent(LONGER - 1)} above requests per second times the tokens of an answer; "
+    "or latencies leave slots of a closed loop empty, and fill them if a TTFT below "
+    f"{MOST_SECONDS} ms or a TPOT below 1 ms is one in seconds; or the TTFT of a table's row is below 1 ms "
+    f"and {FIRST} times below its TPOT",
+    "figures of two runs were mixed, edited by hand, or have another unit than their title: get the client's "
+    "own result file",
 )
 def figures_disagree(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a rate is not its count divided by the duration."""
-    parts = []
+    """Find evidence that a rate is not its count divided by the duration, or that other figures disagree."""
+    parts = [*filter(None, [_find_longer_answers(run), _find_seconds(run)])]
     for key, rate, total, duration in _list_rates(run):
         if not (rate * duration).meets(total):
             (_, noun, unit), seconds, reported = _RATES[key], run.figure("duration") or 1.0, run.figure(key)
@@ -53,6 +62,19 @@ def figures_disagree(run: AuditedRun) -> Evidence | None:
             per_s = f"{count / seconds:.2f} {unit}"
             parts.append(f"{count:.0f} {noun} in {seconds:g} s are {per_s}, reported: {reported:g}")
     return join_evidence(parts)
+
+
+def _find_longer_answers(run: AuditedRun) -> Evidence | None:
+    """Find evidence that there are more output tokens a second than requests a second can have."""
+    rate, speed, most = run.interval("request_throughput"), run.interval("output_throughput"), run.most_tokens
+    counted = run.interval("duration") is not None and run.interval("total_output_tokens") is not None
+    if not run.alike or rate is None or speed is None or not most or counted:
+        return None
+    if speed.low <= LONGER * rate.high * most:
+        return None
+    requests, tokens = run.figure("request_throughput") or 0.0, run.figure("output_throughput") or 0.0
+    each = f"{requests:g} req/s with {most:.0f} output tokens each"
+    return f"{each} are {requests * most:.0f} tok/s, reported: {tokens:g}"
 
 
 def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
@@ -71,12 +93,14 @@ def has_relations(run: AuditedRun) -> bool:
     """Whether a run has figures that depend on one another, so that they could contradict each other.
 
     A rate with its count and the duration; several ranks of a latency, or one with the mean; the requests'
-    times with the duration and the concurrency.
+    times with the duration and the concurrency; rates with the tokens of an answer, or with the concurrency.
     """
     ranked = (
         len([*_list_ranks(run, key)]) + (run.interval(f"mean_{key}_ms") is not None) > 1 for key in _METRICS
     )
     timed = run.alike and run.figure("duration") and run.limit and run.least_seconds is not None
+    rates = (run.figure("request_throughput"), run.figure("output_throughput"), run.most_tokens)
+    timed = timed or (run.alike and (all(rates) or (run.limit and run.least_concurrency is not None)))
     return any(True for _ in _list_rates(run)) or any(ranked) or bool(timed)
 
 
@@ -195,20 +219,56 @@ def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
 @invalid(
     "beyond-schedule",
     "the requests' times (E2EL, or TTFT plus the smaller of TPOT and ITL per token) add up to more than "
-    f"{percent(SCHEDULE - 1)} beyond what the concurrency limit allows in the duration (Little's law)",
+    f"{percent(SCHEDULE - 1)} beyond what the concurrency limit allows in the duration, or in each second by "
+    f"the printed rates ({percent(VARIED - 1)} by TPOT alone of answers of unknown lengths; Little's law)",
     "latencies and duration are of different runs, or more requests ran at once than reported",
 )
 def beyond_schedule(run: AuditedRun) -> Evidence | None:
     """Find evidence that more requests ran at once than the concurrency limit allows (Little's law)."""
     duration, limit, seconds = run.interval("duration"), run.limit, run.least_seconds
-    if not run.alike or duration is None or not limit or seconds is None:
+    if not run.alike or not limit:
         return None
+    if duration is None or seconds is None:
+        return _find_more_at_once(run, limit)
     if seconds <= SCHEDULE * limit * duration.high:
         return None
     return (
         f"TTFT and the time of all tokens add up to {seconds:.2f} s over {run.requests:.0f} requests; "
         f"{limit:.0f} at a time in {duration.high:.2f} s have {limit * duration.high:.2f} s"
     )
+
+
+def _find_more_at_once(run: AuditedRun, limit: float) -> Evidence | None:
+    """Find evidence that the printed rates and latencies are of more requests at once than the limit."""
+    exact = any(run.figure(key) is not None for key in ("mean_itl_ms", "mean_e2el_ms")) or run.most_tokens
+    if (least := run.least_concurrency) is None or least <= (SCHEDULE if exact else VARIED) * limit:
+        return None
+    named = ("request_throughput", "output_throughput", "mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms")
+    parts = [f"{key} {value:g}" for key in named if (value := run.figure(key)) is not None]
+    return f"{', '.join(parts)}: at least {least:.1f} requests at once, {limit:.0f} reported"
+
+
+def _find_seconds(run: AuditedRun) -> Evidence | None:
+    """Find evidence that latencies in seconds are called milliseconds: in seconds they fill a closed loop."""
+    limit, rate = run.reported.load.max_concurrency, run.figure("request_throughput")
+    speed, ttft, tpot = (run.figure(key) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms"))
+    if not run.alike or run.paced or not limit or not speed or not tpot:
+        return None
+    rate = rate or (speed / run.most_tokens if run.most_tokens else 0.0)
+    first, others = rate * (ttft or 0.0) / 1e3 / limit, (speed - rate) * tpot / 1e3 / limit
+    early = ttft is not None and 0 < ttft < min(MOST_SECONDS, tpot / 2 if tpot >= 1 else MOST_SECONDS)
+    ways = [("TTFT and TPOT", 1e3 * (first + others))] if tpot < 1 and early else []
+    ways += (
+        [("TPOT", first + 1e3 * others)] if tpot < 1 else [("TTFT", 1e3 * first + others)] if early else []
+    )
+    for named, share in ways if first + others < SATURATED else ():
+        if SATURATED <= share <= 2 - SATURATED:
+            reported = f"mean TTFT {ttft:g} ms, TPOT {tpot:g} ms" if ttft is not None else f"TPOT {tpot:g} ms"
+            held = f"{(first + others) * limit:.2g} of {limit} requests at once"
+            return f"{reported} leave {held}; with {named} in seconds it is {share * limit:.1f}"
+    if run.reported.told_by == "table" and ttft and ttft < min(1.0, tpot / FIRST):
+        return f"mean TTFT {ttft:g} ms next to a TPOT of {tpot:g} ms: a first token takes a pass, too"
+    return None
 
 
 @suspect(

@@ -41,6 +41,7 @@ _DRAFT = re.compile(
 _NOT_GIVEN = frozenset(
     {"", "-", "–", "0", "none", "null", "off", "no", "false", "n/a", "without", "disabled"}
 )
+SHORT_ANSWER = 16  # tokens, of answers of unknown length
 SATURATED = 0.85  # of the requested concurrency
 # Clients whose keys mean what vLLM's mean, so that one figure follows from another.
 ALIKE = ("loadgen", "vllm", "sglang", "page", "table", "evalscope")
@@ -200,6 +201,30 @@ class AuditedRun:
         if not n or tokens is None or ttft is None or not steps:
             return None
         return (n * ttft.low + max(tokens - n, 0.0) * min(steps)) / 1e3
+
+    @cached_property
+    def least_concurrency(self) -> float | None:
+        """The least mean concurrency that the printed rates and latencies allow; None where they allow none.
+
+        Requests per second · E2EL, else · TTFT, and the other tokens per second · the smaller of TPOT and
+        ITL (Little's law). Without requests per second, as if answers were as long as requested.
+        """
+        rate, speed = self.interval("request_throughput"), self.interval("output_throughput")
+        whole, ttft = self.interval("mean_e2el_ms"), self.interval("mean_ttft_ms")
+        steps = [gap.low for key in ("tpot", "itl") if (gap := self.interval(f"mean_{key}_ms")) is not None]
+        if rate is not None and whole is not None:
+            return rate.low * whole.low / 1e3
+        if speed is None or not steps:
+            return None
+        if rate is None:
+            return speed.low * (1 - 1 / max(self.most_tokens or SHORT_ANSWER, 1)) * min(steps) / 1e3
+        first_ms = 0.0 if ttft is None else rate.low * ttft.low
+        return (first_ms + max(speed.low - rate.high, 0.0) * min(steps)) / 1e3
+
+    @property
+    def most_tokens(self) -> float | None:
+        """The tokens of the longest answer that was asked for, else of a mean one; None if unknown."""
+        return self.reported.load.asked_output_len or self.reported.output_len
 
     @property
     def concurrency(self) -> float | None:

@@ -57,7 +57,7 @@ def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.C
     at = said.index("Qwen3-8B-FP8, low load: INVALID")
     assert said[at + 1].endswith("jetson_thor_serving.md:91")
     assert said[at + 2].startswith("  beyond-roofline: 8.88 ms per token (mean TPOT)")
-    assert f"16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; {len(CHECKS)} doubts (docs/audit.md)" in said
+    assert f"16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; {len(CHECKS)} doubts looked for (docs/audit.md)" in said
     assert said[-1].startswith("details: --explain")
 
 

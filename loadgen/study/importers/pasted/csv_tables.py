@@ -17,7 +17,7 @@ from loadgen.study.importers.pasted import (
     row_figures,
     upright_grids,
 )
-from loadgen.study.importers.pasted.column_titles import OF_ONE, SPEED, TableColumn
+from loadgen.study.importers.pasted.column_titles import SPEED, TableColumn
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_whole
 from loadgen.study.importers.pasted.pasted_tables import (
@@ -217,7 +217,7 @@ def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Co
             *left,
             *empty,
             *([UNKNOWN_FORMULA] if SPEED in figures else []),
-            *([row_figures.PER_USER] if OF_ONE in figures else []),
+            *row_figures.explain_figures(values, figures),
         ),
         unread=pasted_tables.read_uncounted(facts),
     )

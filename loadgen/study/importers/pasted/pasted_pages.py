@@ -381,6 +381,11 @@ def _read_flags(command: str) -> dict[str, str]:
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
-    """Return a client's flags by our names; one of several spellings, the first of `_FLAGS`, counts."""
+    """Return a client's flags by our names; one of several spellings, the first of `_FLAGS`, counts.
+
+    Those of random prompts say nothing of a run with another data set: a Namespace has their defaults.
+    """
+    if not given.get("dataset_name", "random").startswith(("random", "None")):
+        given = {flag: value for flag, value in given.items() if not flag.startswith("random")}
     every = [(name, flag) for name, flags in _FLAGS.items() for flag in reversed(flags)]  # the first one wins
     return {name: given[flag] for name, flag in every if given.get(flag, "None") != "None"}

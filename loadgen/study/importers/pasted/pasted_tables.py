@@ -27,7 +27,6 @@ from loadgen.study.importers.pasted import (
 )
 from loadgen.study.importers.pasted.column_titles import (
     LENGTHS,
-    OF_ONE,
     RATE,
     SPEED,
     TableColumn,
@@ -316,11 +315,11 @@ class _Table:
         name, model, load = self._name_row(facts)
         own = read_requested_load(facts, load)
         lengths = own.input_len, own.output_len
-        values = row_figures.derive_figures(values, own.max_concurrency, facts, lengths)
+        read = values
+        values = row_figures.derive_figures(read, own.max_concurrency, facts, lengths)
+        remarks += row_figures.explain_figures(read, values)
         if SPEED in values:
             remarks.append(UNKNOWN_FORMULA)
-        if OF_ONE in values:
-            remarks.append(row_figures.PER_USER)
         return Reported(
             name=name,
             model=model if model != name else "",
@@ -390,7 +389,7 @@ def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
 def find_unread(
     columns: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Return the indices of the columns of labels, and one remark on those of figures not read, if any.
+    """Return the indices of the columns of labels, and one remark on those of numbers not read, if any.
 
     A column of figures that is not read is a label, too, where its values lie farther apart than repeats do,
     as is one of requests per second where no other says what the load was. Where another column numbers the
@@ -402,13 +401,21 @@ def find_unread(
     for at, (column, title) in enumerate(zip(columns, titles, strict=True)):
         own = [row[at] for row in cells]
         is_rate = column.key == "request_throughput" and not loads
-        if is_rate or (not column.key and labels.is_figure(title, own)):
-            left += [] if is_rate else [repr(title)]
+        is_label, is_figure = labels.is_label(title, own), labels.is_figure(title, own)
+        if not column.key and (is_figure or (is_label and _are_numbers(own))):
+            left.append(repr(title))
+        if is_rate or (not column.key and is_figure):
             if all(own.count(cell) > 1 for cell in own) if numbered else _lie_apart(own):
                 named.append(at)
-        elif column.key in _TELLING and labels.is_label(title, own):
+        elif column.key in _TELLING and is_label:
             named.append(at)
     return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Whether at least half of the cells that are not empty are numbers."""
+    filled = [cell for cell in cells if cell.strip()]
+    return 2 * sum(numbers.parse_cell(cell) is not None for cell in filled) >= len(filled)
 
 
 def _lie_apart(cells: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, convert_speed
 
 _SHARES = frozenset({"success_rate", "spec_decode_acceptance_rate"})  # in percent, with its sign or without
 _SHOWN = 40
+_ALIKE = 0.05  # a speed of prompts and answers, and requests per second times their lengths
 PER_USER = (
     "tok/s of each user or request are no TPOT: they may include the time of the first token"  # a remark
 )
@@ -122,13 +123,18 @@ def derive_figures(
     request or user are no time per token, since others divide by the time of the first token too. Those of a
     test are of prefill, of decoding, or of both. Next to requests per second they are of prompts and answers,
     as on the Qwen2 page, unless lengths show that they are of answers alone; next to a load, a concurrency or
-    a TTFT they are output throughput.
+    a TTFT they are output throughput. An output throughput that is, by requests per second and lengths, of
+    prompts and answers is their total.
     """
     values = _derive_speeds(figures, limit, facts)
     if "mean_prefill_ms" in values:
         values.setdefault("mean_ttft_ms", values["mean_prefill_ms"])
     values |= _parse_acceptance(facts.get(ACCEPTED, "")) | values
     rate, (prompt, answer) = values.get("request_throughput"), lengths
+    speed = values.get("output_throughput")
+    if speed and rate and prompt and answer and WHOLE_THROUGHPUT not in values:
+        of_all = abs(speed / (rate * (prompt + answer)) - 1) <= _ALIKE
+        values |= {WHOLE_THROUGHPUT: values.pop("output_throughput")} if of_all else {}
     if SPEED not in values or "output_throughput" in values:
         return values
     if rate and prompt and answer:
@@ -140,6 +146,18 @@ def derive_figures(
     if SPEED in values and served and (limit is not None or "input_length" not in facts):
         values.setdefault("output_throughput", values.pop(SPEED))
     return values
+
+
+def explain_figures(read: Mapping[str, Any], derived: Mapping[str, Any]) -> list[str]:
+    """Return the remarks on figures that are not what their titles say, as `derive_figures` made them."""
+    remarks = []
+    if OF_ONE in derived:
+        remarks.append(
+            "tok/s of each user or request are no TPOT: they may include the time of the first token"
+        )
+    if "output_throughput" in read and "output_throughput" not in derived:
+        remarks.append("tok/s are of prompts and answers together, as requests/s and their lengths show")
+    return remarks
 
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
