@@ -125,6 +125,21 @@ class Secrets(msgspec.Struct, frozen=True):
         kept = {stripped for value in values if len(stripped := value.strip()) >= _LEAST_CHARACTERS}
         return cls() | cls(tuple(form for value in kept for form in _encode_forms(value)), tuple(kept))
 
+    @classmethod
+    def collect_exported(cls, variables: Mapping[str, str]) -> Secrets:
+        """Collect what other services are reached with: variables named like secrets, OTLP's headers, logins.
+
+        A collector or a tracker may repeat them where it refuses what is sent to it.
+        """
+        secrets = cls.collect(tables=(dict(variables),))
+        for name, value in variables.items():
+            if name.startswith("OTEL_") and name.endswith("_HEADERS"):  # any of them may be the key
+                values = [pair.partition("=")[2] for pair in value.split(",")]
+                secrets |= cls.collect(tables=({"key": [*values, *map(unquote, values)]},))
+            elif "://" in value:
+                secrets |= cls.collect(url=value)
+        return secrets
+
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets(
             *(

@@ -401,7 +401,7 @@ class Session(msgspec.Struct, frozen=True):
         reset: str,
         tokenizer: TextTokenizer | None,
     ) -> Facts:
-        """Collect the facts known before the measured run's first request."""
+        """Collect the facts known before the measured run's first request, without secrets."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = sensing.describe() if sensing is not None else {}
@@ -445,7 +445,9 @@ class Session(msgspec.Struct, frozen=True):
             cache_reset=reset,
             gpus=self.options.gpus,
         )
-        return self.sender.describe(self.servers.describe(known, self.served, self.access), made)
+        # Here, before anything reads them: a sender gives them to others while it sends.
+        known = self._mask(self.servers.describe(known, self.served, self.access))
+        return self.sender.describe(known, made)
 
 
 def _import_results() -> None:

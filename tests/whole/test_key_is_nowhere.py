@@ -13,19 +13,23 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import psutil
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from builders.campaign_files import written
 from builders.serving_scripts import engine_command
 from fakes import scripted_server
+from fakes.otlp_receiver import OtlpReceiver
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from loadgen import cli
+from loadgen.features.telemetry.prometheus_page import PrometheusPage
 from loadgen.server import scraper
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
@@ -74,10 +78,10 @@ def unpacked(data: bytes) -> Iterator[bytes]:
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():
-                member = archive.read(name)
-                yield member
-                column = np.load(io.BytesIO(member), allow_pickle=False)
-                yield "\n".join(map(str, column.ravel())).encode() if column.dtype.kind in "US" else b""
+                yield from unpacked(archive.read(name))
+    elif data.startswith(b"\x93NUMPY"):
+        column = np.load(io.BytesIO(data), allow_pickle=False)
+        yield "\n".join(map(str, column.ravel())).encode() if column.dtype.kind in "US" else b""
 
 
 def holding(place: Path) -> list[str]:
@@ -222,6 +226,86 @@ def test_a_server_that_names_itself_so_gets_it_nowhere(
     assert cli.main(["bench", *words]) == 0
     cli.main(["bench", *words, "--model", "other"])  # "it serves …"
     cli.main(["bench", *words, "--print-request"])
+    nowhere(tmp_path, capfd)
+
+
+def sent_on(owner: str, place: Path, patch: pytest.MonkeyPatch, serve: Serve) -> str:
+    """Run on a server that names itself by the key; return what a scraper and a collector got of the run."""
+    pages, finish = list[str](), PrometheusPage.finish
+
+    def scrape(page: PrometheusPage, *rest: Any) -> None:
+        finish(page, *rest)
+        registry = CollectorRegistry()
+        registry.register(page)
+        pages.append(generate_latest(registry).decode())
+
+    patch.setattr(PrometheusPage, "finish", scrape)
+    serve(naming(owner, id=f"model-{KEY}", root=f"/{KEY}"))
+    with OtlpReceiver() as collector:
+        more = ["--prometheus", str(scripted_server.closed_port()), "--otel", collector.url]
+        assert cli.main(["bench", "--base-url", BASE_URL, *LOAD, "--label", f"token={KEY}", *more]) == 0
+        sent = "".join(map(str, (*pages, collector.spans, collector.resources, *collector.metrics.values())))
+    assert pages[0].count("loadgen_run_info{") == 1
+    assert len(collector.spans) == 6
+    assert "model-***" in sent
+    return sent
+
+
+ROW = (
+    "--set hw=h100 --set infmax_model_prefix=m --set precision=fp8 --set disagg=false --set tp=1 --set ep=1 "
+    "--set is_multinode=false --set dp_attention=false"
+)
+# What reads a stored run, and writes or sends it: DIR is the run, OUT a new file.
+READERS = (
+    "report --html OUT DIR", "report --json DIR", "report --markdown OUT DIR BASE", "report --csv OUT DIR",
+    "report --plot DIR", "report --svg OUT DIR", "compare DIR BASE", "compare --markdown DIR BASE",
+    "gate DIR BASE --junit OUT --history HISTORY", "history HISTORY --html OUT", "explain DIR", "audit DIR",
+    "export --jsonl --output OUT DIR", "export --csv --output OUT DIR", "bundle DIR -o OUT", "verify DIR",
+    "export --format llm-d --output OUT DIR", f"export --format inferencex {ROW} --output OUT DIR",
+)  # fmt: skip
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("owner", ["someone", "vllm", "sglang"])
+def test_no_listener_reader_and_sender_of_a_run_has_it(
+    owner: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    serve: Serve,
+) -> None:
+    sent = sent_on(owner, tmp_path, monkeypatch, serve)
+    assert [form for form in FORMS if form in sent] == []
+    assert cli.main(["bench", "--base-url", BASE_URL, *LOAD]) == 0
+    run, base = sorted(tmp_path.glob("runs/*"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("COLUMNS", "200")
+    for number, line in enumerate(READERS):
+        out, history = str(tmp_path / f"{number}.html"), str(tmp_path / "h.jsonl")
+        places = {"DIR": str(run), "BASE": str(base), "OUT": out, "HISTORY": history}
+        words = [places.get(word, word) for word in line.split()]
+        assert cli.main(words) in (0, 6, 7), line  # one run decides nothing
+    assert (tmp_path / "summary.md").exists()
+    nowhere(tmp_path, capfd)
+
+
+@pytest.mark.whole
+def test_a_tracker_and_a_collector_that_repeat_their_own_key_show_it_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], serve: Serve
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-team={quote(KEY, safe='')}")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", "another-key-9")
+    echo = Answer([whole(f"no such team: {KEY}".encode(), f"401 No {KEY}", "text/plain")])
+    serve(api(lambda _: stream()))
+    with ScriptedServer(lambda _: echo) as other:
+        words = ["bench", "--base-url", BASE_URL, *LOAD]
+        assert cli.main([*words, "--otel", other.base_url]) == 0
+        (run,) = tmp_path.glob("runs/*")
+        assert cli.main(["export", str(run), "--mlflow", other.base_url]) == 1
+    heads = [asked.head.lower() for asked in other.asked]
+    assert any(f"x-team: {KEY}".lower() in head for head in heads)
+    assert any(f"bearer {KEY}".lower() in head for head in heads)
     nowhere(tmp_path, capfd)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_line, describe_install, make_file_name
 from loadgen.facts.run_facts import Facts
 from loadgen.features.export.llmd_report import list_workload
@@ -144,7 +145,8 @@ def send_to_wandb(run: Result, directory: Path, project: str) -> str:
 
 def _explain_refused(name: str, place: str, error: Exception) -> MeasureError:
     flag = f"--{name} {place}".rstrip()
-    return MeasureError(f"{flag}: {clean_line(str(error))}")
+    secrets = Secrets.collect_exported({**os.environ, "place": place})  # a tracker may echo its key
+    return MeasureError(secrets.hide(clean_line(f"{flag}: {error}")))
 
 
 def _explain_missing(extra: str) -> UsageError:

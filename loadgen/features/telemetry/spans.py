@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from loadgen import __version__
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import Broken, make_guarded
+from loadgen.base.secrecy import Secrets
 from loadgen.base.urls import read_host, read_port
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.trace_ids import TraceIds
@@ -116,8 +118,8 @@ class _Reasons(logging.Filter):
         return False
 
     def describe(self, *raised: str) -> str:
-        """Describe why an export failed, in one line; "" if nothing was logged or `raised`."""
-        first = next(filter(None, (self.first, *raised)), "")
+        """Describe why an export failed, in one line without keys; "" if nothing was logged or `raised`."""
+        first = Secrets.collect_exported(os.environ).hide(next(filter(None, (self.first, *raised)), ""))
         known = _SYSTEM_ERROR.search(first)
         return known[1] if known else shorten(first, _LONGEST_REASON, placeholder=" …")
 
