@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import socketserver
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import numpy as np
@@ -30,6 +33,7 @@ from loadgen.run.command.progress import LiveTotals
 _EDGES_NS = np.array([step * 10**power for power in range(4, 11) for step in (10, 25, 50)], np.int64)
 _SHOWN = tuple(figure for figure in LATENCIES if figure.is_common)
 _POLL_S = 0.1  # how soon the thread sees that it is to stop
+_MOST_OPEN, _LONGEST_READ_S = 8, 10.0  # connections at once; a head has 6.4 MB at most
 _USUAL_S, _LONGEST_S, _SPARE_S = 15.0, 60.0, 1.0  # between two scrapes
 
 
@@ -80,7 +84,7 @@ class PrometheusPage(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server = _Server((host.strip("[]"), int(port)), _Silent)
+            self._server = _Server((host.strip("[]"), int(port)), _Scrape)
         except OSError as error:
             why = f"cannot listen there ({error.strerror or error})"
             raise UsageError(f"--prometheus {address}: {why}: choose another port or address") from None
@@ -196,6 +200,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     """An HTTP server with a thread for each scrape, which notes when they came."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, place: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         if ":" in place[0]:
@@ -204,6 +209,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.scraped = threading.Event()  # since `expect_scrape`
         self.expected = False
         self._last_s = 0.0
+        self._open: list[socket.socket] = []  # connections, the oldest first
         super().__init__(place, handler)
 
     def server_bind(self) -> None:
@@ -213,20 +219,54 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def expect_scrape(self) -> None:
-        """Have the next scrape that begins set `scraped` when it is answered."""
+        """Have the next scrape that begins, of a whole request, set `scraped` when it is answered."""
         self.expected = True
 
-    def finish_request(self, request: object, client_address: object) -> None:
-        expected, now_s = self.expected, time.monotonic()
+    def begin_scrape(self) -> bool:
+        """Note a scrape that begins now, and return whether it gets the last figures."""
+        now_s = time.monotonic()
         gap_s = now_s - self._last_s if self._last_s else _USUAL_S
         self.gap_s, self._last_s = max(self.gap_s or 0.0, gap_s), now_s
-        super().finish_request(request, client_address)  # type: ignore[arg-type]
-        if expected:
-            self.scraped.set()
+        return self.expected
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection; the oldest of too many, which may never end, makes room."""
+        self._open.append(request)
+        if len(self._open) > _MOST_OPEN:
+            with suppress(OSError):  # its thread ends by it
+                self._open.pop(0).shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, which is open no more."""
+        with suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing where a client goes away: the terminal is the run's."""
 
 
-class _Silent(WSGIRequestHandler):
-    """Logs no request."""
+class _Scrape(WSGIRequestHandler):
+    """Answers one scrape, logs nothing, and has the server know once its last figures have been sent."""
+
+    timeout = _LONGEST_READ_S
+    server: _Server
+    is_last = False
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return what the application is called with; a head that ended with the connection is no scrape."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        came_whole = not poll.poll(0) or self.connection.recv(1, socket.MSG_PEEK) != b""
+        self.is_last = came_whole and self.server.begin_scrape()
+        return super().get_environ()
+
+    def finish(self) -> None:
+        """End the answer."""
+        super().finish()
+        if self.is_last:
+            self.server.scraped.set()
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -1,39 +1,39 @@
 """Span exports: what comes over one connection of an exporter, by OTLP over HTTP, and what is kept of it.
 
-OTLP is HTTP POST of protobuf (https://opentelemetry.io/docs/specs/otlp/#otlphttp). In a run bodies are only
-checked, in the decoding process, at some 2 us a span; the spans are read after it.
+OTLP is HTTP POST of protobuf (https://opentelemetry.io/docs/specs/otlp/#otlphttp). What comes may be
+anything: heads, bodies, spans and what waits are bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
-import tempfile
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import httptools
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from loadgen.features.telemetry.server_spans import SPAN, pack_times
+from loadgen.features.telemetry.server_spans import MOST_PARTS, SPAN, find_spans, may_be_request, pack_times
 
 PATH, PROTOBUF = "/v1/traces", "application/x-protobuf"
+LARGEST_HEAD = 64 << 10  # bytes
 LARGEST_BODY = 16 << 20  # bytes, inflated: a batch of the SDK's 512 spans has 0.3 MiB
-MOST_BYTES, _IN_MEMORY = 4 << 30, 64 << 20  # of bodies that wait to be read: a span has 0.6 kB
+LARGEST_SPAN = 1 << 20  # bytes: of two of them protobuf may make a hundred
+MOST_WAITING = 4 * LARGEST_BODY  # bytes, of all bodies that are not whole yet
+MOST_OPEN = 256  # connections
+MOST_SPANS = 1 << 21  # that are kept, of 56 bytes each: two million requests
 _PREFACE = b"PRI * HTTP/2.0"  # begins a connection of gRPC (RFC 9113, 3.4)
 _TLS = b"\x16\x03"  # begins a handshake (RFC 8446, 5.1)
 _MOST_REASONS = 8
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large",
-    415: "Unsupported Media Type", 503: "Service Unavailable",
+    415: "Unsupported Media Type", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
 }  # fmt: skip
-_SIZE = struct.Struct("<I")  # before each body
 _GZIP = 16 + zlib.MAX_WBITS
 GRPC = (
     "gRPC, which is not taken: start the server with OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf and an "
@@ -53,55 +53,48 @@ class ReceivedSpans:
     """The spans of requests that were exported so far; a thread may add them while another one reads.
 
     `other` counts the spans that are of no request, `refused` the exports that were not taken, by reason.
+    `waiting` is the size of the bodies that are not whole yet, of all connections.
     """
 
     def __init__(self) -> None:
-        self.other, self.refused = 0, Counter[str]()
+        self.other, self.refused, self.waiting = 0, Counter[str](), 0
         self._rows, self._lock = bytearray(), threading.Lock()
-        self._bodies: tempfile.SpooledTemporaryFile[bytes] | None = None  # each with its size, unread
 
     def forget(self) -> None:
         """Drop what was received and counted until now: it is of no request to come."""
         with self._lock:
-            if self._bodies is not None:
-                self._bodies.close()
-            self._bodies, self._rows, self.other = None, bytearray(), 0
+            self._rows, self.other = bytearray(), 0
             self.refused.clear()
 
     def read_rows(self) -> NDArray[np.void]:
-        """Read the bodies that wait; return the spans of requests so far, SPAN[spans], as they came."""
+        """Return the spans of requests so far, SPAN[spans], as they came."""
         with self._lock:
-            waiting, self._bodies = self._bodies, None
-        if waiting is not None:
-            with waiting:
-                self._read_bodies(waiting)
-        return np.frombuffer(bytes(self._rows), SPAN)
-
-    def _read_bodies(self, waiting: tempfile.SpooledTemporaryFile[bytes]) -> None:
-        """Add the spans of the bodies in a file."""
-        waiting.seek(0)
-        while size := waiting.read(_SIZE.size):
-            sent = ExportTraceServiceRequest.FromString(waiting.read(*_SIZE.unpack(size)))
-            for span in _list_spans(sent):
-                packed = pack_times(span)
-                self._rows += packed
-                self.other += not packed
+            return np.frombuffer(bytes(self._rows), SPAN)
 
     def take(self, body: bytes) -> None:
-        """Keep an export's body; raises Refused for one that is none, or where there is no room."""
+        """Keep the spans of an export's body; raises Refused for one that is none, or where there is no room.
+
+        Each span is parsed by itself, so that what protobuf makes of a body is never there at once.
+        """
+        rows, others = bytearray(), 0
         try:
-            ExportTraceServiceRequest.FromString(body)
-        except DecodeError:
+            for begin, end in find_spans(body):
+                packed = b""
+                if may_be_request(body, begin, end):
+                    if end - begin > LARGEST_SPAN:
+                        raise Refused(413, f"a span of over {LARGEST_SPAN >> 20} MiB")
+                    packed = pack_times(Span.FromString(body[begin:end]))
+                rows += packed
+                others += not packed
+        except OverflowError:
+            raise Refused(413, f"a body of over {MOST_PARTS:,} spans") from None
+        except (DecodeError, ValueError):
             raise Refused(400, "a damaged body") from None
         with self._lock:
-            try:
-                if self._bodies is None:
-                    self._bodies = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - until read
-                if self._bodies.tell() > MOST_BYTES:
-                    raise OSError(f"over {MOST_BYTES >> 30} GiB wait")
-                self._bodies.write(_SIZE.pack(len(body)) + body)
-            except OSError as error:
-                raise Refused(503, f"no room: {error.strerror or error}") from None
+            if len(self._rows) + len(rows) > MOST_SPANS * SPAN.itemsize:
+                raise Refused(503, f"no room: {MOST_SPANS:,} spans are kept")
+            self._rows += rows
+            self.other += others
 
     def note_refused(self, why: str) -> None:
         """Count an export that was not taken, by its reason; from the ninth reason on as of others."""
@@ -110,38 +103,47 @@ class ReceivedSpans:
             self.refused[why if known else "other reasons"] += 1
 
 
-def _list_spans(sent: Any) -> Iterator[Any]:
-    for resource in sent.resource_spans:
-        for scope in resource.scope_spans:
-            yield from scope.spans
-
-
 class ExportConnection(asyncio.Protocol):
     """One connection of an exporter: a request at a time, kept open, as HTTP/1.1."""
 
-    def __init__(self, spans: ReceivedSpans, open_ones: set[ExportConnection]) -> None:
-        self.spans, self._open_ones = spans, open_ones
+    def __init__(self, spans: ReceivedSpans, open_ones: dict[ExportConnection, None]) -> None:
+        self.spans, self._open_ones = spans, open_ones  # in the order in which they last sent something
         self._begin: bytes | None = b""  # of the connection, while it may be gRPC's
         self._parser = httptools.HttpRequestParser(self)
         self._start()
 
     def _start(self) -> None:
         self._url, self._headers, self._body, self._answered = b"", dict[str, str](), bytearray(), False
+        self._received = self._of_body = 0  # bytes of this request, but for the read in which it began
+        self._began = True
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._open_ones.add(self)
+        self._open_ones[self] = None
+        if len(self._open_ones) > MOST_OPEN:
+            next(iter(self._open_ones)).abort()  # an exporter opens another one for its next batch
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._open_ones.discard(self)
+        self._open_ones.pop(self, None)
+        self._drop_body()
 
     def abort(self) -> None:
         """End the connection at once."""
+        self._open_ones.pop(self, None)
         self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """End the connection: it sends requests, and reads no answer."""
+        self.abort()
+
+    def _drop_body(self) -> None:
+        self.spans.waiting -= len(self._body)
+        self._body = bytearray()
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
+        self._open_ones[self] = self._open_ones.pop(self, None)
         if self._begin is not None:
             data = self._begin + data
             if data.startswith(_PREFACE):
@@ -151,8 +153,13 @@ class ExportConnection(asyncio.Protocol):
             self._begin = data if _PREFACE.startswith(data) else None
             if self._begin is not None:
                 return
+        self._began = False
         try:
             self._parser.feed_data(data)
+            self._received += 0 if self._began else len(data)
+            # The parser keeps heads and trailers that never end, and reads extensions of chunks.
+            if not self._answered and self._received > LARGEST_HEAD + 2 * self._of_body:
+                self._answer(Refused(431, f"over {LARGEST_HEAD >> 10} KiB of headers"), keep=False)
         except httptools.HttpParserUpgrade:
             self._transport.close()  # what it asked for in HTTP/1.1 is answered
         except httptools.HttpParserError:
@@ -168,11 +175,15 @@ class ExportConnection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
 
     def on_body(self, data: bytes) -> None:
+        self._of_body += len(data)
         if self._answered:
             return
         self._body += data
+        self.spans.waiting += len(data)
         if len(self._body) > LARGEST_BODY:
             self._answer(_too_large(), keep=False)
+        elif self.spans.waiting > MOST_WAITING:
+            self._answer(Refused(503, f"no room: over {MOST_WAITING >> 20} MiB wait"), keep=False)
 
     def on_message_complete(self) -> None:
         if not self._answered:
@@ -199,6 +210,7 @@ class ExportConnection(asyncio.Protocol):
     def _answer(self, refused: Refused | None, keep: bool) -> None:
         """Answer the request with 200 and an empty message, or as it was refused."""
         self._answered = True
+        self._drop_body()
         status, why = (200, "") if refused is None else (refused.status, refused.why)
         if refused is not None:
             self.spans.note_refused(why)

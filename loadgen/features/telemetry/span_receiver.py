@@ -27,7 +27,7 @@ class SpanReceiver:
             why = f"cannot listen there ({reason})"
             raise UsageError(f"--receive-spans {address}: {why}: choose another port or address") from None
         self._thread: threading.Thread | None = None
-        self._open_ones: set[ExportConnection] = set()
+        self._open_ones: dict[ExportConnection, None] = {}
         self._loop = asyncio.new_event_loop()
         accepting = self._loop.create_server(
             lambda: ExportConnection(self.spans, self._open_ones), sock=listening

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -108,3 +110,26 @@ def test_without_a_scraper_nothing_waits(page: PrometheusPage) -> None:
     scrape(page)
     assert page.patience_s > 1
     page.wait_for_scrape()  # which that scrape was
+
+
+def test_connections_that_ask_for_nothing_are_no_scrapes_and_make_room(
+    page: PrometheusPage, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page.begin(RUN.facts, LiveTotals())
+    page.serve()
+    host, _, port = page.address.rpartition(":")
+    with ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(40)]
+        for one in slow:
+            with suppress(OSError):  # room was made for another
+                one.sendall(b"GET /metrics HTTP/1.1\r\nx: ")
+        assert page.patience_s == 0
+        assert scrape(page)["loadgen_run_over"] == 0
+        assert [one.recv(1) for one in slow[:32]] == [b""] * 32
+        assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= 8
+        page.finish(RUN.records, np.arange(0))
+        slow[-1].close()
+        assert not page._server.scraped.is_set()
+        assert scrape(page)["loadgen_run_over"] == 1
+        page.wait_for_scrape()
+    assert capfd.readouterr().err == ""

@@ -12,8 +12,14 @@ from features.telemetry.test_server_spans import RECORDED
 from loadgen.features.telemetry.span_exports import (
     GRPC,
     LARGEST_BODY,
+    LARGEST_HEAD,
+    LARGEST_SPAN,
+    MOST_OPEN,
+    MOST_SPANS,
+    MOST_WAITING,
     ExportConnection,
     ReceivedSpans,
+    Refused,
     inflate,
 )
 
@@ -40,6 +46,8 @@ class Transport:
     def close(self) -> None:
         self.closed = True
 
+    abort = close
+
     def is_closing(self) -> bool:
         return self.closed
 
@@ -59,14 +67,15 @@ def chunked(body: bytes) -> bytes:
 
 
 def feed(*reads: bytes) -> tuple[Transport, ReceivedSpans]:
-    transport, spans, open_ones = Transport(), ReceivedSpans(), set[ExportConnection]()
+    transport, spans, open_ones = Transport(), ReceivedSpans(), dict[ExportConnection, None]()
     connection = ExportConnection(spans, open_ones)
     connection.connection_made(transport)
-    assert open_ones == {connection}
+    assert [*open_ones] == [connection]
     for read in reads:
         connection.data_received(read)
     connection.connection_lost(None)
     assert not open_ones
+    assert spans.waiting == 0
     return transport, spans
 
 
@@ -108,6 +117,22 @@ BOMB = gzip.compress(bytes(LARGEST_BODY + 1))
 GZIP = b"Content-Encoding: gzip\r\n"
 
 
+def varint(number: int) -> bytes:
+    return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
+
+
+def part(field: int, content: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def spans_of(*spans: bytes) -> bytes:
+    return part(1, part(2, b"".join(part(2, span) for span in spans)))
+
+
+EMPTY = b"\n\0" * (LARGEST_BODY // 2)  # resources of nothing, eight million of them
+TIMED = part(9, part(1, b"gen_ai.latency.time_in_queue"))
+
+
 @loop_over(
     ("sent", "status", "says", "closed"),
     [
@@ -121,6 +146,48 @@ GZIP = b"Content-Encoding: gzip\r\n"
             post(gzip.compress(RECORDED) + b"x", more=GZIP), 400, "damaged gzip", False, id="more than gzip"
         ),
         pytest.param(post(BOMB, more=GZIP), 413, "a body of over 16 MiB", False, id="a gzip bomb"),
+        pytest.param(zipped(EMPTY), 413, "a body of over 65,536 spans", False, id="resources of nothing"),
+        pytest.param(
+            zipped(part(1, part(2, b"\x12\0" * 70_000))),
+            413,
+            "of over 65,536 spans",
+            False,
+            id="spans of nothing",
+        ),
+        pytest.param(
+            zipped(part(1, b"\x12\0" * 70_000)), 413, "of over 65,536 spans", False, id="scopes of nothing"
+        ),
+        pytest.param(zipped(b"\x28\0" * 70_000), 413, "of over 65,536 spans", False, id="other numbers"),
+        pytest.param(
+            zipped(spans_of(TIMED + b"J\0" * (LARGEST_SPAN // 2))),
+            413,
+            "a span of over 1 MiB",
+            False,
+            id="attributes of nothing",
+        ),
+        pytest.param(
+            b"POST /" + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True, id="an endless path"
+        ),
+        pytest.param(
+            HEAD + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True, id="an endless name"
+        ),
+        pytest.param(
+            HEAD + b"x: y\r\n" * LARGEST_HEAD, 431, "over 64 KiB of headers", True, id="endless headers"
+        ),
+        pytest.param(
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * LARGEST_HEAD,
+            431,
+            "over 64 KiB of headers",
+            True,
+            id="endless trailers",
+        ),
+        pytest.param(
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * (LARGEST_HEAD * 2),
+            431,
+            "over 64 KiB of headers",
+            True,
+            id="an endless extension of a chunk",
+        ),
         pytest.param(post(bytes(LARGEST_BODY + 1)), 413, "a body of over 16 MiB", True, id="huge"),
         pytest.param(
             post(b"x", more=b"Content-Encoding: br\r\n"), 415, "content encoding 'br'", False, id="brotli"
@@ -177,6 +244,47 @@ def test_what_is_no_export_is_answered_and_counted(sent: bytes, status: int, say
     assert transport.written.endswith(b"".join(why.encode() for why in spans.refused))
 
 
+def test_bodies_that_are_not_whole_wait_in_little_memory() -> None:
+    spans, head = ReceivedSpans(), HEAD + b"Content-Length: %d\r\n\r\n" % LARGEST_BODY
+    connections = [ExportConnection(spans, {}) for _ in range(9)]
+    for connection in connections:
+        connection.connection_made(Transport())
+        for read in cut(head + bytes(LARGEST_BODY - 1), 1 << 20):
+            connection.data_received(read)
+        assert spans.waiting <= MOST_WAITING
+    assert spans.refused == {"no room: over 64 MiB wait": 5}
+    for connection in connections:
+        connection.connection_lost(None)
+    assert spans.waiting == 0
+
+
+def test_the_connection_that_was_quiet_for_longest_makes_room() -> None:
+    spans, open_ones = ReceivedSpans(), dict[ExportConnection, None]()
+    connections = [ExportConnection(spans, open_ones) for _ in range(MOST_OPEN + 1)]
+    transports = [Transport() for _ in connections]
+    for connection, transport in zip(connections[:-1], transports, strict=False):
+        connection.connection_made(transport)
+    connections[0].data_received(b"P")
+    connections[-1].connection_made(transports[-1])
+    assert [place for place, transport in enumerate(transports) if transport.closed] == [1]
+    assert len(open_ones) == MOST_OPEN
+
+
+def test_a_client_that_reads_no_answer_is_left() -> None:
+    connection = ExportConnection(ReceivedSpans(), {})
+    connection.connection_made(transport := Transport())
+    connection.pause_writing()
+    assert transport.closed
+
+
+def test_two_million_spans_are_kept() -> None:
+    _, spans = feed(post(RECORDED))
+    spans._rows *= MOST_SPANS // 4
+    with pytest.raises(Refused, match=r"no room: 2,097,152 spans are kept"):
+        spans.take(RECORDED)
+    assert len(spans.read_rows()) == MOST_SPANS
+
+
 def test_reasons_are_few_whatever_is_sent() -> None:
     _, spans = feed(*[post(RECORDED, HEAD.replace(b"/v1/traces", b"/%d" % n)) for n in range(50)])
     assert (len(spans.refused), sum(spans.refused.values())) == (9, 50)
@@ -189,7 +297,7 @@ def test_an_exporter_that_left_is_answered_no_more() -> None:
             super().write(data)
             self.close()
 
-    connection = ExportConnection(spans := ReceivedSpans(), set())
+    connection = ExportConnection(spans := ReceivedSpans(), {})
     connection.connection_made(transport := LeavingTransport())
     connection.data_received(post(RECORDED) * 3)
     assert (transport.written, len(spans.read_rows())) == (TAKEN, 12)
