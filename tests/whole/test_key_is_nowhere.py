@@ -290,7 +290,7 @@ def test_no_listener_reader_and_sender_of_a_run_has_it(
 
 
 @pytest.mark.whole
-def test_a_tracker_and_a_collector_that_repeat_their_own_key_show_it_nowhere(
+def test_a_tracker_that_repeats_its_own_key_shows_it_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], serve: Serve
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-team={quote(KEY, safe='')}")
