@@ -124,7 +124,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "explaining.md": (
         f"over about {timeline._STEPS} steps around it",
         f"longer than {timeline.SILENT} such steps",
-        f"(Poisson, {100 * stalls._CHANCE:g} % or less)",
+        f"too many for chance ({100 * stalls._CHANCE:g} % or less)",
         f"if {NUMBERS[stalls.LEAST_STREAMS]} streams or more",
         f"on a path of over {parts.NEAR_NS // 10**6} ms without",
         f"over {parts.NEAR_NS // 10**6} ms, or with losses",

@@ -34,12 +34,6 @@ def _tally(which: Bool, shapes: AnswerShapes) -> str:
     return f"in {np.count_nonzero(which)} of {len(shapes)} answers"
 
 
-def _lag_ms(run: RunEvidence) -> float:
-    """Return the client's mean read lag (ms), of all reads or of the shared ones, the greater."""
-    health = run.metrics.health
-    return max(health.lag_mean_ms, health.shared_lag_ms)
-
-
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     """Find evidence that most answers came at one instant each, not because the client read late."""
     shapes = run.shapes
@@ -47,7 +41,7 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
     if not _is_most(which, shapes):
         return None
     tokens = float(shapes.tokens[which].mean())
-    late = _lag_ms(run) > tokens * FASTEST_MS / 2 if run.stamped else run.client_cores > IDLE_CORES
+    late = run.usual_lag_ms > tokens * FASTEST_MS / 2 if run.stamped else run.client_cores > IDLE_CORES
     if late:
         return None
     return (
@@ -91,7 +85,7 @@ def _is_late(run: RunEvidence) -> bool:
     """Whether the client's own read lag, of some gaps, may have made messages come together."""
     if not run.stamped:
         return run.client_cores > IDLE_CORES
-    return _lag_ms(run) > LATE_GAPS * run.metrics.itl.mean_ms
+    return run.usual_lag_ms > LATE_GAPS * run.metrics.itl.mean_ms
 
 
 def _find_one_message(run: RunEvidence) -> Evidence | None:

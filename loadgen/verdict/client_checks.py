@@ -19,6 +19,8 @@ LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
+PAUSED_S = 0.1  # at once: a busy client waits for less, but where all CPUs are taken
+LONG_TAIL, OF_TAIL = 2.0, 0.5  # a P99 in medians; of a P99
 STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
 OTHERS, BUSY, WAITING = 0.05, 0.8, 0.2  # of the CPUs; of the time
 RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
@@ -39,7 +41,8 @@ _STOPPED_REMEDY = (
     f"more than {percent(SHARED)} of the messages were coalesced into a read, or enough that mean TTFT or "
     "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
     f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
-    "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0",
+    "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0; "
+    "where it did not run at all, pause neither the client nor its container",
     origin=Origin.CLIENT,
 )
 def reads_late(run: RunEvidence) -> Evidence | None:
@@ -50,7 +53,14 @@ def reads_late(run: RunEvidence) -> Evidence | None:
     lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
     why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
     share = percent(health.shared_share)
-    return f"{share} of messages coalesced into a read, {why}{explain_starving(run)}: {', '.join(harms)}"
+    causes = f"{why}{_describe_pause(run)}{explain_starving(run)}"
+    return f"{share} of messages coalesced into a read, {causes}: {', '.join(harms)}"
+
+
+def _describe_pause(run: RunEvidence) -> str:
+    """Describe, after `; `, for how long the client did not run at once; "" if it was not long."""
+    stopped_s = run.facts.client.stopped_s
+    return f"; the client did not run for {stopped_s:.2g} s at once" if stopped_s > PAUSED_S else ""
 
 
 def _list_harms(run: RunEvidence) -> list[str]:
@@ -98,16 +108,32 @@ def explain_starving(run: RunEvidence) -> str:
 @suspect(
     "client-busy",
     f"without kernel timestamps, the client used {CORES} of a core or more: one loop is one core, and reads "
-    "wait for it",
-    "use --transport wire, or spread the load over several clients",
+    f"wait for it; or it did not run for over {PAUSED_S} s at once, {percent(OF_TAIL)} of P99 TTFT or ITL or "
+    f"more, which is {LONG_TAIL:g} times the median or more",
+    "use --transport wire, or spread the load over several clients; where it did not run, pause neither "
+    "the client nor its container",
     origin=Origin.CLIENT,
 )
 def client_busy(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the client was busy and its timestamps include the delay."""
-    if run.stamped or run.client_cores < CORES:
+    """Find evidence that the client was busy, or paused, and its timestamps include the delay."""
+    causes = [f"{run.client_cores:.2f} of a core busy"] if run.client_cores >= CORES else []
+    if tails := _list_paused_tails(run):
+        causes.append(f"{' and '.join(tails)}{_describe_pause(run)}")
+    if run.stamped or not causes:
         return None
-    busy = f"{run.client_cores:.2f} of a core busy"
-    return f"user-space timestamps and {busy}: latencies include the client's delay"
+    return f"user-space timestamps and {'; '.join(causes)}: latencies include the client's delay"
+
+
+def _list_paused_tails(run: RunEvidence) -> list[str]:
+    """List the P99s that are long, and that the client stood still for so long at once that it may be why."""
+    stopped_s, metrics = run.facts.client.stopped_s, run.metrics
+    if not PAUSED_S < stopped_s <= STOPPED_S:
+        return []
+    return [
+        f"P99 {name} is {waits.p99_ms:.3g} ms"
+        for name, waits in (("TTFT", metrics.ttft), ("ITL", metrics.itl))
+        if waits.n and LONG_TAIL * waits.median_ms <= waits.p99_ms <= 1000 * stopped_s / OF_TAIL
+    ]
 
 
 @note(

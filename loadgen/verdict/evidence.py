@@ -467,6 +467,19 @@ class RunEvidence:
         health = self.metrics.health
         return health.unstamped_reads <= max(_UNSTAMPED * health.reads, len(self.records))
 
+    @cached_property
+    def usual_lag_ms(self) -> float:
+        """The median over the answers of the client's mean read lag, of all reads or of the shared ones.
+
+        A client that is late now and then did not gather the others, as one that is always late did.
+        """
+        records = self.records
+        timed, shared = records.reads - records.unstamped_reads, records.shared_reads
+        lag_ns = np.maximum(
+            records.lag_sum_ns / np.maximum(timed, 1), records.shared_lag_ns / np.maximum(shared, 1)
+        )[records.ok]
+        return float(compute_medians(lag_ns)) / MS_NS if len(lag_ns) else 0.0
+
     @property
     def reads_late(self) -> bool:
         """Whether the client's read lag explains that messages were coalesced into one read.

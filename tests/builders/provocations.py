@@ -221,6 +221,24 @@ def one_suspension(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     server.away_ns = away_ns
 
 
+def suspensions(count: int, ms: float) -> Play:
+    """The client does not run for so long, so many times, half a second apart."""
+
+    def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+        left, next_ns = count, 0
+
+        def away_ns(now_ns: int) -> int:
+            nonlocal left, next_ns
+            if not left or len(server.asked) < 20 or now_ns < next_ns:
+                return 0
+            left, next_ns = left - 1, now_ns + round(ms * MS) + SECOND // 2
+            return round(ms * MS)
+
+        server.away_ns = away_ns
+
+    return play
+
+
 def clock_step(ms: float) -> Play:
     """The wall clock steps by so much while the run goes on."""
 

@@ -11,6 +11,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import (
     INPUT,
+    MS,
     OUTPUT,
     REQUESTS,
     START_NS,
@@ -357,6 +358,49 @@ def test_a_doubt_is_found_with_its_figures_where_it_holds(name: str) -> None:
     case, words, company = PROVOKED[name]
     assert words in (BY_DOUBT[name].find(case) or "")
     assert names(case) == {name} | company
+
+
+def paused(unstamped: int, stopped_s: float, every: int) -> RunEvidence:
+    """A client that did not run for so long at once; one request of `every` waited as long for its token."""
+    rows = changed(shared(9.0), unstamped_reads=unstamped)
+    for row in rows[::every]:
+        row.arrival_ns = row.arrival_ns + int(1000 * stopped_s * MS)
+        row.end_ns = int(row.arrival_ns[-1])
+    return run(rows, client=client(stopped_s=stopped_s))
+
+
+@loop_over(
+    ("case", "doubt", "words"),
+    [
+        (
+            paused(OUTPUT + 2, 0.3, 20),
+            "client-busy",
+            "user-space timestamps and P99 TTFT is 350 ms; the client did",
+        ),
+        (paused(OUTPUT + 2, 0.3, 20), "client-busy", "did not run for 0.3 s at once: latencies include"),
+        (paused(OUTPUT + 2, 0.3, 320), "client-busy", ""),  # one of all: not in P99
+        (paused(OUTPUT + 2, 0.05, 20), "client-busy", ""),
+        (paused(OUTPUT + 2, 1.5, 20), "client-busy", ""),  # stopped-unstamped says it
+        (paused(1, 0.3, 20), "client-busy", ""),
+        (paused(1, 0.3, 20), "reads-late", "9 ms max; the client did not run for 0.3 s at once"),
+    ],
+)
+def test_a_pause_of_the_client_that_may_be_in_a_tail_is_named(
+    case: RunEvidence, doubt: str, words: str
+) -> None:
+    found = BY_DOUBT[doubt].find(case)
+    assert words in str(found) if words else found is None
+
+
+@loop_over(("every", "blamed"), [(320, False), (3, False), (1, True)])
+def test_answers_of_one_write_are_not_those_of_a_late_client(every: int, blamed: bool) -> None:
+    rows = at_once()
+    for row in rows[::every]:
+        row.lag_sum_ns = row.lag_max_ns = 90 * MS * OUTPUT
+        row.shared_lag_ns = 90 * MS * OUTPUT
+    case = run(rows)
+    assert (BY_DOUBT["arrivals-not-tokens"].find(case) is None) == blamed
+    assert (BY_DOUBT["reads-late"].find(case) is not None) == blamed
 
 
 def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:

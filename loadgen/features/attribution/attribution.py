@@ -12,7 +12,7 @@ from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps, mark_unstamped
-from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, ROWS
+from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, ROWS, SEGMENTED
 from loadgen.features.attribution.preemptions import CountedPreemptions, read_counts
 from loadgen.features.attribution.stalls import LEAST_STREAMS
 from loadgen.features.attribution.ttft_parts import divide_waits, find_first_tokens, find_prefill_ns
@@ -122,7 +122,7 @@ def attribute(facts: Facts, records: Records) -> Attribution:
         gaps.message,
         gaps.whole_ns,
         (gaps.whole_ns - round(gaps.typical_ns)).clip(0) if len(gaps.request) else gaps.whole_ns,
-        divide_gaps(records, gaps, counted),
+        divide_gaps(records, gaps, counted, by_read=facts.client.transport not in SEGMENTED),
     )
     evidence = _list_evidence(records, counts, counted)
     return Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence)

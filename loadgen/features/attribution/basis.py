@@ -9,6 +9,7 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.part_times import format_ms
 from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, EvidenceKind
+from loadgen.verdict.client_checks import PAUSED_S
 
 _OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
 _MEANS = ("queue", "prefill", "decode", "inference")  # histograms of a ServerWindow
@@ -55,6 +56,11 @@ def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
 
 def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
     """Yield what would show more, of each kind of evidence that there was not, if it can be had."""
+    if (stopped_s := facts.client.stopped_s) > PAUSED_S:
+        yield (
+            f"the client did not run for {stopped_s:.2g} s at once, and read late what came meanwhile: pause "
+            "neither it nor its container, and leave it a core"
+        )
     missing = [kind for kind in EVIDENCE if kind.key not in found.evidence]
     server = engines.find_by_name(facts.server.engine)
     if set(_OF_EACH_REQUEST) & set(found.evidence):

@@ -37,6 +37,7 @@ class TailGaps(msgspec.Struct, frozen=True):
     delay_ns: Int64  # of the later message on the way, 0 where nothing is known
     before_ns: Int64  # delay of the earlier message
     cause: Int64  # of the delay
+    coalesced: Int64  # 1: the same read brought the message after the later one; 0: it did not
     threshold_ns: float = math.nan  # P99 of all gaps, as of the report's ITL; NaN without any
     typical_ns: float = math.nan  # their median
     mean_ns: float = math.nan
@@ -69,7 +70,7 @@ def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
         if len(gap_ns):
             count, total = count + len(gap_ns), total + float(gap_ns.sum(dtype=np.float64))
             low, high = min(low, int(gap_ns.min())), max(high, int(gap_ns.max()))
-    found = [np.zeros((7, 0), np.int64)]
+    found = [np.zeros((8, 0), np.int64)]
     if not count:
         return TailGaps(*found[0])
     typical_ns, threshold_ns = rank_pieces(list_pieces, count, (low, high), (50, TAIL))
@@ -81,7 +82,7 @@ def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
 
 
 def _select_beyond(block: MessageBlock, counts: Bool, threshold_ns: float) -> Int64:
-    """Select a block's gaps beyond the threshold: the columns of TailGaps, int64[7, gaps]."""
+    """Select a block's gaps beyond the threshold: the columns of TailGaps, int64[8, gaps]."""
     messages = np.diff(block.start)
     gap_ns = np.diff(block.arrival_ns, prepend=0)
     firsts = block.start[:-1][messages > 0]
@@ -95,14 +96,16 @@ def _select_beyond(block: MessageBlock, counts: Bool, threshold_ns: float) -> In
         cause = block.delay_cause[at].astype(np.int64)
     arrival_ns = block.arrival_ns[at]
     columns = (block.first + row, at - block.start[row], gap_ns[at], arrival_ns)
-    return np.stack([*columns, delay_ns, before_ns, cause])
+    coalesced = (at + 1 < block.start[row + 1]) & (np.append(gap_ns, 0)[at + 1] == 0)
+    return np.stack([*columns, delay_ns, before_ns, cause, coalesced])
 
 
-def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -> Int64:
+def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, by_read: bool) -> Int64:
     """Divide the gaps into parts that sum to them: int64[len(PARTS), gaps] (ns).
 
-    In this order: what the network added between the two messages, a typical step, what this stream was
-    silent alone if it was preempted, and what all were silent together.
+    In this order: what the network added between the two messages, a typical step, what the client read late
+    if arrivals are those of whole reads (`by_read`), what this stream was silent alone if it was preempted,
+    and what all were silent together.
     """
     division = Division(gaps.whole_ns)
     if not len(gaps.request):
@@ -115,6 +118,9 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions) -
         take(key, np.where(gaps.cause == cause, added_ns, 0))
     step_ns = timeline.step_at(gaps.begin_ns)
     take("decode_step", step_ns)
+    # Messages that one read brought have the arrival of the last, and the wait of all is the first one's.
+    spanned = (gaps.coalesced > 0) & by_read
+    take("read_lag", share_lag(records, gaps.request, np.where(spanned, division.left_ns, 0)))
     stalls, unstamped = find_stalls(timeline, records), mark_unstamped(records)[gaps.request]
     stalled_ns, kinds_ns = divide_stalled(gaps, stalls, step_ns, division.left_ns)
     alone, preempted = division.left_ns - stalled_ns > _MISSED * step_ns, np.zeros(len(step_ns), np.bool_)

@@ -31,14 +31,16 @@ class WaitPart(msgspec.Struct, frozen=True):
 
 # The whole wait of a request, intended → first token's arrival, is sent_late + handshake + TTFT; TTFT, sent →
 # first token's arrival, and a gap are the sums of the other parts. `read_lag` is in no sum but that of a gap
-# whose reads had no kernel timestamp.
+# whose reads had no kernel timestamp, or ended with a read of several messages.
 PARTS: tuple[WaitPart, ...] = (
     WaitPart("sent_late", "sent late", "client", _FIRST,
         "from when the request was due until it was sent, without opening its connection",
         "use a faster or less busy machine for the client, or --workers"),
     WaitPart("read_lag", "read late", "client", _GAP,
-        "what the client's own late reads can explain of gaps that have no kernel timestamp",
-        "use --transport wire or ring, whose arrivals the kernel timestamps"),
+        "what the client's own late reads can explain of gaps without a kernel timestamp, or that end with a "
+        "read of several messages, which has the timestamp of the last",
+        "use --transport ring, which timestamps each segment, and leave the client a core; never stop it or "
+        "its container"),
     WaitPart("handshake", "handshake", "network", _FIRST,
         "opening the connection (TCP, TLS) after the request was due",
         "keep connections open, or measure nearer to the server"),
@@ -105,6 +107,7 @@ class EvidenceKind(msgspec.Struct, frozen=True):
     transports: tuple[str, ...] = ()  # that have it where it can be had: with these the remedy is no advice
 
 
+SEGMENTED = ("ring",)  # transports whose arrivals are those of segments, not of reads
 _TIMESTAMPED = (
     "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips", ("wire", "ring")
 )  # fmt: skip
@@ -112,7 +115,7 @@ EVIDENCE: tuple[EvidenceKind, ...] = (
     EvidenceKind("kernel", "kernel timestamps of arrivals", ("read_lag",), *_TIMESTAMPED),
     EvidenceKind("rtt", "TCP's least round trip of each connection", ("round_trip",), *_TIMESTAMPED),
     EvidenceKind("segments", "TCP timestamps of each segment", IMPAIRED,
-        "--transport ring: it shows the network's part of each wait", ("ring",)),
+        "--transport ring: it shows the network's part of each wait", SEGMENTED),
     EvidenceKind("server", "the server's own times of each request", ("http", "queue", "prefill"), ""),
     EvidenceKind("spans", "the server's spans", ("http", "queue", "prefill"),
         "--receive-spans: a server that exports spans then reports each request's HTTP, queue and prefill"),

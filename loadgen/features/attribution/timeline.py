@@ -18,7 +18,7 @@ _MOST_BINS = 1 << 18
 _LEAST_GAPS = 16  # of a bin that has a typical step of its own
 _BURST = 16  # a message that follows another within this part of a typical step came with it
 _GAP_BITS = 40  # of a gap as it is sorted: 18 minutes
-_SEVERAL, _AT_ONCE = 1.75, 8  # steps' messages, within this part of a typical step
+_SEVERAL, _AT_ONCE = 1.75, 8  # steps' messages of a stream, within this part of a typical step
 _NONE = np.zeros(0, np.int64)
 
 
@@ -73,7 +73,7 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
     low, high = min(at for at, _ in known), max(at for _, at in known)
     width_ns = max(_STEPS * usual_ns, (high - low) // _MOST_BINS + 1)
     steps_ns = np.full((high - low) // width_ns + 1, -1, np.int64)
-    silences, latest_ns = [(_NONE, _NONE, _NONE)], low
+    silences, latest_ns = [(_NONE, _NONE, np.zeros(0))], low
     for first, last in pairwise(_cut_slabs(records, low, width_ns, len(steps_ns))):
         from_ns, until_ns = low + first * width_ns, low + last * width_ns
         touched = [
@@ -85,12 +85,18 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
         sent_ns, gap_ns = (np.concatenate(column) for column in zip((_NONE, _NONE), *parts, strict=True))
         bins = (sent_ns - from_ns) // width_ns
         some = gap_ns >= usual_ns // _BURST
+        more_ns = sent_ns[
+            (gap_ns >= 0) & (gap_ns < usual_ns // _AT_ONCE)
+        ]  # of a stream that had one just before
         steps_ns[first:last] = steps = _find_medians(bins[some], gap_ns[some], last - first)
         sent_ns.sort()
         apart_ns = np.diff(sent_ns, prepend=latest_ns)
         at = np.flatnonzero(apart_ns > SILENT * min(usual_ns, int(steps[steps >= 0].min(initial=usual_ns))))
-        at_once = sent_ns.searchsorted(sent_ns[at] + usual_ns // _AT_ONCE, side="right") - at
-        silences.append((sent_ns[at] - apart_ns[at], sent_ns[at], at_once))
+        over_ns = sent_ns[at] + usual_ns // _AT_ONCE
+        at_once = sent_ns.searchsorted(over_ns, side="right") - at
+        more_ns = np.sort(more_ns)
+        more = more_ns.searchsorted(over_ns, side="right") - more_ns.searchsorted(sent_ns[at])
+        silences.append((sent_ns[at] - apart_ns[at], sent_ns[at], at_once / (at_once - more).clip(1)))
         latest_ns = int(sent_ns.max(initial=latest_ns))
     begin_ns, end_ns, at_once = (np.concatenate(column) for column in zip(*silences, strict=True))
     steps_ns, some = _smooth(steps_ns, usual_ns), np.diff(records.start) > 0
@@ -106,22 +112,15 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
         begun_ns=np.sort(first_ns[some]),
         ended_ns=np.sort(last_ns[some]),
     )
-    return replace(
-        timeline, caught_up=_mark_caught_up(timeline, at_once[silent], len(records.arrival_ns), usual_ns)
-    )
+    caught_up = at_once[silent] > _SEVERAL * _count_of_step(timeline, len(records.arrival_ns))
+    return replace(timeline, caught_up=caught_up)
 
 
-def _mark_caught_up(timeline: Timeline, at_once: Int64, messages: int, usual_ns: int) -> Bool:
-    """Mark the silences at whose end there are more messages at once than of a step of all streams.
-
-    Where a step makes several messages of each stream, as many are of one.
-    """
-    begun_ns, end_ns = timeline.begun_ns, timeline.end_ns
-    open_ns = max(int((timeline.ended_ns - begun_ns).sum()), 1)
-    of_step = max((messages - len(begun_ns)) * float(np.median(timeline.steps_ns)) / open_ns, 1.0)
-    new = begun_ns.searchsorted(end_ns + usual_ns // _AT_ONCE, side="right") - begun_ns.searchsorted(end_ns)
-    marked: Bool = at_once > _SEVERAL * of_step * (timeline.count_open(timeline.begin_ns) + new)
-    return marked
+def _count_of_step(timeline: Timeline, messages: int) -> float:
+    """Count the messages that a step makes of a stream, at least 1."""
+    open_ns = max(int((timeline.ended_ns - timeline.begun_ns).sum()), 1)
+    made = messages - len(timeline.begun_ns)
+    return max(made * float(np.median(timeline.steps_ns)) / open_ns, 1.0)
 
 
 def _cut_slabs(records: Records, low: int, width_ns: int, bins: int) -> list[int]:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.clock import US_NS
+from loadgen.base.clock import MS_NS, US_NS
 from loadgen.features.attribution.parts import CAUSES, NEAR_NS, ROWS, Division
 from loadgen.records.record import UNKNOWN, Records
 
@@ -18,18 +18,21 @@ class FirstTokens(msgspec.Struct, frozen=True):
     arrival_ns: Int64
     delay_ns: Int64  # on the way, 0 where nothing is known
     cause: Int64  # of that
+    coalesced: Int64  # 1: the same read brought the next message; 0: it did not
 
 
 def find_first_tokens(records: Records, counts: Bool) -> FirstTokens:
     """Find the first token of each request that counts, bool[requests]."""
-    found = [np.zeros((4, 0), np.int64)]
+    found = [np.zeros((5, 0), np.int64)]
     for block in records.blocks():
         some = np.flatnonzero((np.diff(block.start) > 0) & counts[block.first : block.last])
         at = block.start[some]
         delay_ns = cause = np.zeros(len(at), np.int64)
         if len(block.delay_us):
             delay_ns, cause = block.delay_us[at].astype(np.int64) * US_NS, block.delay_cause[at]
-        found.append(np.stack([block.first + some, block.arrival_ns[at], delay_ns, cause]))
+        next_at = np.minimum(at + 1, block.start[some + 1] - 1)
+        coalesced = (next_at > at) & (block.arrival_ns[next_at] == block.arrival_ns[at])
+        found.append(np.stack([block.first + some, block.arrival_ns[at], delay_ns, cause, coalesced]))
     return FirstTokens(*np.concatenate(found, axis=1))
 
 
@@ -72,7 +75,7 @@ def _find_known_paths(records: Records, tokens: FirstTokens) -> Bool:
 
     Of answers by the timestamps of their segments. Nothing shows how long a request was on its way: where
     most first tokens were delayed, it may have been too. Without timestamps all is known where the round trip
-    is short, and no segment of the request or of its answer was lost or overtaken.
+    is short, no segment of the request or of its answer was lost or overtaken, and it was not read late.
     """
     rtt_ns = records.rtt_ns[tokens.request]
     known: Bool = rtt_ns != UNKNOWN
@@ -80,7 +83,8 @@ def _find_known_paths(records: Records, tokens: FirstTokens) -> Bool:
         known &= 2 * np.count_nonzero(tokens.delay_ns > NEAR_NS) <= len(known)
     else:
         impaired = (records.out_of_order[tokens.request] > 0) | (records.retransmitted[tokens.request] > 0)
-        known &= (rtt_ns <= NEAR_NS) & ~impaired
+        late = (tokens.coalesced > 0) & (records.lag_max_ns[tokens.request] > MS_NS)
+        known &= (rtt_ns <= NEAR_NS) & ~impaired & ~late
     return known
 
 

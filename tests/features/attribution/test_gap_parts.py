@@ -275,6 +275,46 @@ def test_prompts_that_make_slow_what_nearly_was_are_not_sure() -> None:
     assert gaps.share("others_prefill") < 0.02
 
 
+def read_late(records: Records, begins_ns: Iterable[int], for_ns: int, most: int) -> Records:
+    """What a client reads that stood still at these times: up to `most` messages at once, with the last one's
+    timestamp.
+    """
+    rows = []
+    for row in range(len(records)):
+        true_ns = records.arrival_ns[records.start[row] : records.start[row + 1]]
+        seen_ns, lags_ns, shared = true_ns.copy(), [0], 0
+        for from_ns in begins_ns:
+            at = np.flatnonzero((true_ns >= from_ns) & (true_ns < from_ns + for_ns))
+            for read in np.split(at, range(most, len(at), most)):
+                if len(read):
+                    seen_ns[read] = true_ns[read[-1]]
+                    lags_ns.append(from_ns + for_ns - int(true_ns[read[-1]]))
+                    shared += len(read) - 1
+        rows.append((seen_ns, sum(lags_ns), max(lags_ns), shared))
+    seen, sums, largest, shared_reads = zip(*rows, strict=True)
+    return replace(
+        records, arrival_ns=np.concatenate(seen), lag_sum_ns=np.array(sums), lag_max_ns=np.array(largest),
+        shared_reads=np.array(shared_reads), delay_us=np.zeros(0, np.int32), delay_cause=np.zeros(0, np.int8),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [3, 12, 100])
+@pytest.mark.parametrize("burst", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_client_that_stood_still_makes_no_slow_step(seed: int, burst: int, most: int) -> None:
+    draw = random.Random(seed)
+    model = EngineModel(seed, requests=96, step_ns=10 * MS, burst=burst, prompt=32, prefill_ns_per_token=1000)
+    run, _ = model.run()
+    begin_ns, end_ns = int(run.records.arrival_ns.min()), int(run.records.arrival_ns.max())
+    begins_ns = [draw.randrange(begin_ns, end_ns) for _ in range(6)]
+    records = read_late(run.records, begins_ns, draw.choice([100, 300]) * MS, most)
+    gaps = attribute(replace(run.facts, client=replace(run.facts.client, transport="wire")), records).gaps
+    named = {key: round(gaps.share(key), 3) for key in ROWS if gaps.share(key) >= 0.02}
+    assert set(named) <= {"decode_step", "read_lag", "unknown"}, named
+    # What one read brought whole was read soon after its last message: nothing shows that it was late.
+    assert gaps.share("read_lag") >= (0.2 if most == 3 else 0)
+
+
 def test_one_late_read_explains_one_gap_of_a_request() -> None:
     run, _ = EngineModel(1, slots=3, slow_steps=dict.fromkeys(range(50, 1500, 50), 100 * MS)).run()
     many, late_ns = np.full(60, 200), np.full(60, 80 * MS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ from benchmarks.bars.attributing import CASES, run_case
 from benchmarks.harness.process import CouldNotRun
 from benchmarks.harness.scores import score_run
 from benchmarks.harness.stalled_run import Load, StalledRun, read_truth
-from fakes.virtual_network import LATENCY_NS
+from builders.provocations import suspensions
+from fakes.virtual_network import LATENCY_NS, VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from fakes.virtual_servers import engine_server
 from loadgen import cli
 from loadgen.features.attribution.attribution import Attribution, attribute_run
+from loadgen.features.attribution.explanation import explain_run
+from loadgen.features.attribution.parts import ROWS
 from loadgen.report import run_directory
 
 MS = 1_000_000
@@ -33,14 +36,21 @@ QUEUE: Mapping[str, Any] = {"kind": "queue", "ms": [80, 200], "share": 0.1}
 HTTP: Mapping[str, Any] = {"kind": "http", "ms": [80, 200], "share": 0.1}
 
 
-def play(place: Path, injections: Sequence[Mapping[str, Any]], load: Load = LOAD) -> StalledRun:
-    """A run in virtual time against an engine with these injections."""
+def play(
+    place: Path,
+    injections: Sequence[Mapping[str, Any]],
+    load: Load = LOAD,
+    client: Callable[[pytest.MonkeyPatch, VirtualServer], None] | None = None,
+) -> StalledRun:
+    """A run in virtual time against an engine with these injections, and of a client that runs so."""
     asked, log = place / "inject.json", place / "truth.jsonl"
     asked.write_text(json.dumps({"seed": 1, "injections": list(injections)}))
     flags = ("--inject", str(asked), "--log", str(log), "--enable-per-request-metrics")
     server = engine_server("--preset-json", load.preset, *flags)
     with pytest.MonkeyPatch.context() as patch:
         run_on(server, patch)
+        if client is not None:
+            client(patch, server)
         words = ["--quiet", "--base-url", BASE_URL, "--run-dir", str(place / "runs")]
         assert cli.main(["bench", *words, *load.write_prompts(place / "prompts.jsonl", seed=1)]) == 0
     (directory,) = (place / "runs").iterdir()
@@ -93,6 +103,26 @@ def test_a_clean_run_has_nothing_to_explain(tmp_path: Path) -> None:
     found = run.result.derive(attribute_run)
     assert found.nothing_to_explain
     assert len(found.gaps) == 0 or found.gaps.excess_ns.max() < MS
+
+
+@pytest.mark.parametrize(
+    ("transport", "named", "doubts"),
+    [
+        ("wire", {"read_lag", "decode_step", "unknown"}, {"reads-late"}),
+        ("httpx", {"decode_step", "unknown"}, {"client-busy"}),
+        ("ring", {"decode_step"}, set()),
+    ],
+)
+def test_a_client_that_stood_still_blames_no_one_else(
+    transport: str, named: set[str], doubts: set[str], tmp_path: Path
+) -> None:
+    flags = ("--max-concurrency", "8", "--transport", transport)
+    run = play(tmp_path, [], Load(requests=96, tokens=60, rate=math.inf, flags=flags), suspensions(8, 300))
+    found = run.result.derive(attribute_run)
+    assert {part for part in ROWS if found.gaps.share(part) >= 0.02} <= named
+    assert doubts <= set(run.result.verdict.reasons)
+    page = " ".join(" ".join(explain_run(run.result)).split())
+    assert ("the client did not run for 0." in page) == ("unknown" in named)
 
 
 @pytest.mark.long
