@@ -593,6 +593,9 @@ def list_annotations(kind: type, row: type[R]) -> dict[str, R]:
     }
 
 
+ATTACHED = "attached"  # in place of the name of a start: the server was running before
+
+
 class Cell(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """One checkpoint on one server under one profile, once; runs with the same profile and repeat have one
     prompt stream."""

@@ -114,6 +114,17 @@ class Reported(msgspec.Struct, frozen=True):
         return self.figure("completed") if planned is None else float(planned)
 
     @property
+    def failures(self) -> tuple[float, float]:
+        """How many requests failed, of how many that were answered or failed; (0, 0) if neither is known.
+
+        Where a client of others counts no failures, what was asked for and not answered has failed.
+        """
+        answered, failed = self.figure("completed"), self.figure("failed")
+        if failed is None and self.told_by != OURS and self.load.duration_s is None:
+            failed = max(0.0, (self.load.requests or 0) - (answered or 0.0))
+        return failed or 0.0, (failed or 0.0) + (answered or 0.0)
+
+    @property
     def input_len(self) -> float | None:
         """Tokens of a prompt, mean: of the answered requests, else as the load reports."""
         return self._mean("total_input_tokens", self.load.input_len)

@@ -97,7 +97,7 @@ def _make_price_reader(key: str) -> Reader:
     def read(candidate: Candidate, baseline: Candidate) -> Value | str:
         rate, price = candidate.average(lambda run: run.figure(key)), candidate.price_per_hour
         if price is None or rate is None or not rate.mean:
-            return "--price-per-hour was not given" if price is None else "no run has the throughput"
+            return "no price of the machine was given" if price is None else "no run has the throughput"
         cost, half = price / _HOUR_S / rate.mean * _MILLION, rate.half / rate.mean
         return Value(cost, cost * (1 - half), cost * (1 + half))
 
@@ -229,7 +229,7 @@ def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerCo
 
 def _read_score(task: str, candidate: Candidate, baseline: Candidate) -> Value | str:
     """Return a candidate's score in a task of lm-evaluation-harness; else that there is none."""
-    return candidate.scores.get(task, "lm-evaluation-harness was not run on it, or --lm-eval not given")
+    return candidate.scores.get(task, "lm-evaluation-harness was not run on it, or its scores were not given")
 
 
 def format_value(column: AnswerColumn, value: Value | str) -> str:

@@ -12,6 +12,7 @@ from loadgen.report.result_file import make_strict
 from loadgen.study.answer.answer import AnswerRow, CheckpointAnswer
 from loadgen.study.answer.answer_columns import format_value
 from loadgen.study.answer.candidate import Value
+from loadgen.study.answer.recommendation import Recommendation
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
 from loadgen.study.run_summary import group_by
@@ -50,7 +51,7 @@ def render_answer_text(answer: CheckpointAnswer) -> str:
 def render_answer_markdown(answer: CheckpointAnswer) -> str:
     """Write the answer as Markdown: a heading, recommendations and sentences as lists, the table, notes."""
     lines = [f"### {TITLE}", ""]
-    for title, (words, *changes) in list_recommendations(answer):
+    for title, (words, *changes) in list_recommendations(answer, plain=True):
         lines += [escape_markdown(clean_line(title)), ""] if title else []
         lines += [f"**{escape_markdown(clean_line(words))}**", ""]
         lines += [*(f"* {escape_markdown(clean_line(text))}" for text in changes), ""] if changes else []
@@ -79,7 +80,7 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
         "price_per_hour": asked.price_per_hour,
         "columns": [{"key": column.key, "title": column.title} for column in answer.columns],
         "rows": [_encode_row(row) for row in answer.rows],
-        "recommendations": [{**asdict(each), "choice": each.choice.value} for each in answer.recommendations],
+        "recommendations": list(map(_encode_recommendation, answer.recommendations)),
         "notes": list(list_notes(answer)),
     }
     clean: dict[str, Any] = make_strict(made)
@@ -91,12 +92,15 @@ def list_sentences(answer: CheckpointAnswer) -> Iterator[str]:
     return (f"{row.shown_name}: {row.sentence}" for row in answer.rows if row.sentence)
 
 
-def list_recommendations(answer: CheckpointAnswer) -> list[tuple[str, list[str]]]:
-    """List what is recommended after its contests; all that say the same are one, after "" if that is all."""
-    same = group_by(answer.recommendations, lambda each: (each.words, each.changes))
-    if len(same) == 1:
-        return [("", next(iter(same.values()))[0].lines)]
-    return [(f"{', '.join(each.contest for each in of)}:", of[0].lines) for of in same.values()]
+def list_recommendations(answer: CheckpointAnswer, plain: bool = False) -> list[tuple[str, list[str]]]:
+    """List what is recommended after its contests; all that say the same are one, after "" if that is all.
+
+    `plain` is for a page, whose reader has no terminal: in words, without flags.
+    """
+    same = group_by(answer.recommendations, lambda each: (each.words, each.remarks))
+    titles = [", ".join(each.contest for each in of) for of in same.values()]
+    lines = [of[0].plain_lines if plain else of[0].lines for of in same.values()]
+    return [(f"{title}:" if len(same) > 1 else "", own) for title, own in zip(titles, lines, strict=True)]
 
 
 def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
@@ -180,6 +184,13 @@ def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
         "dominated_by": "; ".join(row.dominated_by),
         "taken": "; ".join(taken),
     }
+
+
+def _encode_recommendation(recommendation: Recommendation) -> dict[str, Any]:
+    """Make the JSON object of a recommendation; `changes` are the lines below it."""
+    made = asdict(recommendation)
+    del made["remarks"]
+    return {**made, "choice": recommendation.choice.value, "changes": recommendation.lines[1:]}
 
 
 def _encode_row(row: AnswerRow) -> dict[str, Any]:

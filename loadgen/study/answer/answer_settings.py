@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import number_between, suggest_name
@@ -50,6 +52,12 @@ class AnswerRequest(msgspec.Struct, frozen=True):
     price_per_hour: float | None = None
     lm_eval: Mapping[str, str] = {}  # the file of scores, by checkpoint
 
+    def change(self, values: Mapping[str, Any]) -> AnswerRequest:
+        """Return the request with constraints as if `values` were typed too; raises UsageError."""
+        typed = AnswerRequest.read(values)
+        names = {"fits": "fits_bytes", "slo": "slo", "max_kl": "max_kl"}
+        return replace(self, **{names[key]: getattr(typed, names[key]) for key in values})
+
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> AnswerRequest:
         """Read the settings from a table by their names; raises UsageError for a wrong value.
@@ -75,6 +83,19 @@ def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) ->
     return AnswerRequest.read(
         {**recorded, **{name: value for name, value in flags.items() if value not in (None, "")}}
     )
+
+
+def describe_constraints(values: Mapping[str, Any], flags: bool) -> str:
+    """Write constraints as the flags that set them, or in words for a reader without a terminal."""
+    if flags:
+        options = {row.name: row.option for row in AnswerSettings.rows}
+        return " ".join(f"{options[key]} {shlex.quote(_write(value))}" for key, value in values.items())
+    forms = {"max_kl": "a KL of at most {}", "fits": "{} of memory", "slo": "{}"}
+    return ", ".join(forms[key].format(_write(value)) for key, value in values.items())
+
+
+def _write(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def parse_size(text: str) -> float:

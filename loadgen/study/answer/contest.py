@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.study import limit_record
-from loadgen.study.compare import limits
+from loadgen.study.compare import limits, statistics
 from loadgen.study.compare.comparison import INVALID, BaselineRuns, find_column
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Effect, Split
@@ -39,6 +41,15 @@ class SpeedUp(msgspec.Struct, frozen=True):
             return cls(Decision.NONE, ratio, low, high)
         return cls(effect.call, ratio, low, high, effect.why, effect.more_runs)
 
+    def invert(self) -> SpeedUp:
+        """Make the speed-up of the other one against this one."""
+        call = {Decision.FASTER: Decision.SLOWER, Decision.SLOWER: Decision.FASTER}.get(self.call, self.call)
+        ratio, low, high = (1 / end if end else math.inf for end in (self.ratio, self.high, self.low))
+        return replace(self, call=call, ratio=ratio, low=low, high=high)
+
+
+Against = dict[str, SpeedUp]  # of one row against each other one
+
 
 class Contest(Protocol):
     """What ranks checkpoints: speeds under one load, or the highest loads within objectives."""
@@ -58,6 +69,10 @@ class Contest(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """The rows that have a run which is not INVALID, of a search any run."""
+
+    @property
+    def absent(self) -> Mapping[str, str]:
+        """The rows that are not in `names`, and why."""
 
     def explain_no_speed(self, name: str) -> str:
         """Write why a row of `names` has no speed."""
@@ -91,10 +106,13 @@ class Contest(Protocol):
         """Find the parts of a row's speed-up, or why they are not known; None without drafts."""
 
     def compare(self, name: str, other: str) -> SpeedUp:
-        """Compare two rows of `speeds`, as if there were no others."""
+        """Compare two rows of `speeds`; where one is the baseline it is as the table has it.
+
+        Else the effects of `name` on all others are judged together, as those of a table's rows are.
+        """
 
 
-class LoadContest(msgspec.Struct, frozen=True):
+class LoadContest(msgspec.Struct, frozen=True, dict=True):
     """Checkpoints under one load, ranked by its headline figure."""
 
     table: ComparedLoad
@@ -123,6 +141,15 @@ class LoadContest(msgspec.Struct, frozen=True):
     @property
     def names(self) -> list[str]:
         return [line.name for line in self.table.lines if self.list_runs(line.name)]
+
+    @property
+    def absent(self) -> dict[str, str]:
+        known = self.names
+        return {
+            line.name: "its runs are INVALID" if line.runs else "its runs failed"
+            for line in self.table.lines
+            if line.name not in known
+        }
 
     def explain_no_speed(self, name: str) -> str:
         return f"it has no {self.label} that compares with {self.table.baseline}"
@@ -157,15 +184,23 @@ class LoadContest(msgspec.Struct, frozen=True):
         return next((line.split for line in self.table.lines if line.name == name), None)
 
     def compare(self, name: str, other: str) -> SpeedUp:
-        if other == self.table.baseline:
-            line = next(line for line in self.table.lines if line.name == name)
-            return SpeedUp.of(line.effects.get(self.table.headline))
+        return self._families[name][other]
+
+    @cached_property
+    def _families(self) -> dict[str, Against]:
+        key = self.table.headline
+        effects = {line.name: line.effects.get(key) for line in self.table.lines}
+        return _judge_families(list(self.speeds), effects, self.baseline, self._judge, self.ask)
+
+    def _judge(self, name: str, other: str) -> Effect:
         reference = BaselineRuns.select(self.list_runs(other), None, self.ask)
         used = [run for run in self.list_runs(name) if reference.is_comparable(run)]
-        return SpeedUp.of(reference.judge_units(used, find_column(self.table.headline)))
+        if not used:
+            return Effect(Decision.NONE, math.nan, unlike=True, why=f"unlike {other}")
+        return reference.judge_units(used, find_column(self.table.headline))
 
 
-class LimitContest(msgspec.Struct, frozen=True):
+class LimitContest(msgspec.Struct, frozen=True, dict=True):
     """Checkpoints by the highest load that each bears within the same objectives."""
 
     table: ComparedLimits
@@ -194,6 +229,11 @@ class LimitContest(msgspec.Struct, frozen=True):
     @property
     def names(self) -> list[str]:
         return [row.name for row in self.table.rows if any(search.runs for search in row.searches)]
+
+    @property
+    def absent(self) -> dict[str, str]:
+        known = self.names
+        return {row.name: "its search has no run" for row in self.table.rows if row.name not in known}
 
     def explain_no_speed(self, name: str) -> str:
         found = (limit_record.describe_limit(each.record) for each in self._list_searches(name))
@@ -243,10 +283,40 @@ class LimitContest(msgspec.Struct, frozen=True):
         return None  # at two highest loads the batches differ, and so do the steps
 
     def compare(self, name: str, other: str) -> SpeedUp:
-        rows = {row.name: row for row in self.table.rows}
-        if other == self.table.baseline:
-            return SpeedUp.of(rows[name].effect)
-        return SpeedUp.of(limits.judge_limits(rows[name].searches, rows[other].searches, self.ask))
+        return self._families[name][other]
+
+    @cached_property
+    def _families(self) -> dict[str, Against]:
+        effects = {row.name: row.effect for row in self.table.rows}
+        return _judge_families(list(self.speeds), effects, self.baseline, self._judge, self.ask)
+
+    def _judge(self, name: str, other: str) -> Effect:
+        return limits.judge_limits(self._list_searches(name), self._list_searches(other), self.ask)
+
+
+def _judge_families(
+    rows: Sequence[str],
+    effects: Mapping[str, Effect | None],
+    baseline: str,
+    judge: Callable[[str, str], Effect],
+    ask: ComparisonOptions,
+) -> dict[str, Against]:
+    """Return the speed-up of each row against each other; against the baseline it is the table's own.
+
+    `effects` are the table's; `judge` returns the effect of one row on another as if it were the only one.
+    """
+    families: dict[str, Against] = {}
+    for name in rows:
+        others = [other for other in rows if other != name]
+        alone = [judge(name, other) for other in others]
+        judged = statistics.judge_rows(alone, ask.equivalence, ask.alpha)
+        restored = map(limits.restore_cause, judged, alone)
+        families[name] = dict(zip(others, map(SpeedUp.of, restored), strict=True))
+        if name == baseline:
+            families[name] = {other: SpeedUp.of(effects[other]).invert() for other in others}
+        elif baseline in families[name]:
+            families[name][baseline] = SpeedUp.of(effects[name])
+    return families
 
 
 def _average_concurrency(runs: Sequence[Reported]) -> float | None:

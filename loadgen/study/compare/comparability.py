@@ -19,19 +19,25 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.base.text import format_count
-from loadgen.facts.run_facts import Facts
+from loadgen.facts.run_facts import ATTACHED, Facts
+from loadgen.figures.figure_table import SELECTABLE, SPEED, find_figure
 from loadgen.report.load_identity import has_range
 from loadgen.server.role_window import ROUTER
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
+from loadgen.study.compare import statistics
 from loadgen.study.compare.machine_states import explain_state_differences
 from loadgen.study.compare.speculation_split import COMMITTED_MS, has_drafts
-from loadgen.study.run_summary import Reported
+from loadgen.study.run_summary import SESSION_MS, Reported
 
 LENGTH_TOLERANCE = 0.01
 MUCH_SHORTER = 0.10
 _MOST_LABELS = 8
 _GOODPUT = "request_goodput"  # the one figure that a profile's objectives make
+_E2EL = "e2el"
+# Shorter answers alone make these better, of the same server; tokens per second and TPOT are a token's.
+_OF_WHOLE_ANSWERS = {SESSION_MS, "request_throughput", "total_token_throughput", "input_throughput"}
+_ALPHA = 0.05  # by which lengths vary between runs, and not by side
 _TENTHS = 100.0  # values from here on are written to a tenth
 Value = str | float | None  # None: not reported
 
@@ -81,18 +87,57 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
 
 
-def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
-    """Write that runs have different objectives if `key` is goodput; "" if not, or of any other figure.
+def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequence[Reported]) -> str:
+    """Write why a figure of two sides is not one quantity; "" if it is.
 
-    Runs of other clients are left out. The last of the runs is the baseline's: the sentence has its
-    objectives, and the first that differ from them.
+    Goodput is of other objectives; a percentile leaves out the requests that failed, which are beyond it; or
+    the figure is of whole answers, whose lengths differ by over 1 %, and by more than they vary between runs.
     """
-    if key != _GOODPUT:
+    if not (runs and baseline):
         return ""
+    if key == _GOODPUT and (other := _compare_goodput((*runs, *baseline))):
+        return other
+    for run in (*runs, *baseline):
+        failed, sent = run.failures
+        if sent and failed / sent > _find_left_out(key):
+            return f"{failed:.0f} of {sent:.0f} requests failed, more than {key} leaves out"
+    if key not in _OF_WHOLE_ANSWERS and find_figure(key) is not SELECTABLE[_E2EL]:
+        return ""
+    units = statistics.pair_units(runs, baseline, lambda run: run.output_len)
+    lengths = statistics.judge_effect(
+        units.row,
+        units.baseline,
+        paired=units.paired,
+        higher_is_faster=None,
+        margin=LENGTH_TOLERANCE,
+        alpha=_ALPHA,
+    )
+    if not abs(lengths.ratio - 1) > LENGTH_TOLERANCE or lengths.p > _ALPHA:
+        return ""
+    own, other_len = (math.fsum(side) / len(side) for side in (units.row, units.baseline))
+    return f"{own:.4g} tokens per answer, baseline {other_len:.4g}: {key} is of whole answers, TPOT is not"
+
+
+def _compare_goodput(runs: Sequence[Reported]) -> str:
+    """Write the first objectives of goodput that are not those of the last run, the baseline's; "" if none.
+
+    Runs of other clients are left out.
+    """
     known = (run.facts.ask().goodput_limits for run in runs if run.facts is not None)
     shown = [" ".join(f"{name}:{limit:g}" for name, limit in limits.items()) or "none" for limits in known]
     other = next((each for each in shown if each != shown[-1]), "")
     return other and f"goodput is of other objectives: {other}, baseline {shown[-1]}"
+
+
+def _find_left_out(key: str) -> float:
+    """Find the share of requests, the slowest, that a percentile's key leaves out; 1 of any other figure."""
+    word, figure = key.partition("_")[0], find_figure(key)
+    try:
+        rank = 50.0 if word == "median" else float(word.removeprefix("p"))
+    except ValueError:
+        return 1.0
+    slow = rank if figure is not None and figure.kind == SPEED else 100 - rank
+    return slow / 100 + 1e-9
 
 
 def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
@@ -115,6 +160,24 @@ def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float =
 def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]:
     """Make the check that lists the differing values of the names that `read` returns of both runs."""
     return lambda pair: _describe_differences(read(pair.run), read(pair.baseline))
+
+
+def list_one_servers(rows: Sequence[tuple[str, Sequence[Reported]]]) -> list[str]:
+    """List the rows of a campaign that one running server answered, as one model and to equal requests."""
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for name, runs in rows:
+        for run in runs[:1]:
+            facts, cell = run.facts, run.cell
+            if facts is None or cell is None or cell.start != ATTACHED:
+                continue
+            server = facts.server
+            requests = str(collect_profile_values(run, Makes.REQUEST))
+            same.setdefault((server.url, server.model, f"{server.model_root} {requests}"), []).append(name)
+    return [
+        f"{' and '.join(names)} are one: {model} at {url} answered all of them"
+        for (url, model, _), names in same.items()
+        if len(names) > 1
+    ]
 
 
 def _describe_differences(

@@ -376,7 +376,12 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         return self.ask.allow_unlike or self.like is None or not _find_marks(run, self.like, Severity.REFUSED)
 
     def judge_units(self, used: Sequence[Reported], column: ComparedFigure) -> Effect:
-        """Judge the runs `used` against the baseline's in one figure, as if it were the only row."""
+        """Judge the runs `used` against the baseline's in one figure, as if it were the only row.
+
+        There is no verdict where it is another quantity on one side.
+        """
+        if why := comparability.explain_other_quantity(column.key, used, self.runs):
+            return Effect(Decision.NONE, math.nan, why=why)
         units = statistics.pair_units(used, self.runs, lambda run: read_figure(run, column.key))
         return statistics.judge_effect(
             units.row,
@@ -436,10 +441,9 @@ def compare_row(
     effects = {}
     for column in () if is_baseline else figures:
         if any(read_figure(run, column.key) is not None for run in shown):
-            reason = why or comparability.explain_other_quantity(column.key, (*used, *reference.runs))
             effects[column.key] = (
-                Effect(Decision.NONE, math.nan, unlike=unlike, why=reason)
-                if reason
+                Effect(Decision.NONE, math.nan, unlike=unlike, why=why)
+                if why
                 else reference.judge_units(used, column)
             )
     return Line(
@@ -571,7 +575,5 @@ def _describe_impossible(run: Reported) -> str:
 
 def _describe_failures(run: Reported) -> str:
     """Write how many of a run's requests failed; "" if none did, or where the run has doubts of its own."""
-    failed, completed = run.figure("failed"), run.figure("completed")
-    if run.doubts or not failed or completed is None:
-        return ""
-    return f"{failed:.0f} of {failed + completed:.0f} requests failed"
+    failed, sent = run.failures
+    return f"{failed:.0f} of {sent:.0f} requests failed" if failed and not run.doubts else ""

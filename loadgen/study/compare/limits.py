@@ -106,7 +106,7 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
         replace(
             table,
             rows=tuple(
-                row if row.effect is None else replace(row, effect=_restore_cause(next(judged), row.effect))
+                row if row.effect is None else replace(row, effect=restore_cause(next(judged), row.effect))
                 for row in table.rows
             ),
         )
@@ -248,7 +248,7 @@ def _estimate_log_error(estimate: LimitEstimate) -> float:
     return math.log(estimate.high / estimate.low) / (2 * quantile)
 
 
-def _restore_cause(judged: Effect, before: Effect) -> Effect:
+def restore_cause(judged: Effect, before: Effect) -> Effect:
     """Return an effect judged by the searches' own intervals with that as its reason; any other unchanged.
 
     `before` is the effect as it was before all rows were judged together.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -10,6 +11,7 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
 from loadgen.base.text import clean_line, format_count, list_first
+from loadgen.facts.run_facts import ATTACHED
 from loadgen.figures.figure_table import SELECTABLE, find_figure
 from loadgen.study.compare import comparability, comparison, run_groups, statistics
 from loadgen.study.compare.comparison import INVALID, SUSPECT
@@ -21,7 +23,6 @@ from loadgen.study.gate.gate_verdict import GateSeries
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.run_summary import FailedCell, Reported
-from loadgen.study.series.campaign.arms import ATTACHED
 
 NEW, BASE = "new", "base"
 _CLIENT, _STATE = "client", "state"  # rules of comparability that only mark, or are judged here
@@ -192,6 +193,8 @@ def list_remarks(sides: Sequence[GateSides]) -> list[str]:
         for side, runs in ((NEW, each.new), (BASE, each.base)):
             suspect = [run for run in runs if run.level == SUSPECT]
             remarks += _count_runs(side, suspect, len(runs), SUSPECT)
+            failed, sent = (math.fsum(counts) for counts in zip(*(run.failures for run in runs), strict=True))
+            remarks += [f"{side}: {failed:.0f} of {sent:.0f} requests failed"] * (failed > 0)
     return list(dict.fromkeys(remarks))
 
 
@@ -246,8 +249,8 @@ def _explain_figures(sides: GateSides, metrics: Iterable[GateMetric]) -> Iterato
         for side, runs in ((NEW, sides.new), (BASE, sides.base)):
             if lacking := sum(comparison.read_figure(run, metric.key) is None for run in runs):
                 yield f"{side}: {lacking} of {format_count(len(runs), 'run')} without {metric.name}"
-        if other := comparability.explain_other_quantity(metric.key, sides.runs):
-            yield other
+        if other := comparability.explain_other_quantity(metric.key, sides.new, sides.base):
+            yield f"{metric.name}: {other}"
 
 
 def check_metrics(metrics: Sequence[GateMetric], runs: Sequence[Reported]) -> None:

@@ -16,7 +16,7 @@ def make_answer_section(found: CheckpointAnswer) -> PageSection:
     """Make the section: recommendations, then the sentence of each row, the table and its notes."""
     lines = [
         " ".join(filter(None, (title, sentence)))
-        for title, sentences in answer_report.list_recommendations(found)
+        for title, sentences in answer_report.list_recommendations(found, plain=True)
         for sentence in sentences
     ]
     titles = ["Checkpoint", *(column.title for column in found.columns)]

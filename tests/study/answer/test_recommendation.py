@@ -92,13 +92,16 @@ def sized() -> list[Reported]:
             {"slo": "tpot p99 < 35ms"},
             [
                 "undecided: int4 is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
+                "excluded: awq (tpot p99 is at least 35.3 ms), fp8 (tpot p99 is at least 40 ms), bf16 (tpot "
+                "p99 is at least 60 ms)",
             ],
         ),
         (
             {"slo": "tpot p99 < 35ms", "max_kl": 0.09},
             [
-                "undecided: awq is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
-                "excluded: int4 (its KL is 0.11 (0.1 to 0.12))",
+                "take none: no checkpoint is within the constraints",
+                "excluded: int4 (its KL is 0.11 (0.1 to 0.12)), awq (tpot p99 is at least 35.3 ms), fp8 "
+                "(tpot p99 is at least 40 ms) and 1 more",
             ],
         ),
     ],

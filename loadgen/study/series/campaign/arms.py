@@ -20,7 +20,7 @@ from loadgen.base.files import expand_path as expanded
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.urls import is_this_machine, read_host
-from loadgen.facts.run_facts import Cell
+from loadgen.facts.run_facts import ATTACHED, Cell
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
@@ -255,7 +255,6 @@ def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-ATTACHED = "attached"
 ONCE = "once"
 _LONGEST = 200  # bytes of an id: it is the name of a directory
 
