@@ -53,8 +53,8 @@ def name_result_file(facts: Facts) -> str:
 
 
 def _date(facts: Facts) -> str:
-    """Format when the run finished, in local time, as vLLM does."""
-    return facts.finished.astimezone().strftime("%Y%m%d-%H%M%S")
+    """Format when the run finished, in the time zone where it ran, as vLLM does."""
+    return facts.finished.strftime("%Y%m%d-%H%M%S")
 
 
 def make_result(

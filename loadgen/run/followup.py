@@ -65,7 +65,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
     uncounted = (f"tokens of answers without usage: {outcome.uncounted}",) if outcome.uncounted else ()
     return replace(
         known,
-        finished=read_wall_clock(),
+        finished=read_wall_clock().astimezone(),  # with its time zone, which its date is in
         client=client,
         under_way=False,
         cut_short=outcome.cut_short,

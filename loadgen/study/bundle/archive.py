@@ -11,7 +11,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, Protocol
 
 import msgspec
 
@@ -33,10 +33,20 @@ END_BYTES = _END.size + DIGEST_BYTES
 _BEGINS = b"PK\3\4"
 
 
+class ByteSource(Protocol):
+    """What bytes are read from, one after another."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next `size` bytes, fewer at the end; all that are left if negative."""
+
+    def tell(self) -> int:
+        """Return how many bytes were read."""
+
+
 class ChangedBundle(UsageError):
     """A bundle is not as it was written: its message names the first part that was changed."""
 
-    exit_code = ExitCode.UNPROVEN
+    exit_code = ExitCode.CHANGED
 
 
 class BundlePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,7 +146,7 @@ def write_archive(file: BinaryIO, manifest: bytes, parts: list[Packed], packed: 
     file.write(digest.hexdigest().encode())
 
 
-def read_blocks(file: IO[bytes], size: int) -> Iterator[bytes]:
+def read_blocks(file: ByteSource, size: int) -> Iterator[bytes]:
     """Yield the next `size` bytes of a file in blocks of at most 1 MiB; fewer where the file ends."""
     while size > 0 and (block := file.read(min(size, BLOCK))):
         size -= len(block)
@@ -155,7 +165,7 @@ def is_ended(tail: bytes) -> bool:
     return end[:4] == b"PK\5\6" and end[-2:] == DIGEST_BYTES.to_bytes(2, "little")
 
 
-def unpack(file: IO[bytes], part: BundlePart, write: Callable[[bytes], object]) -> Packed:
+def unpack(file: ByteSource, part: BundlePart, write: Callable[[bytes], object]) -> Packed:
     """Read a part's header and bytes at the file's position, and pass the bytes on as they are unpacked.
 
     Returns what headers say of it. No more bytes than the manifest names are unpacked. Raises ChangedBundle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
 from loadgen.study.bundle import packing, signature
 from loadgen.study.bundle.manifest import Manifest
+
+_VERIFY = "loadgen.study.verify.verify_command"  # which imports what reads bundles
 
 
 def bundle_parser() -> argparse.ArgumentParser:
@@ -50,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
         )
     made = packing.write_bundle([expand_path(run) for run in given.runs], output, given.with_text)
     signed = signature.sign(output, key) if key else None
+    for line in importlib.import_module(_VERIFY).list_unproven(output):
+        print_text(clean_text(f"loadgen: verify will say: {line}"), sys.stderr)
     if given.json:
         print_json(made.json())
         return ExitCode.FIGURES

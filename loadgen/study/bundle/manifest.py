@@ -26,6 +26,7 @@ _MOST_PARTS = 20_000
 _MOST_RATIO, _FREE_BYTES = 100, 16 << 20
 _NAME = re.compile(r"\w[\w.+=@~,-]*")
 _LONGEST, _DEEPEST = 200, 8
+INTERRUPTED = "interrupted"  # the folder of a series with what it would measure again
 
 
 class FileKind(msgspec.Struct, frozen=True):
@@ -181,8 +182,9 @@ def check_parts(parts: Sequence[BundlePart], file_bytes: int, with_text: bool) -
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a name is that of a file in a folder: plain words between single slashes, none hidden."""
+    """Whether a name is that of a file in a folder: plain words between single slashes, none left out."""
     words = name.split("/")
     if not 2 <= len(words) <= _DEEPEST:
         return False
-    return all(_NAME.fullmatch(word) and len(word.encode()) <= _LONGEST for word in words)
+    plain = all(_NAME.fullmatch(word) and len(word.encode()) <= _LONGEST for word in words)
+    return plain and INTERRUPTED not in map(str.casefold, words)

@@ -24,9 +24,14 @@ from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.report.section import ReportOptions, make_section
 from loadgen.study.bundle import archive, manifest
 from loadgen.study.bundle.archive import BundlePart, Packed
-from loadgen.study.bundle.manifest import ANSWERS, ANSWERS_WHY, KINDS, LARGEST_RESULT, Manifest
-
-INTERRUPTED = "interrupted"  # of a series: what it would measure again
+from loadgen.study.bundle.manifest import (
+    ANSWERS,
+    ANSWERS_WHY,
+    INTERRUPTED,
+    KINDS,
+    LARGEST_RESULT,
+    Manifest,
+)
 
 
 class _Found(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from loadgen.study.bundle.archive import (
     LOCAL,
     MANIFEST,
     BundlePart,
+    ByteSource,
     ChangedBundle,
     Packed,
 )
@@ -41,6 +42,7 @@ class OpenBundle(msgspec.Struct, frozen=True):
     path: Path
     manifest: Manifest
     directory: Path
+    sha256: str  # of the bytes that were unpacked
 
     def name_place(self, directory: Path | str) -> str:
         """Name a run or series of the bundle by the file and its place in it, as x.bundle:1-run."""
@@ -76,7 +78,9 @@ def open_bundle(path: Path) -> OpenBundle:
         directory = files.make_temporary_directory("loadgen-bundle-")
         atexit.register(files.remove_temporary_directories)  # of a program that imports this
         try:
-            _opened[key] = OpenBundle(path, unpack_bundle(path, directory), directory)
+            digest = hashlib.sha256()
+            manifest = unpack_bundle(path, directory, digest)
+            _opened[key] = OpenBundle(path, manifest, directory, digest.hexdigest())
         except OSError as error:
             raise UsageError(f"{path} cannot be unpacked to {directory}: {error.strerror}") from None
         finally:
@@ -85,8 +89,26 @@ def open_bundle(path: Path) -> OpenBundle:
     return msgspec.structs.replace(_opened[key], path=path)
 
 
-def unpack_bundle(path: Path, directory: Path) -> Manifest:
-    """Unpack a bundle's parts into an empty directory and return its manifest; raises as `open_bundle`."""
+class _HashedFile:
+    """A file that is read once, from its begin to its end, with the SHA-256 of what was read."""
+
+    def __init__(self, file: IO[bytes], digest: hashlib._Hash) -> None:
+        self._file, self.digest = file, digest
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.digest.update(block)
+        return block
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def unpack_bundle(path: Path, directory: Path, digest: hashlib._Hash | None = None) -> Manifest:
+    """Unpack a bundle's parts into an empty directory and return its manifest; raises as `open_bundle`.
+
+    `digest`, a new SHA-256, gets the bytes as they are unpacked: the file may be replaced meanwhile.
+    """
     with os.fdopen(open_unblocked(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_HEAD_BYTES)
@@ -95,30 +117,21 @@ def unpack_bundle(path: Path, directory: Path) -> Manifest:
         file.seek(max(size - END_BYTES, 0))
         if not archive.is_ended(file.read()) or size > archive.LARGEST_BYTES:
             raise UsageError(f"{path} is a bundle that is cut off, or whose end is damaged: get it again")
-        digest = _hash(file, size - DIGEST_BYTES)
-        matches = file.read() == digest
         file.seek(0)
+        hashed = _HashedFile(file, digest or hashlib.sha256())
         try:
-            manifest = _unpack_parts(file, size, directory)
+            manifest = _unpack_parts(hashed, size, directory)
         except ChangedBundle as error:
             raise ChangedBundle(f"{path}: {error}") from None
-        if not matches:
+        own = hashed.digest.hexdigest().encode()
+        if hashed.read() != own:
             raise ChangedBundle(
                 f"{path}: its last {DIGEST_BYTES} bytes are not its SHA-256: they were changed"
             )
     return manifest
 
 
-def _hash(file: IO[bytes], size: int) -> bytes:
-    """Return the SHA-256 of a file's first bytes in hexadecimal digits; leaves it at their end."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    for block in archive.read_blocks(file, size):
-        digest.update(block)
-    return digest.hexdigest().encode()
-
-
-def _unpack_parts(file: IO[bytes], size: int, directory: Path) -> Manifest:
+def _unpack_parts(file: ByteSource, size: int, directory: Path) -> Manifest:
     """Unpack an archive from its first byte to its digest; raises ChangedBundle."""
     raw, first = _read_manifest_bytes(file)
     manifest = read_manifest(raw)
@@ -143,7 +156,7 @@ def _unpack_parts(file: IO[bytes], size: int, directory: Path) -> Manifest:
     return manifest
 
 
-def _read_manifest_bytes(file: IO[bytes]) -> tuple[bytes, Packed]:
+def _read_manifest_bytes(file: ByteSource) -> tuple[bytes, Packed]:
     """Read the manifest's header and bytes from the file's begin; raises ChangedBundle."""
     header = file.read(LOCAL.size + len(MANIFEST))
     size = LOCAL.unpack_from(header)[7]
@@ -156,7 +169,7 @@ def _read_manifest_bytes(file: IO[bytes]) -> tuple[bytes, Packed]:
     return raw, first
 
 
-def _unpack_part(file: IO[bytes], part: BundlePart, directory: Path) -> Packed:
+def _unpack_part(file: ByteSource, part: BundlePart, directory: Path) -> Packed:
     """Unpack one part to its file below a directory, and return what headers say of it."""
     place = directory / part.name
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

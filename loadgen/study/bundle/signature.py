@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
+from loadgen.study.bundle.archive import BLOCK
 
 NAMESPACE = "loadgen-bundle"
 _LONGEST_S = 30
+_MOST_NAMES = 20  # of one key that are tried
+_MOST_LINES = 10_000
+_SIGNER = re.compile(r"""("[^"]+"|[^\s#]\S*)\s.*?\b(AAAA[A-Za-z0-9+/]+=*)""")  # names, options, type and key
+_ARMOUR = re.compile(rb"-----[^-\n]*-----|\s")
 _MOST_BYTES = 64 << 10
 
 
 class WrongSignature(UsageError):
     """A bundle's signature is missing, of another file, or of no one who may sign."""
 
-    exit_code = ExitCode.UNPROVEN
+    exit_code = ExitCode.CHANGED
 
 
 def find_signature(bundle: Path) -> Path:
@@ -42,11 +51,12 @@ def sign(bundle: Path, key: Path) -> Path:
     return place
 
 
-def check_signature(bundle: Path, allowed: Path | None) -> str:
-    """Check a bundle's signature, and say whose it is; "" if there is none, and no one is named in `allowed`.
+def check_signature(bundle: Path, sha256: str, allowed: Path | None) -> str:
+    """Check the signature of a bundle whose bytes had this SHA-256, and say whose it is; "" without one.
 
-    `allowed` is a file of allowed signers, as ssh-keygen reads it. Raises WrongSignature, or UsageError if
-    ssh-keygen or the file is missing.
+    `allowed` is a file of allowed signers, as ssh-keygen reads it: all its names for the key are said. Raises
+    WrongSignature, also where the bundle has other bytes by now, or UsageError if ssh-keygen or the
+    file is missing.
     """
     place = find_signature(bundle)
     if allowed is not None and not allowed.is_file():
@@ -58,7 +68,7 @@ def check_signature(bundle: Path, allowed: Path | None) -> str:
     if place.stat().st_size > _MOST_BYTES:
         raise WrongSignature(f"{place} is no signature: it has more than {_MOST_BYTES >> 10} KiB")
     if allowed is None:
-        ended = _run(bundle, "check-novalidate", place)
+        ended = _run(bundle, sha256, "check-novalidate", place)
         key = re.search(r"SHA256:\S+", ended.stdout)
         if ended.returncode or key is None:
             raise WrongSignature(f"{bundle}: its signature is wrong: {_explain(ended)}")
@@ -67,22 +77,49 @@ def check_signature(bundle: Path, allowed: Path | None) -> str:
         [_find_tool(), "-Y", "find-principals", "-f", str(allowed), "-s", str(place)],
         capture_output=True, text=True, errors="replace", check=False, timeout=_LONGEST_S,
     )  # fmt: skip
-    signer = next(iter(found.stdout.splitlines()), "")
-    if found.returncode or not signer:
+    first = [] if found.returncode else found.stdout.splitlines()  # of the key's first line alone
+    names = list(dict.fromkeys(filter(None, (*first, *_list_names(allowed, place)))))
+    if not names:
         raise WrongSignature(f"{bundle}: its signature is of no one in {allowed}")
-    ended = _run(bundle, "verify", place, "-f", str(allowed), "-I", signer)
-    if ended.returncode:
-        raise WrongSignature(f"{bundle}: its signature is wrong: {_explain(ended)}")
-    return f"signed by {signer}"
+    tried = {
+        name: _run(bundle, sha256, "verify", place, "-f", str(allowed), "-I", name)
+        for name in names[:_MOST_NAMES]
+    }
+    signers = [name for name, ended in tried.items() if not ended.returncode]
+    if not signers:
+        raise WrongSignature(f"{bundle}: its signature is wrong: {_explain(tried[names[0]])}")
+    return f"signed by {' or '.join(signers)}{', who have one key' if signers[1:] else ''}"
 
 
-def _run(bundle: Path, action: str, signature: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run ssh-keygen on a bundle and its signature."""
+def _list_names(allowed: Path, place: Path) -> Iterator[str]:
+    """Yield the names of each line of allowed signers with a signature's key; not each may sign this."""
+    signature = place.read_bytes()
+    for line in allowed.read_text("utf-8", "replace").splitlines()[:_MOST_LINES]:
+        if (found := _SIGNER.match(line.strip())) is not None:
+            with contextlib.suppress(ValueError):
+                if base64.b64decode(found[2]) in base64.b64decode(_ARMOUR.sub(b"", signature)):
+                    yield from found[1].strip('"').split(",")
+
+
+def _run(
+    bundle: Path, sha256: str, action: str, signature: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ssh-keygen on a bundle's bytes and its signature; raises WrongSignature if they are others now."""
     command = [_find_tool(), "-Y", action, *words, "-n", NAMESPACE, "-s", str(signature)]
-    with bundle.open("rb") as file:
-        return subprocess.run(
-            command, stdin=file, capture_output=True, text=True, errors="replace", check=False, timeout=None
-        )
+    digest, pipe = hashlib.sha256(), subprocess.PIPE
+    with (
+        bundle.open("rb") as file,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as process,
+    ):
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has refused the signature already
+            while block := file.read(BLOCK):
+                digest.update(block)
+                process.stdin.write(block)
+        said = process.communicate()[0].decode("utf-8", "replace")
+    if not process.returncode and digest.hexdigest() != sha256:
+        raise WrongSignature(f"{bundle} was replaced while it was read: verify it again")
+    return subprocess.CompletedProcess(command, process.returncode, said, "")
 
 
 def _find_tool() -> str:

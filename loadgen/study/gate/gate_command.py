@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
@@ -21,7 +23,7 @@ from loadgen.study.compare import model
 from loadgen.study.compare_command import report_unread
 from loadgen.study.gate import gate_metrics, gate_report, gate_sides
 from loadgen.study.gate.gate_metrics import GateMetric
-from loadgen.study.gate.gate_record import find_gate, read_gate_record
+from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_record
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
 from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
@@ -144,7 +146,7 @@ def judge_places(
     """Judge given runs; return the result and the new side's runs. Raises UsageError.
 
     A measured gate's directory, bundled or not, is judged as it was when it was measured, unless flags decide
-    otherwise.
+    otherwise; of a bundle's, margins and alpha that are not the defaults are remarked.
     """
     plan = GatePlan(alpha=given.alpha)
     if len(given.places) == 1 and not (metrics or given.margin or given.baseline or given.alpha != ALPHA):
@@ -153,7 +155,9 @@ def judge_places(
         if (record := read_gate_record(directory)) is not None:
             from loadgen.study.gate.gate_campaign import judge_again  # what it imports measures
 
-            return judge_again(directory, record, given.allow_other_state, str(place))
+            chosen = list_choices(record) if directory != place else ()
+            result, runs = judge_again(directory, record, given.allow_other_state, str(place))
+            return replace(result, remarks=(*result.remarks, *chosen)), runs
     read = result_sources.read_sources(given.places)
     if len(given.places) == 2:
         if given.baseline:

@@ -15,7 +15,7 @@ from loadgen.base.text import quote_value
 from loadgen.figures.figure_table import find_figure
 from loadgen.study.bundle import reading
 from loadgen.study.gate.gate_metrics import GateMetric
-from loadgen.study.gate.gate_verdict import GatePlan
+from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, GatePlan
 from loadgen.study.gate.group_sequential import FIRST_LOOK
 from loadgen.study.sweep_record import read_record
 
@@ -75,6 +75,18 @@ def make_gate_record(metrics: Sequence[GateMetric], plan: GatePlan, names: Seque
     """Make the record of a gate of the arms `names`, the base first."""
     rows = tuple(MetricRecord(**msgspec.structs.asdict(metric)) for metric in metrics)
     return GateRecord(metrics=rows, alpha=plan.alpha, max_pairs=plan.max_pairs, arms=tuple(names))
+
+
+def list_choices(record: GateRecord) -> tuple[str, ...]:
+    """List a remark on each margin and alpha of a bundled gate that is no default: a stranger may set it."""
+    remarks = [
+        f"its {RECORD} sets a margin of {100 * metric.margin:g} % for {metric.name}: --margin has your own"
+        for metric in record.metrics
+        if metric.margin != MARGIN
+    ]
+    if record.alpha != ALPHA:
+        remarks.append(f"its {RECORD} sets an alpha of {record.alpha:g}: --alpha has your own")
+    return tuple(remarks)
 
 
 def find_gate(place: Path) -> Path:

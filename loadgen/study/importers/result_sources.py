@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,10 @@ _LONGEST_DETAIL = 200
 _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
-    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|(?:campaign|sweep|limit)\.(?:json|lock)"
+    r".*-repeats\.json|server\.log|(?:ladder|depth)\.(?:html|rst|md|csv|json)"
+    r"|(?:campaign|sweep|limit)\.(?:json|lock)"
 )
+_BENCHY, _DEPTH = "llama-benchy.json", "depth.json"  # what `loadgen ladder --concurrency` writes
 _PAGE = b'<meta name="generator" content="loadgen'
 
 
@@ -216,7 +218,7 @@ class _Reading:
                 inside.clear()
                 continue
             inside[:] = sorted(name for name in inside if not name.startswith("."))
-            if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
+            if is_campaign(inside, names):
                 for cell in loadgen_runs.read_failures(here):
                     if isinstance(cell, str):
                         self.errors.append(cell)
@@ -291,16 +293,11 @@ class _Reading:
         Files that repeat others are left out: what we write next to runs, a sheet with its JSON, our own
         tables, percentiles of a summary, a summary of stages.
         """
-        if _BYPRODUCT.fullmatch(path.name):
+        if _is_byproduct(path):
             return []
         if (raw := _read_promising(path)) is None:
             return [path]
-        text = raw.decode("utf-8", "replace")
-        # The JSON next to a sheet has the same figures with more digits, the model and the load.
-        in_json = aiperf_exports.is_sheet(text[:_HEAD_BYTES]) and path.with_suffix(".json").is_file()
-        is_ours = _PAGE in raw or (csv_tables.may_be_table(raw) and csv_tables.is_own_table(text))
-        repeats = tabular_clients.is_part(path) or inference_perf.repeats_stages(path)
-        if not (in_json or is_ours or repeats):
+        if not _repeats_others(path, raw):
             self._attempt(path, lambda: self._read_file(path, raw))
         return []
 
@@ -391,6 +388,32 @@ class _Reading:
         new = real not in self.met
         self.met[real] = owner
         return new
+
+
+def is_campaign(inside: Iterable[str], names: Collection[str]) -> bool:
+    """Whether a directory with these directories and files is a campaign, of which only cells are read."""
+    return loadgen_runs.CAMPAIGN in names and bool({loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside))
+
+
+def may_hold_results(path: Path) -> bool:
+    """Whether a file that is met in a directory would be read as results."""
+    raw = None if _is_byproduct(path) else _read_promising(path)
+    return raw is not None and not _repeats_others(path, raw)
+
+
+def _is_byproduct(path: Path) -> bool:
+    """Whether a file was written next to runs of ours, from which all in it follows."""
+    is_report = path.name == _BENCHY and path.with_name(_DEPTH).is_file()
+    return is_report or _BYPRODUCT.fullmatch(path.name) is not None
+
+
+def _repeats_others(path: Path, raw: bytes) -> bool:
+    """Whether a file has what another one next to it has, or is a table or page of ours."""
+    text = raw.decode("utf-8", "replace")
+    # The JSON next to a sheet has the same figures with more digits, the model and the load.
+    in_json = aiperf_exports.is_sheet(text[:_HEAD_BYTES]) and path.with_suffix(".json").is_file()
+    is_ours = _PAGE in raw or (csv_tables.may_be_table(raw) and csv_tables.is_own_table(text))
+    return in_json or is_ours or tabular_clients.is_part(path) or inference_perf.repeats_stages(path)
 
 
 def _is_missing(path: Path) -> bool:

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+import filecmp
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen import __version__
 from loadgen.features.routed.reconciled_roles import count_by_role
-from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
 from loadgen.plan.request_sources import RANDOM
 from loadgen.report import report
 from loadgen.report.result_block import LAYOUTS
-from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import REPORT, RESULT, Result
 from loadgen.server import sample_file
-from loadgen.server.sample_file import MOST_KEPT
+from loadgen.server.sample_file import MOST_KEPT, SAMPLES
 
 OF_ARRIVALS, OF_SCORES = "arrivals", "scores"  # from which figures follow
-_DATE = "date"
-_DATE_FORM = "%Y%m%d-%H%M%S"
 # A sum of floats in another order, as another machine's numpy makes it, differs by less.
 _RELATIVE = 1e-9
-_QUARTER, _DAY = timedelta(minutes=15), timedelta(hours=26)
 _LONGEST = 120
+_NUMBER = re.compile(r"\d[\d,.e+-]*")
 _ADDED_TOKENS = 8  # that a tokenizer adds to each prompt, at most
-_NUMBER = re.compile(r"\d[\d,.]*")
+_NEAR = "equal to nine digits only, as where another machine adds up in another order"
+_OTHERWISE = "in other bytes, as with a key that stands twice, other spaces or another order"
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -44,6 +44,11 @@ class Difference(msgspec.Struct, frozen=True):
     stated: str
     found: str
     source: str = OF_ARRIVALS  # of what was found
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether both have the same words, and other numbers."""
+        return _NUMBER.sub("0", self.stated) == _NUMBER.sub("0", self.found)
 
     def __str__(self) -> str:
         return f"{self.name} is {self.stated}, the {self.source} give {self.found}"
@@ -58,26 +63,71 @@ class Held(msgspec.Struct):
     source: str = OF_ARRIVALS  # to which values are held
 
 
-def is_of_this_version(stored: Mapping[str, Any], run: Result) -> bool:
-    """Whether this very version of loadgen, by its formulas and its number, wrote a result."""
-    made_by = stored[OURS].get("definitions_version"), run.facts.environment.get("loadgen", __version__)
-    return bool(made_by == (DEFINITIONS_VERSION, __version__))
+def encode_record(value: Any) -> bytes:
+    """Encode a value as the records of series are written: JSON with an indent of 1, and a line end."""
+    return (json.dumps(value, allow_nan=False, indent=1) + "\n").encode()
 
 
-def hold_result(stored: Mapping[str, Any], run: Result, held: Held) -> None:
-    """Hold every value of a result file to what the run gives; what another version alone has is unchecked.
+def hold_document(raw: bytes, made: bytes, file: str, held: Held) -> None:
+    """Hold the bytes of a JSON file to those that this version writes; the values that differ are named.
 
-    A key that this version does not write is a difference where it wrote the file.
+    What differs in a float's last digits alone is unchecked: another machine adds up in another order. With
+    equal values the file still differs where keys stand twice or in another order.
     """
-    made = msgspec.json.decode(msgspec.json.encode(run.json()))
-    same = is_of_this_version(stored, run)
-    for name, stated, found in _walk(stored, made, ""):
+    found = json.loads(made)
+    if raw == made:
+        held.values += sum(1 for _ in _walk(found, found, ""))
+        return
+    stated, before = json.loads(raw), len(held.differences)
+    near: list[str] = []
+    for name, first, second in _walk(stated, found, ""):
         held.values += 1
-        if not same and (stated is _MISSING or found is _MISSING):
-            if found is _MISSING:
-                held.unchecked.append(f"{RESULT}: {name}: this loadgen has no such key")
-        elif not (_is_date(stated, found) if name == _DATE else is_equal(stated, found)):
-            held.differences.append(Difference(f"{RESULT}: {name}", _show(stated), _show(found)))
+        if _is_same(first, second):
+            continue
+        if is_equal(first, second):
+            near.append(name)
+        else:
+            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
+    if near:
+        more = f" and {len(near) - 1} more" if near[1:] else ""
+        held.unchecked.append(f"{file}: {near[0]}{more}: {_NEAR}")
+    if len(held.differences) == before:
+        # As written again, with the same digits: only bytes that say nothing else may be left to differ.
+        again = json.dumps(stated, allow_nan=False, indent=1 if made[-1:] == b"\n" else None)
+        in_order = json.dumps(_blank(stated)) == json.dumps(_blank(found))
+        if not (near and in_order and again.encode() == raw.removesuffix(b"\n")):
+            held.differences.append(Difference(file, _OTHERWISE, "the same values once, in their order"))
+
+
+def _blank(value: Any) -> Any:
+    """Return a JSON value with null for each number: what may differ in its last digits."""
+    if isinstance(value, dict):
+        return {key: _blank(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_blank(inner) for inner in value]
+    return None if isinstance(value, float) else value
+
+
+def hold_keys(raw: bytes, file: str, held: Held) -> None:
+    """Name the keys that stand twice in one object of a JSON document: readers differ in which they take."""
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        held.differences += [
+            Difference(f"{file}: {name}", f"there {count} times", "one", held.source)
+            for name, count in Counter(name for name, _ in pairs).items()
+            if count > 1
+        ]
+
+    json.loads(raw, object_pairs_hook=note)
+
+
+def hold_archive(path: Path, write: Callable[[Path], None], held: Held) -> None:
+    """Hold the bytes of a file of columns to those that are written of what was read from it."""
+    held.values += 1
+    with TemporaryDirectory(prefix="loadgen-verify-") as scratch:
+        write(again := Path(scratch) / path.name)
+        if not filecmp.cmp(path, again, shallow=False):
+            held.unchecked.append(f"{path.name}: other bytes than this loadgen writes of its columns")
 
 
 def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
@@ -96,9 +146,11 @@ def hold_copies(run: Result, held: Held) -> None:
     """
     facts, records = run.facts, run.records
     kept = {(each.quantity, each.where): each for each in run.samples.series}
-    for gauge in () if facts.shards else sample_file.list_gauge_series(facts.window, 0):
+    for gauge in () if facts.shards or not kept else sample_file.list_gauge_series(facts.window, 0):
         other, own = kept.get((gauge.quantity, gauge.where)), sample_file.thin_series(gauge, MOST_KEPT)
-        if other is not None:
+        if other is None:
+            held.differences.append(Difference(f"{SAMPLES}: {gauge.quantity}", "missing", "samples of it"))
+        else:
             pairs = ((own.values, other.values), (np.diff(own.at_ns), np.diff(other.at_ns)))
             for stated, found in pairs:
                 hold_values(
@@ -164,50 +216,31 @@ def _walk(stated: Any, found: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
         yield name, stated, found
 
 
+def _is_same(stated: Any, found: Any) -> bool:
+    """Whether two values of JSON are written alike."""
+    return type(stated) is type(found) and bool(stated == found)
+
+
 def is_equal(stated: Any, found: Any) -> bool:
     """Whether two JSON values are the same; numbers that are not whole may differ by 1e-9 of themselves."""
     kinds = {type(stated), type(found)}
     if float in kinds and kinds <= {float, int}:
         return math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=1e-12)
-    return len(kinds) == 1 and bool(stated == found)
+    return _is_same(stated, found)
 
 
-def _is_date(stated: Any, found: Any) -> bool:
-    """Whether two local dates are one instant in two time zones."""
-    try:
-        first, second = (datetime.strptime(str(date), _DATE_FORM) for date in (stated, found))
-    except ValueError:
-        return False
-    return abs(first - second) <= _DAY and (first - second) % _QUARTER == timedelta()
-
-
-def hold_report(text: str, run: Result, same: bool, held: Held) -> None:
-    """Hold each line of a printed report to the report that the arrivals give, in the form that is nearest.
-
-    Of another version of loadgen (not `same`) a line with other words is unchecked, one with other numbers a
-    difference.
-    """
-    stated = text.removesuffix("\n").split("\n")
-    held.values += len(stated)
+def hold_report(raw: bytes, run: Result, held: Held) -> None:
+    """Hold each line of a printed report to that which the arrivals give, in the form that is nearest."""
+    stated = raw.decode("utf-8", "backslashreplace").split("\n")
+    held.values += len(stated) - 1
     found, fewest = list[str](), math.inf
     for explain, layout in ((explain, layout) for explain in (False, True) for layout in LAYOUTS):
-        made = report.render_report(run, explain, layout).split("\n")
-        if made == stated:
+        made = report.render_report(run, explain, layout) + "\n"
+        if made.encode("utf-8", "backslashreplace") == raw:
             return
-        if (differing := len({*stated} ^ {*made})) < fewest:
-            found, fewest = made, differing
-    if same:
-        _hold_lines(stated, found, held)
-        return
-    known, by_words = set(found), {_drop_numbers(line): line for line in found}
-    for number, line in enumerate(stated, 1):
-        if line in known:
-            continue
-        if (gives := by_words.get(_drop_numbers(line))) is not None:
-            held.differences.append(_differ(number, line, gives))
-        else:
-            shown = _show(line.strip())
-            held.unchecked.append(f"{REPORT}: line {number}: this loadgen writes it otherwise: {shown}")
+        if (differing := len({*stated} ^ {*made.split("\n")})) < fewest:
+            found, fewest = made.split("\n"), differing
+    _hold_lines(stated, found, held)
 
 
 def _hold_lines(stated: Sequence[str], found: Sequence[str], held: Held) -> None:
@@ -219,10 +252,6 @@ def _hold_lines(stated: Sequence[str], found: Sequence[str], held: Held) -> None
     for at, (line, gives) in enumerate(zip_longest(left, right), first + 1):
         if line != gives:
             held.differences.append(_differ(at, line, gives))
-
-
-def _drop_numbers(line: str) -> str:
-    return _NUMBER.sub("0", line)
 
 
 def _differ(number: int, line: str | None, gives: str | None) -> Difference:

@@ -13,7 +13,7 @@ from loadgen.features.quality.quality_record import Quality
 from loadgen.study.arm_qualities import ITSELF, make_arm_id
 from loadgen.study.series.campaign.arm_scores import REFERENCE_FILE, SCORES, judge_arm
 from loadgen.study.series.campaign.quality_store import TASKS, read_tasks
-from loadgen.study.verify.held_figures import OF_SCORES, Held, hold_values
+from loadgen.study.verify.held_figures import OF_SCORES, Held, hold_keys, hold_values
 
 FORMAT = Quality.model_fields["format"].default
 _MOST_BYTES = 16 << 20
@@ -27,7 +27,8 @@ def hold_arm_quality(path: Path, held: Held) -> None:
     It is unchecked where a file is missing or cannot be read, and where nothing says for how many tokens it
     was measured.
     """
-    stated = read_mapping(json.loads(read_file_bytes(path, _MOST_BYTES)))
+    raw = read_file_bytes(path, _MOST_BYTES)
+    stated = read_mapping(json.loads(raw))
     folder, arm, held.source = path.parent, path.stem, OF_SCORES
     if (version := stated.get("format")) != FORMAT:
         held.unchecked.append(f"its figures have format {version}, this loadgen {FORMAT}: use one with that")
@@ -50,6 +51,7 @@ def hold_arm_quality(path: Path, held: Held) -> None:
         held.unchecked.append(f"settings.tokens: {TASKS} has no task of it")
         made["settings"]["tokens"] = stated["settings"]["tokens"]
     hold_values(stated, made, path.name, held)
+    hold_keys(raw, path.name, held)
 
 
 def _split_arm(name: str) -> tuple[str, str]:

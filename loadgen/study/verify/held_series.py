@@ -16,17 +16,27 @@ from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
 from loadgen.report import run_directory
 from loadgen.report.result_file import make_strict
+from loadgen.report.run_directory import RESULT
+from loadgen.study.gate.gate_record import RECORD as GATE
 from loadgen.study.importers.clients import loadgen_runs
-from loadgen.study.importers.clients.loadgen_runs import LADDER
+from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.quality_store import TASKS
-from loadgen.study.series.limit.limit_search import make_record_again
+from loadgen.study.series.limit.limit_search import RUNS, make_record_again
+from loadgen.study.series.sweep.sweep_run import POINTS
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.batch_rows import BatchRow, BatchTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP
-from loadgen.study.verify.held_figures import Difference, Held, hold_values
+from loadgen.study.verify.held_campaigns import hold_campaign, hold_gate
+from loadgen.study.verify.held_figures import (
+    Difference,
+    Held,
+    encode_record,
+    hold_document,
+    hold_values,
+)
 from loadgen.study.verify.held_qualities import hold_arm_quality
 from loadgen.study.verify.proof import DAMAGE, Proof
 
@@ -43,6 +53,8 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
     verdicts, of a campaign the arms' qualities. A run's own quality is not: its proof says so.
     """
     holds: dict[str, Callable[[Path, Held], None]] = {
+        CAMPAIGN: hold_campaign,
+        GATE: hold_gate,
         LIMIT: _hold_search,
         SWEEP: _hold_sweep,
         LADDER: partial(_hold_ladder, file=LADDER),
@@ -73,28 +85,74 @@ def _hold_search(directory: Path, held: Held) -> None:
     if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
         raise UsageError("a run of it lies outside")
     made = make_record_again(stored.record, directory)
-    hold_values(stored.record.model_dump(mode="json"), made.model_dump(mode="json"), LIMIT, held)
+    raw = read_file_bytes(directory / LIMIT, LARGEST_BYTES)
+    hold_document(raw, encode_record(made.model_dump(mode="json")), LIMIT, held)
+    _note_unnamed(directory, RUNS, [run.directory for run in stored.record.runs], LIMIT, held)
 
 
 def _hold_sweep(directory: Path, held: Held) -> None:
-    """Hold the verdict of each finished point of a sweep to its run, and what was varied to its workload."""
+    """Hold each finished point of a sweep to its run: verdict, what was varied, its number and attempts."""
     stored = loadgen_runs.read_sweep(directory)
+    record = stored.record
+    numbers = [point.number for point in record.points]
+    hold_values(numbers, list(range(len(numbers))), f"{SWEEP}: numbers of points", held)
     found = {os.path.relpath(run, directory): run for run in stored.run_directories}
-    for point in stored.record.points:
-        if point.state not in FINISHED:
-            continue
-        run = run_directory.load(found[os.path.normpath(point.directory)])
-        workload = run.facts.profile.model_dump(mode="json")
-        states = {"verdict": point.verdict, **point.model_dump(mode="json")["settings"]}
-        gives = {"verdict": run.verdict.level.value, **{key: workload.get(key) for key in point.settings}}
-        hold_values(states, gives, f"{SWEEP}: point {point.number}", held)
+    for point in record.points:
+        if point.state in FINISHED:
+            run = run_directory.load(found[os.path.normpath(point.directory)])
+            workload = run.facts.profile.model_dump(mode="json")
+            follows = {
+                "number": run.facts.repeat,
+                "repeat": [(each.settings, each.serve) for each in record.points[: point.number]].count(
+                    (point.settings, point.serve)
+                ),
+                "attempts": run.facts.attempt + 1,
+                "state": FINISHED[run.facts.saturated],
+                "verdict": run.verdict.level.value,
+                "settings": {key: workload.get(key) for key in point.settings},
+            }
+            stated = {key: point.model_dump(mode="json")[key] for key in follows}
+            hold_values(stated, follows, f"{SWEEP}: point {point.number}", held)
+            hold_values(record.seed, run.facts.seed, f"{SWEEP}: seed", held)
+        if point.state == "failed":
+            held.unchecked.append(f"{SWEEP}: point {point.number}: why it failed follows from no arrivals")
+    again = encode_record(record.model_dump(mode="json"))
+    hold_document(read_file_bytes(directory / SWEEP, LARGEST_BYTES), again, SWEEP, held)
+    named = [point.directory for point in record.points if point.state != "failed"]
+    _note_unnamed(directory, POINTS, named, SWEEP, held)
+
+
+def _note_unnamed(directory: Path, folder: str, named: list[str], file: str, held: Held) -> None:
+    """Name the runs in a series' folder that its record leaves out, and what it names elsewhere."""
+    inside = {f"{folder}/{each.name}" for each in (directory / folder).glob("[!.]*") if each.is_dir()}
+    stated = {os.path.normpath(name) for name in named if name}
+    held.differences += [
+        Difference(f"{file}: {name}", "not named", "a run", "directories") for name in sorted(inside - stated)
+    ]
+    held.differences += [
+        Difference(f"{file}: {name}", "a run of it", "no such folder", "directories")
+        for name in sorted(stated - inside)
+    ]
 
 
 def _hold_ladder(directory: Path, held: Held, file: str) -> None:
     """Hold each row of a ladder, or of speeds at depth, to its runs; one with a speed must have a run."""
-    stored = read_mapping(json.loads(read_file_bytes(directory / file, LARGEST_BYTES)))
+    raw = read_file_bytes(directory / file, LARGEST_BYTES)
+    stored = read_mapping(json.loads(raw))
     rows = [read_mapping(row) for row in read_list(stored.get("rows"))]
+    hold_document(raw, json.dumps({"rows": rows}, allow_nan=False).encode(), file, held)
     most = max((len(read_list(row.get("runs"))) for row in rows), default=0)
+    listed = [[name for name in (row.get("run"), *read_list(row.get("runs"))) if name] for row in rows]
+    named = {name for names in listed for name in names}
+    held.differences += [
+        Difference(f"{file}: {path.parent.name}", "not named", "a run", "directories")
+        for path in sorted(directory.glob(f"[!.]*/{RESULT}"))
+        if path.parent.name not in named
+    ]
+    first = [names[0] for names in listed if names and _has_run(directory, names[0])]
+    began = [run_directory.load(directory / name).facts.started for name in first]
+    if began != sorted(began):
+        held.differences.append(Difference(f"{file}: rows", "in another order", "their own", "runs"))
     for number, row in enumerate(rows, 1):
         where = f"{file}: row {number}"
         names = [str(name) for name in (row.get("run"), *read_list(row.get("runs"))) if name]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
 from loadgen.base.untrusted import NOT_JSON, read_file_bytes
@@ -16,21 +17,25 @@ from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
+from loadgen.server import sample_file
+from loadgen.server.sample_file import SAMPLES
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.bundle.manifest import LARGEST_RESULT
+from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, CELLS, FAILED
 from loadgen.study.run_summary import summarise_run
 from loadgen.study.verify.held_figures import (
     OF_ARRIVALS,
     Difference,
     Held,
+    hold_archive,
     hold_copies,
+    hold_document,
     hold_lengths,
     hold_report,
-    hold_result,
-    is_of_this_version,
 )
 
 _MOST_REPORT = 4 << 20
+_DEEPEST = 4  # folders of a cell, from its run to the campaign's
 # What a stranger's file can make of a computation: it costs the proof.
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 
@@ -54,13 +59,14 @@ class Proof(msgspec.Struct, frozen=True):
         return not self.differences and not self.unchecked
 
 
-def prove_run(directory: Path, place: str) -> Proof:
+def prove_run(directory: Path, place: str, root: Path | None = None) -> Proof:
     """Compute everything that a run states again from its arrivals, and compare.
 
+    The cell of a campaign's run is unchecked unless the campaign's directory is `root` or lies below it.
     Raises UsageError if there is no finished run, or it is damaged.
     """
     try:
-        return _prove_run(directory, place)
+        return _prove_run(directory, place, root or directory)
     except UsageError as error:
         if str(error).startswith(tuple(f"{directory}{end}" for end in "/: ")):
             raise
@@ -69,31 +75,36 @@ def prove_run(directory: Path, place: str) -> Proof:
         raise UsageError(f"{directory} is damaged: {' '.join(str(error).split())[:200]}") from None
 
 
-def _prove_run(directory: Path, place: str) -> Proof:
+def _prove_run(directory: Path, place: str, root: Path) -> Proof:
     """Do what `prove_run` does; may raise any of DAMAGE."""
     if not (directory / ARRIVALS).is_file():
         return Proof(place, unchecked=(f"it has no {ARRIVALS}: nothing proves its figures",))
-    stored = read_stored(directory / RESULT)
-    run = run_directory.load(directory)
-    version = stored[OURS].get("definitions_version")
-    if version != DEFINITIONS_VERSION:
-        why = (
-            f"its figures have definitions {version}, this loadgen {DEFINITIONS_VERSION}: use one with those"
-        )
-        return Proof(place, unchecked=(why,), requests=len(run.records))
-    held = Held()
-    hold_result(stored, run, held)
+    raw = read_stored(directory / RESULT)
+    run, held = run_directory.load(directory), Held()
+    hold_document(raw, json.dumps(run.json(), allow_nan=False).encode(), RESULT, held)
     hold_copies(run, held)
     hold_lengths(run, held)
+    if (printed := directory / REPORT).is_file():
+        hold_report(read_file_bytes(printed, _MOST_REPORT), run, held)
+    else:
+        held.unchecked.append(f"it has no {REPORT}: its printed lines are not here")
+    hold_archive(directory / ARRIVALS, run.records.save, held)
     if run.samples.error:
         held.unchecked.append(run.samples.error)
-    same = is_of_this_version(stored, run)
-    if (printed := directory / REPORT).is_file():
-        text = read_file_bytes(printed, _MOST_REPORT).decode("utf-8", "replace")
-        hold_report(text, run, same, held)
-    if not same:
-        by = run.facts.environment.get("loadgen", "an unknown version")
-        held.unchecked = [f"{each} (written by loadgen {by})" for each in held.unchecked]
+    elif run.samples.series:
+        hold_archive(directory / SAMPLES, partial(sample_file.save, run.samples), held)
+    if run.facts.cell is not None and not _is_in_campaign(directory, root):
+        held.unchecked.append(f"that it is of {run.facts.cell.arm}: there is no {CAMPAIGN} of it here")
+    by = run.facts.environment.get("loadgen", "no version")
+    definitions = json.loads(raw)[OURS].get("definitions_version")
+    if (definitions, by) != (DEFINITIONS_VERSION, __version__):
+        # Its words and keys may be its own: other numbers alone are called changed, of the same definitions.
+        same = definitions == DEFINITIONS_VERSION
+        kept = [each for each in held.differences if same and each.is_of_numbers]
+        others = [str(each) for each in held.differences if each not in kept]
+        written = f"loadgen {by}, definitions {definitions}"
+        held.unchecked = [f"{each} (written by {written})" for each in (*others, *held.unchecked)]
+        held.differences = kept
     found = tuple(_list_audit(directory, run))
     return Proof(
         place, held.values, tuple(held.differences), tuple(held.unchecked), run.verdict.level.value,
@@ -101,16 +112,25 @@ def _prove_run(directory: Path, place: str) -> Proof:
     )  # fmt: skip
 
 
-def read_stored(path: Path) -> dict[str, Any]:
-    """Read a stored result; raises UsageError if there is none, or it is damaged."""
+def read_stored(path: Path) -> bytes:
+    """Read the bytes of a stored result; raises UsageError if there is none, or it is damaged."""
     try:
-        stored: dict[str, Any] = json.loads(read_file_bytes(path, LARGEST_RESULT))
-        dict(stored[OURS])
+        raw = read_file_bytes(path, LARGEST_RESULT)
+        dict(json.loads(raw)[OURS])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (*NOT_JSON, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged: {str(error)[:100]}") from None
-    return stored
+    return raw
+
+
+def _is_in_campaign(directory: Path, root: Path) -> bool:
+    """Whether a run lies in a cell of a campaign's directory that is `root` or below it."""
+    above = directory.parents[: _DEEPEST if directory != root else 0]
+    return any(
+        each.name in (CELLS, FAILED) and (each.parent / CAMPAIGN).is_file() and each.is_relative_to(root)
+        for each in above
+    )
 
 
 def _list_audit(directory: Path, run: Result) -> Iterator[str]:

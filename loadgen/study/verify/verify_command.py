@@ -16,18 +16,25 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_line, clean_text, format_count
+from loadgen.base.text import clean_line, clean_text, format_count, list_first
+from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import RESULT
 from loadgen.study.bundle import reading, signature
 from loadgen.study.bundle.archive import ChangedBundle
-from loadgen.study.bundle.packing import INTERRUPTED
+from loadgen.study.bundle.manifest import INTERRUPTED, find_kind
 from loadgen.study.bundle.signature import WrongSignature
+from loadgen.study.importers.clients.loadgen_runs import CELLS
+from loadgen.study.importers.result_sources import is_campaign, may_hold_results
+from loadgen.study.limit_record import LIMIT
+from loadgen.study.sweep_record import SWEEP
 from loadgen.study.verify.held_figures import OF_SCORES
 from loadgen.study.verify.held_series import prove_series
 from loadgen.study.verify.proof import Proof, prove_run
 
 _NAMED = 3
 _MOST_RUNS = 20_000
+_PASSED = ("server.log", "requests.jsonl", "*")  # kinds of files
+_OTHERS = "it may be read as another client's result, and nothing proves it"
 
 
 def verify_parser() -> argparse.ArgumentParser:
@@ -37,9 +44,9 @@ def verify_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Compute every figure, doubt and printed line of runs again from their arrivals, and "
         "name the first that differs. A PLACE is a bundle, a run directory, or a directory of runs.",
-        epilog=f"Exit {ExitCode.UNPROVEN} where a file was changed, a figure is not what its arrivals give, "
-        "or could not be checked. That the arrivals were measured only a signature by someone you trust can "
-        "say.",
+        epilog=f"Exit {ExitCode.CHANGED} where a file was changed or a figure is not what its arrivals give, "
+        f"{ExitCode.UNPROVEN} where none was, and something could not be checked. That the arrivals were "
+        "measured only a signature by someone you trust can say.",
     )
     add = parser.add_argument
     add("places", nargs="*", metavar="PLACE")
@@ -57,17 +64,28 @@ class Verified(msgspec.Struct, frozen=True):
 
     place: str
     proofs: tuple[Proof, ...] = ()
+    passed: tuple[str, ...] = ()  # files that are no part of a run or series
     signed: str = ""
     refused: str = ""
 
     @property
     def proven(self) -> bool:
-        """Whether the place is as it was written, and every run of it proven."""
-        return not self.refused and all(proof.proven for proof in self.proofs)
+        """Whether the place is as it was written, and all of it proven."""
+        return self.code is ExitCode.FIGURES
+
+    @property
+    def code(self) -> ExitCode:
+        """The exit code of the place alone."""
+        if self.refused or any(proof.differences for proof in self.proofs):
+            return ExitCode.CHANGED
+        return ExitCode.FIGURES if all(proof.proven for proof in self.proofs) else ExitCode.UNPROVEN
 
 
 def main(argv: Sequence[str]) -> int:
-    """Verify the places in `argv`; return 0 if all is proven, else 11; raises UsageError of bad input."""
+    """Verify the places in `argv`; return 0 if all is proven, 11 if any was changed, else 12.
+
+    Raises UsageError of bad input.
+    """
     if not argv or {"-h", "--help"} & set(argv):
         verify_parser().print_help()
         return ExitCode.FIGURES if argv else ExitCode.USAGE
@@ -84,7 +102,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         for line in (line for one in verified for line in _describe(one)):
             print_text(clean_text(line), sys.stdout)
-    return ExitCode.FIGURES if all(one.proven for one in verified) else ExitCode.UNPROVEN
+    codes = {one.code for one in verified}
+    return next(code for code in (ExitCode.CHANGED, ExitCode.UNPROVEN, ExitCode.FIGURES) if code in codes)
 
 
 def verify_place(path: Path, allowed: Path | None = None) -> Verified:
@@ -94,39 +113,74 @@ def verify_place(path: Path, allowed: Path | None = None) -> Verified:
             raise UsageError(
                 f"{path} is a directory, which has no signature: --allowed-signers is of bundles"
             )
-        return Verified(str(path), prove_directory(path, str))
+        passed = list[str]()
+        return Verified(str(path), prove_directory(path, str, passed), tuple(passed))
     try:
         opened = reading.open_bundle(path)
-        signed = signature.check_signature(path, allowed)
+        signed = signature.check_signature(path, opened.sha256, allowed)
     except (ChangedBundle, WrongSignature) as error:
         return Verified(str(path), refused=str(error))
     try:
-        return Verified(str(path), prove_directory(opened.directory, opened.name_place), signed)
+        return Verified(str(path), prove_directory(opened.directory, opened.name_place), signed=signed)
     except UsageError as error:
         return Verified(
             str(path), refused=str(error).replace(str(opened.directory), str(path)), signed=signed
         )
 
 
-def prove_directory(directory: Path, name: Callable[[Path], str]) -> tuple[Proof, ...]:
-    """Prove the runs below a directory, and the records of series next to them; hidden ones are left out.
+def prove_directory(
+    directory: Path, name: Callable[[Path], str], passed: list[str] | None = None
+) -> tuple[Proof, ...]:
+    """Prove all that `compare` reads below a directory: runs, and the records of series; links are followed.
 
+    Hidden folders are left out, and in a series what it would measure again. What may be another client's
+    result is unproven, as is a run of which only the journal is left; other files are added to `passed`.
     `name` makes the name that a proof has of its directory. Raises UsageError without a finished run, or of a
     damaged one.
     """
-    proofs, runs = list[Proof](), 0
-    for where, inside, names in os.walk(directory):
-        here = Path(where)
-        inside[:] = sorted(each for each in inside if not each.startswith(".") and each != INTERRUPTED)
+    proofs, runs, met = list[Proof](), 0, set[str]()
+    whole = set[str]()  # what lies in a series, of which only its runs are read
+    for where, inside, names in os.walk(directory, followlinks=True):
+        here, real = Path(where), os.path.realpath(where)
+        if real in met:  # a link that leads back
+            inside.clear()
+            continue
+        met.add(real)
+        is_whole = is_campaign(inside, names) or bool({SWEEP, LIMIT} & set(names))
+        inside[:] = sorted(
+            each for each in inside if each[:1] != "." and not (is_whole and each == INTERRUPTED)
+        )
+        inner = [each for each in inside if where in whole or (is_whole and each != CELLS)]
+        whole |= {os.path.join(where, each) for each in inner}
         proofs += prove_series(here, name(here))
         if RESULT in names:
             runs += 1
             if runs > _MOST_RUNS:
                 raise UsageError(f"{directory} has more than {_MOST_RUNS} runs: verify the directories in it")
-            proofs.append(prove_run(here, name(here)))
+            proofs.append(prove_run(here, name(here), directory))
+        elif JOURNAL in names:
+            proofs.append(Proof(name(here), unchecked=(f"it is an unfinished run: it has no {RESULT}",)))
+        held = {proof.place for proof in proofs}
+        others = [each for each in sorted(names) if f"{name(here)}/{each}" not in held]
+        is_read = not (is_whole or where in whole or {RESULT, JOURNAL} & set(names))
+        read = [each for each in others if is_read and may_hold_results(here / each)]
+        proofs += [Proof(f"{name(here)}/{each}", unchecked=(_OTHERS,)) for each in read]
+        if passed is not None:
+            places = {each: f"{name(here)}/{each}" for each in others if each not in read}
+            passed += [at for each, at in places.items() if find_kind(at) in _PASSED and each[-5:] != ".lock"]
     if not runs:
         raise UsageError(f"{directory} has no finished run: name a bundle, or a directory with a {RESULT}")
     return tuple(proofs)
+
+
+def list_unproven(bundle: Path) -> list[str]:
+    """List the lines on what `verify` will not call proven of a bundle that was just written."""
+    opened = reading.open_bundle(bundle)
+    try:
+        proofs = prove_directory(opened.directory, opened.name_place)
+    except UsageError as error:
+        return [str(error).replace(str(opened.directory), str(bundle))]
+    return list(_describe(Verified(str(bundle), tuple(proof for proof in proofs if not proof.proven))))
 
 
 def _describe(one: Verified) -> Iterator[str]:
@@ -154,6 +208,8 @@ def _describe(one: Verified) -> Iterator[str]:
         if len(rest) > _NAMED:
             yield f"         and {len(rest) - _NAMED} more not checked"
         yield from (f"         audit: {clean_line(line)}" for line in proof.audit)
+    if one.passed:
+        yield f"not read: {format_count(len(one.passed), 'other file')}, as {list_first(one.passed, _NAMED)}"
 
 
 def encode_verified(verified: Sequence[Verified]) -> dict[str, Any]:

@@ -102,13 +102,13 @@ def test_scores_of_more_than_the_most_bytes_are_not_read(
     assert "reference.jsonl.gz has more than" in proofs(campaign)["b-x"].unchecked[0]
 
 
-@loop_over(("words", "code", "line"), [([], 11, "UNPROVEN"), (["--with-text"], 0, "proven  ")])
+@loop_over(("words", "code", "line"), [([], 12, "UNPROVEN"), (["--with-text"], 0, "proven  ")])
 def test_a_bundle_proves_qualities_with_text_alone(
     words: list[str], code: int, line: str, campaign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = str(tmp_path / "x.bundle")
     assert cli.main(["bundle", str(campaign), "-o", bundle, *words]) == 0
-    capsys.readouterr()
+    assert ("verify will say: UNPROVEN" in capsys.readouterr().err) is (code == 12)
     assert cli.main(["verify", bundle]) == code
     found = [each for each in capsys.readouterr().out.splitlines() if "/quality/" in each]
     assert len(found) == 4

@@ -159,9 +159,9 @@ def test_other_definitions_are_never_taken_for_proof(
     document = json.loads(result.read_bytes())
     document["loadgen"]["definitions_version"] += 1
     result.write_text(json.dumps(document))
-    assert cli.main(["verify", str(run)]) == 11
+    assert cli.main(["verify", str(run)]) == 12
     assert "not checked" in capsys.readouterr().out
-    assert cli.main(["verify", str(OLD)]) == 11
+    assert cli.main(["verify", str(OLD)]) == 12
     assert "UNPROVEN" in capsys.readouterr().out
 
 
@@ -204,7 +204,7 @@ def test_samples_that_cannot_be_read_are_no_proof(tmp_path: Path) -> None:
 def test_without_arrivals_nothing_is_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = stored(tmp_path / "run", **SMALL)
     (run / run_directory.ARRIVALS).unlink()
-    assert cli.main(["verify", str(run)]) == 11
+    assert cli.main(["verify", str(run)]) == 12
     assert "nothing proves its figures" in capsys.readouterr().out
 
 

@@ -1,0 +1,262 @@
+"""Held campaigns: what a campaign or gate states of its cells, held to the runs that lie in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.base.errors import UsageError
+from loadgen.base.text import list_first
+from loadgen.base.untrusted import read_file_bytes, read_mapping
+from loadgen.facts.run_facts import Cell, Facts
+from loadgen.plan import profile
+from loadgen.report import run_directory
+from loadgen.report.run_directory import RESULT
+from loadgen.run.command.options import Options
+from loadgen.settings.validation import ServerSettings
+from loadgen.study.arm_qualities import QUALITY, make_arm_id
+from loadgen.study.gate.gate_record import RECORD as GATE
+from loadgen.study.gate.gate_record import read_gate_record
+from loadgen.study.gate.gate_verdict import ALPHA, MARGIN
+from loadgen.study.limit_record import LIMIT
+from loadgen.study.series.campaign.arms import ONCE, Arm, list_cells, plan_starts
+from loadgen.study.series.campaign.campaign_file import CampaignOptions
+from loadgen.study.series.campaign.campaign_store import (
+    ATTEMPTS,
+    CELLS,
+    FORMAT,
+    RECORD,
+    ArmRecord,
+    CampaignRecord,
+)
+from loadgen.study.series.campaign.quality_store import TASKS
+from loadgen.study.series.series_store import FAILED
+from loadgen.study.sweep_record import LARGEST_BYTES, parse_record
+from loadgen.study.verify.held_figures import Difference, Held, encode_record, hold_document, hold_values
+
+_MOST_CELLS = 100_000
+_ATTACHING = {"base_url", "base-url", "host", "port"}  # flags of a server that runs already
+_SHOWN = 3  # ids that are named
+_LEAST_LETTERS = 3  # of a flag's value that a run is recognised by
+_CHOSEN = "decides what is concluded, and follows from no run"
+
+
+def hold_campaign(directory: Path, held: Held) -> None:
+    """Hold a campaign's record to its cells: their names, arms, seeds and number.
+
+    A choice of its author that decides what is concluded (baseline, margin, constraints) is unchecked unless
+    it is the default, as are a cell that is missing and the reason of one that failed.
+    """
+    raw = read_file_bytes(directory / RECORD, LARGEST_BYTES)
+    record = parse_record(raw, directory / RECORD, CampaignRecord, FORMAT)
+    hold_document(raw, encode_record(record.model_dump(mode="json")), RECORD, held)
+    planned = _plan_cells(record)
+    if list(record.order) != list(planned):
+        held.differences.append(
+            Difference(f"{RECORD}: order", "other cells", "the cells of its arms", "arms")
+        )
+    defaults = {name: field.default for name, field in CampaignOptions.model_fields.items()}
+    defaults["baseline"] = record.arms[0].checkpoint if record.arms else ""
+    for name in ("baseline", "margin", "answer"):
+        if (value := getattr(record, name)) != defaults[name]:
+            shown = value if isinstance(value, str | float) else "what a checkpoint must hold"
+            held.unchecked.append(f"{RECORD}: {name} ({shown}) {_CHOSEN}")
+    found = {name: _find_facts(directory / CELLS / name) for name in _list_folders(directory / CELLS)}
+    failed = {path.stem: path for path in sorted((directory / FAILED).glob("*.json"))}
+    for name, each in found.items():
+        _hold_cell(name, each, planned.get(name), record, held)
+        if (directory / CELLS / name / LIMIT).is_file() and name in planned:
+            search = json.loads(read_file_bytes(directory / CELLS / name / LIMIT, LARGEST_BYTES))
+            hold_values(read_mapping(search).get("name"), planned[name].checkpoint, f"{name}/{LIMIT}", held)
+    for name, path in failed.items():
+        stated = read_mapping(json.loads(read_file_bytes(path, LARGEST_BYTES)))
+        hold_values(stated.get("cell"), _describe(planned.get(name), stated), f"{FAILED}/{path.name}", held)
+        held.unchecked.append(f"{FAILED}/{path.name}: why a cell failed follows from no arrivals")
+    _hold_arms(record, [(cell, facts) for each in found.values() for cell, facts in _pair(each)], held)
+    _hold_attempts(directory, planned, found, held)
+    _note_missing(planned, {*found, *failed}, (directory / GATE).is_file(), held)
+    arms = {make_arm_id(arm.checkpoint, arm.server) for arm in record.arms}
+    for path in sorted((directory / QUALITY).glob("*.json")):
+        if path.name != TASKS and path.stem not in arms:
+            held.differences.append(Difference(f"{QUALITY}/{path.name}", "an arm's", "no such arm", "arms"))
+
+
+def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
+    """Plan the cells of a record by their ids, in order; raises UsageError of too many."""
+    if record.repeats * sum(len(arm.profiles) for arm in record.arms) > _MOST_CELLS:
+        raise UsageError(f"it has more than {_MOST_CELLS} cells")
+    arms = tuple(
+        Arm(
+            arm.checkpoint,
+            arm.server,
+            arm.flags,
+            Options(base_url="running" if _ATTACHING & set(arm.flags) else None),
+            tuple(profile.build({"name": name}) for name in arm.profiles),
+            {},
+            ServerSettings(),
+        )
+        for arm in record.arms
+    )
+    starts = plan_starts(record.name, arms, record.repeats, record.starts == ONCE)
+    return {each.id: each.cell for each in list_cells(starts)}
+
+
+def _list_folders(directory: Path) -> list[str]:
+    """List the folders in a directory, hidden ones left out; [] if there is none."""
+    if not directory.is_dir():
+        return []
+    return sorted(each.name for each in directory.iterdir() if each.is_dir() and each.name[:1] != ".")
+
+
+def _find_facts(place: Path) -> list[Facts]:
+    """Load the facts of a cell's runs: one, of a ladder or a search several."""
+    return [run_directory.load(path.parent).facts for path in sorted(place.rglob(RESULT))]
+
+
+def _pair(runs: list[Facts]) -> Iterator[tuple[Cell, Facts]]:
+    """Yield each run of a cell with what it states of that."""
+    yield from ((facts.cell, facts) for facts in runs if facts.cell is not None)
+
+
+def _describe(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a planned cell as JSON, with the stated start where the server may have started again."""
+    if cell is None:
+        return None
+    start = str(read_mapping(stated.get("cell")).get("start"))
+    again = re.fullmatch(rf"{re.escape(cell.start)}\.\d+", start) is not None
+    return {**cell.model_dump(mode="json"), "start": start if again else cell.start}
+
+
+def _hold_cell(
+    name: str, runs: list[Facts], planned: Cell | None, record: CampaignRecord, held: Held
+) -> None:
+    """Hold what the runs of a cell state of it, and the seed of one that is a single run, to the plan."""
+    if planned is None:
+        held.differences.append(Difference(f"{CELLS}/{name}", "a cell", "none that was planned", "arms"))
+        return
+    for facts in runs:
+        stated = {"cell": None if facts.cell is None else facts.cell.model_dump(mode="json")}
+        hold_values(stated["cell"], _describe(planned, stated), f"{CELLS}/{name}: loadgen.cell", held)
+        if facts.profile.ladder is None and record.limit is None:
+            of_run = [facts.seed, facts.seed_chosen, facts.repeat]
+            of_plan = [record.seed, record.seed_chosen, planned.repeat]
+            hold_values(of_run, of_plan, f"{CELLS}/{name}: seed, whether it was chosen, and repeat", held)
+
+
+def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Held) -> None:
+    """Hold each run's server to its arm's flags: it shows none that another arm has in their place.
+
+    Two arms that no run's server tells apart are named: which is which is then a name alone.
+    """
+    shown = [(cell, set(_list_texts(_describe_server(facts)))) for cell, facts in runs]
+    alike = set[tuple[str, str]]()
+    for own in record.arms:
+        for other in record.arms:
+            if own is other:
+                continue
+            for cell, texts in shown:
+                if (cell.checkpoint, cell.server) != (own.checkpoint, own.server):
+                    continue
+                held.values += 1
+                ours, others = _list_flags(own, other, texts), _list_flags(other, own, texts)
+                if others and not ours:
+                    where = f"{CELLS}: repeat {cell.repeat} of {_name(own)}"
+                    held.differences.append(
+                        Difference(where, ", ".join(others), f"the arm {_name(other)}", "flags")
+                    )
+                elif not ours:
+                    alike.add((min(_name(own), _name(other)), max(_name(own), _name(other))))
+    held.unchecked += [f"{RECORD}: no run shows which of {a} and {b} it is of" for a, b in sorted(alike)]
+
+
+def _name(arm: ArmRecord) -> str:
+    return f"{arm.checkpoint} on {arm.server}"
+
+
+def _describe_server(facts: Facts) -> Any:
+    """Return what a run knows of its server, as JSON."""
+    stated = facts.json()
+    return [stated[name] for name in ("server", "targets", "launched", "checkpoint", "as_run", "profile")]
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    """Yield every text and number inside a JSON value, as text; of `--flag=value` the value too."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(inner)
+    elif value is not None:
+        yield str(value)
+        yield str(value).rpartition("=")[2]
+
+
+def _list_flags(own: ArmRecord, other: ArmRecord, texts: set[str]) -> list[str]:
+    """List the flags in which an arm differs from another, and whose values the texts of a run show."""
+    values = {
+        name: str(value).rstrip("/") for name, value in own.flags.items() if other.flags.get(name) != value
+    }
+    return [
+        f"{name} {value}"
+        for name, value in values.items()
+        if len(value) >= _LEAST_LETTERS
+        and any(text == value or text.startswith(f"{value}/") for text in texts)
+    ]
+
+
+def _hold_attempts(
+    directory: Path, planned: Mapping[str, Cell], found: Mapping[str, list[Facts]], held: Held
+) -> None:
+    """Hold how often each cell was begun to its run, whose prompts follow from it."""
+    path = directory / ATTEMPTS
+    if not path.is_file():
+        return
+    raw = read_file_bytes(path, LARGEST_BYTES)
+    counts = read_mapping(json.loads(raw))
+    known: dict[str, Any] = {name: count for name, count in counts.items() if name in planned}
+    for name, runs in found.items():
+        if name in known and len(runs) == 1 and runs[0].cell is not None:
+            attached = runs[0].cell.start == "attached"
+            known[name] = runs[0].attempt + 1 if attached else known[name]
+    hold_document(raw, encode_record(known), ATTEMPTS, held)
+
+
+def _note_missing(planned: Mapping[str, Cell], known: set[str], is_gate: bool, held: Held) -> None:
+    """Note the planned cells that are not there; a gate ends after any whole pair."""
+    last = max((planned[name].repeat for name in known if name in planned), default=-1)
+    missing = [
+        name for name, cell in planned.items() if name not in known and (cell.repeat <= last or not is_gate)
+    ]
+    if missing:
+        held.unchecked.append(
+            f"{RECORD}: {len(missing)} of {len(planned)} cells are not here: {list_first(missing, _SHOWN)}"
+        )
+
+
+def hold_gate(directory: Path, held: Held) -> None:
+    """Hold a gate's record to its campaign; margins and alpha that are not the defaults are unchecked."""
+    raw = read_file_bytes(directory / GATE, LARGEST_BYTES)
+    record = read_gate_record(directory)
+    if record is None or not (directory / RECORD).is_file():
+        held.unchecked.append(f"there is no {RECORD} next to it")
+        return
+    hold_document(raw, (record.model_dump_json(indent=1) + "\n").encode(), GATE, held)
+    campaign = parse_record(
+        read_file_bytes(directory / RECORD, LARGEST_BYTES), directory / RECORD, CampaignRecord, FORMAT
+    )
+    arms = [_name(arm) for arm in campaign.arms]
+    base = next(
+        (_name(arm) for arm in campaign.arms if campaign.baseline in (_name(arm), arm.checkpoint)), ""
+    )
+    hold_values(record.max_pairs, campaign.repeats, f"{GATE}: max_pairs", held)
+    strangers = [name for name in record.arms if name not in arms]
+    if strangers:
+        held.differences.append(Difference(f"{GATE}: arms", strangers[0], "no such arm", "arms"))
+    elif record.arms[0] != base:
+        held.unchecked.append(f"{GATE}: the base ({record.arms[0]}) {_CHOSEN}")
+    for metric in record.metrics:
+        if metric.margin != MARGIN:
+            held.unchecked.append(f"{GATE}: the margin of {metric.name} ({metric.margin:g}) {_CHOSEN}")
+    if record.alpha != ALPHA:
+        held.unchecked.append(f"{GATE}: alpha ({record.alpha:g}) {_CHOSEN}")
