@@ -42,6 +42,7 @@ _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is not the time of a request
 # What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
+_LONGEST_PLACE = 200  # characters, of where a redirect leads
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
 _MAY_BE_LONG = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 _WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
@@ -320,6 +321,9 @@ def _fail_without_answer(answer: HttpBody, retry_after: str) -> Failure:
         why = read_error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
         status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
+        if 300 <= answer.status < 400 and (place := answer.headers.get("location", "")):
+            place = read_line(place.partition("?")[0], _LONGEST_PLACE)
+            status = f"{answer.status} to {place}, which is not followed: give that address"
         kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.HTTP_STATUS
         return Failure(kind, f"{status}: {why}" if why else status)
     if answer.malformed:

@@ -386,10 +386,9 @@ def count_prompt(dialect: Dialect, body: bytes) -> int | None:
 
     0 if all are 0, None if it has none. Events that cannot be read are skipped.
     """
-    lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
-    events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
+    events = sse.split_events(body, whole=True)[0] or [body]
     tokens = None
-    for event in events:
+    for event in map(sse.join_lines, events):
         try:
             messages = dialect.read_messages(event)
         except (*NOT_JSON, ValueError):

@@ -39,6 +39,7 @@ _CONNECT_S = 3.0
 _MOST_PEM_BYTES = 4 << 20
 UNAUTHORIZED: Final = 401
 DENIED: Final = (UNAUTHORIZED, 403)
+REDIRECTS: Final = range(300, 400)
 _WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 
 

@@ -75,8 +75,8 @@ async def exchange_request(
         return 0, b"", untrusted_server or _describe_error(error), bool(untrusted_server)
     # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")
-    origin = _find_other_origin(answer)
-    redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
+    place = _find_other_place(answer)
+    redirect = f"redirects to {place} ({answer.status_code}): give the final URL" if place else ""
     return answer.status_code, bytes(data), redirect, False
 
 
@@ -89,8 +89,11 @@ async def _note_connection(watch: AnswerWatch, event: str, found: Mapping[str, A
         watch.note_tls(None if tls is None else tls.version())
 
 
-def _find_other_origin(answer: httpx.Response) -> str:
-    """Return the origin a redirect leads to if it is another server; "" for any other answer."""
+def _find_other_place(answer: httpx.Response) -> str:
+    """Return where a redirect leads, without its query; "" for any other answer.
+
+    What a GET finds elsewhere on the same server is missing here: "" of that too.
+    """
     location = answer.headers.get("location", "")
     if not 300 <= answer.status_code < 400 or not location:
         return ""
@@ -99,9 +102,10 @@ def _find_other_origin(answer: httpx.Response) -> str:
     except (httpx.InvalidURL, ValueError):
         return "an invalid URL"
     here = answer.request.url
-    if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
-        return ""
-    return untrusted.read_text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
+    origin = f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}"
+    if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
+        return untrusted.read_text(origin)
+    return "" if answer.request.method == "GET" else untrusted.read_text(f"{origin}{there.path}")
 
 
 def _describe_error(error: Exception) -> str:

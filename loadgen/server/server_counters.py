@@ -19,6 +19,10 @@ _COUNTED = (
     "kv_transfer_bytes", "kv_transfers", "kv_transfers_failed",
 )  # fmt: skip
 _GAUGES = ("running", "waiting", "kv_cache_usage")
+_SEVERAL = (
+    "/metrics is answered by several servers in turn, as behind a balancer: no counter is of the run; name "
+    "each of them with --metrics-url"
+)
 _MOST = 100  # models, and reasons to end, that are kept
 
 
@@ -120,7 +124,10 @@ def make_window(
     ours = model if any(owner == model for owner, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
     models = sorted({owner for (owner, _, _), change in moved.items() if change > 0 and owner})
-    reset = _has_restarted([before, *(snapshot for _, snapshot in samples), after])
+    every = [before, *(snapshot for _, snapshot in samples), after]
+    reset = _has_restarted(every)
+    if reset and _are_several(every):
+        return ServerWindow(error=_SEVERAL)
     return ServerWindow(
         names=after.names,
         models=tuple(models[:_MOST]),
@@ -168,6 +175,32 @@ def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
     if any(has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
         return True
     return any(has_restarted(earlier, later) for earlier, later in itertools.pairwise(snapshots))
+
+
+def _are_several(snapshots: Sequence[MetricsSnapshot]) -> bool:
+    """Whether snapshots whose counters went backwards are of several servers in turn, not of a restart.
+
+    A start time is older than an earlier one. Without start times, series that only grow explain all
+    snapshots, and are no more than the times that counters went backwards: they come back to where they were.
+    """
+    started = [time for each in snapshots if (time := each.gauge("started")) is not None]
+    if started:
+        return any(later < earlier for earlier, later in itertools.pairwise(started))
+    falls = sum(has_restarted(earlier, later) for earlier, later in itertools.pairwise(snapshots))
+    lanes: list[MetricsSnapshot] = []  # the last of each series
+    for snapshot in snapshots:
+        grown = [at for at, last in enumerate(lanes) if not has_restarted(last, snapshot)]
+        if grown:  # the nearest: with the least growth
+            nearest = min(grown, key=lambda at: _measure_growth(lanes[at], snapshot))
+            lanes[nearest] = snapshot
+        else:
+            lanes.append(snapshot)
+    return 1 < len(lanes) <= falls
+
+
+def _measure_growth(earlier: MetricsSnapshot, later: MetricsSnapshot) -> float:
+    """Sum by how much the counters that two snapshots share have grown."""
+    return sum(value - earlier.counters.get(series, value) for series, value in later.counters.items())
 
 
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:

@@ -22,20 +22,23 @@ TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
 QUEUED, QUEUE_OF_TTFT = 0.05, 0.5  # of the mean TTFT
 UNABORTED = 0.05  # of the cancelled requests: an answer may end as its connection is closed
 WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
+_BACKWARDS = "the server's counters went backwards during the run"
 _SETTLE = "check for thermal throttling, other work or a filling KV cache; warm up longer"
 
 
 @invalid(
     "counters-reset",
-    "a counter of the server went backwards: the server restarted during the run",
-    "find in the server's log why it restarted, then run again",
+    "a counter of the server went backwards: the server restarted during the run, or several servers answer "
+    "at one address, which start times do not show",
+    "find in the server's log why it restarted, then run again; behind a balancer, name each server with "
+    "--metrics-url",
     Source.COUNTERS,
     origin=Origin.LOAD,
 )
 def counters_reset(run: RunEvidence) -> Evidence | None:
     """Find evidence that the server's counters went backwards."""
     reset = run.window is not None and run.window.reset
-    return "the server's counters went backwards during the run: it was restarted" if reset else None
+    return f"{_BACKWARDS}: it was restarted, or several servers answer at one address" if reset else None
 
 
 @suspect(

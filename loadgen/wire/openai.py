@@ -503,21 +503,33 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def has_token(self, tail: bytes) -> bool:
         """Whether a complete message in bytes cut out of a response may carry a token."""
-        return any(kind >= ENDING for kind in self._classify_lines(reversed(_split_lines(tail))))
+        return any(kind >= ENDING for kind in self._classify_lines(_split_lines(tail)))
 
     def count_token_messages(self, piece: bytes) -> int:
         """Count the complete messages with text in bytes cut out of a response."""
         return sum(kind == TOKEN for kind in self._classify_lines(_split_lines(piece)))
 
     def _classify_lines(self, lines: Iterable[bytes]) -> Iterator[int]:
-        """Yield what each choice of the messages in these lines carries; other lines are skipped."""
-        for data in (line[5:] for line in lines if line.startswith(b"data:")):
-            try:
-                (message,) = self.read_messages(data)
-                kinds = [choice.classify() for choice in message.choices or ()]
-            except (*NOT_JSON, ValueError):
-                continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
-            yield from kinds
+        """Yield what each choice of the messages in these lines carries; other lines are skipped.
+
+        An event's data may be over several lines.
+        """
+        begun = b""
+        for line in lines:
+            if not line.startswith(b"data:"):
+                begun = b""
+                continue
+            for data in (line[5:], begun + line[5:]) if begun else (line[5:],):
+                try:
+                    (message,) = self.read_messages(data)
+                    kinds = [choice.classify() for choice in message.choices or ()]
+                except (*NOT_JSON, ValueError):
+                    continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
+                yield from kinds
+                begun = b""
+                break
+            else:
+                begun = (begun + line[5:])[-_LONGEST_BEGUN:]
 
 
 def check_text(prompt: list[int] | str, api: str) -> str:
@@ -538,6 +550,9 @@ def add_parts(messages: Sequence[dict[str, Any]], parts: list[Any], text: str = 
 def quote_plain(text: bytes) -> msgspec.Raw:
     """Return a text without any character that JSON escapes as JSON, at little cost for a long one."""
     return msgspec.Raw(b'"' + text + b'"')
+
+
+_LONGEST_BEGUN = 1 << 16  # bytes of an event over several lines that are kept
 
 
 def _split_lines(cut: bytes) -> list[bytes]:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
 from builders.loops import loop_over
-from loadgen.records.decoded_stream import count_tokens, spread_tokens, summarize
-from loadgen.wire.openai import Completions
+from loadgen.records.decoded_stream import count_prompt, count_tokens, spread_tokens, summarize
+from loadgen.wire.openai import Chat, Completions
 
 SAID, EMPTY = {"text": "a"}, {"text": ""}
 LAST, CLOSED = {"text": "b", "finish_reason": "length"}, {"text": "", "finish_reason": "length"}
@@ -181,3 +182,20 @@ def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
 )
 def test_tokens_are_spread_evenly(total: int, messages: int, tokens: list[int]) -> None:
     assert spread_tokens(total, messages).tolist() == tokens
+
+
+@loop_over("indent", [None, 1])
+def test_a_prompts_count_is_read_of_an_event_over_several_lines(indent: int | None) -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}
+    lines = json.dumps(usage, indent=indent).split("\n")
+    body = "".join(f"data: {line}\n" for line in lines) + "\ndata: [DONE]\n\n"
+    assert count_prompt(Chat(), body.encode()) == 7
+
+
+def test_a_token_over_several_lines_is_one() -> None:
+    text = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
+    event = "".join(f"data: {line}\n" for line in json.dumps(text, indent=1).split("\n")) + "\n"
+    assert Chat().has_token(event.encode())
+    assert Chat().count_token_messages(event.encode() * 3) == 3
+    pair = f"data: {json.dumps(text)}\n" * 2
+    assert Chat().count_token_messages(f"{pair}\n".encode()) == 2

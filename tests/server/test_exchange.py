@@ -32,6 +32,25 @@ def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **h
     return asyncio.run(one())
 
 
+@loop_over(
+    ("location", "place"),
+    [("/x/?key=1", "/x/"), ("http://u:p@elsewhere.example:81/y", "http://elsewhere.example:81")],
+)
+def test_a_request_that_is_redirected_names_where_to(location: str, place: str) -> None:
+    """A POST is sent nowhere else, also on the same server."""
+    answer = Answer([whole(b"", "307 T", more=f"location: {location}\r\n")])
+    with ScriptedServer(lambda _: answer) as server:
+        access = ServerAddress(server.base_url)
+
+        async def one() -> Exchanged:
+            async with access.client(60.0) as client:
+                return await exchange.ask_server(client, "POST", "/x", 5.0, body={})
+
+        found = asyncio.run(one())
+        where = place if "//" in place else f"{server.base_url}{place}"
+    assert found.error == f"redirects to {where} (307): give the final URL"
+
+
 def drips(head: bytes, drop: bytes) -> Answer:
     pieces: list[bytes | float] = [drop, 0.05]
     return Answer([head, *pieces * 200])
@@ -68,6 +87,11 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
         (Answer([b"SSH-2.0\r\n\r\n"], End.CLOSE), 0, "does not answer: "),
         (Answer([], End.CLOSE), 0, "does not answer: "),
         (Answer([whole(b"", "301 Moved", more="location: /y\r\n")]), 301, ""),
+        (
+            Answer([whole(b"", "307 T", more="location: /y/?k=1\r\n")]),
+            307,
+            "",
+        ),
         (
             Answer([whole(b"", "300 X", more="location: http://[::1/\r\n")]),
             300,

@@ -286,3 +286,45 @@ def test_their_histograms_are_pooled() -> None:
 )
 def test_what_one_server_lacks_none_has(second: ScrapedRun, expected: ServerWindow) -> None:
     assert join_windows([part(0, 10), second], "m") == expected
+
+
+def lane(tokens: float, started: float | None = None) -> MetricsSnapshot:
+    """What one process shows: its generated tokens, and when it started."""
+    gauges = {} if started is None else {("", "started", ""): started}
+    return MetricsSnapshot("vllm", {("m", "generation_tokens", ""): tokens}, gauges)
+
+
+OLD, NEW = 100.0, 600.0
+
+
+@loop_over(
+    ("series", "several", "reset"),
+    [
+        pytest.param([(9000, NEW), (0, OLD)], True, False, id="an older start time after a newer"),
+        pytest.param(
+            [(0, OLD), (9000, NEW), (40, OLD), (9100, NEW)], True, False, id="two in turn, it is back"
+        ),
+        pytest.param([(0, OLD), (400, OLD), (10, NEW), (90, NEW)], False, True, id="one restart"),
+        pytest.param([(5, 1.0), (10, 2.0), (1, 3.0), (2, 4.0)], False, True, id="restarts without end"),
+        pytest.param([(0, None), (40, None), (9000, None), (9100, None)], False, False, id="only ever more"),
+        pytest.param(
+            [(9000, None), (0, None), (9050, None), (40, None), (9100, None)], True, False, id="without times"
+        ),
+        pytest.param([(0, None), (400, None), (10, None), (90, None)], False, True, id="a restart without"),
+        pytest.param(
+            [(0, None), (400, None), (10, None), (90, None), (3, None)],
+            False,
+            True,
+            id="two restarts without",
+        ),
+        pytest.param([(9000, None), (0, None)], False, True, id="two scrapes without times"),
+    ],
+)
+def test_replicas_behind_one_address_are_no_restart(
+    series: list[tuple[float, float | None]], several: bool, reset: bool
+) -> None:
+    """A restart's start time is newer; its counters begin afresh and never come back to where they were."""
+    first, *between, last = (lane(*each) for each in series)
+    found = make_window(first, last, [(float(at), each) for at, each in enumerate(between)])
+    assert ("several servers in turn" in found.error, found.reset) == (several, reset)
+    assert found.is_known is not (several or reset)

@@ -25,7 +25,7 @@ from loadgen.records.decoded_stream import count_prompt
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import display
 from loadgen.server import exchange
-from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient, ServerAddress
+from loadgen.server.exchange import DENIED, REDIRECTS, ControlAnswer, ControlClient, ServerAddress
 
 _GROUP = 64  # words that are counted together
 _EIGHTH, _FEWEST_EIGHTHS = 8, 3  # words of a group that are counted apart; how many such make prompts
@@ -129,6 +129,8 @@ class PromptCounter:
     def _explain_uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
         """Make the error for an answer that is not a count."""
         why = answer.error or f"answers {refusals.format_message(answer.status, answer.body)}"
+        if answer.error and answer.status in REDIRECTS:
+            return MeasureError(f"{self.access.shown_url}{path} {answer.error} (--base-url, --endpoint)")
         fix = "pass --tokenizer to need no answer"
         if answer.timed_out and self._flag:
             fix += f", or raise {self._flag}"
