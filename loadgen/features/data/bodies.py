@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -76,6 +77,7 @@ _FEATURE_OF_PART = {
     "video_url": "video",
 }
 _IDS = "token ids"
+_ANSWERING = frozenset({"assistant", "model"})  # roles of answers
 FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.values(), _IDS)))
 
 
@@ -138,9 +140,10 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     first: dict[str, int] = {}
     models: dict[str, int] = {}
-    unstreamed = 0
+    unstreamed = answered = 0
     for i, row in enumerate(row_kinds.read_objects(lines, kind)):
-        *lens[:, i], model = _check_row(lines, i, row)
+        *lens[:, i], model, last = _check_row(lines, i, row)
+        answered += last in _ANSWERING
         recognised_rows.name_first(models, model, i)
         unstreamed += bytes(row.get("stream", b"")) == b"false"
         for name in find_features(row):
@@ -155,7 +158,10 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     return SourcedRequests(
         made,
         recognised_rows.make_facts(kind, lines, rows),
-        notes=tuple(_list_notes(made.features, unstreamed, inputs.profile.stream)),
+        notes=(
+            *_list_notes(made.features, unstreamed, inputs.profile.stream),
+            *_note_answered(lines, answered),
+        ),
     )
 
 
@@ -174,8 +180,8 @@ def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> Usage
     return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
 
 
-def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
-    """Return a row's prompt tokens, answer tokens (each UNKNOWN_LEN if unknown) and model (None).
+def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None, str]:
+    """Return a row's prompt and answer tokens (UNKNOWN_LEN), model (None), and last message's role ("").
 
     Raises UsageError for a value of the wrong type, or one that asks for several answers or echoes the
     prompt.
@@ -190,7 +196,9 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
     prompt, output_len = values.get("prompt"), UNKNOWN_LEN
     for key in ANSWER_LIMITS[::-1]:  # the first stands where both do
         output_len = values.get(key) or output_len
-    return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len, values.get("model")
+    prompt_len = len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN
+    role = values["messages"][-1].role if "messages" in values else ""
+    return prompt_len, output_len, values.get("model"), role
 
 
 def _list_notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator[str]:
@@ -199,6 +207,17 @@ def _list_notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Ite
         yield f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are"
     if found:
         yield f"the bodies ask for {', '.join(found)}"
+
+
+def _note_answered(lines: Lines, answered: int) -> Iterator[str]:
+    """Note the bodies that end in an assistant's message, which is sent as they stand, and what to do."""
+    if answered:
+        dropped = '.messages |= if .[-1].role == "assistant" then .[:-1] else . end'
+        yield (
+            f"{answered} of {len(lines)} bodies end in an assistant's message, which is sent with the prompt "
+            "and which the server continues, answers or refuses; to leave it out: jq -c "
+            f"'{dropped}' {shlex.quote(lines.path)} > prompts.jsonl, then --dataset-path prompts.jsonl"
+        )
 
 
 def _find_parts(messages: bytes) -> list[str]:

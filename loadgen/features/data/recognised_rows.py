@@ -51,7 +51,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
-    """Make the requests of ShareGPT's JSON list, by the rules of that data set; raises UsageError."""
+    """Make the requests of ShareGPT's JSON list, its turns taken by who speaks them; raises UsageError."""
     if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
         raise file.refusal(
             "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "
@@ -59,7 +59,7 @@ def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
         )
     source = importlib.import_module(f"loadgen.features.data.{_SHAREGPT}")
     named = inputs.profile.model_copy(update={"dataset_name": _SHAREGPT})
-    return cast(SourcedRequests, source.requests(replace(inputs, profile=named)))
+    return cast(SourcedRequests, source.requests(replace(inputs, profile=named), by_role=True))
 
 
 def name_first(found: dict[str, int], name: str | None, i: int) -> None:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from loadgen.base.json_lines import OpenedFile, explain_json
-from loadgen.base.untrusted import NOT_JSON
+from loadgen.base.text import list_first
+from loadgen.base.untrusted import NOT_JSON, read_text
 from loadgen.features.data.listed_texts import FileTexts, count_tokens, oversample_rows, shuffle_rows
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
@@ -20,6 +21,8 @@ KIND = "sharegpt"
 FLAG = "--dataset-path"
 _MOST_BYTES = 1 << 30
 _BATCH = 256  # conversations that are counted at once
+_PEOPLE = frozenset({"human", "user"})  # who speaks a question
+_SHOWN = 3
 _LEAST, _MOST_PROMPT, _MOST_BOTH = 4, 1024, 2048
 FEW_TURNS = "fewer than 2 turns"
 SHORT_PROMPT = f"prompt of fewer than {_LEAST} tokens"
@@ -40,6 +43,10 @@ class _Turn(msgspec.Struct):
     value: str
 
 
+class _Speaker(msgspec.Struct, rename={"speaker": "from"}):
+    speaker: str = ""
+
+
 class QuestionPair(msgspec.Struct):
     """A question and its answer with their tokens; `row` is the entry's place, from 1."""
 
@@ -49,9 +56,10 @@ class QuestionPair(msgspec.Struct):
     answer_len: int
 
 
-def requests(inputs: PlanInputs) -> SourcedRequests:
+def requests(inputs: PlanInputs, by_role: bool = False) -> SourcedRequests:
     """Make the requests of ShareGPT's conversations: shuffled, filtered by tokens, drawn again if too few.
 
+    Of each the first two turns are read, as vLLM does; `by_role`: the first of a person and the one after it.
     Raises UsageError for a file or row that is not ShareGPT's, no tokenizer, or if no row is left.
     """
     profile, seed = inputs.profile, inputs.shared_seed
@@ -61,6 +69,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     )
     file = OpenedFile(path, FLAG)
     entries = read_conversations(file)
+    notes = _note_speakers(_find_first_speakers(entries, by_role), len(entries), by_role)
     kept = [i for i, entry in enumerate(entries) if len(entry.conversations or ()) >= 2]
     order = [kept[i] for i in shuffle_rows(len(kept), seed, profile.disable_shuffle)]
     skipped = Counter({FEW_TURNS: len(entries) - len(kept)})
@@ -92,7 +101,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     output_lens = np.array([output_len or pair.answer_len for pair in pairs], np.int64)[which]
     rows = [pair.row for pair in pairs]
     texts = FileTexts([pair.prompt for pair in pairs], which, (input_lens, output_lens), path, rows)
-    return SourcedRequests(texts, facts, tokenizer=tokenizer)
+    return SourcedRequests(texts, facts, tokenizer=tokenizer, notes=notes)
 
 
 def read_conversations(file: OpenedFile) -> list[Conversation]:
@@ -113,6 +122,47 @@ def read_conversations(file: OpenedFile) -> list[Conversation]:
     except NOT_JSON as error:
         why = explain_json(bytes(content), error)
         raise file.refusal(f"is not a JSON array of conversations: {why}") from None
+
+
+def _find_first_speakers(entries: Sequence[Conversation], by_role: bool) -> Counter[str]:
+    """Count the conversations that do not begin with a person's turn, by who speaks their first.
+
+    `by_role`: the turns before the first of a person are dropped. A conversation in which no one is a person,
+    as where no turn names its speaker, stays as it is.
+    """
+    found = Counter[str]()
+    for entry in entries:
+        turns = entry.conversations or []
+        speakers = map(_read_speaker, turns if by_role else turns[:1])
+        first = next((at for at, speaker in enumerate(speakers) if speaker in _PEOPLE), None)
+        if first == 0 or not turns or not (speaker := _read_speaker(turns[0])):
+            continue
+        if first is not None:
+            entry.conversations = turns[first:]
+        if first is not None or not by_role:
+            found[read_text(speaker)] += 1
+    return found
+
+
+def _read_speaker(turn: msgspec.Raw) -> str:
+    """Read who speaks a turn; "" where it does not say."""
+    try:
+        return msgspec.json.decode(turn, type=_Speaker).speaker
+    except NOT_JSON:
+        return ""
+
+
+def _note_speakers(first: Counter[str], entries: int, by_role: bool) -> tuple[str, ...]:
+    """Note the conversations that do not begin with a person's turn, and what is sent of them."""
+    if not first:
+        return ()
+    speakers = list_first([f"{name} in {count}" for name, count in first.most_common()], _SHOWN)
+    sent = (
+        "left out: the prompt is the first human turn"
+        if by_role
+        else "sent as the prompt, as vLLM does; without --dataset-name the first human turn is sent"
+    )
+    return (f"{first.total()} of {entries} conversations begin with another's turn ({speakers}), {sent}",)
 
 
 def _read_pairs(

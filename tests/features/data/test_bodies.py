@@ -179,3 +179,19 @@ def test_each_feature_has_its_first_request(tmp_path: Path) -> None:
     )
     assert isinstance(plan.requests, bodies.WholeBodies)
     assert plan.requests.features == {"tools": 1}
+
+
+@loop_over(
+    ("roles", "note"),
+    [
+        (["user"], ""),
+        (["system", "user", "assistant", "user"], ""),
+        (["user", "assistant"], "2 of 2 bodies end in an assistant's message"),
+        (["system", "user", "model"], "2 of 2 bodies end in an assistant's message"),
+    ],
+)
+def test_a_recorded_answer_at_the_end_is_said(roles: list[str], note: str, tmp_path: Path) -> None:
+    messages = [{"role": role, "content": "a"} for role in roles]
+    plan = planned(jsonl(tmp_path, [{"messages": messages}] * 2), num_prompts=2, **CHAT_API)
+    assert any("end in an assistant" in each for each in plan.notes) is bool(note)
+    assert any(note in each for each in plan.notes) or not note

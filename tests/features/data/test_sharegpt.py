@@ -11,9 +11,13 @@ import pytest
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import sharegpt
 from loadgen.features.data.listed_texts import FileTexts
+from loadgen.plan import profile
 from loadgen.plan.plan import Plan
+from loadgen.plan.plan import make as make_plan
+from loadgen.plan.request_sources import ModelTarget, Seed
 
 GOOD = {"conversations": [{"value": "A question of some words"}, {"value": "An answer of some words"}]}
 
@@ -99,3 +103,49 @@ def test_a_request_knows_its_conversation_in_the_list(tmp_path: Path) -> None:
     assert [requests.name_row(i) for i in range(8)] == [
         f"{file} row {int(requests.prompt(i)[0]) + 2}" for i in range(8)
     ]
+
+
+def spoken(*speakers: str) -> dict[str, Any]:
+    """A conversation of these speakers, each with words of its own."""
+    return {
+        "conversations": [
+            {"from": one, "value": f"{one} says {at} and some words"} for at, one in enumerate(speakers)
+        ]
+    }
+
+
+@loop_over(
+    ("speakers", "named", "prompt", "note"),
+    [
+        pytest.param(("human", "gpt"), False, "human says 0", "", id="as usual"),
+        pytest.param(
+            ("system", "human", "gpt"), False, "human says 1", "system in 3), left out", id="a system turn"
+        ),
+        pytest.param(("system", "user", "assistant"), False, "user says 1", "left out", id="other words"),
+        pytest.param(("gpt", "human", "gpt"), False, "human says 1", "gpt in 3", id="an answer first"),
+        pytest.param(("", ""), False, " says 0", "", id="no speakers"),
+        pytest.param(("a", "b"), False, "a says 0", "", id="no person"),
+        pytest.param(("human", "gpt"), True, "human says 0", "", id="by vLLM's rules"),
+        pytest.param(
+            ("system", "human", "gpt"),
+            True,
+            "system says 0",
+            "system in 3), sent as the prompt",
+            id="as vLLM",
+        ),
+    ],
+)
+def test_a_prompt_is_what_a_person_says(
+    speakers: tuple[str, ...], named: bool, prompt: str, note: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps([spoken(*speakers)] * 3))
+    keys: dict[str, Any] = {"dataset_name": "sharegpt"} if named else {}
+    asked = profile.build({"dataset_path": str(file), "num_prompts": 2, **keys})
+    subject = ModelTarget(UNKNOWN, "any", tokenizer=str(TOKENIZER))
+    plan = make_plan(asked, subject, Seed(1, chosen=True))
+    assert isinstance(plan.requests, FileTexts)
+    assert plan.requests.prompt(0).startswith(prompt)
+    assert any("conversations begin" in each for each in plan.notes) is bool(note)
+    assert any(note in each for each in plan.notes) or not note
