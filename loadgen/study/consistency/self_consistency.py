@@ -24,7 +24,8 @@ from loadgen.verdict.load_checks import FAILED, MANY_FAILED
 from loadgen.verdict.verdict import Level
 
 SCHEDULE = 1.02  # times the most that a schedule allows
-VARIED = 1.25  # the same by a mean TPOT of answers of unknown lengths, of which short ones weigh as long ones
+VARIED = 1.5  # the same by a mean TPOT, of which short answers are as great a part as long ones
+HALF_TOKEN = 0.5  # off a mean length that is written as a whole one
 LONGER = 1.05  # times the tokens of an answer: 1k may be 1024
 MOST_SECONDS = 10  # ms of a TTFT that may be one in seconds
 FIRST = 20  # times a TTFT: a TPOT beyond it is of another unit
@@ -70,7 +71,7 @@ def _find_longer_answers(run: AuditedRun) -> Evidence | None:
     counted = run.interval("duration") is not None and run.interval("total_output_tokens") is not None
     if not run.alike or rate is None or speed is None or not most or counted:
         return None
-    if speed.low <= LONGER * rate.high * most:
+    if speed.low <= LONGER * rate.high * (most + HALF_TOKEN):
         return None
     requests, tokens = run.figure("request_throughput") or 0.0, run.figure("output_throughput") or 0.0
     each = f"{requests:g} req/s with {most:.0f} output tokens each"
@@ -220,7 +221,8 @@ def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
     "beyond-schedule",
     "the requests' times (E2EL, or TTFT plus the smaller of TPOT and ITL per token) add up to more than "
     f"{percent(SCHEDULE - 1)} beyond what the concurrency limit allows in the duration, or in each second by "
-    f"the printed rates ({percent(VARIED - 1)} by TPOT alone of answers of unknown lengths; Little's law)",
+    f"the printed rates ({percent(VARIED - 1)} by TPOT, of which short answers are as great a part as long "
+    "ones; Little's law)",
     "latencies and duration are of different runs, or more requests ran at once than reported",
 )
 def beyond_schedule(run: AuditedRun) -> Evidence | None:
@@ -240,7 +242,8 @@ def beyond_schedule(run: AuditedRun) -> Evidence | None:
 
 def _find_more_at_once(run: AuditedRun, limit: float) -> Evidence | None:
     """Find evidence that the printed rates and latencies are of more requests at once than the limit."""
-    exact = any(run.figure(key) is not None for key in ("mean_itl_ms", "mean_e2el_ms")) or run.most_tokens
+    whole = run.figure("request_throughput") is not None and run.figure("mean_e2el_ms") is not None
+    exact = whole or run.figure("mean_itl_ms") is not None
     if (least := run.least_concurrency) is None or least <= (SCHEDULE if exact else VARIED) * limit:
         return None
     named = ("request_throughput", "output_throughput", "mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms")

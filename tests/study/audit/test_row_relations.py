@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
+from statistics import mean
 
 import pytest
 
 from loadgen import cli
 from loadgen.base.rule import Severity
+from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.importers import result_sources
+from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
 ALL = "Concurrency,OSL,req/s,Output tok/s,TPOT (ms),TTFT (ms)"
@@ -69,6 +73,50 @@ def test_the_figures_of_a_row_are_held_against_each_other(form: str, kind: str, 
     found = [each.code for each in graves]
     assert found == [*codes]
     assert (audited.level is Level.INVALID) is bool(codes)
+
+
+def serve_closed_loop(seed: int) -> Reported:
+    """Run a server of steps that prompts lengthen, at a fixed concurrency; return the row of a table."""
+    random = Random(seed)
+    limit, sigma, stall_ms = (
+        random.choice([1, 8, 32]),
+        random.choice([0, 0.5, 1.0]),
+        random.choice([0, 20, 100]),
+    )
+    lengths = [
+        max(1, int(30 * random.lognormvariate(0, sigma))) for _ in range(random.choice([3, 10]) * limit)
+    ]
+    left, active = list(range(len(lengths))), dict[int, int]()
+    began, first = dict[int, float](), dict[int, float]()
+    now, per_token = 0.0, list[float]()
+    while left or active:
+        joined = left[: limit - len(active)]
+        left = left[len(joined) :]
+        began |= dict.fromkeys(joined, now)
+        active |= dict.fromkeys(joined, 0)
+        now += 10 + 0.1 * len(active) + stall_ms * len(joined)
+        for at in list(active):
+            active[at] += 1
+            first.setdefault(at, now)
+            if active[at] == lengths[at]:
+                per_token.append((now - first[at]) / max(lengths[at] - 1, 1))
+                del active[at]
+    digits = random.choice([0, 1, 2])
+    figures = {
+        "output_throughput": round(1e3 * sum(lengths) / now, digits),
+        "mean_tpot_ms": round(mean(per_token), digits),
+        "mean_ttft_ms": round(mean(first[at] - began[at] for at in first), digits),
+    }
+    if random.random() < 0.5:
+        figures["request_throughput"] = round(1e3 * len(lengths) / now, 2)
+    asked = round(mean(lengths)) if random.random() < 0.5 else None
+    load = Load(max_concurrency=limit, asked_output_len=asked, output_len=asked)
+    return Reported("m-8b", figures, load, f"page.md:{seed}", told_by="table")
+
+
+def test_rows_of_a_served_load_never_contradict_themselves() -> None:
+    found = audit_runs([serve_closed_loop(seed) for seed in range(200)], None, None)
+    assert [each.reported for each in found if each.level is Level.INVALID] == []
 
 
 def test_a_model_larger_than_the_memory_is_impossible(
