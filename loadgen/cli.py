@@ -117,26 +117,37 @@ def run() -> NoReturn:
 
     The first signal ends the command; a standard stream that cannot be written fails a command that did not.
     """
-    gc.disable()  # start-up makes a hundred thousand objects and no garbage
+    gc.disable()  # start-up makes a hundred thousand objects and no garbage; see Verb.run
     with signals.SIGNALS.catch(signals.stop):
         try:
             code = main()
         except SystemExit as ended:  # argparse has printed its help, not all of which may be written
-            code = int(ended.code or 0)
+            code = _read_exit(ended)
         files.remove_temporary_directories()
         if not flush_standard_streams():  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)
 
 
+def _read_exit(ended: SystemExit) -> int:
+    """Return the exit code of an interpreter's exit; a text, as a library gives one, is printed and is 1."""
+    if ended.code is None or isinstance(ended.code, int):
+        return ended.code or 0
+    print_text(f"loadgen: {clean_text(str(ended.code))}", sys.stderr)
+    return ExitCode.NOTHING
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb, or print help or the version; return the exit code.
+    """Run a verb, or print help or the version; return the exit code. Without a word the help is an error.
 
     An error of the tool, an interrupt and a lack of memory are printed in one line each, a closed pipe is
     not.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    verb = words[0] if words else "--help"
+    if not words:  # in a pipeline a command that was lost is no success
+        print_text(render_help(), sys.stderr, end="")
+        return ExitCode.USAGE
+    verb = words[0]
     if verb in ("-h", "--help", "help"):
         print_text(render_help(), sys.stdout, end="")
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import re
@@ -189,7 +190,6 @@ def test_a_refused_command_leaves_no_engine_that_it_had_started(
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
-        ([], 0, "verbs:"),
         (["--help"], 0, "verbs:"),
         (["help"], 0, "verbs:"),
         (["--version"], 0, "loadgen "),
@@ -209,6 +209,70 @@ def test_verbs_help_themselves(
     found, out, err = says(capsys, *argv)
     assert (found, err) == (code, "")
     assert told in out
+
+
+def test_without_a_verb_the_help_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = says(capsys)
+    assert (code, out) == (2, "")
+    assert err == cli.render_help()
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        (SystemExit("no licence for this library"), 1, "loadgen: no licence for this library\n"),
+        (SystemExit(("a", 1)), 1, "loadgen: ('a', 1)\n"),
+        (SystemExit(7), 7, ""),
+        (SystemExit(True), 1, ""),
+        (SystemExit(), 0, ""),
+    ],
+)
+def test_an_exit_that_a_library_asks_for_is_a_line_and_a_code(
+    raised: SystemExit,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def leave() -> int:
+        raise raised
+
+    codes: list[int] = []
+    monkeypatch.setattr(cli, "main", leave)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    enabled = gc.isenabled()
+    try:
+        cli.run()
+    finally:
+        if enabled:
+            gc.enable()
+    said = capsys.readouterr()
+    assert (codes, said.out, said.err) == ([code], "", told)
+
+
+@pytest.mark.parametrize(("argv", "is_on"), [(["report", "--help"], True), (["bench", "--help"], False)])
+def test_the_collector_is_off_for_bench_alone(
+    argv: list[str], is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled, found = gc.isenabled(), list[bool]()
+    monkeypatch.setattr("sys.argv", ["loadgen", *argv])
+    monkeypatch.setattr(os, "_exit", lambda code: found.append(gc.isenabled()))
+    try:
+        cli.run()
+    finally:
+        if enabled:
+            gc.enable()
+    assert found == [is_on]
+
+
+@pytest.mark.parametrize("flag", ["--server-args", "--server_args", "--container-args"])
+@pytest.mark.parametrize("verb", ["bench", "sweep", "limit"])
+def test_help_for_an_engine_is_no_help_of_ours(
+    flag: str, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = says(capsys, verb, flag, "--help", "--num-promts", "5")
+    assert (code, out) == (2, "")
+    assert "unknown flag --num-promts" in err
 
 
 @pytest.mark.parametrize(

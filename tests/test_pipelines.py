@@ -94,27 +94,51 @@ def test_the_campaign_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.Mon
     assert cli.main(["campaign", str(path), "--dry-run", *allowed]) == 0
 
 
+# A command of the action; the words that loadgen gets of it, None if it cannot be split; and its own exit code.
+COMMANDS: list[tuple[str, list[str] | None, int]] = [
+    ("profiles", ["profiles"], 0),
+    ('gate "$(touch ran)" `ran` "such place"', ["gate", "$(touch ran)", "`ran`", "such place"], 2),
+    ("gate a; touch ran | touch ran > ran", ["gate", "a;", *["touch", "ran", "|", "touch", "ran", ">", "ran"]], 5),
+    ("gate new base --label it's", None, 0),
+    ('gate new base --label "half', None, 0),
+    ("gate new base --label half\\", None, 0),
+    ("gate new base\n  --junit 'a file.xml'\n", ["gate", "new", "base", "--junit", "a file.xml"], 0),
+    ("gate new base --label 'ä \U0001f600' ''", ["gate", "new", "base", "--label", "ä \U0001f600", ""], 6),
+    ("gate * ~ $HOME #1", ["gate", "*", "~", "$HOME", "#1"], 7),
+    ("", [], 2),
+    (" \n ", [], 2),
+    ("gate a b", ["gate", "a", "b"], 143),
+    ("--", ["--"], 2),
+]  # fmt: skip
+
+
 @pytest.mark.whole
-@pytest.mark.parametrize(("command", "code"), [("profiles", 0), ('gate "$(touch ran)" "such place"', 2)])
-def test_the_action_runs_a_command_and_gives_its_code(command: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "words", "code"), COMMANDS)
+def test_the_action_gives_the_words_of_its_command_and_its_code(
+    command: str, words: list[str] | None, code: int, tmp_path: Path
+) -> None:
     (run,) = (step for step in ACTION["runs"]["steps"] if step.get("id") == "run")
-    program = tmp_path / "loadgen" / "bin" / "loadgen"
+    place, script, given = tmp_path / "a runner's", tmp_path / "step.sh", tmp_path / "given"
+    program = place / "loadgen" / "bin" / "loadgen"
     program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m loadgen "$@"\n', "utf-8")
-    program.chmod(0o755)
-    environment = {
-        **os.environ, "RUNNER_TEMP": str(tmp_path), "COMMAND": command, "PYTHONPATH": str(ROOT),
-        "PYTHON": sys.executable, "GITHUB_OUTPUT": str(tmp_path / "output"),
-    }  # fmt: skip
-    ended = subprocess.run(
-        ["bash", "-e", "-c", run["run"]],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    program.write_text(
+        f"#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done >{given}\nexit {code}\n", "utf-8"
     )
-    assert ended.returncode == code
-    assert (tmp_path / "output").read_text("utf-8") == f"exit-code={code}\n"
-    assert ("such place" in ended.stderr) == (code == 2)
+    program.chmod(0o755)
+    script.write_text(run["run"], "utf-8")
+    (tmp_path / "shlex.py").write_text("open('ran', 'w')", "utf-8")  # as of a checkout
+    environment = {
+        **os.environ, "RUNNER_TEMP": str(place), "COMMAND": command, "PYTHON": sys.executable,
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }  # fmt: skip
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]  # as GitHub runs `shell: bash`
+    ended = subprocess.run(
+        shell, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert ended.returncode == (2 if words is None else code)
+    assert (tmp_path / "output").read_text("utf-8") == f"exit-code={ended.returncode}\n"
+    assert ("::error::the command cannot be split" in ended.stderr) == (words is None)
+    assert given.exists() == (words is not None)
+    if words is not None:
+        assert given.read_bytes() == b"".join(word.encode() + b"\0" for word in words)
     assert not (tmp_path / "ran").exists()

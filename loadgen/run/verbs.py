@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,11 +38,12 @@ class Verb(NamedTuple):
     place: str  # of its function, which takes the arguments: MODULE, for its `main`, or MODULE:FUNCTION
 
     def run(self, argv: Sequence[str]) -> int:
-        """Import the verb's module and run it; returns the exit code."""
+        """Import the verb's module and run it, with the garbage collector on; returns the exit code."""
         module, _, function = self.place.partition(":")
         with importing():
             loaded = import_module(module)
         command: Callable[[Sequence[str]], int] = getattr(loaded, function or "main")
+        gc.enable()  # what measures switches it off meanwhile
         return int(command(argv))
 
 

@@ -277,7 +277,7 @@ def render_help(words: Sequence[str]) -> str | None:
 
     Raises UsageError for a group that there is not.
     """
-    asked = next((word for word in words if word.partition("=")[0] in _HELPS), None)
+    asked = next((word for word in join_flag_lines(words) if word.partition("=")[0] in _HELPS), None)
     if asked is None:
         return None
     parser, (flag, _, name) = bench_parser(), asked.partition("=")

@@ -117,7 +117,7 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
     server that has ended are a reason too. A signal before the run is raised as KeyboardInterrupt; one during
     the run ends it, and is the point's `signal`.
     """
-    gc.collect()  # it is off while anything is measured: see cli.run
+    gc.collect()  # it is off while the run is measured
     inside = replace(session, options=replace(session.options, run_dir=str(place)))
     began_ns = clock.now_ns()
     try:
