@@ -94,11 +94,11 @@ def test_the_campaign_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.Mon
     assert cli.main(["campaign", str(path), "--dry-run", *allowed]) == 0
 
 
-# A command of the action; the words that loadgen gets of it, None if it cannot be split; and its own exit code.
+# A command of the action; the words that loadgen gets of it, None if it cannot be split; its own exit code.
 COMMANDS: list[tuple[str, list[str] | None, int]] = [
     ("profiles", ["profiles"], 0),
     ('gate "$(touch ran)" `ran` "such place"', ["gate", "$(touch ran)", "`ran`", "such place"], 2),
-    ("gate a; touch ran | touch ran > ran", ["gate", "a;", *["touch", "ran", "|", "touch", "ran", ">", "ran"]], 5),
+    ("gate a; touch ran > ran", ["gate", "a;", "touch", "ran", ">", "ran"], 5),
     ("gate new base --label it's", None, 0),
     ('gate new base --label "half', None, 0),
     ("gate new base --label half\\", None, 0),

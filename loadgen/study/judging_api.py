@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def _collect_sources(
     Raises UsageError of one thing alone, and of a place where nothing can be read. Runs of searches at a
     place are left out.
     """
-    if isinstance(runs, _ONE):
+    if isinstance(runs, _ONE) or not isinstance(runs, Iterable):
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
     groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
     reported: list[Reported] = []
@@ -133,7 +133,12 @@ def _collect_sources(
     failures: list[FailedCell] = []
     places: list[str] = []
     for name, group in groups:
-        for number, named in enumerate([group] if isinstance(group, _ONE) else group, 1):
+        several: Any = group if isinstance(group, Iterable) and not isinstance(group, _ONE) else [group]
+        for number, named in enumerate(several, 1):
+            if not isinstance(named, _ONE):
+                raise UsageError(
+                    f"expected runs and places, got `{type(named).__name__}`: pass a run or a path"
+                )
             if not isinstance(named, Run | Limit):
                 places.append(os.fspath(named))
             read = _read_source(named, number)

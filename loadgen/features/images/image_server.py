@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import signal
 import socket
 import threading
@@ -14,8 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from loadgen.features.images.image_album import Album
+from loadgen.transport.capture_process import FORKING, fork_process
 
 _HERE = "127.0.0.1"
+_OPEN_FILES = "/dev/fd"  # the numbers of this process's open files; the limit of them may be a billion
 _BACKLOG = 1024
 _PATH = "/image-"
 
@@ -30,8 +31,9 @@ class ImageServer:
         self._album = album
         listening = socket.create_server((_HERE, 0), backlog=_BACKLOG)
         self._port = listening.getsockname()[1]
-        reading, writing = os.pipe()
-        pid = os.fork()
+        with FORKING:  # else a capturing process that is forked now holds the pipe open
+            reading, writing = os.pipe()
+            pid = fork_process()
         if not pid:
             try:
                 _close_others(listening.fileno(), reading)
@@ -68,11 +70,9 @@ def _close_others(*kept: int) -> None:
     the collector finds would close a number that is in use again.
     """
     gc.disable()
-    first = 3
-    for number in sorted(kept):
-        os.closerange(first, number)
-        first = number + 1
-    os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    for number in {int(name) for name in os.listdir(_OPEN_FILES)} - {0, 1, 2, *kept}:
+        with contextlib.suppress(OSError):  # that of the listing itself
+            os.close(number)
 
 
 def _serve(album: Album, listening: socket.socket, reading: int) -> None:
@@ -80,7 +80,6 @@ def _serve(album: Album, listening: socket.socket, reading: int) -> None:
 
     Signals of the terminal are for the run, which ends this process when it is over.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     class ImageAnswer(BaseHTTPRequestHandler):

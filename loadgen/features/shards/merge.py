@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def merge(runs: Sequence[Run | Place]) -> Run:
     order, and are those of the same arrivals in one process. The requests of a shard that is missing, or was
     killed, count as lost. Raises LoadgenError where these are not the shards of one run.
     """
-    if isinstance(runs, str | os.PathLike | Run):
+    if isinstance(runs, str | os.PathLike | Run) or not isinstance(runs, Iterable):
         raise UsageError("expected a list of runs or directories: write [run]")
     return Run(merge_results(read_shards(runs)))
 

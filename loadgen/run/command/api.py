@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
+from loadgen.base.errors import UsageError
 from loadgen.base.signals import CANCELLED, Interrupts, StopRequest
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
@@ -114,6 +116,9 @@ def load(directory: Place) -> Run:
 
     Raises LoadgenError where there is none, it is damaged, or it was written by a newer loadgen.
     """
+    if not isinstance(directory, str | os.PathLike):
+        got = type(directory).__name__
+        raise UsageError(f"load(): expected a run's directory, got `{got}`: pass its path, a text or a Path")
     return Run(run_directory.load(Path(directory)), Path(directory))
 
 

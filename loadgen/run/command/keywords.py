@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -88,6 +88,9 @@ def check_keywords(
             raise UsageError(f"{call} has no keyword {name!r}{_suggest_keyword(name, kind)}")
         _refuse_zero_bytes(name, value)
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+    for name, hint in _add_bounds(kind).__annotations__.items():
+        if isinstance(value := plain.get(name), str) and get_origin(hint) is list:
+            raise UsageError(f"{name}: expected a list, got a text: write {name}=[{value!r}]")
     if isinstance(api := plain.get("backend"), str):
         try:
             plain["backend"] = request_settings.find_backend(api)
@@ -278,7 +281,9 @@ def make_profile(
 
 
 def _put_keyword_first(message: str) -> str:
-    """Return msgspec's message with the keyword that it is about at its beginning, if it names one."""
+    """Return msgspec's message with Python's types, after the keyword that it is about, if it names one."""
     reason, _, path = message.partition(" - at ")
     name = path.rpartition("$.")[2].strip("`")
+    for of_json, of_python in (("object", "dict"), ("array", "list"), ("null", "None")):
+        reason = reason.replace(f"`{of_json}`", f"`{of_python}`").replace(f"| {of_json}`", f"| {of_python}`")
     return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

@@ -197,7 +197,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"transport": "carrier-pigeon"}, "transport: invalid enum value"),
     ({"seed": "x"}, "seed: expected `int`"),
     ({"vocab_size": 0}, "vocab_size: expected `int` >= 1"),
-    ({"headers": ["a"]}, "headers: expected `object`"),
+    ({"headers": ["a"]}, "headers: expected `dict`, got `list`"),
     ({"headers": {"a b": "c"}}, "^headers 'a b': not a valid header name"),
     ({"headers": {"a": "b\r\nc: d"}}, "^headers a: the value has a control character"),
     ({"headers": {"Host": "c"}}, "^headers Host: the client sets this header itself"),
@@ -207,6 +207,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "/a b"}, "--endpoint"),
     ({"max_failures": "half"}, "max_failures: 'half' is not"),
     ({"goodput": ["ttft"]}, "goodput"),
+    ({"goodput": "ttft:500"}, r"^goodput: expected a list, got a text: write goodput=\['ttft:500'\]$"),
+    ({"metadata": "a=b"}, r"^metadata: expected a list, got a text: write metadata=\['a=b'\]$"),
+    ({"goodput": 5}, "^goodput: expected `list.*`, got `int`$"),
+    ({"extra_body": "{}"}, "^extra_body: expected `dict`, got `str`$"),
     ({"num_promts": 3}, r"no keyword 'num_promts'.*num_prompts"),
     ({"profile": "high-laod"}, "'high-laod'.*high-load"),
     ({"profile": 3}, "profile: expected a name, a path or a Profile, got `int`"),
@@ -223,6 +227,30 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"hardware": "abacus"}, "abacus"),
     ({"run_dir": "/proc/no"}, "cannot write"),
 ]
+
+
+@loop_over("named", [None, 5, b"x", [], ["runs/1"], {}])
+def test_what_is_no_place_is_an_error_that_says_what_to_pass(named: Any) -> None:
+    with pytest.raises(
+        loadgen.LoadgenError, match=r"load\(\): expected a run's directory, got `\w+`: pass its path"
+    ):
+        loadgen.load(named)
+
+
+@loop_over("call", [loadgen.compare, loadgen.audit, loadgen.merge])
+@loop_over("named", [None, 5])
+def test_what_is_no_list_is_an_error_that_says_what_to_pass(call: Any, named: Any) -> None:
+    with pytest.raises(loadgen.LoadgenError, match=r"expected a list of .*: write \[run\]"):
+        call(named)
+
+
+@loop_over("call", [loadgen.compare, loadgen.audit])
+@loop_over("named", [[None], ["x", 5], {"a": None}, {"a": [None]}, b"x"])
+def test_what_is_no_run_in_a_list_is_an_error_of_ours(call: Any, named: Any) -> None:
+    with pytest.raises(
+        loadgen.LoadgenError, match=r"expected runs and places, got|is not a run|No such file"
+    ):
+        call(named)
 
 
 @pytest.mark.whole
