@@ -34,6 +34,7 @@ _OWN = (
         sends_at_once=True,
         ours=True,
         simulated=True,
+        reset_path="/reset_prefix_cache",
         own_times="start it by `loadgen engine --enable-per-request-metrics`",
     ),
     Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, ours=True, checks_model=False),

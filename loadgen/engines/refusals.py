@@ -46,6 +46,10 @@ FIELDS: dict[str, Field] = {
     "max_completion_tokens": Field("lower --random-output-len", instead="max_tokens"),
     "max_tokens": Field("lower --random-output-len", instead="max_completion_tokens"),
     "chat_template_kwargs": Field("leave out --chat-template-kwargs"),
+    "cache_salt": Field(
+        "pass --seed N: a run with a seed of its own has no cache_salt",
+        "a prefix cache may know the texts of an earlier run",
+    ),
     "stream": Field("pass --disable-stream"),
     "prompt": Field("check --prompt-format (words, corpus and text-vllm send text) and --random-input-len"),
     "messages": Field("check --random-input-len"),

@@ -139,6 +139,8 @@ VLLM = Engine(
     info_path="/server_info?config_format=json",
     reset_path="/reset_prefix_cache",
     reset_needs="VLLM_SERVER_DEV_MODE=1",
+    salt_field="cache_salt",
+    unsalted=r"v?0\.\d\.",
     trace_start_path="/start_profile",
     trace_stop_path="/stop_profile",
     trace_needs="""--profiler-config '{"profiler": "torch", "torch_profiler_dir": "/DIR"}' """

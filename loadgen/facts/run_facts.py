@@ -87,6 +87,24 @@ F = TypeVar("F")
 R = TypeVar("R")
 
 
+class SharedTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of recorded prompts that one sent before them begins with, 0 to 1, by their bytes."""
+
+    share: float
+    template_tokens: int = 0  # of a chat template, at most: the beginning of every prompt
+
+
+class EarlierRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The TTFT of the same prompts under the same load in an earlier run of this command, and in this one."""
+
+    requests: int  # that both answered
+    fell: int  # of them, whose TTFT is lower now
+    before_ms: float  # medians
+    now_ms: float
+    ratio: float  # median of now ÷ before
+    tpot_ratio: float  # the same of TPOT; 1 if unknown
+
+
 class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The server that was measured: engine, version, model, URL."""
 
@@ -333,8 +351,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     # The machine of the server before the warm-up: settings, heat, memory; None: as `sensed`.
     state_before: Annotated[MachineState | None, Join.PRESENT] = None
     state_after: Annotated[MachineState | None, Join.PRESENT] = None  # the same after the last request
-    # How the prefix cache was reset before the run; "": it was not.
+    # How the prefix cache was kept from knowing prompts of earlier runs, or why not; "": nothing was done.
     cache_reset: Annotated[str, Join.PRESENT, FactLine("prefix cache: {}", "launched")] = ""
+    # What recorded prompts share, where the server found some in its cache; None: not looked for.
+    shared_texts: Annotated[SharedTexts | None, Join.PRESENT] = None
+    # The first run that sent the same recorded prompts; None: there was none, or cached tokens are reported.
+    earlier: Annotated[EarlierRun | None, Join.PRESENT] = None
     traced: Annotated[str, Join.WORDS] = ""  # where the engine's profiler trace is; "": there is none
     # This client's error when `loadgen selftest` last ran on this machine.
     calibration: Annotated[Calibration | None, Join.SELF_TEST] = None

@@ -88,7 +88,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "parts": "speculation_figures",
         "sections": "speculation_lines",
     },
-    "data": {"doubts": "data_checks", "settings": "data_settings"},
+    "data": {"doubts": "data_checks", "settings": "data_settings", "steps": "sent_texts"},
     "sglang": {"/generate": "generate_api"},
     "responses": {"/responses": "responses_api"},
     "messages": {"/messages": "messages_api"},

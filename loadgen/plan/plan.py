@@ -20,6 +20,7 @@ from loadgen.engines.refusals import Adaptation
 from loadgen.features import import_rows
 from loadgen.plan.arrival import draw_offsets_ns, make_process
 from loadgen.plan.planned_requests import (
+    RECORDED,
     UNKNOWN_LEN,
     Cancellations,
     ConcurrencySteps,
@@ -86,6 +87,9 @@ class Plan(msgspec.Struct, frozen=True):
     concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
     cancellations: Cancellations | None = None
     turns: Turns | None = None  # of sessions, which are sent as such; None: each request has its own time
+    # What each request has that has no such field itself, so that it finds in a prefix cache only what this
+    # run left there. It is no part of the digest: it changes no text.
+    salt: Mapping[str, str] = {}
 
     def __len__(self) -> int:
         return self.count
@@ -100,6 +104,11 @@ class Plan(msgspec.Struct, frozen=True):
     def rate_per_s(self) -> float:
         """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
         return self.facts.rate_per_s(self.profile.mean_rate_per_s)
+
+    @property
+    def sends_recorded(self) -> bool:
+        """Whether the prompts are recorded texts, the same in every run; else the seed decides them."""
+        return self.facts.kind not in MADE or self.requests.format == RECORDED
 
     @property
     def sending_s(self) -> float | None:
@@ -158,7 +167,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     def _encode(self, request: dict[str, Any]) -> bytes:
         """Return a request's own fields, without those that the server refuses, and the plan's as bytes."""
-        own = self.adaptation.apply_to(request) if self.adaptation else request
+        own = {**self.salt, **request} if self.salt else request
+        own = self.adaptation.apply_to(own) if self.adaptation else own
         return msgspec.json.encode(merge_fields(own, self.fields))
 
     def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
@@ -315,10 +325,8 @@ def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int
 
 
 def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
-    """Yield a note on a run that sends a file's rows again, or on a later attempt with other prompts."""
-    if not seed.first and facts.file and facts.kind not in MADE:
-        yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
-    elif seed.attempt:
+    """Yield a note on a later attempt, which has other prompts where they are made here."""
+    if seed.attempt and facts.kind in MADE:
         yield (
             f"attempt {seed.attempt + 1}: the server may have the prompts of an earlier one in its cache, so "
             "these are others, and the plan digest is another"

@@ -18,6 +18,7 @@ from loadgen.settings.load_settings import CancelPoint
 from loadgen.wire.openai import Dialect
 
 DIGESTED_PROMPTS = 64
+RECORDED = "messages"  # the format of requests with the messages that a trace recorded
 UNKNOWN_LEN = -1  # tokens of a prompt that only the server counts, or of an answer without a limit
 # Why a trace's rows are left out by its limits: counted up to the last request, not of the whole file.
 CAPS = ("longer than --trace-max-input-len", "longer than --trace-max-output-len")

@@ -90,18 +90,25 @@ class Seed(msgspec.Struct, frozen=True):
     """The seed of a plan's random numbers, with the run's repeat and attempt; `chosen` by the user, or drawn.
 
     `attempt` counts the times that this run of a series was begun before: what an earlier attempt sent may be
-    in the server's cache, so that another one sends other prompts.
+    in the server's cache, so that another one sends other prompts. `apart` names who else sends the same
+    prompts to this server, as an arm of a campaign; "": no one.
     """
 
     value: int
     chosen: bool = False
     repeat: int = 0
     attempt: int = 0
+    apart: str = ""
 
     @property
     def first(self) -> bool:
         """Whether no run with this seed was sent before."""
         return not (self.repeat or self.attempt)
+
+    def make_salt(self, profile: str) -> str:
+        """Make a run's value of the field that parts a prefix cache: another in each run, as the prompts."""
+        stream = RandomStream(self.value, profile, self.repeat, attempt=self.attempt)
+        return f"loadgen-{stream.key(f'cache {self.apart}'):032x}"
 
     @classmethod
     def draw(cls) -> Seed:

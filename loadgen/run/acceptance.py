@@ -107,7 +107,7 @@ class Adapter(msgspec.Struct, frozen=True):
             self._check_history(made)
         if not made.profile.warmups:
             return (self.adapt(made) if self.subject.engine.unproven else made), Records.from_records([])
-        warmup = plan.make_warmup(made.profile, self.subject, made.seed, like=made)
+        warmup = replace(plan.make_warmup(made.profile, self.subject, made.seed, like=made), salt=made.salt)
         outcome = self.try_requests(
             warmup, options, lambda: Watch(display, self.title, interrupts=self.interrupts, reaps=False)
         )
@@ -202,9 +202,8 @@ class Adapter(msgspec.Struct, frozen=True):
         if made.facts.kind != request_sources.RANDOM:
             return self._find_adaptation(_make_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
-        return self._find_adaptation(
-            plan.make_warmup(one, self.subject, made.seed), 0, made.adaptation, unnamed
-        )
+        trial = replace(plan.make_warmup(one, self.subject, made.seed), salt=made.salt)
+        return self._find_adaptation(trial, 0, made.adaptation, unnamed)
 
     def _find_adaptation(
         self, asked: Plan, i: int, adaptation: Adaptation, unnamed: bool = False
@@ -350,7 +349,7 @@ def _make_trial(made: Plan, trials: TrialBodies) -> Plan:
 def _make_key(made: Plan) -> str:
     """Make a key that is equal for plans whose requests have one path and the same fields."""
     profile = made.profile
-    more = (*profile.sampling, *profile.extra_body, *profile.chat_template_kwargs)
+    more = (*made.salt, *profile.sampling, *profile.extra_body, *profile.chat_template_kwargs)
     switches = (profile.stream, profile.ignore_eos, profile.continuous_usage)
     return " ".join((made.path, *map(str, switches), *sorted(more)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -59,7 +60,7 @@ from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
 from loadgen.run.verbs import importing
 from loadgen.server import control
-from loadgen.server.control import ServerInfo, Trace
+from loadgen.server.control import EMPTIED, ServerInfo, Trace
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.prometheus import MetricLines
 from loadgen.server.scraper import MetricsScraper
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
+PARTED = "parted by a salt of this run's"
+MAY_KNOW = "may know these prompts from an earlier run: {}"
 _SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 
 
@@ -225,13 +228,13 @@ class Session(msgspec.Struct, frozen=True):
             display.close()
 
     def _measure(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
-        """Empty the cache, warm up, send the plan and follow up; return the result.
+        """Part the cache from other runs', warm up, send the plan and follow up; return the result.
 
         The facts are written to the journal before and after the sending.
         """
         options = self.make_transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
-            reset = self._reset_cache()
+            made, parted = self._part_cache(made)
         sensing = start_sensors(self.local, self.served.engine, self.options, self.observes, display)
         state = None if sensing is None else sensing.read_state(self.options.probe_memory)
         warming = options.make_warm_up(made.profile.warmups)
@@ -239,7 +242,9 @@ class Session(msgspec.Struct, frozen=True):
         for extension in find_extensions(self.options):
             options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
         tokenizer = self._find_text_tokenizer()
-        known = self._collect_facts(made, options, started, sensing, warmed, reset, tokenizer)
+        if made.salt.keys() & made.adaptation.left_out:
+            parted = MAY_KNOW.format("the server refuses a salt")
+        known = self._collect_facts(made, options, started, sensing, warmed, parted, tokenizer)
         known = self._mask(replace(known, state_before=state))
         journal.put_facts(known.encode())
         start = environment.read_throttling_state() if is_loopback(self.root.host) else None
@@ -321,18 +326,30 @@ class Session(msgspec.Struct, frozen=True):
         """Whether to sample server and machine: unless switched off, in the first of several shards alone."""
         return self.options.observe and not self.options.share.number
 
-    def _reset_cache(self) -> str:
-        """Empty the servers' prefix caches, and return how that went.
+    def _part_cache(self, made: Plan) -> tuple[Plan, str]:
+        """Keep the servers' prefix caches from knowing a plan's prompts; return the plan to send, and how.
 
-        "", and nothing is done, unless it is requested (of the first shard), or the server was started here
-        and its engine can.
+        They are emptied where it is requested (of the first shard), or the server was started here and its
+        engine can. Else prompts that an earlier run may have sent get a salt of this run's, or the caches are
+        emptied; but not those that the user has sent again by --seed. "": nothing was done.
         """
         engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
-        asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
-        if not asked and not (ours and engine.reset_path):
-            return ""
-        first = control.reset_cache(self.access, engine) or "emptied before the run"
-        return self.servers.reset_caches(first)
+        first = not self.options.share.number  # of the shards, which empties for all
+        outcome = ""
+        if (self.options.reset_cache and first) or (ours and engine.reset_path):
+            outcome = self._reset_caches()
+        as_they_are = made.seed.chosen and made.seed.first
+        known = made.seed.apart or (made.sends_recorded and not as_they_are)
+        if outcome == EMPTIED or not known:
+            return made, outcome
+        if engine.salt_field and not (engine.unsalted and re.match(engine.unsalted, self.served.version)):
+            return replace(made, salt={engine.salt_field: made.seed.make_salt(made.profile.name)}), PARTED
+        outcome = outcome or (self._reset_caches() if first else "")
+        return made, outcome if outcome in ("", EMPTIED) else MAY_KNOW.format(outcome)
+
+    def _reset_caches(self) -> str:
+        """Empty the servers' prefix caches, and return how that went."""
+        return self.servers.reset_caches(control.reset_cache(self.access, self.served.engine) or EMPTIED)
 
     def _begin_scraping(self, rest_s: float, display: Display) -> MetricsScraper | None:
         """Return the scraper of the servers' counters, after a scrape once idle, or in `rest_s` seconds.
@@ -398,7 +415,7 @@ class Session(msgspec.Struct, frozen=True):
         started: datetime,
         sensing: HostSampler | None,
         warmed: Records,
-        reset: str,
+        parted: str,
         tokenizer: TextTokenizer | None,
     ) -> Facts:
         """Collect the facts known before the measured run's first request, without secrets."""
@@ -442,7 +459,7 @@ class Session(msgspec.Struct, frozen=True):
             text_tokenizer=str(tokenizer.directory) if tokenizer is not None else "",
             launched=local.launched if local is not None else None,
             checkpoint=self.checkpoint,
-            cache_reset=reset,
+            cache_reset=parted,
             gpus=self.options.gpus,
         )
         # Here, before anything reads them: a sender gives them to others while it sends.

@@ -23,6 +23,7 @@ from loadgen.engines.engine import Engine, SelfDescription
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, UNAUTHORIZED, ControlAnswer, ControlClient, ServerAddress
 
+EMPTIED = "emptied before the run"
 _ANSWER_S = 10.0
 _TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minutes for a large one
 _BUSY_S = 5.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -25,8 +26,8 @@ from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.figures.steady_state import Unsteady
-from loadgen.plan.planned_requests import Waits
-from loadgen.plan.request_sources import RANDOM
+from loadgen.plan.planned_requests import RECORDED, Waits
+from loadgen.plan.request_sources import MADE, RANDOM
 from loadgen.records.record import Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import CUT_OFF, FailureKind
@@ -39,6 +40,8 @@ _LEAST_OF_A_TAIL = 10  # requests
 LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
 _LEAST_LATER = 5
+_TEMPLATED = ("/chat/completions", "/responses", "/messages")  # APIs
+_TEMPLATE = 32  # tokens of a usual chat template, which every prompt begins with
 _UNSTAMPED = 0.01  # the read of a response's end has no timestamp, so one per request is normal
 
 
@@ -510,12 +513,41 @@ def expected_reuse(facts: Facts) -> float | None:
     return profile.prefix_len / (profile.prefix_len + profile.input_len)
 
 
+def explain_reuse(run: RunEvidence) -> float | None:
+    """Return the most of the prompt tokens that the plan itself lets a cache find, 0 to 1; None: unknown.
+
+    It is the share that is planned, or of recorded prompts what they share by their bytes; in a session at
+    least what was sent there before; and a chat template, which every prompt begins with.
+    """
+    facts, records, texts = run.facts, run.records, run.facts.shared_texts
+    recorded = facts.data.kind not in MADE or facts.prompt_format == RECORDED
+    templated = urlsplit(facts.server.url).path.endswith(_TEMPLATED)
+    share, template = expected_reuse(facts) or 0.0, _TEMPLATE if templated else 0
+    if texts is not None:
+        share, template = texts.share, texts.template_tokens
+    elif facts.session_turns and not recorded:
+        template += facts.profile.prefix_len
+    elif facts.data.reuse is None and (recorded or expected_reuse(facts) is None):
+        return None
+    which = np.flatnonzero(records.ok)
+    tokens = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)[which].clip(0)
+    before = np.zeros_like(tokens)
+    if run.sessions is not None:
+        for own in np.split(np.arange(len(which)), np.flatnonzero(np.diff(run.sessions.session[which])) + 1):
+            sent = np.maximum.accumulate((tokens + records.output_tokens[which].clip(0))[own])
+            before[own[1:]] = sent[:-1]
+    most = np.minimum(np.maximum(before, share * tokens + template), tokens)
+    return max(float(most.sum()) / max(int(tokens.sum()), 1), facts.data.reuse or 0.0)
+
+
 def reported_reuse(facts: Facts, records: Records) -> dict[str, tuple[int, int]]:
     """Return (cached, all) prompt tokens by who reports them, usage or counters; without empty ones."""
     window = facts.own_window
-    counted = records.ok & (records.cached_tokens >= 0)
+    # llama.cpp's timings have them where usage does not.
+    cached = np.where(records.cached_tokens < 0, records.server_cached_tokens, records.cached_tokens)
+    counted = records.ok & (cached >= 0)
     inputs = np.where(records.input_tokens < 0, records.planned_input, records.input_tokens)
-    by = {USAGE: (int(records.cached_tokens[counted].sum()), int(inputs[counted].clip(0).sum()))}
+    by = {USAGE: (int(cached[counted].sum()), int(inputs[counted].clip(0).sum()))}
     if window is not None and None not in (window.prefix_hits, window.prefix_queries):
         by[COUNTERS] = (window.prefix_hits or 0, window.prefix_queries or 0)
     return {source: (hits, queries) for source, (hits, queries) in by.items() if queries}

@@ -371,13 +371,26 @@ def test_the_warm_up_of_a_file_is_random_prompts_like_its_own() -> None:
     assert plan.make_warmup(of.profile, known, CHOSEN, like=of).requests.format == "ids"
 
 
-def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:
-    again = Seed(7, chosen=True, repeat=1)
-    note = "were sent in an earlier run too: --reset-cache has none cached"
-    assert [note in line for line in made(again, **ROWS).notes] == [True]
-    assert made(**ROWS).notes == made(again).notes == ()
+def test_a_salt_is_in_each_body_that_has_none_and_not_in_the_digest() -> None:
+    plain = made(**ROWS)
+    salted = replace(plain, salt={"cache_salt": "s"})
+    assert [json.loads(salted.body(i)).pop("cache_salt") for i in range(2)] == ["s", "s"]
+    assert {**json.loads(plain.body(0)), "cache_salt": "s"} == json.loads(salted.body(0))
+    assert salted.digest() == plain.digest()
+    own = replace(made(**ROWS, extra_body={"cache_salt": "mine"}), salt={"cache_salt": "s"})
+    assert json.loads(own.body(0))["cache_salt"] == "mine"
+
+
+def test_each_run_and_each_arm_has_a_salt_of_its_own() -> None:
+    seeds = [Seed(7), Seed(8), Seed(7, repeat=1), Seed(7, attempt=1), Seed(7, apart="A"), Seed(7, apart="B")]
+    salts = [seed.make_salt(name) for seed in seeds for name in ("p", "q")]
+    assert len(set(salts)) == len(salts)
+    assert Seed(7, chosen=True).make_salt("p") == salts[0]
+
+
+def test_prompts_of_a_file_are_recorded_and_those_of_hashes_are_not() -> None:
     trace: dict[str, Any] = {"trace": str(EXAMPLES / "weka.jsonl"), "num_prompts": None}
-    assert not any(note in line for line in made(again, **trace).notes)
+    assert [made(**keys).sends_recorded for keys in (ROWS, {}, trace)] == [True, False, False]
 
 
 @loop_over("field", ["prompt", "messages", "input", "max_tokens", "max_output_tokens", "stream", "model"])

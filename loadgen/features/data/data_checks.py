@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from loadgen.base.rule import Evidence, note, suspect
+from loadgen.facts.run_facts import EarlierRun
 from loadgen.plan.planned_requests import CAPS
 from loadgen.plan.request_sources import RANDOM, TRACES
 from loadgen.verdict import evidence
 from loadgen.verdict.evidence import RunEvidence, percent
 
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
+FELL, CHANCE = 0.5, 0.001  # now ÷ before; of as many lower ones by chance
 REUSE_OFF = (0.02, 0.1)  # of the prompt tokens, and of the expected share: both exceeded
 BURST = 0.05  # of the requests that share their instant with an earlier one
 CUT, MUCH_CUT = 0.01, 0.1  # of the requests, or of a trace's rows
@@ -25,28 +28,54 @@ _RAISE = (
 @suspect(
     "prefix-cache",
     f"more than {percent(CACHED)} of the prompt tokens were prefix cache hits (by the server's counters or "
-    "cached_tokens), beyond what --random-prefix-len, prefix groups or the hashes of a trace share; random "
-    "prompts share nothing, a chat template a few tokens; not judged of files whose reuse is unknown",
-    "give a new --seed or none, start the server again (or by --launch), or without a prefix cache (vLLM: "
+    "cached_tokens), beyond what the plan itself repeats: shared prefixes, the hashes of a trace, earlier "
+    "turns of a session, what the prompts of a file begin alike with, a chat template; or, where neither is "
+    f"reported, the TTFT of a file's prompts fell below {percent(FELL)} of that of the first run of the same "
+    f"command, by more than TPOT did, in more of them than chance gives in {percent(CHANCE)} of runs",
+    "leave out --seed, start the server again (or by --launch), or without a prefix cache (vLLM: "
     "--no-enable-prefix-caching, SGLang: --disable-radix-cache); --reset-cache empties that of SGLang, and "
-    "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1",
+    "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1; if only TTFT fell, warm the server up too: "
+    "--num-warmups wave",
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
-    """Find evidence that over 5 % of the prompt tokens, beyond the expected share, were found in the cache.
+    """Find evidence that over 5 % of the prompt tokens, beyond the plan's own share, were found in the cache.
 
-    The source with the highest share counts; None if it, or what is expected, is unknown.
+    The source with the highest share counts. Where no source is, the fall of TTFT since an earlier run does.
     """
-    expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
-    if expected is None or not by:
-        return None
+    by = evidence.reported_reuse(run.facts, run.records)
+    if not by:
+        return _find_fall(run)
     source, (hits, queries) = max(by.items(), key=lambda item: item[1][0] / item[1][1])
-    if hits <= (expected + CACHED) * queries:
+    if hits <= CACHED * queries:
+        return None
+    expected = evidence.explain_reuse(run)
+    if expected is None or hits <= (expected + CACHED) * queries:
         return None
     how = "by --random-prefix-len" if run.facts.data.kind == RANDOM else "by the plan"
-    shared = f", {percent(expected)} shared {how}" if expected else ""
+    shared = f", at most {percent(expected)} shared {how}" if expected else ""
     return (
         f"prefix cache hits: {percent(hits / queries)} of {queries} prompt tokens ({source}{shared}), "
         "so TTFT is not of prefill"
+    )
+
+
+def has_fallen(earlier: EarlierRun) -> bool:
+    """Whether TTFT fell below half of an earlier run's, by more than TPOT, and not by chance (sign test)."""
+    if earlier.ratio > FELL * min(earlier.tpot_ratio, 1.0):
+        return False
+    ways = sum(math.comb(earlier.requests, k) for k in range(earlier.fell, earlier.requests + 1))
+    return bool(ways <= CHANCE * 2**earlier.requests)
+
+
+def _find_fall(run: RunEvidence) -> Evidence | None:
+    """Find evidence that TTFT of the same prompts fell since an earlier run, as by a prefix cache."""
+    earlier = run.facts.earlier
+    if earlier is None or not has_fallen(earlier):
+        return None
+    return (
+        f"TTFT of {earlier.fell} of {earlier.requests} prompts fell since the first run that sent them, from "
+        f"{earlier.before_ms:.3g} to {earlier.now_ms:.3g} ms (medians), as if a prefix cache knew them; the "
+        "server reports no cached tokens"
     )
 
 

@@ -142,7 +142,7 @@ class Replicas(ServerGroup):
         outcomes = {"the first": outcome}
         for other in self.others:
             error = control.reset_cache(other.access, other.served.engine)
-            outcomes[other.access.shown_url] = error or "emptied before the run"
+            outcomes[other.access.shown_url] = error or control.EMPTIED
         if len(set(outcomes.values())) == 1:
             return outcome
         return "; ".join(f"{name}: {each}" for name, each in outcomes.items())

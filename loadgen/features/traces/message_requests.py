@@ -10,14 +10,14 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.features.traces.trace_rows import RecordedMessages, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSelection
-from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, Turns, fingerprint
+from loadgen.plan.planned_requests import RECORDED, UNKNOWN_LEN, TurnRequests, Turns, fingerprint
 from loadgen.wire.openai import Dialect
 
 
 class MessageRequests(TurnRequests):
     """The requests of selected rows, with the messages that each had when it was recorded."""
 
-    format = "messages"
+    format = RECORDED
 
     def __init__(
         self, trace: TraceRows, messages: RecordedMessages, picked: TraceSelection, turns: Turns | None

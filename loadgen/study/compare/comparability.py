@@ -21,6 +21,7 @@ from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.base.text import format_count
 from loadgen.facts.run_facts import ATTACHED, Facts
 from loadgen.figures.figure_table import SELECTABLE, SPEED, find_figure
+from loadgen.plan.request_sources import MADE
 from loadgen.report.load_identity import has_range
 from loadgen.server.role_window import ROUTER
 from loadgen.settings.setting import Makes
@@ -38,6 +39,10 @@ _E2EL = "e2el"
 # Shorter answers alone make these better, of the same server; tokens per second and TPOT are a token's.
 _OF_WHOLE_ANSWERS = {SESSION_MS, "request_throughput", "total_token_throughput", "input_throughput"}
 _ALPHA = 0.05  # by which lengths vary between runs, and not by side
+_CACHED = "prefix-cache"  # the doubt that a run's prompts were in the server's cache before it
+_CACHED_APART = 0.05  # of the prompt tokens
+# A TTFT this many times as short, at so long a prompt or a longer one, in so few steps, while TPOT is alike.
+_WARM, _WARM_TOKENS, _STEPS, _TPOT_ALIKE = 4.0, 256, 2.0, 1.25
 _TENTHS = 100.0  # values from here on are written to a tenth
 Value = str | float | None  # None: not reported
 
@@ -228,14 +233,27 @@ def _describe_sent(run: Reported) -> Value:
 def _compare_prompts(pair: Pair) -> Evidence | None:
     """Write how mean prompt tokens differ by over 1 %, or else the requested ones; None if neither does.
 
-    Requested lengths are compared of two runs of ours whose other keys of the load agree.
+    Requested lengths are compared of two runs of ours whose other keys of the load agree. Those counted are
+    not, of other draws of one load on one server: the seed alone makes them differ.
     """
+    if _is_another_draw(pair):
+        return _compare_asked_inputs(pair)
     counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
     if counted or _compare_settings(pair):
         return counted
-    if None in (pair.run.facts, pair.baseline.facts):
-        return None
-    return _differ_in(lambda run: run.load.asked_input_len, "{} tokens requested per prompt")(pair)
+    return None if None in (pair.run.facts, pair.baseline.facts) else _compare_asked_inputs(pair)
+
+
+def _is_another_draw(pair: Pair) -> bool:
+    """Whether one server got two plans that were made of the same settings and other seeds."""
+    own, other = pair.run.facts, pair.baseline.facts
+    if own is None or other is None or own.plan_digest == other.plan_digest or _compare_settings(pair):
+        return False
+    servers = [(each.server.engine, each.server.version, each.server.model) for each in (own, other)]
+    return servers[0] == servers[1] and {own.data.kind, other.data.kind} <= {*MADE}
+
+
+_compare_asked_inputs = _differ_in(lambda run: run.load.asked_input_len, "{} tokens requested per prompt")
 
 
 def _describe_rate(run: Reported) -> Value:
@@ -261,8 +279,72 @@ def _compare_settings(pair: Pair) -> Evidence | None:
     return None if own is None or other is None else _describe_differences(own, other, "as usual")
 
 
-_much_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
-_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
+def _differ_in_answers(tolerance: float) -> Find[Pair]:
+    """Make the check that mean output tokens differ by more than `tolerance` of the baseline's.
+
+    Of two draws of one load they are counted in those that each asked for.
+    """
+    differ = _differ_in(lambda run: run.output_len, "{} tokens per answer", tolerance)
+
+    def find(pair: Pair) -> Evidence | None:
+        own, other = (_share_of_asked(run) for run in (pair.run, pair.baseline))
+        if own and other and _is_another_draw(pair) and abs(own - other) <= tolerance * other:
+            return None
+        return differ(pair)
+
+    return find
+
+
+def _share_of_asked(run: Reported) -> float | None:
+    """Return a run's output tokens as a share of the planned ones; None where these are unknown."""
+    planned = None if run.facts is None else run.facts.data.output
+    return None if planned is None or run.output_len is None else run.output_len / planned.mean
+
+
+_much_shorter, _shorter = map(_differ_in_answers, (MUCH_SHORTER, LENGTH_TOLERANCE))
+
+
+def find_cached_share(run: Reported) -> float | None:
+    """Return the share of a run's prompt tokens that the server found in its cache, by its counters or usage.
+
+    None where neither reports it.
+    """
+    window = None if run.facts is None else run.facts.own_window
+    if window is not None and window.prefix_hits is not None and window.prefix_queries:
+        return window.prefix_hits / window.prefix_queries
+    return run.figure("cached_share")
+
+
+def _compare_caches(pair: Pair) -> Evidence | None:
+    """Write that the prompts of one run were in the server's cache before it, and the other's were not."""
+    warm = [_CACHED in run.doubts for run in (pair.run, pair.baseline)]
+    own, other = (find_cached_share(run) for run in (pair.run, pair.baseline))
+    if not any(warm):
+        return None
+    if own is not None and other is not None:
+        if abs(own - other) <= _CACHED_APART:
+            return None
+        return f"{100 * own:.3g} % of the prompt tokens cached, baseline {100 * other:.3g} %"
+    if all(warm):
+        return None
+    return "prompts cached, the baseline's not" if warm[0] else "prompts not cached, the baseline's were"
+
+
+def _question_warmth(pair: Pair) -> Evidence | None:
+    """Write that one TTFT is a quarter of the other or less, and two steps or less, while TPOT is alike.
+
+    None where a side reports cached tokens.
+    """
+    runs, length = (pair.run, pair.baseline), pair.run.input_len or 0.0
+    ttft, tpot = ([run.figure(key) or 0.0 for run in runs] for key in ("mean_ttft_ms", "mean_tpot_ms"))
+    if length < _WARM_TOKENS or not min(*ttft, *tpot) or max(tpot) > _TPOT_ALIKE * min(tpot):
+        return None
+    if max(ttft) < _WARM * min(ttft) or min(ttft) > _STEPS * min(tpot):
+        return None
+    if any(find_cached_share(run) is not None for run in runs):
+        return None
+    own, other = map(format_value, ttft)
+    return f"TTFT of {own} ms, baseline {other} ms, at {length:.0f} tokens of prompt: as of a warm cache"
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
@@ -477,6 +559,19 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "one run sent token ids, the other text: lengths and the server's tokenization differ",
         "use the same --prompt-format",
     )(_differ_in_trait("prompts", "prompts as {}")),
+    refused(
+        "cached prompts",
+        "the prompts of one run were in the server's prefix cache before it (the doubt prefix-cache), and of "
+        "the other's none were, or fewer by over 5 % of the tokens: it computed more",
+        "measure the cached side again without --seed, or with --reset-cache",
+    )(_compare_caches),
+    marked(
+        "warm cache",
+        f"one TTFT is 1/{_WARM:g} of the other or less and at most {_STEPS:g} times TPOT, at {_WARM_TOKENS} "
+        "tokens of prompt or more, while TPOT is alike and no side reports cached tokens: perhaps a prefix "
+        "cache knew its prompts",
+        "measure both with other prompts, or with the prefix cache off",
+    )(_question_warmth),
     marked(
         "warm-up",
         "one run was not warmed up: its first requests pay for one-time work",

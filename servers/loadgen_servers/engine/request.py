@@ -54,6 +54,7 @@ class Body(msgspec.Struct):
     n: int | None = 1
     best_of: int | None = 1
     logprobs: int | bool | None = None
+    cache_salt: str | None = None
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -93,11 +94,12 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     finish_reason: str
     prompt: tuple[int, ...] | bytes  # its ids, or its text at BYTES_PER_TOKEN a token
     steps: DraftedSteps = DraftedSteps()
+    salt: str = ""  # only prompts with the same one share blocks
 
     def blocks(self, size: int) -> tuple[int, ...]:
         """The identities of the prompt's full blocks of `size` tokens."""
         stride = size * BYTES_PER_TOKEN if isinstance(self.prompt, bytes) else size
-        return block_hashes(self.prompt, stride)
+        return block_hashes(self.prompt, stride, self.salt)
 
 
 _BAD = "400 Bad Request"
@@ -141,7 +143,8 @@ def parse(raw: bytes, chat: bool, served: ServedModel, limited: bool = False) ->
         prompt_ids=ids if body.return_token_ids else None,
     )
     steps = draw_steps(raw, output_tokens, served.acceptance)
-    return GenerationRequest(response, max_tokens, output_tokens, reason, prompt, steps)
+    salt = body.cache_salt or ""
+    return GenerationRequest(response, max_tokens, output_tokens, reason, prompt, steps, salt)
 
 
 def whole_tokens(text: str) -> bytes:

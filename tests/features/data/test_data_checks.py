@@ -27,10 +27,13 @@ from builders.made_cases import (
     sampled,
 )
 from builders.provoked_data import BURSTS, EAGLE, EXPERTS, QUEUE, TRACE, of_file, of_trace
+from loadgen.facts.run_facts import EarlierRun, SharedTexts
 from loadgen.features.roofline import roofline_checks
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
+
+FALLEN = EarlierRun(requests=30, fell=30, before_ms=196.0, now_ms=23.0, ratio=0.12, tpot_ratio=1.0)
 
 
 def traced(rows: Rows, data: Any) -> RunEvidence:
@@ -144,6 +147,22 @@ def test_the_planned_rate_is_the_mean_of_a_trace(data: Any, rate_per_s: float) -
         ),
         pytest.param(of_file(made_data.data(reusable=0.3), cached=60), {"prefix-cache"}, id="warm"),
         pytest.param(of_file(made_data.data(reusable=0.0), cached=60), {"prefix-cache"}, id="nothing shared"),
+        pytest.param(
+            of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.1)), {"prefix-cache"},
+            id="more than the file's prompts share",
+        ),
+        pytest.param(
+            of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.56)), set(),
+            id="what the file's prompts share",
+        ),
+        pytest.param(
+            of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.1, template_tokens=46)), set(),
+            id="a template of half the prompt",
+        ),
+        pytest.param(of_file(made_data.data(), window=None, earlier=FALLEN), {"prefix-cache"},
+                     id="TTFT fell"),
+        pytest.param(of_file(made_data.data(), cached=0, earlier=FALLEN), set(),
+                     id="TTFT fell, and the server found nothing"),
         pytest.param(
             of_file(made_data.data(repeated=40), repeated_prompts=40), {"identical-prompts"}, id="oversampled"
         ),

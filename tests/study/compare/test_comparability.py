@@ -262,3 +262,77 @@ def test_answers_of_a_file_are_not_shorter_than_a_flag() -> None:
     assert (
         explain_short_answers(of_data(made_data.data(output=made_data.lengths(40, 10, 90))), 4096.0) is None
     )
+
+
+def of_cache(share: float | None, *doubts: str, ttft_ms: float = 50.0, tpot_ms: float = 7.0) -> Reported:
+    """A run whose prompt tokens were found in the cache to such a share, with these grave doubts."""
+    figures = {"mean_ttft_ms": ttft_ms, "mean_tpot_ms": tpot_ms, "cached_share": share}
+    return replace(run("row", 200.0, figures=figures), **PLACE, doubts=doubts)
+
+
+WARM = "prefix-cache"
+
+
+@loop_over(
+    ("row", "baseline", "severity", "said"),
+    [
+        pytest.param(of_cache(0.96, WARM), of_cache(0.002), REFUSED,
+                     "96 % of the prompt tokens cached, baseline 0.2 %", id="warm and cold"),
+        pytest.param(of_cache(0.0), of_cache(0.96, WARM), REFUSED,
+                     "0 % of the prompt tokens cached, baseline 96 %", id="cold and warm"),
+        pytest.param(of_cache(0.96, WARM), of_cache(0.95, WARM), None, "", id="both warm"),
+        pytest.param(of_cache(0.96, WARM), of_cache(0.5, WARM), REFUSED,
+                     "96 % of the prompt tokens cached, baseline 50 %", id="both warm, one half"),
+        pytest.param(of_cache(None, WARM), of_cache(None), REFUSED,
+                     "prompts cached, the baseline's not", id="by TTFT"),
+        pytest.param(of_cache(None), of_cache(None, WARM), REFUSED,
+                     "prompts not cached, the baseline's were", id="by TTFT, the baseline"),
+        pytest.param(of_cache(None, WARM), of_cache(None, WARM), None, "", id="both, by TTFT"),
+        pytest.param(of_cache(0.8), of_cache(0.4), None, "", id="both as planned: one cache is smaller"),
+        pytest.param(of_cache(0.06, WARM), of_cache(0.04), None, "", id="as good as alike"),
+        pytest.param(of_cache(None, ttft_ms=8.0), of_cache(None), MARKED,
+                     "TTFT of 8 ms, baseline 50 ms, at 2048 tokens of prompt: as of a warm cache",
+                     id="two steps for 2,048 tokens"),
+        pytest.param(of_cache(None), of_cache(None, ttft_ms=8.0), MARKED,
+                     "TTFT of 50 ms, baseline 8 ms, at 2048 tokens of prompt: as of a warm cache",
+                     id="the baseline in two steps"),
+        pytest.param(of_cache(None, ttft_ms=8.0, tpot_ms=3.0), of_cache(None), None, "",
+                     id="a faster server"),
+        pytest.param(of_cache(None, ttft_ms=500.0), of_cache(None), None, "", id="a slow prefill"),
+        pytest.param(of_cache(0.0, ttft_ms=8.0), of_cache(0.0), None, "", id="nothing cached, as reported"),
+    ],
+)  # fmt: skip
+def test_a_warm_side_is_not_set_against_a_cold_one(
+    row: Reported, baseline: Reported, severity: Severity | None, said: str
+) -> None:
+    found = find_differences(row, baseline)
+    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+
+
+def drawn(seed: int, input_tokens: int = 64, output_tokens: int = 16, **facts: Any) -> Reported:
+    """A run of a plan of the settings KEYS, whose prompts have so many tokens by the server's count."""
+    planned = DataFacts(output=made_data.lengths(16 if output_tokens == 16 else 20, 1, 40))
+    found = made_runs.run(plan_digest=f"plan {seed}", data=planned, **facts)
+    row = made_runs.reported(found)
+    figures = {"total_input_tokens": 24.0 * input_tokens, "total_output_tokens": 24.0 * output_tokens}
+    return replace(row, figures={**row.figures, **figures})
+
+
+@loop_over(
+    ("row", "baseline", "codes"),
+    [
+        pytest.param(drawn(1, 69), drawn(2, 66), [], id="another draw"),
+        pytest.param(drawn(1, 69), drawn(1, 66), ["prompt length"], id="one plan, counted otherwise"),
+        pytest.param(drawn(1, 69, server=replace(SERVER, model="other")), drawn(2, 66), ["prompt length"],
+                     id="another model, which may count otherwise"),
+        pytest.param(drawn(1, 69, profile=profile.build({**KEYS, "input_len": 66})), drawn(2, 66),
+                     ["prompt length"], id="other lengths asked for"),
+        pytest.param(drawn(1, output_tokens=20), drawn(2), [], id="longer answers asked for by the draw"),
+        pytest.param(drawn(1, output_tokens=14), drawn(2), ["output length, much"],
+                     id="shorter ones than asked for"),
+    ],
+)  # fmt: skip
+def test_lengths_of_two_draws_of_one_load_may_differ(
+    row: Reported, baseline: Reported, codes: list[str]
+) -> None:
+    assert [one.rule.code for one in find_differences(row, baseline)] == codes

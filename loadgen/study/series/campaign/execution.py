@@ -236,7 +236,8 @@ class Execution:
         )
         with suppress(UsageError):  # nothing was begun there, or not this search
             record = continue_search(read_search(place), record)
-        seed, kept = Seed(record.seed, chosen=self.seed.chosen), SeriesStore(place, "limit")
+        apart = "" if self._start.arm.options.base_url is None else cell.arm
+        seed, kept = Seed(record.seed, self.seed.chosen, apart=apart), SeriesStore(place, "limit")
         search = LimitSearch(self._servers, planned.workload, goals, record, kept, seed, self.say)
         self.say(f"r{cell.repeat} {cell.arm}, {cell.profile}: searching")
         try:
@@ -262,11 +263,13 @@ class Execution:
         """Return the seed of a cell, and count the attempt: in one repeat every arm gets the same prompts.
 
         A server that ran before may have the prompts of an earlier attempt in its cache, so each attempt has
-        other prompts. A server that was started here is empty, and gets those of the first attempt.
+        other prompts. A server that was started here is empty, and gets those of the first attempt. Any other
+        may serve several arms, so each is parted from the others.
         """
         attempt = self.store.count_attempt(planned)
-        attached = session.options.base_url is not None
-        return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt if attached else 0)
+        if session.options.base_url is None:
+            return replace(self.seed, repeat=planned.cell.repeat)
+        return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt, apart=planned.cell.arm)
 
     def _climb(self, session: Session, planned: Planned) -> MeasuredPoint:
         """Measure a ladder, and store it as finished if any rung was measured, else as failed.

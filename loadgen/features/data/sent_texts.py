@@ -1,0 +1,166 @@
+"""Sent texts: what recorded prompts share, and how fast the same ones were answered in an earlier run.
+
+Prompts that are made here are unlike in every run, and the plan knows what they share. Those of a file are
+the same in every run: what a cache may have of them is learned after the run, where it matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Float64, Int64
+from loadgen.base.clock import MS_NS
+from loadgen.base.structs import replace
+from loadgen.facts.run_facts import EarlierRun, Facts, SharedTexts
+from loadgen.figures.per_request import PerRequest
+from loadgen.plan.plan import Plan
+from loadgen.records.record import Records
+from loadgen.run.command.progress import Display
+from loadgen.run.extension import Step
+from loadgen.run.firing import Outcome
+
+if TYPE_CHECKING:
+    from loadgen.run.session import Session
+
+CACHED = 0.05  # of the prompt tokens: below, no one asks what the prompts share
+_FIELDS = ("tools", "system", "instructions", "messages", "input", "prompt", "text", "input_ids")
+_MOST_BYTES = 128 << 20  # of prompts that are compared
+_MOST_BYTES_PER_TOKEN = 8  # of text, about twice the usual
+_MOST_TEMPLATE = 128  # tokens
+_MOST_COMPARED = 4096  # requests
+_LEAST_AFTER_THE_FIRST_WAVE = 10
+
+# By what each prompt holds: its TTFT and TPOT (ns; NaN: unknown) in the first run that sent it.
+_Answered = dict[bytes, tuple[float, float]]
+
+
+def list_steps(
+    session: Session, made: Plan, outcome: Outcome, display: Display
+) -> Iterator[tuple[str, Step]]:
+    """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered."""
+    if made.sends_recorded:
+        yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
+        first = session.learned.setdefault(f"answers to {made.profile.model_dump_json()}", {})
+        yield "an earlier run", partial(compare_earlier, made=made, records=outcome.records, first=first)
+
+
+def add_shared_texts(known: Facts, made: Plan, records: Records) -> Facts:
+    """Return the facts with what the sent prompts share, if over 5 % of their tokens were cached.
+
+    Of sessions without branches the first turns are compared: a later one's history is known. Nothing is
+    added of more than 128 MiB of prompts.
+    """
+    from loadgen.verdict.evidence import reported_reuse
+
+    by = reported_reuse(known, records).values()
+    if not any(hits > CACHED * queries for hits, queries in by):
+        return known
+    sent = np.arange(int(records.index.max(initial=-1)) + 1)
+    if made.turns is not None and not made.turns.has_branches:
+        sent = made.turns.begins[:-1][made.turns.begins[:-1] <= sent[-1]]
+    texts, size = list[bytes](), 0
+    for i in sent.tolist():
+        texts.append(_read_prompt(made, i))
+        size += len(texts[-1])
+        if size > _MOST_BYTES:
+            return known
+    template = _bound_template(dict(zip(sent.tolist(), map(len, texts), strict=True)), records)
+    share = count_shared_bytes(texts) / max(size, 1)
+    return replace(known, shared_texts=SharedTexts(share, template if made.dialect.chat else 0))
+
+
+def count_shared_bytes(texts: list[bytes]) -> int:
+    """Count the bytes of texts that are the beginning of an earlier one too, in any order of them.
+
+    Together the beginnings make a tree. Sorted, each text adds to it what it does not share with its
+    neighbour, so the count is the same in every order.
+    """
+    before, shared = b"", 0
+    for text in sorted(texts):
+        most = min(len(before), len(text))
+        own, other = (np.frombuffer(each, np.uint8, most) for each in (text, before))
+        apart = own != other
+        shared += int(apart.argmax()) if apart.any() else most
+        before = text
+    return shared
+
+
+def _read_prompt(made: Plan, i: int) -> bytes:
+    """Return what a model is given of request i as JSON bytes: tools, as in templates, before the text."""
+    body: dict[str, Any] = msgspec.json.decode(made.body(i), type=dict[str, msgspec.Raw])
+    return b"".join(bytes(body[name]) for name in _FIELDS if name in body)
+
+
+def _bound_template(sizes: dict[int, int], records: Records) -> int:
+    """Return the most tokens that a chat template can add to each prompt, by its bytes and tokens."""
+    counted = [
+        tokens - sizes[i] // _MOST_BYTES_PER_TOKEN
+        for i, tokens, ok in zip(
+            records.index.tolist(), records.input_tokens.tolist(), records.ok.tolist(), strict=True
+        )
+        if ok and tokens >= 0 and i in sizes
+    ]
+    return min(max(min(counted, default=_MOST_TEMPLATE), 0), _MOST_TEMPLATE)
+
+
+def compare_earlier(known: Facts, made: Plan, records: Records, first: _Answered) -> Facts:
+    """Return the facts with the first run of the same prompts and load, whose answers `first` keeps.
+
+    Nothing is added where cached tokens are reported, since these show what a cache did.
+    """
+    from loadgen.verdict.evidence import reported_reuse
+
+    if reported_reuse(known, records):
+        return known
+    now = _list_answers(known, made, records)
+    if not first:
+        first.update(now)
+        return known
+    both = [(answer, now[key]) for key, answer in first.items() if key in now]
+    if not both:
+        return known
+    before_ns, now_ns = (np.array([each[side] for each in both]) for side in range(2))
+    return replace(known, earlier=compare_answers(before_ns, now_ns, known.held_concurrency or 1))
+
+
+def compare_answers(before_ns: Float64, now_ns: Float64, wave: int) -> EarlierRun:
+    """Compare TTFT and TPOT, float64[prompts, 2], of the same prompts in two runs, in the order of the first.
+
+    The first `wave` of them is left out if ten are left.
+    """
+    if len(now_ns) - wave >= _LEAST_AFTER_THE_FIRST_WAVE:
+        before_ns, now_ns = before_ns[wave:], now_ns[wave:]
+    ratios = now_ns[:, 0] / before_ns[:, 0]
+    return EarlierRun(
+        requests=len(ratios),
+        fell=int((ratios < 1).sum()),
+        before_ms=float(np.median(before_ns[:, 0])) / MS_NS,
+        now_ms=float(np.median(now_ns[:, 0])) / MS_NS,
+        ratio=float(np.median(ratios)),
+        tpot_ratio=_find_median(now_ns[:, 1] / before_ns[:, 1]),
+    )
+
+
+def _find_median(values: Float64) -> float:
+    """Return the median of the known values; 1 if none is."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else 1.0
+
+
+def _list_answers(known: Facts, made: Plan, records: Records) -> _Answered:
+    """List TTFT and TPOT by prompt, in the order of sending; of a prompt that is sent twice the first."""
+    each = PerRequest.from_records(records, known.ask())
+    rows: Int64 = np.flatnonzero(each.has_ttft & each.ok & (each.ttft_ns > 0))
+    rows = rows[np.argsort(records.sent_ns[rows], kind="stable")][:_MOST_COMPARED]
+    tpot_ns = np.where(each.has_tpot & (each.tpot_ns() > 0), each.tpot_ns(), np.nan)
+    found: _Answered = {}
+    for row in rows.tolist():
+        key = hashlib.blake2b(_read_prompt(made, int(records.index[row])), digest_size=16).digest()
+        found.setdefault(key, (float(each.ttft_ns[row]), float(tpot_ns[row])))
+    return found
