@@ -340,6 +340,12 @@ def _find_failures(run: AuditedRun, above: float, most: float) -> Evidence | Non
     if n is None and (succeeded := run.figure("success_rate")) is not None:
         share = 1 - succeeded / 100
         return f"{percent(share)} of the requests failed" if above < share <= most else None
+    if n is None and asked and failed:  # which may be the answered ones: the share is then this at least
+        return (
+            f"{failed:.0f} failed, {asked:.0f} requests"
+            if above < failed / (asked + failed) <= most
+            else None
+        )
     if n is None or not failed or not above < failed / (n + failed) <= most:
         return None
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"

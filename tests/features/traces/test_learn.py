@@ -383,6 +383,8 @@ WRONG = [
     ("a.csv", b"ts,in\n1,2.5\n", ["--columns", "time=ts,input=in"], "row 2: '2.5' is no whole number"),
     ("a.csv", b"ts,in\n1,-2\n", ["--columns", "time=ts,input=in"], "row 2: '-2' is no whole number"),
     ("a.csv", b"ts,in\n1\n", ["--columns", "time=ts,input=in"], "row 2: has 1 columns, and the header 2"),
+    ("a.csv", b"ts,in\n1,2\n2,\n", ["--columns", "time=ts,input=in"],
+     "row 3: has no length of the prompt: in is empty; fill it in, or leave the row out"),
     ("a.csv", b"ts,e,in\n5,4,2\n", ["--columns", "time=ts,end=e,input=in"], "row 2: it ends before it"),
     ("a.csv", b"ts,in\n", ["--columns", "time=ts,input=in"], "has no request of a model in it"),
     ("a.jsonl", b"[1]\n", ["--columns", "time=ts,input=in"], "row 1: is no JSON object"),

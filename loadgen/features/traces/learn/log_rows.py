@@ -132,7 +132,7 @@ def read_access(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
             ]
         values = {ours: flat[name] for ours, name in known[shape] if flat[name] not in _BLANK}
         try:
-            yield row, _read_cells(values, path, is_model_path)
+            yield row, _read_cells(values, path, is_model_path, _NO_SIZE)
         except ValueFault as fault:
             raise log.refusal(str(fault), row) from None
 
@@ -150,10 +150,12 @@ def read_table(log: LogFile, columns: Mapping[str, str], path: str) -> Rows:
             "--columns: name the prompt's length, as input=prompt_tokens (or input_bytes, prompt)"
         )
     every = (lambda found: True) if "path" not in columns else is_model_path
+    lengths = " and ".join(columns[ours] for ours in ("input", "input_bytes", "prompt") if ours in columns)
+    no_size = f"has no length of the prompt: {lengths} is empty; fill it in, or leave the row out"
     for row, cells in _read_objects(log, columns):
         values = {ours: cells[name] for ours, name in columns.items() if cells.get(name) not in (None, "")}
         try:
-            yield row, _read_cells(values, path, every)
+            yield row, _read_cells(values, path, every, no_size)
         except ValueFault as fault:
             raise log.refusal(str(fault), row) from None
 
@@ -166,8 +168,10 @@ def is_model_path(path: str) -> bool:
     return (parts[1] if len(parts) > 1 else path).partition("?")[0].endswith(_PATHS)
 
 
-def _read_cells(values: Cells, path: str, is_wanted: Callable[[str], bool]) -> Call | SkippedRow:
-    """Make the call of a row from its values by our names; raises ValueFault."""
+def _read_cells(
+    values: Cells, path: str, is_wanted: Callable[[str], bool], no_size: str
+) -> Call | SkippedRow:
+    """Make the call of a row from its values by our names; raises ValueFault, `no_size` without a length."""
     asked, status = str(values.get("path", "")), read_size(values.get("status"), 999)
     if path not in asked if path else not is_wanted(asked):
         return SkippedRow(NO_MODEL)
@@ -181,7 +185,7 @@ def _read_cells(values: Cells, path: str, is_wanted: Callable[[str], bool]) -> C
     )
     text = values.get("prompt")
     if input_len == UNKNOWN == input_bytes and not text:
-        raise ValueFault(_NO_SIZE)
+        raise ValueFault(no_size)
     return Call(
         begin_ns=begin_ns,
         end_ns=end_ns,

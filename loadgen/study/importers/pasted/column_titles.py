@@ -21,6 +21,7 @@ DECODE = "decode_tok_s"  # of one request, where there is one at a time: one ove
 OF_ONE = "request_tok_s"  # of one request, however many there are
 RATE = "requested_rate"  # requests per second that were asked for
 LENGTHS = "lengths"  # of prompt and answer in one cell: 1024/128
+FAILED = "failed"
 ACCEPTED = "acceptance_rate"  # of no unit: a share, or the tokens that a pass gives
 _LEN = r"(?:[ _](?:seq(?:uence)?[ _])?(?:len(?:gth)?|size|tokens))"
 _MEAN = r"(?:avg\.?|average|mean)"
@@ -48,6 +49,7 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (r"(?:request|arrival)[ _]rate(?: configured)?"
      r"|(?:offered|requested|target|configured)[ _](?:load|rate|qps|rps)"
      r"|(?:req(?:uest)?s?/s|qps|rps)[ _](?:sent|offered|requested|configured)", RATE),
+    (r"(?:# ?|num[ _]|total )?(?:failed|failures|errors?)(?:[ _](?:requests|reqs))?", FAILED),
     (r"test", "test"),  # of llama-bench
     (r"acc(?:ept(?:ance)?)?[ _]rate", ACCEPTED),
 )  # fmt: skip
@@ -68,6 +70,7 @@ _RATES: tuple[tuple[str, str], ...] = (
 # What stands behind tokens per second: of all requests at once, or of each.
 _SHARED = {"total": SPEED, "all": SPEED, "req": OF_ONE, "request": OF_ONE, "user": OF_ONE, "stream": OF_ONE}
 _TOKENS_PER_S = re.compile(r"(output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
+_UNDERSCORED = re.compile(r"(?<=[a-z])_tok(?:en)?s?_s$")  # of a database's column
 _REQUESTS_PER_S = re.compile(
     r"(?:(?:achieved|actual|measured|completed)[ _])?(?:qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?"
     r"|request[ _]throughput(?: \(req/s\))?)"
@@ -151,7 +154,7 @@ def read_column(title: str, cells: Sequence[str] = ()) -> TableColumn:
 
 def _parse_title(title: str) -> TableColumn:
     """Parse a title without `k`: a fact, a rate, a latency in a unit of time; the key is "" if unknown."""
-    plain = title.lower()
+    plain = _UNDERSCORED.sub(" tok/s", title.lower())
     plain = _PER_SECOND.sub("(tok/s)" if "token" in plain else "(req/s)", plain)
     if "".join(plain.split()) in FORMULAS:  # a speed under its formula's name
         return TableColumn(SPEED)
@@ -161,7 +164,7 @@ def _parse_title(title: str) -> TableColumn:
     facts = (
         (key, pattern)
         for pattern, key in _FACTS
-        if (not rated or key == RATE) and not (key == ACCEPTED and "%" in plain)
+        if (not rated or key == RATE) and not (key in (ACCEPTED, FAILED) and "%" in plain)
     )
     if key := next((key for key, pattern in facts if re.fullmatch(pattern, before)), ""):
         return TableColumn(key, unit if key == "memory" else "")

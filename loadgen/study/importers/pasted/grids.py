@@ -16,6 +16,7 @@ _MOST_COLUMNS, _MOST_SPANNED = 40, 1000
 _LONGEST, _LONGEST_ROW = 2000, 64_000  # characters of a line; of one in Markdown, whose cell may have a block
 _GRID_RULE = re.compile(r"\+(?:[-= ]{2,}\+){2,}$")
 _RULE = re.compile(r"\s*(?:-{2,}\s{1,3}|={2,}\s{1,3}){1,40}(?:-{2,}|={2,})\s*$")
+_CROSSED_RULE = re.compile(r"\s*-{2,}(?:\+-{2,}){1,40}\s*$")  # psql's
 _MARKDOWN_RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*){1,40}\|?\s*$")
 _ELEMENT = re.compile(r"<(/?)(table|tr|th|td)\b([^<>]{0,300})>", re.IGNORECASE)
 _SPAN = re.compile(r"(row|col)span\s*=\s*[\"']?(\d{1,4})", re.IGNORECASE)
@@ -70,7 +71,7 @@ def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
             read = _read_listed(lines, at) or _read_drawn(lines, at)
         elif line[:1] in _BOX_TOPS and len(line) > 2:
             read = _read_boxed(lines, at)
-        elif at and "|" in line and _MARKDOWN_RULE.match(line) and "|" in lines[at - 1]:
+        elif at and "|" in lines[at - 1] and _is_piped_rule(line):
             read = _read_piped(lines, at)
         elif at and line[:2] in ("--", "==") and _RULE.match(line):
             read = _read_ruled(lines, at)
@@ -82,6 +83,11 @@ def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
         else:
             at += 1
     _check_size(count)
+
+
+def _is_piped_rule(line: str) -> bool:
+    """Whether a line is the rule below the titles of a table in Markdown, or of psql's."""
+    return bool(_CROSSED_RULE.match(line) if "+" in line else "|" in line and _MARKDOWN_RULE.match(line))
 
 
 def _check_size(cells: int) -> None:
@@ -163,7 +169,12 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
         text = lines[at][indent:].rstrip()
         cells = [text[left + 1 : right] for left, right in columns]
         if text[:1] == "|" or not all(set(cell) <= {*"-= +"} for cell in cells):
-            current = _join_below(current, [cell.strip() for cell in cells])
+            plain = tuple(cell.strip() for cell in cells)
+            if titles and _are_rows(current.cells, plain):  # with no rule between them
+                rows.append(current)
+                current = Row(at + 1, plain)
+            else:
+                current = _join_below(current, plain)
             continue
         above = rows[-1].cells if rows else ()
         whole = [
@@ -176,6 +187,13 @@ def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
             rows.append(Row(current.line, tuple(map(_strip_escapes, whole))))
         current, goes_on = Row(at + 2, ("",) * len(columns)), [not cell.strip() for cell in cells]
     return Grid(titles, tuple(rows), begin + 1, end)
+
+
+def _are_rows(above: Sequence[str], cells: Sequence[str]) -> bool:
+    """Whether a line of cells is a row of its own: each cell with a digit first above has one, too."""
+    numbered = [at for at, cell in enumerate(above) if cell[:1].isdigit()]
+    filled = all(cell or not over for over, cell in zip(above, cells, strict=True))
+    return filled and bool(numbered) and all(cells[at][:1].isdigit() for at in numbered)
 
 
 def _strip_escapes(cell: str) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
+from loadgen.verdict.verdict import Level
 
 AIS_BENCH = """
 ╒══════════════════════════╤═════════╤═════════════════╤═════════════════╤═════════════════╤═════╕
@@ -183,3 +185,71 @@ def test_a_speed_of_each_user_is_no_time_per_token(tmp_path: Path) -> None:
         {"request_tok_s": 50, "mean_ttft_ms": 900},
     ]
     assert all(remark.startswith("tok/s of each user") for run in runs for remark in run.remarks)
+
+
+GRIDS = {
+    "psql": """
+  model   | conc | ttft_ms | output_tok_s
+----------+------+---------+--------------
+ qwen3-8b |    8 |      80 |          640
+ qwen3-8b |   64 |     180 |         3400
+(2 rows)
+""",
+    "a grid without rules between rows": """
++----------+-------------+-----------+--------------+
+| Model    | Concurrency | TTFT (ms) | Output tok/s |
++==========+=============+===========+==============+
+| qwen3-8b |           8 |        80 |          640 |
+| qwen3-8b |          64 |       180 |         3400 |
++----------+-------------+-----------+--------------+
+""",
+    "a grid whose cells go on": """
++----------+-------------+-----------+--------------+
+| Model    | Concurrency | TTFT (ms) | Output tok/s |
++==========+=============+===========+==============+
+| qwen3-8b |           8 |        80 |          640 |
+| on a     |             |           |              |
+| card     |             |           |              |
++----------+-------------+-----------+--------------+
+| qwen3-8b |          64 |       180 |         3400 |
+| on a     |             |           |              |
+| card     |             |           |              |
++----------+-------------+-----------+--------------+
+""",
+}
+
+
+@pytest.mark.parametrize("form", GRIDS)
+def test_rows_of_a_terminal_s_table_are_read_one_by_one(form: str, tmp_path: Path) -> None:
+    runs, errors = read(tmp_path, GRIDS[form])
+    found = [
+        (run.load.max_concurrency, run.figures["mean_ttft_ms"], run.figures["output_throughput"])
+        for run in runs
+    ]
+    assert found == [(8, 80, 640), (64, 180, 3400)]
+    assert errors == ()
+
+
+@pytest.mark.parametrize(
+    ("titles", "named"),
+    [
+        ("Concurrency | Requests | Failed | Timeouts", "not read: 'Timeouts'"),
+        ("Concurrency | Requests | Errors | Retries", "not read: 'Retries'"),
+        ("并发数 | 请求数 | 失败数 | 超时", "not read: '超时'"),
+        ("同時接続数 | リクエスト数 | エラー数 | タイムアウト", "not read: 'タイムアウト'"),
+    ],
+)
+def test_failures_are_read_and_what_is_not_is_named(titles: str, named: str, tmp_path: Path) -> None:
+    head = f"{HEAD}| {titles} | TTFT (ms) | Output tok/s |\n|---|---|---|---|---|---|\n"
+    runs, _ = read(tmp_path, f"{head}| 8 | 100 | 0 | 0 | 80 | 640 |\n| 64 | 100 | 40 | 3 | 180 | 3400 |\n")
+    assert [run.figures["failed"] for run in runs] == [0, 40]
+    assert [run.remarks for run in runs] == [(named,), (named,)]
+    levels = [audited.level for audited in audit_runs(runs, None, None)]
+    assert levels == [Level.UNCHECKED, Level.INVALID]
+
+
+def test_columns_of_other_languages_are_named_and_separate_rows(tmp_path: Path) -> None:
+    head = f"{HEAD}| Gleichzeitige Anfragen | Fehlgeschlagen | TTFT (ms) |\n{SPEEDS}"
+    runs, _ = read(tmp_path, f"{head}| 8 | 0 | 80 |\n| 64 | 40 | 180 |\n")
+    assert len({*run_groups.name_rows(runs)}) == 2
+    assert runs[0].remarks == ("not read: 'Gleichzeitige Anfragen', 'Fehlgeschlagen'",)
