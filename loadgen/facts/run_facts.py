@@ -23,6 +23,7 @@ from pydantic_core import to_jsonable_python
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
+from loadgen.engines.engines import find_by_name
 from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
@@ -227,6 +228,7 @@ class SpanFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]  # request i's ids are its hash of i
     wall_offset_ns: _Time  # added to a record's times: CLOCK_REALTIME − CLOCK_MONOTONIC as the run began
+    received: bool = False  # the server's own were awaited, by --receive-spans
 
 
 class ImageProbe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -380,16 +382,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         Raises ValueError, or OtherVersion where a part of it has a key that this version lacks.
         """
         known = {name: ours[name] for name in find_fact_types() if name in ours}
-        # Earlier versions had only a note where there is a field now.
-        notes = known.get("notes")
-        refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
-        facts = {"ignore_eos_refused": refused, **known}
         if isinstance(profile := known.get("profile"), dict) and "exact_rate" not in profile:
-            facts["profile"] = {**profile, "exact_rate": not _was_drawn(profile)}
+            known["profile"] = {**profile, "exact_rate": not _was_drawn(profile)}
         try:
-            return cls(**{name: _read_fact(name, value) for name, value in facts.items()})
+            facts = cls(**{name: _read_fact(name, value) for name, value in known.items()})
         except TypeError as error:  # one is missing
             raise ValueError(str(error)) from None
+        if "ignore_eos_refused" in known:
+            return facts
+        from loadgen.plan.plan import list_lacking
+
+        # Earlier versions did not store it: it follows from the API and the engine.
+        refused = not find_by_name(facts.server.engine).takes_ignore_eos
+        refused |= "ignore_eos" in list_lacking(facts.server.url)
+        return replace(facts, ignore_eos_refused=facts.profile.ignore_eos and refused)
 
     def json(self) -> dict[str, Any]:
         """Encode the facts as in results and journals; a number may be NaN or infinite."""
@@ -436,8 +442,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """The number of GPUs the server ran on: as given, as its memory shows, or as started; 0: unknown."""
         if self.gpus or self.server.simulated:
             return self.gpus
-        if self.sensed is not None and self.sensed.holds_server:
-            return len(self.sensed.gpus)
+        if self.sensed is not None and self.sensed.holding_server:
+            return len(self.sensed.holding_server)
         if self.launched is None or "gpu" not in self.environment:
             return 0
         replicated = any(_PARALLEL.match(word) for word in self.launched.command)

@@ -54,7 +54,9 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
     period_s: float
     samples: int  # in the window
     cpu_ms_per_sample: float
-    gpus: tuple[str, ...] = ()  # those with memory of the server, or all where that is not reported
+    # Those with memory of the server, or all where that is not reported; and all of --power-url.
+    gpus: tuple[str, ...] = ()
+    server_gpus: tuple[str, ...] | None = None  # those with its memory; None: stored by an earlier version
     gpus_how: str = ""
     server: MemoryUse | None = None  # GPU memory of the server
     device: MemoryUse | None = None  # GPU memory in use by all processes on those GPUs
@@ -70,9 +72,11 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
     missing: tuple[str, ...] = ()  # what could not be read, and why
 
     @property
-    def holds_server(self) -> bool:
-        """Whether these GPUs are known to be the server's, by its memory on them."""
-        return self.gpus_how == WITH_SERVER
+    def holding_server(self) -> tuple[str, ...]:
+        """The GPUs that are known to be the server's, by its memory on them; empty: it is not reported."""
+        if self.server_gpus is None:  # earlier versions stored words alone
+            return self.gpus if self.gpus_how == WITH_SERVER else ()
+        return self.server_gpus
 
     def joules_per_token(self, output_tokens: int) -> float | None:
         """Return the window's joules per output token of the window; None without energy or tokens."""

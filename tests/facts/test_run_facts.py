@@ -35,6 +35,7 @@ from loadgen.settings.validation import ServerSettings
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
 SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
 HOLDING = SENSED.model_copy(update={"gpus_how": WITH_SERVER})
+WITH_EXPORTED = SENSED.model_copy(update={"server_gpus": ("GPU 0",)})
 GPU = {"gpu": "8 × NVIDIA H100"}
 
 
@@ -53,6 +54,7 @@ def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
         pytest.param({"gpus": 8, "server": SIMULATED}, 8, id="as given, of a simulation"),
         pytest.param({"sensed": HOLDING, "server": SIMULATED}, 0, id="a simulation has none"),
         pytest.param({"sensed": HOLDING}, 2, id="where the server's memory is"),
+        pytest.param({"sensed": WITH_EXPORTED}, 1, id="where its memory is, next to those of --power-url"),
         pytest.param({"sensed": SENSED}, 0, id="some of this machine's"),
         pytest.param({"launched": launched(), "environment": GPU}, 4, id="as started"),
         pytest.param({"launched": launched()}, 0, id="started without a GPU"),
@@ -137,17 +139,17 @@ def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> No
     ("changes", "refused"),
     [
         ({}, False),
-        ({"notes": ["ignore_eos is not sent: SGLang refuses it, so answers may be shorter"]}, True),
-        ({"notes": ["a note"], "ignore_eos_refused": True}, True),
-        ({"notes": ["ignore_eos is not sent: refused"], "ignore_eos_refused": False}, False),
+        ({"engine": "transformers serve"}, True),
+        ({"url": "http://h/v1/messages"}, True),
+        ({"url": "http://h/a/gateway"}, False),
     ],
-    ids=["new", "earlier, by its note", "new and refused", "the field before the note"],
 )
-def test_a_refused_ignore_eos_is_read_from_the_notes_of_earlier_runs(
+def test_a_refused_ignore_eos_of_earlier_runs_follows_from_engine_and_api(
     changes: dict[str, Any], refused: bool
 ) -> None:
     stored = made.run().facts.json()
     del stored["ignore_eos_refused"]
+    changes = {"server": {**stored["server"], **changes}}
     facts = Facts.read_stored({**stored, **changes, "of_another_version": 1})
     assert (facts.ignore_eos_refused, facts.profile.ignore_eos) == (refused, True)
 

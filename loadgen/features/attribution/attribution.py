@@ -12,13 +12,26 @@ from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.gap_parts import TAIL, divide_gaps, find_tail_gaps, mark_unstamped
-from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, ROWS, SEGMENTED
+from loadgen.features.attribution.parts import (
+    BEFORE_SENT,
+    EVIDENCE,
+    OF_EACH_REQUEST,
+    PARTS,
+    ROWS,
+    SEGMENTED,
+)
 from loadgen.features.attribution.preemptions import CountedPreemptions, read_counts
 from loadgen.features.attribution.stalls import LEAST_STREAMS
-from loadgen.features.attribution.ttft_parts import divide_waits, find_first_tokens, find_prefill_ns
+from loadgen.features.attribution.ttft_parts import (
+    divide_mean,
+    divide_waits,
+    find_first_tokens,
+    find_prefill_ns,
+)
 from loadgen.figures.distribution import compute_medians, compute_percentiles
 from loadgen.records.record import UNKNOWN, Records
 from loadgen.report.run_directory import Result
+from loadgen.server.server_counters import ServerWindow
 from loadgen.verdict.evidence import RunEvidence
 
 _LEAST_EXCESS_NS, _LEAST_SHARE = MS_NS, 0.2  # of the typical: below either a tail has nothing to explain
@@ -79,6 +92,8 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     threshold_ns: float  # P99 of the gaps, as the report's P99 ITL; NaN without gaps
     typical_ns: float  # their median; NaN without gaps
     evidence: tuple[str, ...]  # what there was to divide by, by key
+    # The mean of all TTFT, a row, where parts of it are the server's means alone; None: it has none.
+    mean_ttft: PartRows | None = None
 
     @property
     def tails(self) -> tuple[tuple[str, PartRows], ...]:
@@ -125,7 +140,20 @@ def attribute(facts: Facts, records: Records) -> Attribution:
         divide_gaps(records, gaps, counted, by_read=facts.client.transport not in SEGMENTED),
     )
     evidence = _list_evidence(records, counts, counted)
-    return Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence)
+    mean_ttft = None if {*evidence} & {*OF_EACH_REQUEST} else _divide_mean(ttft, facts.own_window)
+    return Attribution(ttft, tail, gaps.threshold_ns, gaps.typical_ns, evidence, mean_ttft)
+
+
+def _divide_mean(ttft: PartRows, window: ServerWindow | None) -> PartRows | None:
+    """Divide the mean of all TTFT by the server's means; None where it has none of these requests."""
+    if window is None or not len(ttft):
+        return None
+    mean_parts = np.array([[sum_exactly(row) // len(ttft)] for row in ttft.parts])
+    if (parts := divide_mean(mean_parts, len(ttft), window)) is None:
+        return None
+    (excess_ns,) = [sum_exactly(ttft.excess_ns) // len(ttft)]
+    none = np.zeros(1, np.int64)
+    return PartRows(none, none, parts.sum(axis=0), none + excess_ns, parts)
 
 
 def _make_waits(request: Int64, parts: Int64) -> PartRows:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from loadgen.base.text import wrap_text
 from loadgen.features.attribution.attribution import Attribution, PartRows
-from loadgen.features.attribution.basis import describe_basis, describe_means
+from loadgen.features.attribution.basis import BY_MEANS, describe_basis, describe_means
 from loadgen.features.attribution.part_times import (
     CAUSE,
     WaitColumn,
@@ -25,10 +25,17 @@ _LARGEST = 3  # parts in a line of the short report
 BEYOND_TTFT, BEYOND_ITL = "beyond P99 TTFT", "gaps beyond P99"
 
 
+def make_mean_column(title: str, found: Attribution) -> WaitColumn:
+    """Make the column of all first tokens, marked where parts of their mean are the server's means."""
+    if found.mean_ttft is None:
+        return WaitColumn(title, found.ttft)
+    return WaitColumn(f"{title}{BY_MEANS}", found.mean_ttft, len(found.ttft))
+
+
 def list_columns(found: Attribution) -> list[WaitColumn]:
     """List the waits that are shown by part: those of all first tokens, of the slowest, and the long gaps."""
     every = [
-        WaitColumn("first token", found.ttft),
+        make_mean_column("first token", found),
         WaitColumn(BEYOND_TTFT, found.tail_ttft),
         WaitColumn(BEYOND_ITL, found.gaps),
     ]

@@ -8,10 +8,10 @@ from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.part_times import format_ms
-from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, PARTS, EvidenceKind
+from loadgen.features.attribution.parts import BEFORE_SENT, EVIDENCE, OF_EACH_REQUEST, PARTS, EvidenceKind
 from loadgen.verdict.client_checks import PAUSED_S
 
-_OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
+BY_MEANS = "*"  # marks a column whose parts are means
 _MEANS = ("queue", "prefill", "decode", "inference")  # histograms of a ServerWindow
 
 
@@ -44,14 +44,16 @@ def _name_parts(keys: Sequence[str], shown: Set[str]) -> str:
 
 
 def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
-    """Yield a line with the means of the server's histograms, where it reports no request's own times."""
+    """Yield the means of the server's histograms, where it reports no request's own times, and their mark."""
     window = facts.own_window
-    if window is None or set(_OF_EACH_REQUEST) & set(found.evidence):
+    if window is None or set(OF_EACH_REQUEST) & set(found.evidence):
         return
     means = ((name, getattr(window, name)) for name in _MEANS)
     known = ", ".join(f"{name} {format_ms(mean.mean_ms)} ms" for name, mean in means if mean is not None)
     if known:
         yield f"the server's means over the run: {known}"
+    if found.mean_ttft is not None:
+        yield f"{BY_MEANS} parts of this mean are the server's own means: they divide no single request"
 
 
 def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
@@ -63,15 +65,15 @@ def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
         )
     missing = [kind for kind in EVIDENCE if kind.key not in found.evidence]
     server = engines.find_by_name(facts.server.engine)
-    if set(_OF_EACH_REQUEST) & set(found.evidence):
-        missing = [kind for kind in missing if kind.key not in _OF_EACH_REQUEST]
+    if set(OF_EACH_REQUEST) & set(found.evidence):
+        missing = [kind for kind in missing if kind.key not in OF_EACH_REQUEST]
     else:
         if server.own_times:
             yield f"{server.own_times}: it then reports each request's queue and prefill"
     if facts.own_window is not None:  # which counts no preemptions
         missing = [kind for kind in missing if kind.key != "preemptions"]
     # Received: it says why too few came. Our own servers export none.
-    if server.ours or any(line.startswith("spans: ") for line in facts.telemetry):
+    if server.ours or (facts.spans is not None and facts.spans.received):
         missing = [kind for kind in missing if kind.key != "spans"]
     had = [kind.remedy for kind in missing if facts.client.transport not in kind.transports]
     yield from filter(None, dict.fromkeys(had))

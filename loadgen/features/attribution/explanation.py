@@ -9,7 +9,7 @@ import numpy as np
 from loadgen.base.clock import MS_NS
 from loadgen.base.text import format_count, wrap_text
 from loadgen.features.attribution.attribution import Attribution, PartRows
-from loadgen.features.attribution.attribution_section import BEYOND_ITL, BEYOND_TTFT
+from loadgen.features.attribution.attribution_section import BEYOND_ITL, BEYOND_TTFT, make_mean_column
 from loadgen.features.attribution.basis import describe_means, list_reasons, list_remedies
 from loadgen.features.attribution.part_times import (
     CAUSE,
@@ -50,7 +50,11 @@ def explain_run(run: Result) -> Iterator[str]:
     yield from wrap_text(_describe_ttft(run.metrics, found))
     yield from _draw(
         found.ttft,
-        [WaitColumn("typical", _select_typical(found.ttft)), WaitColumn(BEYOND_TTFT, found.tail_ttft)],
+        [
+            WaitColumn("typical", _select_typical(found.ttft)),
+            *([make_mean_column("mean of all", found)] if found.mean_ttft is not None else []),
+            WaitColumn(BEYOND_TTFT, found.tail_ttft),
+        ],
     )
     yield from _show_examples(run, "the slowest first tokens", found.ttft)
     yield ""

@@ -30,6 +30,12 @@ class WaitColumn(NamedTuple):
 
     title: str
     rows: PartRows
+    n: int = 0  # that the one row is the mean of; 0: each row is one
+
+    @property
+    def waits(self) -> int:
+        """The number of waits."""
+        return self.n or len(self.rows)
 
 
 def find_attribution(run: Result) -> Attribution | None:
@@ -89,9 +95,7 @@ def draw_part_table(columns: Sequence[WaitColumn]) -> Iterator[str]:
     widths = (-_NAME, *(_MS, _SHARE) * len(columns))
     pair = _MS + _SHARE
     yield align_cells(("mean ms", *(each.title for each in columns)), (-_NAME, *(pair,) * len(columns)))
-    yield align_cells(
-        ("", *(f"n = {len(each.rows):,}" for each in columns)), (-_NAME, *(pair,) * len(columns))
-    )
+    yield align_cells(("", *(f"n = {each.waits:,}" for each in columns)), (-_NAME, *(pair,) * len(columns)))
     times = [{time.part.key: time for time in list_part_times(each.rows)} for each in columns]
     for part in PARTS:
         found = [each.get(part.key) for each in times]

@@ -108,6 +108,7 @@ class EvidenceKind(msgspec.Struct, frozen=True):
 
 
 SEGMENTED = ("ring",)  # transports whose arrivals are those of segments, not of reads
+OF_EACH_REQUEST = ("server", "spans")  # evidence by which queue and prefill of a request are known
 _TIMESTAMPED = (
     "--transport wire or ring: the kernel then timestamps arrivals, and reports round trips", ("wire", "ring")
 )  # fmt: skip

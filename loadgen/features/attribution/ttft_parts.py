@@ -9,6 +9,9 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, US_NS
 from loadgen.features.attribution.parts import CAUSES, NEAR_NS, ROWS, Division
 from loadgen.records.record import UNKNOWN, Records
+from loadgen.server.server_counters import ServerWindow
+
+_ALIKE = 0.02  # by which counts, and sums of means, may differ and be of the same requests
 
 
 class FirstTokens(msgspec.Struct, frozen=True):
@@ -67,6 +70,32 @@ def divide_waits(records: Records, tokens: FirstTokens) -> Int64:
     around_ns = np.where(clocked & on_path, server_ns - first_token_ns, 0)
     take("http", np.where(divided & on_path, division.left_ns, inside_ns.clip(0) + around_ns.clip(0)))
     take("unknown", division.left_ns)
+    return parts
+
+
+def divide_mean(mean_parts: Int64, tokens: int, window: ServerWindow) -> Int64 | None:
+    """Divide the unknown of a mean wait, int64[len(PARTS), 1], by the server's mean queue, prefill and HTTP.
+
+    None where its histograms are not of about as many requests as there are first `tokens`, or have more than
+    is unknown: they are then of others' requests too.
+    """
+    unknown = mean_parts[ROWS["unknown"]].copy()
+    known = {
+        name: round(each.mean_ms * MS_NS)
+        for name in ("queue", "prefill", "ttft")
+        if (each := getattr(window, name)) is not None and abs(each.count - tokens) <= _ALIKE * tokens
+    }
+    first_token_ns, engine_ns = known.pop("ttft", 0), sum(known.values())
+    if not known or max(engine_ns, first_token_ns) > (1 + _ALIKE) * unknown[0]:
+        return None
+    division = Division(unknown)
+    for key, part_ns in known.items():
+        division.take(key, np.array([part_ns]))
+    if len(known) == len(("queue", "prefill")):
+        division.take("http", np.array([first_token_ns - engine_ns]))
+    division.take("unknown", division.left_ns)
+    parts: Int64 = mean_parts + division.parts
+    parts[ROWS["unknown"]] -= unknown
     return parts
 
 

@@ -76,9 +76,8 @@ def identify_model(facts: Facts) -> ModelIdentity:
 
 def count_devices(facts: Facts) -> int | None:
     """Count the GPUs that share the model, by the engine's report, its start, or memory; None: unknown."""
-    sensed = facts.sensed
-    holding = len(sensed.gpus) if sensed is not None and sensed.holds_server else None
-    return facts.tensor_parallel or holding or None
+    holding = () if facts.sensed is None else facts.sensed.holding_server
+    return facts.tensor_parallel or len(holding) or None
 
 
 def describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:

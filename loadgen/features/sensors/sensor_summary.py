@@ -39,6 +39,7 @@ def summarize_window(
         samples=len(inside),
         cpu_ms_per_sample=sum(s.cpu_ns for s in inside) / 1e6 / len(inside) if inside else 0.0,
         gpus=gpus,
+        server_gpus=tuple(window.list_places("server_bytes", ever=True)),
         gpus_how=gpus_how,
         server=_measure_server(window, before_bytes),
         device=window.measure_memory("device_bytes", gpus, f"{_name_readers(window, gpus)}, all processes"),

@@ -24,13 +24,13 @@ CACHED, FREE = 0.25, 0.1  # of the memory that GPU and CPU share
 def gpu_clock_low(run: RunEvidence) -> Evidence | None:
     """Find evidence that a GPU of the server ran at a low clock for no reported reason."""
     state, sensed = run.facts.state_before, run.facts.sensed
-    if state is None or sensed is None or not sensed.holds_server or sensed.samples < LEAST_CLOCKS:
+    if state is None or sensed is None or sensed.samples < LEAST_CLOCKS:
         return None
     held = tuple(sensed.held_back or ())
     return join_evidence(
         f"{where} ran at {sensed.sm_mhz[where].max:,.0f} of {clock.most_mhz:,.0f} MHz at most, and reports "
         "no reason"
-        for where in sensed.gpus
+        for where in sensed.holding_server
         if (clock := state.clocks.get(f"{where} SM")) is not None
         and where in sensed.sm_mhz
         and clock.most_mhz

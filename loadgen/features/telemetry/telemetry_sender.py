@@ -135,7 +135,9 @@ class TelemetrySender(PlanSender):
         spans = None
         if self.otel is not None or self.receiver is not None:
             key = os.urandom(KEY_BYTES).hex()
-            spans = SpanFacts(key=key, wall_offset_ns=measure_realtime_offset_ns())
+            spans = SpanFacts(
+                key=key, wall_offset_ns=measure_realtime_offset_ns(), received=self.receiver is not None
+            )
         self.known = replace(known, spans=spans, telemetry=tuple(self._list_places()))
         return self.known
 

@@ -59,7 +59,7 @@ def _make_part_table(found: Attribution) -> Table:
         if any(part.key in each for each in times)
     ]
     rows.append(("total", *(format_number("", mean_ms(each.rows)) for each in columns)))
-    titles = (f"{each.title} (n = {len(each.rows):,})" for each in columns)
+    titles = (f"{each.title} (n = {each.waits:,})" for each in columns)
     return make_table(("ms, mean", *titles), rows, notes=(f"{ABOUT}: mean ms, and share of the whole",))
 
 

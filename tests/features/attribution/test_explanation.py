@@ -10,7 +10,7 @@ from builders import made_attributions as made
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen import cli
-from loadgen.facts.run_facts import Client, Server
+from loadgen.facts.run_facts import Client, Server, SpanFacts
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.attribution_section import (
     describe_attribution,
@@ -168,8 +168,8 @@ def test_what_is_unknown_names_what_would_show_it() -> None:
 
 def test_what_the_run_had_already_is_no_advice() -> None:
     ring = Client(transport="ring", cpu_s=1.0, wall_s=2.0)
-    none_came = "spans: 0 of 100 requests have the server's own"
-    text = page(made.run(made.NOTHING_KNOWN, client=ring, telemetry=(none_came,)))
+    none_came = SpanFacts(key="0" * 32, wall_offset_ns=0, received=True)
+    text = page(made.run(made.NOTHING_KNOWN, client=ring, spans=none_came))
     assert "--transport" not in text
     assert "--receive-spans" not in text
     assert "/metrics" not in text
@@ -184,6 +184,41 @@ def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
     assert line in long_section(made.run(made.NOTHING_KNOWN, window=window))
     assert line in page(made.run(made.NOTHING_KNOWN, window=window))
     assert line not in page(made.run(made.BUSY, window=window))
+
+
+def with_means(count: int, **means_ms: float) -> str:
+    """The page of 100 first tokens of which nothing is known; the server has these means of so many."""
+    timed = {
+        name: ServerLatency(count=count, mean_ms=value, brackets_ms={}) for name, value in means_ms.items()
+    }
+    records = made_runs.run(
+        requests=100, tokens=30, window=ServerWindow.model_validate({"names": "vllm", **timed})
+    )
+    return page(records)
+
+
+def test_parts_of_the_mean_are_the_server_s_means() -> None:
+    text = with_means(100, queue=3.0, prefill=20.0, ttft=24.5)
+    table = {row[:17].strip(): row.split() for row in text.splitlines()}
+    assert "mean of all*" in text
+    assert "* parts of this mean are the server's own means" in " ".join(text.split())
+    assert table["queue"][1:3] == ["3.00", "4"]
+    assert table["prefill"][1:3] == ["20.00", "25"]
+    assert table["HTTP, tokenizing"][2:4] == ["1.50", "2"]
+
+
+@pytest.mark.parametrize(
+    ("count", "means"),
+    [
+        (60, {"queue": 3.0, "prefill": 20.0}),  # of others' requests too, or not of all
+        (150, {"queue": 3.0, "prefill": 20.0}),
+        (100, {"queue": 30.0, "prefill": 200.0}),  # more than the client waited: not of these
+        (100, {"decode": 3.0}),
+        (100, {}),
+    ],
+)
+def test_means_of_other_requests_are_no_parts(count: int, means: dict[str, float]) -> None:
+    assert "mean of all" not in with_means(count, **means)
 
 
 def test_a_run_without_times_of_tokens_says_why_there_is_no_more() -> None:

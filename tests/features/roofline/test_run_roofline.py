@@ -47,9 +47,17 @@ def test_the_facts_say_what_ran_on_what() -> None:
     )
 
 
-@pytest.mark.parametrize(("how", "devices"), [(WITH_SERVER, 2), ("all of the machine", None)])
-def test_the_devices_are_those_with_memory_of_the_server(how: str, devices: int | None) -> None:
-    facts = made.run(sensed=SENSED.model_copy(update={"gpus_how": how})).facts
+@pytest.mark.parametrize(
+    ("how", "devices"),
+    [
+        ({"gpus_how": WITH_SERVER}, 2),
+        ({"server_gpus": ("GPU 0",)}, 1),
+        ({"server_gpus": ()}, None),
+        ({"gpus_how": "all of the machine"}, None),
+    ],
+)
+def test_the_devices_are_those_with_memory_of_the_server(how: dict[str, Any], devices: int | None) -> None:
+    facts = made.run(sensed=SENSED.model_copy(update=how)).facts
     assert run_roofline.identify_model(facts).devices == devices
 
 
