@@ -74,6 +74,7 @@ CLIENTS: tuple[ClientFormat, ...] = (
     tabular_clients.EVALSCOPE,
     tabular_clients.LLAMA_BENCH,
     tabular_clients.LLAMA_BENCHY,
+    tabular_clients.INFERENCEX,
     inference_perf.INFERENCE_PERF,
     inference_perf.LLM_D,
     mlperf_endpoints.MLPERF,

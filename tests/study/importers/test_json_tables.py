@@ -208,3 +208,19 @@ def test_evalscopes_failures_are_found(tmp_path: Path) -> None:
 def test_a_file_is_of_one_client_alone(document: dict[str, Any], client: Any) -> None:
     assert [one for one in result_sources.CLIENTS if one.is_result(document)] == [client]
     assert any(mark in json.dumps(document).encode() for mark in client.marks)
+
+
+def test_a_row_of_inferencex_has_seconds_and_the_throughput_of_a_gpu(tmp_path: Path) -> None:
+    row = {
+        "hw": "h200", "conc": 64, "model": "Qwen/Qwen3-8B", "framework": "vllm", "precision": "fp8", "tp": 8,
+        "isl": 1024, "osl": 512, "disagg": False, "mean_ttft": 0.412, "p99_ttft": 0.9, "median_tpot": 0.011,
+        "std_e2el": 0.25, "median_intvty": 90.9, "tput_per_gpu": 1500.5, "output_tput_per_gpu": 500.25,
+    }  # fmt: skip
+    path = tmp_path / "agg.json"
+    path.write_text(json.dumps([row, {**row, "conc": 1, "disagg": True}]), "utf-8")
+    many, one = result_sources.read_sources([str(path)]).reported
+    latencies = {"mean_ttft_ms": 412, "p99_ttft_ms": 900, "median_tpot_ms": 11, "std_e2el_ms": 250}
+    assert many.figures == {**latencies, "total_token_throughput": 12004, "output_throughput": 4002}
+    assert (many.name, many.engine, many.machine) == ("Qwen3-8B-fp8", "vllm", "8 × h200")
+    assert (many.load.max_concurrency, many.load.input_len, many.load.output_len) == (64, 1024, 512)
+    assert (one.figures, one.load.max_concurrency) == (latencies, 1)

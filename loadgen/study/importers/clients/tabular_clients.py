@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -224,3 +225,43 @@ def read_benchy_sheet(text: str, path: Path) -> list[Reported]:
     cells = [[row.get(name, "") for name in _COLUMNS] for row in rows]
     runs = _read_grids(_LLAMA_BENCHY, str(path), _make_grid(_TITLES, cells))
     return [replace(run, remarks=(*run.remarks, _LEFT)) for run in runs]
+
+
+_INFERENCEX = "inferencex"
+# Of a row of its dashboard: a key, and the title of a column that it is; latencies are in seconds there.
+_FACTS = {
+    "model": "model", "framework": "engine", "hw": "gpu", "precision": "quantization", "conc": "concurrency",
+    "isl": "input length", "osl": "output length",
+}  # fmt: skip
+_PER_GPU = {"tput_per_gpu": "total throughput (tok/s)", "output_tput_per_gpu": "output throughput (tok/s)"}
+_IN_SECONDS = re.compile(r"(mean|median|std|p\d\d(?:\.\d+)?)_(ttft|tpot|itl|e2el)")
+_SPREAD = ("tp", "pp", "pcp_size")  # whose product is the number of GPUs of a node
+_INTERACTIVITY = "inferencex: intvty is one over TPOT; tok/s are those of a GPU times {} GPUs"
+
+
+def _scale(value: object, times: int) -> object:
+    return times * value if isinstance(value, int | float) and not isinstance(value, bool) else ""
+
+
+def _read_inferencex(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a row, throughput of all its GPUs; of several nodes none is known."""
+    apart = any(document.get(key) in (True, "true") for key in ("disagg", "is_multinode"))
+    gpus = math.prod(read_count(document.get(key)) or 1 for key in _SPREAD)
+    cells = {title: format_cell(document.get(key)) for key, title in _FACTS.items()} | {"gpus": str(gpus)}
+    for key, title in {} if apart else _PER_GPU.items():
+        cells[title] = format_cell(_scale(document.get(key), gpus))
+    for key, value in document.items():
+        if (named := _IN_SECONDS.fullmatch(key)) is not None:
+            cells[f"{named[1]} {named[2]} (s)"] = format_cell(value)
+    told = {*_FACTS, *_PER_GPU, *_SPREAD, *(key for key in document if _IN_SECONDS.fullmatch(key))}
+    for run in _read_grids(_INFERENCEX, source, _make_grid([*cells], [[*cells.values()]])):
+        unread = labels.read_labels({key: value for key, value in document.items() if key not in told})
+        yield replace(run, remarks=(*run.remarks, _INTERACTIVITY.format(gpus)), unread=unread)
+
+
+INFERENCEX = ClientFormat(
+    _INFERENCEX,
+    (b'"tput_per_gpu"',),
+    lambda document: {*document} >= {"tput_per_gpu", "conc"},
+    _read_inferencex,
+)
