@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,24 @@ class PlanPart(msgspec.Struct, frozen=True):
     share: Share = WHOLE
     order: Order | None = None  # None: the requests of the share, by plan index
     start: RunStart = AtOnce()
+
+
+class HeldStart:
+    """A start that a process waits for until the one that forked it calls `release`; make it before the fork.
+
+    Until then that one starts its samplers, whose first work would take the CPUs from the first requests.
+    """
+
+    def __init__(self) -> None:
+        self._view = mmap.mmap(-1, 1)
+
+    def release(self) -> None:
+        """Let the process start at once."""
+        self._view[0] = 1
+
+    def begin_ns(self, now_ns: int) -> int:
+        """Return the time now once it is released, 0 until then."""
+        return now_ns if self._view[0] else 0
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
@@ -136,15 +155,18 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     """Send a plan, decode the responses, return the outcome; raises UsageError for too many connections.
 
     `firing` sends it, if not processes of this machine. `watch.during` is entered once every process has been
-    forked: what it starts may be a thread. Meanwhile it shows and publishes the progress, applies the rules
-    and handles signals. On return every decoded request is in the journal's file, on the disk.
+    forked, as what it starts may be a thread, and before one of them sends. Meanwhile it shows and publishes
+    the progress, applies the rules and handles signals. On return every decoded request is in the journal's
+    file, on the disk.
     """
     rules, journal, part = watch.rules, watch.journal, options.part
     indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
     total = None if indices is None else len(indices)
     most = plan.profile.max_concurrency
+    held = HeldStart() if firing is None and isinstance(part.start, AtOnce) and options.workers == 1 else None
+    if held is not None:
+        options = replace(options, part=replace(part, start=held))
     firing = firing or _begin_firing(plan, options, watch)
-    began_ns = part.start.begin_ns(clock.now_ns())
     progress = Progress(
         watch.title,
         total,
@@ -159,6 +181,9 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     ending = Ending(firing)
     try:
         with watch.interrupts.catch(ending.stop_by_signal), pause_collector(), watch.during:
+            began_ns = part.start.begin_ns(clock.now_ns())
+            if held is not None:
+                held.release()
             for _ in firing.turns(progress):
                 progress.ending = ending.why
                 watch.display.show(progress)

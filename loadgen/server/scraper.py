@@ -38,7 +38,7 @@ _ANSWER_S = 3.0
 _IDLE_S = 4.0  # at most, for the counters to settle
 _BETWEEN_S = 0.2  # two scrapes that must agree
 _FIRST_S, _EVERY_S = 0.5, 1.0
-_LEAVE_S = 0.15
+_BEGIN_S, _LEAVE_S = 0.5, 0.15
 LARGEST_BYTES = 1 << 24
 _MOST_SAMPLES = 3600  # beyond it every other one is dropped, and they are taken half as often
 
@@ -91,8 +91,10 @@ class MetricsScraper:
         running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
         thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
         if not self.began.error:
-            with contextlib.suppress(RuntimeError):  # no more threads: the run goes on without samples
+            # No more threads: the run goes on without samples.
+            with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
                 thread.start()
+                running.result(_BEGIN_S)  # that it sleeps until its first sample, not amid the first requests
         try:
             yield
         finally:

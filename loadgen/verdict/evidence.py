@@ -78,6 +78,7 @@ class FirstWave(msgspec.Struct, frozen=True):
     first_ms: float  # median
     later_ms: float  # median
     ratio: float  # median of the first ÷ 90th percentile of the later ones, after what explains a difference
+    waves: float  # that the later ones are
 
 
 @cache
@@ -432,6 +433,7 @@ class RunEvidence:
             first_ms=float(compute_medians(values_ns[first])) / MS_NS,
             later_ms=float(compute_medians(values_ns[later])) / MS_NS,
             ratio=float(compute_medians((values_ns / per)[first]) / usual) if usual else 0.0,
+            waves=int(later.sum()) / self.target,
         )
 
     @property

@@ -16,6 +16,7 @@ from loadgen.verdict.reconcile import AnswerTimings, Mismatch, count_finished_af
 from loadgen.verdict.reconcile import count_foreign_requests as foreign_count
 
 FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, both exceeded
+FEW_WAVES = 3.0  # with k later waves the ratios are 1 + this / k times theirs: a wave is one observation
 TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
 FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
 TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
@@ -45,7 +46,8 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
     "first-wave",
     "the first wave's median exceeds the 90th percentile of the requests between it and the drain: TTFT, "
     f"per prompt token awaited at the same time, {FIRST_TTFT[0]:.0f} times and by {FIRST_TTFT[1]:.0f} ms, or "
-    f"TPOT {FIRST_TPOT[0]:.1f} times and by {FIRST_TPOT[1]} ms; a burst into a warm server stays below 1.1",
+    f"TPOT {FIRST_TPOT[0]:.1f} times and by {FIRST_TPOT[1]} ms; the ratios are 1 + {FEW_WAVES:.0f} / k times "
+    "these with k later waves, since a wave is one observation; a burst into a warm server stays below 1.1",
     "warm up: --num-warmups wave; after a warm-up of a wave or more, a longer one: --num-warmups N",
 )
 def first_wave(run: RunEvidence) -> Evidence | None:
@@ -58,7 +60,9 @@ def first_wave(run: RunEvidence) -> Evidence | None:
 
 
 def _describe_slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
-    if wave is None or wave.ratio <= least[0] or wave.first_ms - wave.later_ms <= least[1]:
+    if wave is None or wave.first_ms - wave.later_ms <= least[1]:
+        return None
+    if wave.ratio <= least[0] * (1 + FEW_WAVES / wave.waves):
         return None
     return (
         f"median {name} was {wave.first_ms:.4g} ms in the first wave of {wave.size}, {wave.later_ms:.4g} ms "

@@ -35,7 +35,7 @@ def quality(kl: float, half: float, **keys: Any) -> Quality:
     """A candidate's quality, with a KL divergence of 20,000 tokens."""
     ends = interval(kl, half).model_dump()
     divergence = KlDivergence(
-        **ends, tokens=20_000, answers=320, direction=FORWARD, self_check=interval(1, 0.01)
+        **ends, tokens=20_000, answers=1250, direction=FORWARD, self_check=interval(1, 0.01)
     )
     figures = {"noise_floor": interval(2e-4, 1e-4), "agreement": interval(0.941, 0.006)}
     return Quality(**{"reference": "bf16", "candidate": "m", "kl": divergence, **figures, **keys})

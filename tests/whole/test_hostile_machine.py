@@ -158,7 +158,7 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
             over.set()
 
     monkeypatch.setattr(over, "wait", wait)
-    sensing._collect(sensing.samples, over)
+    sensing._collect(sensing.samples, over, threading.Event())
     assert len(looks) == 40
     assert 4 < len(sensing.samples) <= 8
     assert sensing.period_s > 0.5

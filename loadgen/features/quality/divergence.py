@@ -22,6 +22,7 @@ from loadgen.features.quality.quality_record import (
     BACKWARD,
     CANDIDATE,
     FORWARD,
+    HIGHEST,
     REFERENCE,
     KlDivergence,
     MeanInterval,
@@ -30,7 +31,15 @@ from loadgen.features.quality.quality_record import (
     TextSegment,
     TokenScores,
 )
-from loadgen.features.quality.sampling_checks import IMPOSSIBLE, check_sampling, estimate_nats, is_not_one
+from loadgen.features.quality.sampling_checks import (
+    FILLED_IN,
+    IMPOSSIBLE,
+    MOST_SCORE,
+    check_sampling,
+    estimate_nats,
+    explain_unbelievable,
+    is_not_one,
+)
 
 _FEW = "an interval needs two answers: pass more --tokens"
 _FEW_SEGMENTS = "an interval needs two segments of text: pass a longer --text"
@@ -71,10 +80,11 @@ class QualityEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge_evidence(evidence: QualityEvidence) -> Quality:
     """Compute all figures of quality; one that cannot be had is None, with the reason in `why`."""
-    doubts = check_sampling(evidence.answers, evidence.own)
+    unbelievable = explain_unbelievable_evidence(evidence)
+    doubts = (unbelievable,) if unbelievable else check_sampling(evidence.answers, evidence.own)
     differ = compare_vocabularies(evidence.reference_text, evidence.candidate_text)
     texts = {REFERENCE: evidence.reference_text, CANDIDATE: evidence.candidate_text}
-    unscored = evidence.why.get("text", "" if all(texts.values()) else _NOT_SCORED)
+    unscored = evidence.why.get("text", "" if all(texts.values()) else _NOT_SCORED) or unbelievable
     unbounded = unscored or (_UNBOUNDED if any(map(_has_impossible, texts.values())) else "")
     kl: KlDivergence | str = evidence.why.get("kl") or differ or next(iter(doubts), "")
     if not kl:
@@ -99,15 +109,35 @@ def judge_evidence(evidence: QualityEvidence) -> Quality:
     )
 
 
+def explain_unbelievable_evidence(evidence: QualityEvidence) -> str:
+    """Explain which server's numbers cannot be log-probabilities; "" if all may be."""
+    sampled, scored = (REFERENCE, CANDIDATE)[:: -1 if evidence.candidate_sampled else 1]
+    parts = (
+        (sampled, (answer.logprobs for answer in evidence.answers)),
+        (sampled, (found.logprobs for found in evidence.own if found is not None)),
+        (scored, (found.logprobs for found in evidence.other if found is not None)),
+        (REFERENCE, (segment.scores.logprobs for segment in evidence.reference_text)),
+        (CANDIDATE, (segment.scores.logprobs for segment in evidence.candidate_text)),
+    )
+    return next(filter(None, (explain_unbelievable(*part) for part in parts)), "")
+
+
 def estimate_divergence(
     answers: Sequence[SampledAnswer], scores: Sequence[TokenScores | None]
 ) -> MeanInterval | None:
     """Estimate KL in nats a token with its 95 % interval over those answers that have scores.
 
-    None for fewer than two, and where a token is impossible by either. The lower end is at least 0.
+    None for fewer than two, and where a token is impossible by either, or what was reported is no
+    log-probability. The lower end is at least 0.
     """
     differences = _list_differences(answers, scores)
-    if len(differences) < 2 or _is_impossible(differences):
+    reported = (
+        *(answer.logprobs for answer in answers),
+        *(found.logprobs for found in scores if found is not None),
+    )
+    if len(differences) < 2 or explain_unbelievable("", reported):
+        return None
+    if _is_impossible(differences):
         return None
     return _find_kl_interval(differences)
 
@@ -166,8 +196,9 @@ def _require(found: MeanInterval | None) -> MeanInterval:
 def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[str, ...]]:
     """Estimate the KL divergence, or return why it cannot be had; and the doubts about it.
 
-    Where the mean of exp(−d) is not 1, the sampling is at fault, unless the top N have shown that it is not:
-    then the candidate is so far that exp(−d) is rarely large, and the mean of d is the estimate.
+    Where the mean of exp(−d) is not 1, the sampling is at fault, unless the top N have shown that it is not.
+    Above 1, the other's probabilities then sum to more than 1; below, the candidate is so far that exp(−d) is
+    rarely large, and the mean of d is the estimate, unless it is below 0, which no divergence is.
     """
     differences = _list_differences(evidence.answers, evidence.other)
     if len(differences) < 2:
@@ -185,6 +216,13 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
                 "defaults and processing of log-probabilities from both servers"
             )
             return doubt, (doubt,)
+        plain = ClusterMean.of(differences)
+        if ratio.mean > 1 or plain.score(0.0) < -MOST_SCORE:
+            doubt += (
+                "the other server's probabilities of what was sampled sum to more than 1, and the mean of d "
+                f"is {plain.mean:.4g}: {FILLED_IN}"
+            )
+            return doubt, (doubt,)
         doubt += (
             "the other server's probability is on tokens that were rarely sampled, and KL is the plain mean "
             "of d; pass more --tokens"
@@ -198,7 +236,14 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
         direction=BACKWARD if evidence.candidate_sampled else FORWARD,
         self_check=check.model_copy(update={"low": max(0.0, check.low)}),
         formula="d" if off else "exp(−d) − 1 + d",
+        highest=_list_highest([d if off else estimate_nats(d) for d in differences]),
     ), ((doubt,) if doubt else ())
+
+
+def _list_highest(nats: Sequence[Float64]) -> tuple[float, ...]:
+    """List the highest means a token of an answer, the highest first."""
+    means = sorted((float(each.mean()) for each in nats), reverse=True)
+    return tuple(means[:HIGHEST])
 
 
 def _estimate_floor(evidence: QualityEvidence) -> MeanInterval | str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from loadgen.base.text import WIDTH, format_count, wrap_text
 from loadgen.features.quality.divergence import estimate_divergence
 from loadgen.features.quality.quality_record import CANDIDATE, FIGURES, REFERENCE, MeanInterval, Quality
-from loadgen.features.quality.quality_verdict import judge_quality
+from loadgen.features.quality.quality_verdict import bound_share, describe_tail, judge_quality
 from loadgen.features.quality.reference_file import ReferenceContents
 
 _LABEL = 24  # columns
@@ -19,7 +19,7 @@ def list_quality_lines(quality: Quality, margin: float) -> list[str]:
     """List a quality as lines of 80 columns: the verdict, the figures, and doubts with what to do."""
     verdict = _describe_verdict(quality, margin)
     lines = wrap_text(f"{quality.candidate} held to {quality.reference}: {verdict}", width=WIDTH)
-    lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality)]
+    lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality, margin)]
     reasons: dict[str, list[str]] = {}
     for key, label in _LABELS.items():
         if getattr(quality, key) is None and key in quality.why:
@@ -53,11 +53,17 @@ def _describe_verdict(quality: Quality, margin: float) -> str:
     return "no KL divergence" if verdict is None else verdict.text
 
 
-def _list_figures(quality: Quality) -> Iterator[tuple[str, str]]:
+def _list_figures(quality: Quality, margin: float) -> Iterator[tuple[str, str]]:
     """Yield the label and value of each figure that there is."""
     if (kl := quality.kl) is not None:
         yield f"KL({kl.direction})", f"{_format_interval(kl, 4)} nats a token"
         yield "", f"{kl.tokens:,} tokens of {format_count(kl.answers, 'answer')}"
+        if kl.highest:
+            unseen = bound_share(0, kl.answers)
+            yield "worst answer", f"{kl.highest[0]:.3g} nats a token; at most {100 * unseen:.2g} % of prompts"
+            yield "", "are worse (95 %)"
+            if tail := describe_tail(kl, margin):
+                yield "", tail
         yield "self check", f"{_format_interval(kl.self_check, 4)} (1 is expected)"
     if quality.noise_floor is not None:
         yield _LABELS["noise_floor"], f"{_format_interval(quality.noise_floor, 4)} nats a token"

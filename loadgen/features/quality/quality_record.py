@@ -14,6 +14,7 @@ Direction = Literal["reference‖candidate", "candidate‖reference"]
 FORWARD: Direction = "reference‖candidate"
 BACKWARD: Direction = "candidate‖reference"
 REFERENCE, CANDIDATE = "reference", "candidate"
+HIGHEST = 20  # answers whose own divergence is kept
 
 
 class SampledAnswer(msgspec.Struct, frozen=True):
@@ -77,6 +78,7 @@ class KlDivergence(MeanInterval, frozen=True):
     direction: Direction
     self_check: MeanInterval
     formula: Literal["exp(−d) − 1 + d", "d"] = "exp(−d) − 1 + d"
+    highest: tuple[float, ...] = ()  # of single answers, nats a token, the highest first
 
 
 class Quality(BaseModel, extra="forbid", frozen=True):

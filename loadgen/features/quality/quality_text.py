@@ -22,7 +22,7 @@ _FILE = Path(__file__).with_name("quality_text.txt")
 _FEWEST, _MOST = 2000, 16 << 20  # bytes
 _SEGMENT_CHARACTERS = 500
 _PROMPT_CHARACTERS = 240
-TOKENS, ANSWER_TOKENS = 20_000, 64  # of all answers, and of one at most, unless others are wanted
+TOKENS, ANSWER_TOKENS = 20_000, 16  # of all answers, and of one: many prompts find what few of them break
 PROMPT_TOKENS = 48  # of a prompt, at most: a text of one token a character has many more
 _STEP = (math.sqrt(5) - 1) / 2  # of the golden ratio: however many prompts there are, they spread evenly
 

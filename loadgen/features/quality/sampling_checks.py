@@ -9,7 +9,7 @@ the variances and b is the largest difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from loadgen.features.quality.cluster_intervals import ClusterMean
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
 
 _CHANCE = 1e-4  # of a doubt about a server that samples as it reports, by each count
-_MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
+MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
 _MOST_RANGE = 4.0  # nats below the first choice, from which on log-probabilities count as equal
 _TIE = 1e-4  # nats: log-probabilities no further apart are equal
 _LEAST_OFF = 2e-3  # of a mean ratio from 1: rounding of the log-probabilities is below
 _LEAST_FLOOR = 1e-3  # nats a token: with less, no scale can be found in the difference
 _MOST_SLOPE = 0.05  # by which reported log-probabilities may be scaled
+_ROUNDING = 1e-4  # nats above 0: a sum of probabilities in 32 bits
+_FEWEST_EQUAL = 20  # tokens: a model may be sure of fewer
 IMPOSSIBLE = -1000.0  # nats: engines write −9999 and the like for a probability of 0
 
 _DEFAULTS = "start vLLM with --generation-config vllm, SGLang with --sampling-defaults openai"
@@ -33,6 +35,24 @@ _PROCESSED = (
     "it reports log-probabilities after temperature or truncation: start vLLM with --logprobs-mode "
     "raw_logprobs and --generation-config vllm, SGLang with --sampling-defaults openai"
 )
+FILLED_IN = "measure the engine itself, not a gateway that fills in what it does not know"
+
+
+def explain_unbelievable(side: str, logprobs: Iterable[Sequence[float]]) -> str:
+    """Explain why numbers that `side` reports as log-probabilities are none; "" if they may be.
+
+    One above 0, but for rounding, or that is no number, is no log-probability; nor are 0 at every token.
+    """
+    values = np.asarray([value for each in logprobs for value in each], np.float64)
+    wrong = values[~(values <= _ROUNDING)]
+    if len(wrong):
+        return (
+            f"{len(wrong):,} of {len(values):,} log-probabilities of the {side} are above 0, as "
+            f"{wrong[0]:.4g}, so they are none: {FILLED_IN}"
+        )
+    if len(values) >= _FEWEST_EQUAL and not values.any():
+        return f"every log-probability of the {side} is 0, a probability of 1 at each token: {FILLED_IN}"
+    return ""
 
 
 def estimate_nats(differences: Float64) -> Float64:
@@ -42,7 +62,7 @@ def estimate_nats(differences: Float64) -> Float64:
 
 def is_not_one(ratio: ClusterMean) -> bool:
     """Whether a mean of ratios is not 1: by over 4 standard errors, and by more than rounding."""
-    return abs(ratio.mean - 1) > _LEAST_OFF and abs(ratio.score(1.0)) > _MOST_SCORE
+    return abs(ratio.mean - 1) > _LEAST_OFF and abs(ratio.score(1.0)) > MOST_SCORE
 
 
 def check_sampling(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ _LEAST_PERIOD_S = 0.1
 _POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w", "package_j"))
 _MOST_SAMPLES = 1 << 15  # with more, every other one is dropped, and they are taken half as often
 _PIDS_S = 5.0  # finding the server's processes costs a walk through all of the machine's
-_STOP_S = 2.0  # to wait at the end for a sensor that does not answer
+_BEGIN_S, _STOP_S = 0.5, 2.0  # to wait at the begin, and at the end, for a sensor that does not answer
 
 
 class Sampler(msgspec.Struct, eq=False):
@@ -120,10 +120,15 @@ class Sampler(msgspec.Struct, eq=False):
 
         A thread that cannot start, or does not end, is added to `errors`.
         """
-        over = threading.Event()
-        thread = threading.Thread(target=self._collect, args=(into, over), name="sensing", daemon=True)
+        over, sampled = threading.Event(), threading.Event()
+        thread = threading.Thread(
+            target=self._collect, args=(into, over, sampled), name="sensing", daemon=True
+        )
         try:
             thread.start()
+            sampled.wait(
+                _BEGIN_S
+            )  # the first search and reading are the dearest: not during the first requests
         except RuntimeError as error:
             self.errors = (f"the sensors were not read: {error}",)
         try:
@@ -135,15 +140,17 @@ class Sampler(msgspec.Struct, eq=False):
             if thread.is_alive():
                 self.errors = (*self.errors, f"a sensor did not answer within {_STOP_S:g} s of the end")
 
-    def _collect(self, into: list[Sample], over: threading.Event) -> None:
+    def _collect(self, into: list[Sample], over: threading.Event, sampled: threading.Event) -> None:
         """Sample every `period_s` until `over`, and once more then; a period that a sensor missed is skipped.
 
-        Beyond the most samples that are kept, it drops every second one and doubles the period.
+        Once it has a sample it sets `sampled`. Beyond the most samples that are kept, it drops every second
+        one and doubles the period.
         """
         began_ns = clock.now_ns()
         pids, pids_due_ns = self._find_server_pids(()), began_ns + int(_PIDS_S * 1e9)
         while True:
             into.append(self._sample(pids))
+            sampled.set()
             if len(into) > _MOST_SAMPLES:
                 del into[1::2]
                 self.period_s *= 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from loadgen.features.quality.quality_record import (
     TextSegment,
     TokenScores,
 )
-from loadgen.features.quality.quality_verdict import judge_quality
+from loadgen.features.quality.quality_verdict import bound_share, judge_quality
 
 A, B = math.log(0.5), math.log(0.25)
 
@@ -74,8 +76,9 @@ def test_a_model_against_itself_is_equal_and_its_floor_is_zero() -> None:
     quality = judge_evidence(gather(make_chain()))
     zero, one = MeanInterval(mean=0, low=0, high=0), MeanInterval(mean=1, low=1, high=1)
     assert quality.kl == KlDivergence(
-        **zero.model_dump(), tokens=4000, answers=80, direction="reference‖candidate", self_check=one
-    )
+        **zero.model_dump(), tokens=4000, answers=80, direction="reference‖candidate", self_check=one,
+        highest=(0.0,) * 20,
+    )  # fmt: skip
     assert (quality.noise_floor, quality.perplexity_ratio) == (zero, one)
     assert quality.agreement is not None
     assert (quality.agreement.mean, quality.agreement.high) == (1, 1)
@@ -161,12 +164,92 @@ def test_impossible_scores_of_its_own_leave_no_noise_floor() -> None:
     assert estimate_divergence(evidence.answers, own) is None
 
 
-def test_a_divergence_is_never_below_zero() -> None:
+def _raise(by: float, every: int = 1) -> Callable[[int, float], float]:
+    return lambda at, value: value + by if at % every == 0 else value
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_raise(0.01), "sum to more than 1, and the mean of d is -0.01"),
+        (lambda at, value: 0.0, "every log-probability of the candidate is 0"),
+        (lambda at, value: -value, "4,000 of 4,000 log-probabilities of the candidate are above 0"),
+        (lambda at, value: 1e300, "are above 0, as 1e+300"),
+        (lambda at, value: math.nan if at == 7 else value, "80 of 4,000 log-probabilities"),
+        (lambda at, value: math.inf if at == 7 else value, "above 0, as inf"),
+        (lambda at, value: 0.0 if at % 2 else value, "sum to more than 1"),
+    ],
+    ids=["sums above 1", "all 0", "positive", "huge", "no number", "infinite", "half 0"],
+)
+def test_what_is_no_log_probability_gives_no_divergence(
+    change: Callable[[int, float], float], why: str
+) -> None:
     evidence = gather(make_chain())
-    other = [TokenScores(tuple(value + 0.01 for value in one.logprobs)) for one in evidence.answers]
-    kl = judge_evidence(replace(evidence, other=other)).kl
-    assert kl is not None
-    assert (kl.formula, kl.mean, kl.low, kl.high) == ("d", 0.0, 0.0, 0.0)
+    other = [TokenScores(tuple(map(change, count(), one.logprobs))) for one in evidence.answers]
+    quality = judge_evidence(replace(evidence, other=other))
+    assert (quality.kl, judge_quality(quality)) == (None, None)
+    assert why in quality.why["kl"]
+    assert quality.why["kl"] in quality.doubts
+
+
+def test_a_text_whose_scores_are_no_log_probabilities_has_no_figures() -> None:
+    text = [segment((1, 2, 3), (-1.0, -2.0)) for _ in range(3)]
+    other = [segment((1, 2, 3), (-1.0, 0.5)) for _ in range(3)]
+    found = judge_evidence(
+        QualityEvidence(reference="a", candidate="b", reference_text=text, candidate_text=other)
+    )
+    assert (found.perplexity, found.bits_per_byte, found.agreement) == (None, None, None)
+    assert found.why["perplexity"].startswith("3 of 6 log-probabilities of the candidate are above 0")
+
+
+def draw_with_rare_garbage(share: float, answers: int, length: int, seed: int) -> Quality:
+    """The quality of a candidate that has other peaks on a share of the prompts, else is the reference."""
+    rng, chain = np.random.default_rng(seed), make_chain()
+    paths = chain.walk(rng.integers(0, 64, answers), length, rng)
+    noise = MarkovModel(np.roll(chain.logprobs, 17, axis=0))
+    other = [(noise if rng.random() < share else chain).score(path) for path in paths]
+    return judge_evidence(
+        QualityEvidence(
+            reference="a", candidate="b", answers=chain.answer(paths), own=[None] * answers, other=other
+        )
+    )
+
+
+def test_noise_on_one_of_200_prompts_is_rarely_the_same() -> None:
+    words = [
+        judge_quality(draw_with_rare_garbage(0.005, answers, length, seed))
+        for answers, length in ((314, 16), (1250, 8))
+        for seed in range(20)
+    ]
+    assert sum(found is None or found.verdict == "same" for found in words) <= 1
+    clean = [judge_quality(draw_with_rare_garbage(0.0, 1250, 8, seed)) for seed in range(3)]
+    assert [found.verdict for found in clean if found is not None] == ["same"] * 3
+    few = judge_quality(draw_with_rare_garbage(0.0, 314, 16, 1))
+    assert few is not None
+    assert few.text == (
+        "undecided: of 314 answers none is far off, so up to 0.95 % of prompts could be: pass more --tokens "
+        "or --answer-tokens 4, for 1,197 answers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "answers", "share"),
+    [(0, 314, 0.00950), (0, 1197, 0.0025), (1, 1250, 0.00379), (20, 20, 1.0), (0, 2, 0.7764)],
+)
+def test_the_share_of_prompts_that_could_be_unseen(seen: int, answers: int, share: float) -> None:
+    assert bound_share(seen, answers) == pytest.approx(share, rel=2e-3)
+
+
+def test_a_heavy_tail_contradicts_the_same() -> None:
+    quality = make_quality(0.002, 0.001, None)
+    assert quality.kl is not None
+    tailed = quality.model_copy(update={"kl": quality.kl.model_copy(update={"highest": (4.0, 0.004)})})
+    verdict = judge_quality(tailed)
+    assert verdict is not None
+    assert verdict.text == (
+        "undecided: 1 of 1,200 answers hold 100 % of KL, the worst 4 nats a token, and up to 0.39 % of "
+        "prompts may: pass more --tokens"
+    )
 
 
 def test_a_candidate_far_away_has_the_plain_mean_of_d() -> None:
@@ -206,7 +289,7 @@ def make_quality(mean: float, half: float, floor: float | None = None) -> Qualit
         low=mean - half,
         high=mean + half,
         tokens=4000,
-        answers=40,
+        answers=1200,
         direction="reference‖candidate",
         self_check=one,
     )

@@ -68,7 +68,8 @@ def test_two_servers_are_compared(reference: str, candidate: str, capsys: pytest
     assert (code, err) == (0, "")
     assert out.startswith("fp8 held to bf16: ")
     assert labels[1:] == [
-        "KL(reference‖candidate)", "", "self check", "noise floor", "same first choice", "perplexity",
+        "KL(reference‖candidate)", "", "worst answer", "", "self check", "noise floor",
+        "same first choice", "perplexity",
         "perplexity ratio", "bits per byte", "",
     ]  # fmt: skip
     assert max(map(len, out.splitlines())) <= 80

@@ -52,9 +52,9 @@ def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
     assert table.notes[1:] == (
         "noise floor: 0.00020 ±0.00010 nats a token",
         "bf16: it is the reference",
-        "fp8: same within 0.01 nats a token, 20,000 tokens of 320 answers",
-        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 320 answers",
-        "int2: different by more than 0.01 nats a token, 20,000 tokens of 320 answers",
+        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 answers",
+        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 answers",
+        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 answers",
         "int2: no same first %: it reports no first choices",
         "int2: odd",
     )
