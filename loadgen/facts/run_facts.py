@@ -96,7 +96,7 @@ class SharedTexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EarlierRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The TTFT of the same prompts under the same load in an earlier run of this command, and in this one."""
+    """The TTFT of the same prompts under the same load in an earlier run that is kept, and in this one."""
 
     requests: int  # that both answered
     fell: int  # of them, whose TTFT is lower now
@@ -327,7 +327,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     session_waits: Annotated[WaitFacts | None, Join.FIRST] = None
     # Of requests that a trace's clients cancelled: plan index, nanoseconds after sending, messages with text.
     cancels: Annotated[tuple[tuple[_Count, _Nanoseconds, _Count], ...], Join.FIRST] = ()
-    # Digest of all bodies that were sent, in any order, without the model's name.
+    # Digest of all bodies that were sent, in any order, without the model's name and a salt of ours.
     bodies_digest: Annotated[str, Join.DIGEST, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
     # By plan index, the data file's place of the first turns that ended their session early.
     turn_places: Annotated[tuple[tuple[int, str], ...], Join.PLACES] = ()

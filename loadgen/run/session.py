@@ -147,6 +147,8 @@ class Session(msgspec.Struct, frozen=True):
         """Return the head and body of a profile's first request as they would be sent, without secrets."""
         session = self._fit_api(workload)
         made = plan.make(workload, session._count_words(workload, seed).subject, seed)
+        if _may_be_known(made) and not (self.options.reset_cache or self._is_emptied):
+            made = session._add_salt(made) or made
         request_id = f"{self._request_id_prefix()}0"
         return show_request(made, add_path(session.root, made), request_id, self._collect_secrets(workload))
 
@@ -333,19 +335,29 @@ class Session(msgspec.Struct, frozen=True):
         engine can. Else prompts that an earlier run may have sent get a salt of this run's, or the caches are
         emptied; but not those that the user has sent again by --seed. "": nothing was done.
         """
-        engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
         first = not self.options.share.number  # of the shards, which empties for all
         outcome = ""
-        if (self.options.reset_cache and first) or (ours and engine.reset_path):
+        if (self.options.reset_cache and first) or self._is_emptied:
             outcome = self._reset_caches()
-        as_they_are = made.seed.chosen and made.seed.first
-        known = made.seed.apart or (made.sends_recorded and not as_they_are)
-        if outcome == EMPTIED or not known:
+        if outcome == EMPTIED or not _may_be_known(made):
             return made, outcome
-        if engine.salt_field and not (engine.unsalted and re.match(engine.unsalted, self.served.version)):
-            return replace(made, salt={engine.salt_field: made.seed.make_salt(made.profile.name)}), PARTED
+        if salted := self._add_salt(made):
+            return salted, PARTED
         outcome = outcome or (self._reset_caches() if first else "")
         return made, outcome if outcome in ("", EMPTIED) else MAY_KNOW.format(outcome)
+
+    @property
+    def _is_emptied(self) -> bool:
+        """Whether the server was started here, and can empty its prefix cache."""
+        ours = self.local is not None and self.local.launched is not None
+        return ours and bool(self.served.engine.reset_path)
+
+    def _add_salt(self, made: Plan) -> Plan | None:
+        """Return the plan with a salt of its run's in each request; None where the server takes none."""
+        engine = self.served.engine
+        if not engine.salt_field or (engine.unsalted and re.match(engine.unsalted, self.served.version)):
+            return None
+        return replace(made, salt={engine.salt_field: made.seed.make_salt(made.profile.name)})
 
     def _reset_caches(self) -> str:
         """Empty the servers' prefix caches, and return how that went."""
@@ -465,6 +477,12 @@ class Session(msgspec.Struct, frozen=True):
         # Here, before anything reads them: a sender gives them to others while it sends.
         known = self._mask(self.servers.describe(known, self.served, self.access))
         return self.sender.describe(known, made)
+
+
+def _may_be_known(made: Plan) -> bool:
+    """Whether another run may have sent a plan's prompts, and none was to send them again, by its seed."""
+    as_they_are = made.seed.chosen and made.seed.first
+    return bool(made.seed.apart) or (made.sends_recorded and not as_they_are)
 
 
 def _import_results() -> None:

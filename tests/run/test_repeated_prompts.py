@@ -197,6 +197,15 @@ CASES = {
     # Neither salt nor reset, nor a word about cached tokens: TTFT tells.
     "unknown, --repeat": Case(UNKNOWN, [f"{FILE} --repeat 3"], [*COLD, *WARM * 2], KNOWN),
     "unknown, all at once": Case(UNKNOWN, ["bench --dataset-path FILE --repeat 2"], [*COLD, *WARM], KNOWN),
+    "unknown, a second command": Case(UNKNOWN, [FILE, FILE], [*COLD, *WARM], KNOWN),
+    "unknown, one seed": Case(UNKNOWN, [f"{FILE} --seed 1"] * 2, [*COLD, *WARM]),
+    "unknown, another load of them": Case(UNKNOWN, [FILE, f"{FILE}0"], COLD * 2, KNOWN),
+    "unknown, a rate": Case(
+        UNKNOWN, ["bench --dataset-path FILE --request-rate 20"] * 2, [*COLD, *WARM], KNOWN
+    ),
+    "unknown, conversations": Case(
+        UNKNOWN, [f"{CHATS} --output-len 4 --repeat 2"], [*COLD, *WARM], KNOWN, TALKS
+    ),
     "unknown, chat": Case(UNKNOWN, [f"{CHATS} --repeat 2"], [*COLD, *WARM], KNOWN, CHAT),
     "unknown, ShareGPT in another order": Case(
         UNKNOWN, [f"{SHAREGPT} --max-concurrency 2 --repeat 2"], [*COLD, *WARM], KNOWN, write_sharegpt

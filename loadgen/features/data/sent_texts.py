@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,16 +18,20 @@ import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import MS_NS
+from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import EarlierRun, Facts, SharedTexts
 from loadgen.figures.per_request import PerRequest
+from loadgen.plan import plan
 from loadgen.plan.plan import Plan
+from loadgen.plan.request_sources import Seed
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
 
 if TYPE_CHECKING:
+    from loadgen.report.run_directory import Result
     from loadgen.run.session import Session
 
 CACHED = 0.05  # of the prompt tokens: below, no one asks what the prompts share
@@ -35,8 +41,9 @@ _MOST_BYTES_PER_TOKEN = 8  # of text, about twice the usual
 _MOST_TEMPLATE = 128  # tokens
 _MOST_COMPARED = 4096  # requests
 _LEAST_AFTER_THE_FIRST_WAVE = 10
+_DAY, _MOST_RUNS = timedelta(days=1), 50
 
-# By what each prompt holds: its TTFT and TPOT (ns; NaN: unknown) in the first run that sent it.
+# By what each prompt holds: its TTFT and TPOT (ns; NaN: unknown).
 _Answered = dict[bytes, tuple[float, float]]
 
 
@@ -46,8 +53,10 @@ def list_steps(
     """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered."""
     if made.sends_recorded:
         yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
-        first = session.learned.setdefault(f"answers to {made.profile.model_dump_json()}", {})
-        yield "an earlier run", partial(compare_earlier, made=made, records=outcome.records, first=first)
+        yield (
+            "an earlier run",
+            partial(add_earlier, session=session, made=made, records=outcome.records),
+        )
 
 
 def add_shared_texts(known: Facts, made: Plan, records: Records) -> Facts:
@@ -109,24 +118,48 @@ def _bound_template(sizes: dict[int, int], records: Records) -> int:
     return min(max(min(counted, default=_MOST_TEMPLATE), 0), _MOST_TEMPLATE)
 
 
-def compare_earlier(known: Facts, made: Plan, records: Records, first: _Answered) -> Facts:
-    """Return the facts with the first run of the same prompts and load, whose answers `first` keeps.
+def add_earlier(known: Facts, session: Session, made: Plan, records: Records) -> Facts:
+    """Return the facts with the first run of the same prompts under the same load, of those kept next to it.
 
     Nothing is added where cached tokens are reported, since these show what a cache did.
     """
     from loadgen.verdict.evidence import reported_reuse
 
-    if reported_reuse(known, records):
+    first = None if reported_reuse(known, records) else _find_first(known, session)
+    if first is None:
         return known
+    seed = Seed(first.facts.seed, first.facts.seed_chosen, first.facts.repeat, first.facts.attempt)
+    before = _list_answers(first.facts, plan.make(made.profile, session.subject, seed), first.records)
     now = _list_answers(known, made, records)
-    if not first:
-        first.update(now)
-        return known
-    both = [(answer, now[key]) for key, answer in first.items() if key in now]
+    both = [(answer, now[key]) for key, answer in before.items() if key in now]
     if not both:
         return known
     before_ns, now_ns = (np.array([each[side] for each in both]) for side in range(2))
     return replace(known, earlier=compare_answers(before_ns, now_ns, known.held_concurrency or 1))
+
+
+def _find_first(known: Facts, session: Session) -> Result | None:
+    """Find the first run of a load on a server in the last day, of the latest 50 next to this one."""
+    from loadgen.report import run_directory
+
+    base = Path(session.options.run_dir or "runs")
+    kept = [*base.glob("*/result.json")]
+    if session.cell is not None:
+        kept += base.parent.parent.glob("cells/*/result.json")
+    for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns)[-_MOST_RUNS:]:
+        try:
+            run = run_directory.load(path.parent)
+        except UsageError:
+            continue
+        if _name_load(run.facts) == _name_load(known) and known.started - run.facts.started < _DAY:
+            return run
+    return None
+
+
+def _name_load(facts: Facts) -> tuple[object, ...]:
+    """Return what two runs of the same prompts on one server under one load have in common."""
+    server = facts.server
+    return server.url, server.version, server.model, facts.data.file_digest, facts.profile
 
 
 def compare_answers(before_ns: Float64, now_ns: Float64, wave: int) -> EarlierRun:

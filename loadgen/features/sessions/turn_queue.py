@@ -21,7 +21,8 @@ from loadgen.transport.sending.sender import Outgoing
 
 TurnAnswer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
 MAIN = 0  # the lane of a session's main line
-_MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body
+_MODEL = re.compile(rb'"model":"(?:[^"\\]|\\.)*"')  # the first key of a body, or after a salt of ours
+_SALT = re.compile(rb'"\w+":"loadgen-[0-9a-f]{32}",')
 
 
 class SessionPlan(msgspec.Struct, frozen=True):
@@ -144,14 +145,14 @@ def _list_order(turns: Turns, begin: int, end: int) -> tuple[list[list[int]], li
 
 
 class BodiesDigest:
-    """A hash of request bodies, in whatever order they are sent, without the model's name."""
+    """A hash of request bodies, in whatever order they are sent, without the model's name and a salt."""
 
     def __init__(self) -> None:
         self._sum = 0
 
     def add(self, body: bytes) -> None:
-        """Add the hash of one body, without the model's name."""
-        body = _MODEL.sub(b"", body, count=1)
+        """Add the hash of one body, without the model's name and a run's salt."""
+        body = _MODEL.sub(b"", _SALT.sub(b"", body, count=1), count=1)
         hashed = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
         self._sum += int.from_bytes(hashed, "little")
 

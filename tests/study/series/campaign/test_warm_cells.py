@@ -24,7 +24,7 @@ def run(place: Path, verb: str, profile: str, *more: str, **server: Any) -> int:
     """The exit code of a campaign or gate of two arms on one server, which counts its cache's hits."""
     path = written(place, *({"name": name, "base_url": BASE_URL} for name in "AB"), repeats=3)
     (place / "tiny.toml").write_text(profile, "utf-8")
-    with VirtualServing(CachingServer(reports="counters", **server)):
+    with VirtualServing(CachingServer(**{"reports": "counters", **server})):
         return cli.main([verb, str(path), "--quiet", "--run-dir", str(place / "runs"), *more])
 
 
@@ -65,6 +65,14 @@ def test_a_warm_cell_gets_no_verdict(
     assert "% of the prompt tokens cached, baseline 0 %" in printed
     assert "B is faster" not in printed
     assert "equally fast" not in printed
+
+
+def test_an_arm_that_an_earlier_one_made_warm_is_found_by_its_ttft(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "campaign", of_file(tmp_path), owner="", reports="", salted=False) == 0
+    assert [warm for _, warm in list_runs(tmp_path)] == [False, *[True] * 5]
+    assert "prompts cached, the baseline's not" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
