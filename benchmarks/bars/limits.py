@@ -34,21 +34,27 @@ MEANING = f"Of {SEARCHES} searches: close, within 5 % of the truth; covered, by 
 _OFF = 8.0  # the first load is at most so many times too high or too low
 _HOPELESS = 1.3  # times the capacity: a real run of it is ended early
 _STOPPED_S = 30.0
+_LONG_WAIT_S = 1e6
 _BATCHES = 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """A server of one slot whose limit is known: its rate, the percentile, and the limit in services."""
+    """A server of one slot whose limit is known: its rate, the percentile, and the limit in services.
+
+    `floor` is the share of requests that are over the limit at any load.
+    """
 
     rate_per_s: float
     percentile: float
     services: float
+    floor: float = 0.0
 
     @property
     def service_s(self) -> float:
         """Seconds of one request, so that the truth is the rate."""
-        return utilisation_at(1 - self.percentile / 100, self.services) / self.rate_per_s
+        waiting = (1 - self.percentile / 100 - self.floor) / (1 - self.floor)
+        return utilisation_at(waiting, self.services) / self.rate_per_s
 
     @property
     def objective(self) -> Objective:
@@ -156,12 +162,15 @@ def _trial(case: Case, load: float, duration_s: float, random: np.random.Generat
         return Trial(load=load, duration_s=_STOPPED_S, took_s=_STOPPED_S, saturated=True)
     count = max(round(load * duration_s), 1)
     waits_ms = 1e3 * waits_s(np.cumsum(random.exponential(1 / load, count)), case.service_s)
+    slowest_s = float(np.quantile(waits_ms, 0.99)) / 1e3 + case.service_s
+    if case.floor:
+        waits_ms[random.random(count) < case.floor] = 1e3 * _LONG_WAIT_S
     return Trial(
         load=load,
         duration_s=duration_s,
         took_s=duration_s,
         objectives=(show_evidence(case.objective, waits_ms),),
-        p99_e2el_s=float(np.quantile(waits_ms, 0.99)) / 1e3 + case.service_s,
+        p99_e2el_s=slowest_s,
         requests_per_s=load,
     )
 

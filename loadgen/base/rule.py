@@ -48,6 +48,10 @@ class Origin(StrEnum):
     """The cause of a finding, as a search for a limit distinguishes it: this client, the load, or other."""
 
     CLIENT = "client"  # or its machine, or the load was not sent: the run shows nothing of the server
+    # Other programs on its machine: times are at most too long; arrivals read late: those from sending are.
+    # What is met all the same is met.
+    MACHINE = "machine"
+    READING = "reading"
     LOAD = "load"  # the server did not stand it
     OTHER = "other"
 

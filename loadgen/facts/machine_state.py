@@ -10,6 +10,7 @@ import msgspec
 from loadgen.base.text import GIB
 
 T = TypeVar("T")
+MEMORY_BANDWIDTH = "memory bandwidth"
 _CLOCK = 0.02  # of a clock or a power cap: less is rounding
 _WARMER_C = 10.0
 _WARMER_CPU_C = 20.0  # it follows each burst of work within a second
@@ -139,7 +140,7 @@ def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
     if a.unified and b.unified and min(a.free_bytes or 0, b.free_bytes or 0) < scarce and a.memory_bytes:
         what, most = "page cache in unified memory", _MEMORY_SHARE * a.memory_bytes
         yield from _compare_memory(what, a.page_cache_bytes, b.page_cache_bytes, most)
-    yield from _compare("memory bandwidth", a.copy_gb_per_s, b.copy_gb_per_s, "{:.1f} GB/s", share=_SLOWER)
+    yield from _compare(MEMORY_BANDWIDTH, a.copy_gb_per_s, b.copy_gb_per_s, "{:.1f} GB/s", share=_SLOWER)
 
 
 def _compare(

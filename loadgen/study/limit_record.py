@@ -160,6 +160,17 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     notes: tuple[str, ...] = ()
     simulated: bool = False  # the embedded engine answered with a preset's timing
 
+    def list_serving(self) -> list[LimitRun]:
+        """List the runs at the highest load that is shown to meet the objectives, else up to the limit."""
+        known = self.limit is not None and self.limit.value is not None
+        most = self.limit.value or 0.0 if self.limit is not None else 0.0
+        passed = [run for run in self.runs if run.passed and run.load == self.highest_passing]
+        near = [
+            run for run in self.runs if known and run.directory and not run.disturbed and run.load <= most
+        ]
+        top = max((run.load for run in near), default=0.0)
+        return passed or [run for run in near if run.load == top]
+
 
 _UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
 _LONG_S = 120.0  # from there on a time is in minutes
@@ -281,6 +292,9 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
         known.append(f"{Standing.NOT_SHOWN} at {', '.join(map(format_load, open_at))}")
     minutes = sum(run.duration_s for run in record.runs) / 60
     yield ", ".join([*known, f"{format_count(len(record.runs), 'run')} in {minutes:.1f} min"])
+    if watched := sorted(run.duration_s for run in record.runs if run.directory and not run.saturated):
+        times = dict.fromkeys(map(_format_time, (watched[0], watched[-1])))
+        yield f"each load was watched for {' to '.join(times)}: what a server does later is not in it"
     if record.ended is not None:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
         yield f"ended: {_describe_shortage(record) or _ENDS[record.ended]}{asked}"

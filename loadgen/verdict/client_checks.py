@@ -43,7 +43,7 @@ _STOPPED_REMEDY = (
     f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
     "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0; "
     "where it did not run at all, pause neither the client nor its container",
-    origin=Origin.CLIENT,
+    origin=Origin.READING,
 )
 def reads_late(run: RunEvidence) -> Evidence | None:
     """Find evidence that messages were coalesced because the client read late, or may have."""
@@ -112,7 +112,7 @@ def explain_starving(run: RunEvidence) -> str:
     f"more, which is {LONG_TAIL:g} times the median or more",
     "use --transport wire, or spread the load over several clients; where it did not run, pause neither "
     "the client nor its container",
-    origin=Origin.CLIENT,
+    origin=Origin.READING,
 )
 def client_busy(run: RunEvidence) -> Evidence | None:
     """Find evidence that the client was busy, or paused, and its timestamps include the delay."""
@@ -286,7 +286,7 @@ def _count_clock_faults(run: RunEvidence) -> _Clock:
     "time; next to a healthy server others take about 1 %, and its own processes are not among them",
     "run again with nothing else on this machine (top shows what it is), or pin the server and the client to "
     "CPUs of their own (taskset) and the others to the rest",
-    origin=Origin.CLIENT,
+    origin=Origin.MACHINE,
 )
 def other_processes(run: RunEvidence) -> Evidence | None:
     """Find evidence that other processes took the CPUs that server and client needed."""

@@ -58,6 +58,7 @@ def test_the_answer_has_limit_edges_cause_and_knee() -> None:
         "limit: 10.4 requests/s (95 %: 9.9 to 10.9)",
         "for ttft p99 < 500 ms",
         "meets at 9.51, fails at 11.3, 5 runs in 5.0 min",
+        "each load was watched for 60 s: what a server does later is not in it",
         "ended: the interval is as narrow as asked (± 5 %)",
         "bound by ttft p99 < 500 ms",
         "the evidence points to waiting in the server's queue: mean queue time 310 ms of",

@@ -15,7 +15,7 @@ HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
     "over 2 ms late, the one before them (less those by chance): a server with Nagle's algorithm sends on "
     "once that is acknowledged",
     "leave the client a core (taskset), or switch Nagle's algorithm off in the server (TCP_NODELAY)",
-    origin=Origin.CLIENT,
+    origin=Origin.READING,
 )
 def acks_late(run: RunEvidence) -> Evidence | None:
     """Find evidence that over 1 % of the segments waited for acknowledgements which the client sent late."""

@@ -257,12 +257,12 @@ class LimitContest(msgspec.Struct, frozen=True, dict=True):
         return next((row.searches for row in self.table.rows if row.name == name), ())
 
     def _list_passing(self, name: str) -> tuple[Reported, ...]:
-        """List the run at the highest passing load of each search of a row."""
+        """List the run of each search of a row at the highest load that passes, or up to the limit."""
         runs: list[Reported] = []
         for search in self._list_searches(name):
-            passed = [(run.load, run.directory) for run in search.record.runs if run.passed]
-            if passed and search.directory is not None:
-                place = str(search.directory / max(passed)[1])
+            serving = search.record.list_serving()
+            if serving and search.directory is not None:
+                place = str(search.directory / serving[-1].directory)
                 runs += [run for run in search.runs if run.source == place]
         return tuple(runs)
 

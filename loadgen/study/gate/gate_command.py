@@ -25,6 +25,7 @@ from loadgen.study.gate import gate_metrics, gate_report, gate_sides
 from loadgen.study.gate.gate_metrics import GateMetric
 from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_record
 from loadgen.study.gate.gate_report import GateResult
+from loadgen.study.gate.gate_states import ALLOWING
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
 from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
 from loadgen.study.history.run_entries import make_entry
@@ -68,7 +69,7 @@ def _add_decision(group: argparse._ActionsContainer) -> None:
     add("--alpha", type=float, default=ALPHA, metavar="P",
         help=f"chance of a false verdict (default {ALPHA:g})")
     add("--baseline", default="", metavar="NAME", help="the base, of one place (default: the campaign's)")
-    add("--allow-other-state", action="store_true",
+    add(ALLOWING, action="store_true",
         help="compare though the machine was in another state: it is remarked")
 
 

@@ -106,7 +106,7 @@ def _list_notes(result: GateResult) -> Iterator[str]:
 
 def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
     """Make the table of a verdict: a row a metric under each load."""
-    columns = ("load", "metric", "new", "base", "slower by", "interval", "margin", "verdict")
+    columns = ("load", "metric", "new", "base", "new is", "slowdown", "margin", "verdict")
     return make_table(columns, (_list_cells(result, row) for row in verdict.rows), spanned=1)
 
 
@@ -119,7 +119,7 @@ def _list_cells(result: GateResult, row: GateRow) -> tuple[str, ...]:
         result.name(row),
         _format_mean(series.new),
         _format_mean(series.base),
-        f"{100 * (row.ratio - 1):+.1f} %" if tested else "-",
+        _describe_change(row.ratio) if tested else "-",
         f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-",
         f"{100 * series.margin:g} %",
         row.outcome.value,
@@ -207,5 +207,12 @@ def _describe_case(kind: str, message: str) -> dict[str, str]:
 
 def _describe(row: GateRow) -> str:
     """Describe a row's slowdown in a sentence."""
-    by, low, high = (100 * (ratio - 1) for ratio in (row.ratio, row.low, row.high))
-    return f"slower by {by:.1f} % ({low:.1f} to {high:.1f} %), margin {100 * row.series.margin:g} %"
+    low, high = (100 * (ratio - 1) for ratio in (row.low, row.high))
+    interval = f"slowdown {low:+.1f} to {high:+.1f} %"
+    return f"{_describe_change(row.ratio)} ({interval}), margin {100 * row.series.margin:g} %"
+
+
+def _describe_change(slowdown: float) -> str:
+    """Write by how much the new side is slower or faster."""
+    by = 100 * (slowdown - 1)
+    return f"{abs(by):.1f} % {'faster' if by < 0 else 'slower'}"

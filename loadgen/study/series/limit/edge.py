@@ -13,6 +13,10 @@ and Nelder, Generalized Linear Models, 2nd edition, chapters 6 and 9). The inter
 likelihood: it needs no finite slope, so where the share jumps from 0 to 1 it reaches from one load to the
 next. Far above the edge the line need not hold (a share may stay at a third): a run there shows that the
 share is at least what it counted, and no more.
+
+Some prompts may be beyond the limit at any load, as the longest of a data set: their share is a floor, and
+the line is that of the others. It is fitted where the runs below the edge show one: with it they are likelier
+by what chance alone gives in 5 of 100 searches.
 """
 
 from __future__ import annotations
@@ -36,9 +40,13 @@ _BISECTIONS = 26
 _GRID = 161  # candidates for the edge
 _TIE = 1e-6
 _WIDER = 1.6  # of the deviance that is reached, since a search ends when its interval happens to be narrow
+# Times more with a floor: runs have weights by six parts of each, and what bends the line passes for a floor.
+_UNSURE = 2.5
 _TINY = 1e-300
 _LEAST = 1e-4  # of a fitted share, where it is compared with counts
 _Z95 = 1.6448536269514722  # 95 % quantile of the normal distribution
+_FLOORS = (0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.99)
+_LIKELIER = 3.84  # deviance by which a floor is shown: χ² of 1 at 95 %
 _MARGIN = math.log(4)  # beyond the lowest and the highest load
 
 
@@ -97,12 +105,25 @@ class _Runs(msgspec.Struct, frozen=True):
         columns = (self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
         return _Runs(*columns, self.is_s_shaped)
 
-    def find_log_shares(self, line: Float64, allowed: float) -> Float64:
-        """Return the logarithm of the fitted shares where the line is so far above the edge, capped."""
+    def weigh(self) -> _Runs:
+        """Return the runs with as many samples as theirs are worth, by each one's own dispersion."""
+        worth = 1 / np.where(np.isnan(self.dispersions), 1.0, self.dispersions)
+        groups = [group * each for group, each in zip(self.groups, worth, strict=True)]
+        columns = (self.x, self.n * worth, self.over * worth, groups, self.dispersions * worth)
+        return _Runs(*columns, self.is_s_shaped)
+
+    def find_log_shares(self, line: Float64, allowed: float, floor: float = 0.0) -> Float64:
+        """Return the logarithm of the fitted shares where the line is so far above the edge, capped.
+
+        `floor` is the share that is beyond the limit at any load.
+        """
+        left = (allowed - floor) / (1 - floor)
         if self.is_s_shaped:
-            log_shares = -np.logaddexp(0.0, -line - math.log(allowed / (1 - allowed)))
+            log_shares = -np.logaddexp(0.0, -line - math.log(left / (1 - left)))
         else:
-            log_shares = math.log(allowed) + line
+            log_shares = math.log(left) + line
+        if floor:
+            log_shares = np.logaddexp(math.log(floor), math.log1p(-floor) + log_shares)
         capped: Float64 = np.minimum(log_shares, _find_highest_shares(self, allowed))
         return capped
 
@@ -116,6 +137,12 @@ class _Profile(msgspec.Struct, frozen=True):
     x: Float64
     deviance: Float64
     slopes: Float64
+    floors: Float64
+
+    @property
+    def floor(self) -> float:
+        """The floor of the line of best fit."""
+        return float(self.floors[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
 
     @property
     def best(self) -> float:
@@ -152,14 +179,36 @@ def fit_edge(points: Sequence[EdgePoint], allowed: float, is_s_shaped: bool = Fa
             break
         near = closer
         profile = _fit_profile(runs.select(near), allowed, _make_candidates(runs.x[near]))
-    return _find_interval(runs.select(near), allowed, profile)
+    found = _find_interval(runs.select(near), allowed, profile)
+    return _find_interval_above_floor(runs.select(near | (runs.x <= profile.best)), allowed) or found
+
+
+def _find_interval_above_floor(runs: _Runs, allowed: float) -> EdgeFit | None:
+    """Return the edge where a share of samples is beyond the limit at any load; None if none shows."""
+    runs, floors = runs.weigh(), tuple(allowed * share for share in _FLOORS)
+    profile = _fit_profile(runs, allowed, _make_candidates(runs.x), floors)
+    plain = _fit_profile(runs, allowed, profile.x)
+    if plain.deviance.min() - profile.deviance.min() < _LIKELIER:
+        return None
+    return _find_interval(runs, allowed, profile, floors)
 
 
 def _make_candidates(x: Float64) -> Float64:
     return np.linspace(x.min() - _MARGIN, x.max() + _MARGIN, _GRID)
 
 
-def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
+def _fit_profile(
+    runs: _Runs, allowed: float, candidates: Float64, floors: Sequence[float] = (0.0,)
+) -> _Profile:
+    """Compute slope and floor of best fit through each candidate, and the deviance."""
+    fits = [_fit_slopes(runs, allowed, candidates, floor) for floor in floors]
+    slopes, deviances = (np.array(column) for column in zip(*fits, strict=True))
+    best = deviances.argmin(0)[None]
+    deviance, slope = (np.take_along_axis(each, best, 0)[0] for each in (deviances, slopes))
+    return _Profile(candidates, deviance, slope, np.array(floors)[best[0]])
+
+
+def _fit_slopes(runs: _Runs, allowed: float, candidates: Float64, floor: float) -> tuple[Float64, Float64]:
     """Compute the slope of best fit through each candidate, by bisection, and its deviance.
 
     The line is that of the log share (or its logit) by the log load, and is `allowed` at the candidate.
@@ -168,17 +217,18 @@ def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        share = np.exp(runs.find_log_shares(np.exp(middle)[:, None] * away, allowed))
-        steeper = ((runs.over - runs.n * share) * away).sum(1) > 0
+        share = np.exp(runs.find_log_shares(np.exp(middle)[:, None] * away, allowed, floor))
+        moves = 1 - floor / share if floor else 1.0  # of the share, what the line moves
+        steeper = ((runs.over - runs.n * share) * moves * away).sum(1) > 0
         low, high = np.where(steeper, middle, low), np.where(steeper, high, middle)
     slopes = np.exp((low + high) / 2)
-    log_share = runs.find_log_shares(slopes[:, None] * away, allowed)
+    log_share = runs.find_log_shares(slopes[:, None] * away, allowed, floor)
     if runs.is_s_shaped:  # that of binomial counts, whose score is zero at that slope
         others = np.log(np.maximum(-np.expm1(log_share), _TINY))
         deviance = -2 * (runs.over * log_share + (runs.n - runs.over) * others).sum(1)
     else:
         deviance = 2 * (runs.n * np.exp(log_share) - runs.over * log_share).sum(1)
-    return _Profile(candidates, deviance, slopes)
+    return slopes, deviance
 
 
 def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
@@ -190,21 +240,25 @@ def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
     return most
 
 
-def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
+def _find_interval(
+    runs: _Runs, allowed: float, coarse: _Profile, floors: Sequence[float] = (0.0,)
+) -> EdgeFit:
     """Return the edge of best fit, and as its interval the candidates whose deviance is hardly larger.
 
     The coarse candidates in that interval are fitted again on a finer grid; an end at the last one is NaN.
     """
     dispersion, freedom = _estimate_dispersion(runs, allowed, coarse)
     bend = 1.0 if runs.is_s_shaped else 1 - allowed  # d logit = d log share / (1 − share)
-    reach = _WIDER * dispersion * bend * t_quantile(freedom) ** 2
+    wider = _WIDER if len(floors) == 1 else _WIDER * _UNSURE
+    reach = wider * dispersion * bend * t_quantile(freedom) ** 2
     within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
     first, last = max(within[0] - 1, 0), min(within[-1] + 1, len(coarse.x) - 1)
-    fine = _fit_profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID))
+    fine = _fit_profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID), floors)
     inside = np.flatnonzero(fine.deviance <= fine.deviance.min() + reach)
     low = math.exp(fine.x[inside[0]]) if within[0] > 0 else math.nan
     high = math.exp(fine.x[inside[-1]]) if within[-1] < len(coarse.x) - 1 else math.nan
-    return EdgeFit(math.exp(fine.best), low, high, fine.slope / bend, dispersion, float(runs.n.sum()))
+    slope = fine.slope / bend * (1 - fine.floor / allowed)
+    return EdgeFit(math.exp(fine.best), low, high, slope, dispersion, float(runs.n.sum()))
 
 
 def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
@@ -215,7 +269,7 @@ def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tupl
     alone.
     """
     line = profile.slope * (runs.x - profile.best)
-    share = np.exp(runs.find_log_shares(line, allowed)).clip(_LEAST, 1 - _LEAST)
+    share = np.exp(runs.find_log_shares(line, allowed, profile.floor)).clip(_LEAST, 1 - _LEAST)
     between = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     between_freedom = len(share) - 2
     within, within_freedom = 0.0, 0

@@ -49,6 +49,7 @@ from loadgen.study.sweep_record import LoadAxis
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
+_LEAST_MINUTES = 5  # of a budget that is advised
 _LEAST_S, _LEAST_SHARE = 0.001, 0.001
 
 
@@ -147,16 +148,15 @@ def _report_found(found: LimitSearch, options: Options) -> int:
 
 
 def find_failing_search(directory: Path, record: LimitRecord, asked: Collection[str]) -> set[str]:
-    """Find which of the conditions `asked` hold for the run at the highest load that passes.
+    """Find which of the conditions `asked` hold for the run that shows what the server bears.
 
-    `slo` holds where no load passes; raises UsageError where the run is damaged.
+    `slo` holds where no load does; raises UsageError where the run is damaged.
     """
-    passed = [run for run in record.runs if run.passed]
-    if not passed:
+    serving = record.list_serving()
+    if not serving:
         return {"slo"} & set(asked)
     asked = set(asked) - {"slo"}  # it passes by the search's own rule
-    highest = max(passed, key=lambda run: run.load)
-    return find_failing(run_directory.load(directory / highest.directory), asked) if asked else set()
+    return find_failing(run_directory.load(directory / serving[0].directory), asked) if asked else set()
 
 
 def find_limit(
@@ -266,7 +266,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
         help="what is varied (default: concurrency for a profile with only that, else rate)")
     add("--within", type=parse_with(partial(parsing.parse_share, least=_LEAST_SHARE)), metavar="P%",
         help="end once the interval reaches no further than this from the limit (default 5%%)")
-    add("--budget", dest="budget_s", type=parse_with(_parse_seconds), metavar="TIME",
+    add("--budget", dest="budget_s", type=parse_with(_parse_budget), metavar="TIME",
         help="30m, 2h: of all runs together (default 30m)")
     add("--max-runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="default 12")
     add("--min-duration", dest="min_duration_s", type=parse_with(_parse_seconds), metavar="TIME",
@@ -277,6 +277,14 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
     add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
     add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
 # fmt: on
+
+
+def _parse_budget(text: str) -> float:
+    """Parse the time of a search; for a number alone minutes are advised: two runs take more than seconds."""
+    if text.strip().isdigit():
+        minutes = f"{text.strip()}m" if _LEAST_MINUTES <= int(text) <= parsing.YEAR_S / 60 else "30m"
+        raise ValueError(f"{quote_value(text)} is not a time: write it as {minutes}; units ms, s, m, h")
+    return _parse_seconds(text)
 
 
 def _parse_seconds(text: str) -> float:

@@ -17,6 +17,7 @@ from loadgen.base.rule import Origin, Severity
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import format_count, wrap_text
 from loadgen.figures.distribution import compute_percentiles
+from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.objectives import (
     Objective,
     ObjectiveEvidence,
@@ -50,6 +51,7 @@ _LONG_S = 600.0
 _CHEAP = 90.0  # a percentile that needs few samples
 _LESS = 0.8  # of the time: what saves no more is not worth a word
 _WHOLE = 0.8  # of a run's time: sending goes on for at least as long, unless nothing is left
+_SLOWER = 1.1  # times that another probe's answers may take
 _AROUND_S = 2.0  # that a run takes beyond its time: warm-up, the last answers, writing
 
 
@@ -262,19 +264,35 @@ def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
 
 
 def check_budget(settings: SearchSettings) -> None:
-    """Raise UsageError where two of the shortest runs at the first load cost more than the budget."""
+    """Raise UsageError where two of the shortest runs at the first load cost more than the budget.
+
+    What it advises is enough: a probe of another try may be a tenth slower.
+    """
     least_s, why = search.find_least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
     if settings.budget_s is None or enough_s <= settings.budget_s:
         return
-    # As the flag takes it, in whole seconds or minutes that are not less.
-    enough = f"{math.ceil(enough_s)}s" if enough_s < _LONG_S else f"{math.ceil(enough_s / 60)}m"
+    advice = [f"--budget {_write_time(_SLOWER * enough_s)}"]
+    shorter_s = math.floor(settings.budget_s / 2 - _AROUND_S)
+    shorter = replace(settings, least_run_s=float(shorter_s))
+    if (
+        shorter_s >= 1
+        and _SLOWER * search.find_least_run(shorter, (), settings.start)[0] <= _SLOWER * shorter_s
+    ):
+        advice.append(f"--min-duration {_write_time(shorter_s)}")
+    cheaper = replace(settings, objectives=tuple(each.ease(_CHEAP) for each in settings.objectives))
+    if _SLOWER * 2 * (search.find_least_run(cheaper, (), settings.start)[0] + _AROUND_S) <= settings.budget_s:
+        advice.append(f"P{_CHEAP:g} in place of higher percentiles")
     raise UsageError(
-        f"--budget {format_duration(settings.budget_s)} is too small for two runs: at "
+        f"--budget {_write_time(settings.budget_s)} is too small for two runs: at "
         f"{limit_record.format_load(settings.start)} {limit_record.name_unit(settings.axis)} one takes "
-        f"{format_duration(least_s)} ({why}): give "
-        f"--budget {enough}, a lower percentile, or --min-duration"
+        f"{format_duration(least_s)} ({why}): give {' or '.join(advice)}"
     )
+
+
+def _write_time(seconds: float) -> str:
+    """Write a time as its flag takes it, in whole seconds or minutes that are not less."""
+    return f"{math.ceil(seconds)}s" if seconds < _LONG_S else f"{math.ceil(seconds / 60)}m"
 
 
 def estimate_time(settings: SearchSettings) -> str:
@@ -339,8 +357,7 @@ def _find_cause(
         bound = next((each for each in objectives if str(each) == record.bound_by), objectives[0])
         cause, evidence = limit_answer.find_bottleneck(run_directory.load(directory / run.directory), bound)
         found |= {"bottleneck": cause, "evidence": evidence}
-    passing = [run for run in record.runs if run.load == record.highest_passing and run.passed]
-    for run in passing[:1]:
+    for run in record.list_serving()[:1]:
         found |= limit_answer.measure_headroom(run_directory.load(directory / run.directory))
     return found
 
@@ -369,7 +386,7 @@ def make_entry(
     )
     e2el_ns = each.e2el_ns[each.ok]
     saturated = run.facts.saturated
-    disturbing = [] if saturated else _list_disturbing(run)
+    disturbing = [] if saturated else _list_disturbing(run, evidence)
     figures, sensed = run.metrics, run.facts.sensed
     spent = None if sensed is None else sensed.energy
     standing, reason = _judge_run(run, point, evidence, disturbing)
@@ -427,16 +444,23 @@ def _has_run_out(run: Result, evidence: Sequence[ObjectiveEvidence]) -> bool:
     return few and lasted_s < _WHOLE * seconds
 
 
-def _list_disturbing(run: Result) -> list[str]:
+def _list_disturbing(run: Result, evidence: Sequence[ObjectiveEvidence]) -> list[str]:
     """List the codes of grave doubts by which a run shows nothing of the server, so that it is repeated.
 
-    These are doubts that the client causes, and INVALID ones, unless an INVALID one has the load as its
-    cause: such a run shows that the server did not bear it.
+    These are doubts that the client or its machine causes, and INVALID ones, unless an INVALID one has the
+    load as its cause: such a run shows that the server did not bear it. Those that can only make times longer
+    are none where every objective is met.
     """
     found = [each.rule for each in run.verdict.grave]
     invalid = [rule for rule in found if rule.severity is Severity.INVALID]
     stood = not any(rule.origin is Origin.LOAD for rule in invalid)
-    return [rule.code for rule in found if rule.origin is Origin.CLIENT or (stood and rule in invalid)]
+    longer: set[Origin] = set()
+    if not invalid and join_standings(each.standing for each in evidence) is Standing.MEETS:
+        longer.add(Origin.MACHINE)
+        if all(SELECTABLE[each.objective.metric].phase != "token" for each in evidence):
+            longer.add(Origin.READING)
+    ours = {Origin.CLIENT, Origin.MACHINE, Origin.READING} - longer
+    return [rule.code for rule in found if rule.origin in ours or (stood and rule in invalid)]
 
 
 def _judge_run(

@@ -44,7 +44,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["--slo", "ttft p99 < 1s, ttft p99 < 2s"], "of the same percentile", id="twice"),
         pytest.param([*SLO, "--within", "5x"], "'5x' is not a share from 0.1% to 100%", id="share"),
         pytest.param([*SLO, "--budget", "soon"], "'soon' is not a time: write it as 60s", id="time"),
-        pytest.param([*SLO, "--budget", "30"], "'30' is not a time: write it as 30s", id="no unit"),
+        pytest.param([*SLO, "--budget", "30"], "'30' is not a time: write it as 30m", id="no unit"),
         pytest.param([*SLO, "--budget", "0s"], "'0s': give a time from 1ms to a year", id="no time"),
         pytest.param([*SLO, "--max-runs", "1"], "--max-runs", id="one run"),
         pytest.param([*SLO, "--from", "9", "--to", "3"], "--from 9 is not below --to 3", id="bounds"),
@@ -99,22 +99,42 @@ def test_an_objective_is_missed_where_no_load_passes(
     standing: Standing, asked: set[str], holds: set[str]
 ) -> None:
     run = LimitRun(number=0, load=1, directory="gone", standing=standing, reason="")
+    passing = 1.0 if standing is Standing.MEETS else None
     record = LimitRecord(
-        name="bench", command=(), axis="rate", objectives=(), within=0.05, budget_s=60, runs=(run,)
-    )
+        name="bench", command=(), axis="rate", objectives=(), within=0.05, budget_s=60, runs=(run,),
+        highest_passing=passing,
+    )  # fmt: skip
     assert find_failing_search(Path(), record, asked) == holds
 
 
-@loop_over(("start", "enough_s", "asked"), [(0.05, 20_964, "350m"), (7.7, 140.2, "141s")])
-def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
-    start: float, enough_s: float, asked: str
+@loop_over(
+    ("start", "budget_s", "goal", "said", "advice"),
+    [
+        (0.05, 100, 99, "100s", ["--budget 385m"]),
+        (7.7, 100, 99, "100s", ["--budget 155s"]),
+        (100, 100, 90, "100s", ["--budget 137s", "--min-duration 48s"]),
+        (100, 120, 99, "120s", ["--budget 137s", "--min-duration 58s"]),
+        (0.3, 600, 99, "10m", ["--budget 65m", "P90 in place of higher percentiles"]),
+    ],
+)
+def test_a_budget_too_small_for_two_runs_gets_advice_that_works(
+    start: float, budget_s: float, goal: float, said: str, advice: list[str]
 ) -> None:
-    goal = Objective("ttft", 99, 500)
-    small = SearchSettings("rate", (goal,), start=start, lowest=0.01, highest=9, budget_s=100)
-    with pytest.raises(UsageError, match=rf"^--budget 2 min is too small .* give --budget {asked}, "):
+    objective = Objective("ttft", goal, 500)
+    small = SearchSettings("rate", (objective,), start=start, lowest=0.01, highest=9e9, budget_s=budget_s)
+    with pytest.raises(UsageError) as refused:
         check_budget(small)
-    check_budget(replace(small, budget_s=enough_s))
-    assert parsing.parse_seconds(asked) >= enough_s
+    text = str(refused.value)
+    assert text.startswith(f"--budget {said} is too small")
+    assert text.partition(": give ")[2].split(" or ") == advice
+    for one in advice:  # each of them, typed
+        flag, _, value = one.partition(" ")
+        if flag == "--budget":
+            check_budget(replace(small, budget_s=parsing.parse_seconds(value)))
+        elif flag == "--min-duration":
+            check_budget(replace(small, least_run_s=parsing.parse_seconds(value)))
+        else:
+            check_budget(replace(small, objectives=(objective.ease(90),)))
 
 
 @loop_over(

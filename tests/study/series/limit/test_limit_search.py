@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client
 from loadgen.facts.sensor_facts import Energy
 from loadgen.figures.objectives import Standing, parse_objectives
+from loadgen.host.cpu_use import CpuUse
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report.run import Run
@@ -316,6 +317,39 @@ def test_a_run_that_its_machine_disturbed_shows_nothing() -> None:
     assert row.reason == "disturbed (client-stopped)"
     assert row.doubts == ("server-limit", "client-stopped")
     assert make_trial(row, MINUTE).beyond is False
+
+
+BUSY = CpuUse(duration_s=20, cpus=2, server=0.9, client=0.2, others=0.8, waiting=0.9)
+LATE = Client(transport="httpx", cpu_s=59.0, wall_s=60.0)
+
+
+@loop_over(
+    ("facts", "slo", "standing"),
+    [
+        ({"cpu_use": BUSY}, "e2el p50 < 60s, tpot p50 < 60s", "meets"),
+        ({"cpu_use": BUSY}, "e2el p50 < 1ms", "not shown"),
+        ({"cpu_use": BUSY}, "e2el p99 < 60s", "not shown"),
+        ({"cpu_use": BUSY, "client": STOPPED}, "e2el p50 < 60s", "not shown"),
+    ],
+)
+def test_what_is_met_while_others_slow_the_server_is_met(
+    facts: dict[str, Any], slo: str, standing: str
+) -> None:
+    goals = parse_objectives(slo)
+    row = make_entry(1, 4, made(run(requests=200, **facts)), goals, "runs/1")
+    assert row.standing == make_trial(row, goals).standing == standing
+    assert row.disturbed is (standing != "meets")
+    assert "other-processes" in row.doubts
+
+
+@loop_over(("slo", "passed"), [("e2el p50 < 60s", True), ("tpot p50 < 60s", False)])
+def test_times_from_sending_that_are_met_though_read_late_are_met(slo: str, passed: bool) -> None:
+    goals, found = parse_objectives(slo), run(requests=200, client=LATE)
+    found.records.unstamped_reads[:] = 20
+    late = Result(found.facts, found.records)
+    row = make_entry(1, 4, made(late), goals, "runs/1")
+    assert "client-busy" in row.doubts
+    assert (row.passed, row.disturbed) == (passed, not passed)
 
 
 def test_p99_of_e2el_is_that_whichever_percentiles_the_report_has() -> None:

@@ -67,3 +67,13 @@ def test_searches_find_the_limit_of_the_queue(case: Case, seeds: range) -> None:
     found = [searched(case, seed) for seed in seeds]
     assert [each.ratio for each in found] == pytest.approx([1.0] * len(seeds), rel=0.1)
     assert max(each.runs for each in found) <= 12
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(1000, 1001), pytest.param(range(1001, 1006), marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize("floor", [0.02, 0.05, 0.08])
+def test_prompts_over_the_limit_at_any_load_do_not_bend_the_curve(floor: float, seeds: range) -> None:
+    found = [searched(Case(10, 90, 10.0, floor), seed) for seed in seeds]
+    assert [each.ratio for each in found] == pytest.approx([1.0] * len(seeds), rel=0.2)
+    assert sum(not each.covered for each in found) <= len(seeds) // 3
