@@ -78,7 +78,7 @@ _REPEAT = (
     r"|wiederholung|essai|répétition|exécution|ejecución|repetición|execução|esecuzione|прогон|запуск|실행|회차"
 )
 _ONE_MORE = re.compile(
-    rf"\b(?:{_REPEAT})[\s:=._-]{{0,3}}(?:{_NUMERAL})(?![\w.])"
+    rf"\b(?:{_REPEAT})[\s:=._\"'-]{{0,4}}(?:{_NUMERAL})(?![\w.])"
     rf"|\b(?:\d{{1,3}}(?:st|nd|rd|th|\.)|first|second|third|fourth|fifth|another|one more|last)"
     rf"\s(?:{_REPEAT})\b"
     r"|\b(?:once (?:more|again)|same again|again|re-?run)\b|[#№]\s?\d{1,4}\b"
@@ -87,14 +87,19 @@ _ONE_MORE = re.compile(
     r"|(?:运行|実行|運行|重复|重複)\s?\d{1,3}\b",
     re.IGNORECASE,
 )
-# A line of a log, or of a progress bar: its numbers are of its run.
+# What any run prints, as a progress bar; and a log's line, whose numbers are of its run.
+_PRINTED = re.compile(
+    r"\d%\||(?:it/s|s/it)\]|^\s*(?:real|user|sys)\s+\d{1,4}m[\d.]+s\s*$|^#(?:Input|Output) tokens: \d+\s*$"
+)
 _LOGGED = re.compile(
-    r"\d%\||(?:it/s|s/it)\]|^\W{0,3}(?:\([^()]{1,60}\)\s)?(?:\[[^\[\]]{1,40}\]\s?)?(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b"
-    r"|\b\d{1,2}:\d\d:\d\d\b|\b\d{1,3}m\d[\d.]{0,9}s\b|\b(?:19|20)\d\d[-/]\d\d[-/]\d\d\b"
+    r"^\W{0,3}(?:\([^()]{1,60}\)\s)?(?:\[[^\[\]]{1,40}\]\s?)?(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b"
+    r"|\b\d{1,2}:\d\d:\d\d\b|\b(?:19|20)\d\d[-/]\d\d[-/]\d\d\b"
 )
 _TAKING = frozenset({"took", "loaded", "finished", "elapsed", "seconds"})
 _WEB_PORT = re.compile(r"(?<=[\w\]]):\d{2,5}(?=/|$)")
 _AROUND = ".,:;*_`'\"()[]{}|~"
+_COMMAND = re.compile(r"(?:\S+ ){1,4}?-[A-Za-z]\w* \S")  # with flags of one dash alone
+_FLAG = re.compile(r"--(?=.)|-(?=[A-Za-z])")  # --tp 2, and -tp 2
 _SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
 _DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
 
@@ -115,11 +120,11 @@ def read_flag_labels(command: str) -> dict[str, str]:
 
 
 def strip_flags(command: str) -> str:
-    """Strip a command line of its flags and their values: `vllm serve m -tp 2`."""
+    """Strip a command line of its flags and their values: `vllm serve m`."""
     words, before = list[str](), ""
     for word in _split_command(command):
-        is_value = before.startswith("--") and "=" not in before
-        if not word.startswith("--") and not is_value:
+        is_value = _FLAG.match(before) is not None and "=" not in before
+        if _FLAG.match(word) is None and not is_value:
             words.append(word)
         before = word
     return " ".join(words)
@@ -140,10 +145,10 @@ def _split_command(command: str) -> list[str]:
 def pair_flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield each flag among a command's words, with underscores, and its value; None of one without."""
     for word, following in pairwise([*words, "--"]):
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            given = value if equals else None if following.startswith("--") else following
-            yield name.replace("-", "_"), given
+        if (flag := _FLAG.match(word)) is not None:
+            name, equals, value = word[flag.end() :].partition("=")
+            is_next = following == "--" or _FLAG.match(following) is not None
+            yield name.replace("-", "_"), value if equals else None if is_next else following
 
 
 def is_label(title: str, cells: Sequence[str]) -> bool:
@@ -184,9 +189,11 @@ def _is_measured_column(title: str, cells: Sequence[str]) -> bool | None:
 def strip_run(line: str) -> str:
     """Strip a line of text of what differs between any two runs of one thing: it is "" if nothing is left.
 
-    That is the number of a run, times, identifiers, where a result was written, what was measured, and every
-    number of a log's line. Blanks, signs of a sentence and capitals do not count.
+    That is the number of a run, times, identifiers, where a result was written, what was measured, every
+    number of a log's line, and progress bars. Blanks, signs of a sentence and capitals do not count.
     """
+    if _PRINTED.search(line) is not None:
+        return ""
     plain = _ONE_MORE.sub(" ", unicodedata.normalize("NFKC", line)).lower()
     words, logged = _split_words(plain), _LOGGED.search(line) is not None
     timed = words - {"%"} if words.isdisjoint(_SET_WORDS) else frozenset[str]()
@@ -257,7 +264,7 @@ def _flatten(value: Mapping[str, Any], figures: Container[str], depth: int) -> I
         if isinstance(item, Mapping):
             if _split_words(key).isdisjoint(_OF_FIGURES):
                 yield from ((f"{key}.{name}", text) for name, text in _flatten(item, (), depth + 1))
-        elif isinstance(item, str) and " --" in item:
+        elif isinstance(item, str) and (" --" in item or _COMMAND.match(item) is not None):
             yield from ((f"{key}.{name}", text) for name, text in _list_flag_labels(item))
         elif isinstance(item, list) and not _split_words(key).isdisjoint(_OF_FIGURES):
             continue

@@ -137,10 +137,15 @@ def name_cells(lines: Sequence[str]) -> Callable[[int], list[str] | None]:
     except UsageError:
         tables = []
     for grid in tables:
+        rows = [grid.titles, *(row.cells for row in grid.rows)]
+        heads = [
+            next((cell for cell in column if not HEADER.search(cell)), "")
+            for column in zip(*rows, strict=True)
+        ]
         titled = [
-            [title, "" if HEADER.search(row.cells[0]) else row.cells[0]]
-            for row in grid.rows
-            for title, cell in zip(grid.titles, row.cells, strict=True)
+            [heads[at], "" if HEADER.search(row[0]) else row[0]]
+            for row in rows
+            for at, cell in enumerate(row)
             for _ in _find_whole(cell)
         ]
         if titled:

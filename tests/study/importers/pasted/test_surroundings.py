@@ -107,6 +107,10 @@ APART = {
     "a neutral heading": write_pages("With TP1:\n\n#### Results", "With TP2:\n\n#### Results"),
     "bold": write_pages("**Before**", "**After**"),
     "bold in a sentence": write_pages("**Before:** main", "**After:** this branch"),
+    "a definition": f"<dl><dt>Before</dt><dd><pre>{A}</pre></dd><dt>After</dt><dd><pre>{B}</pre></dd></dl>",
+    "AsciiDoc": f".Before\n----\n{A}----\n\n.After\n----\n{B}----\n",
+    "LaTeX": f"\\subsection{{Before}}\n{A}\\subsection{{After}}\n{B}",
+    "another machine's prompt": f"user@h100:~$ ./bench.sh\n{A}user@h200:~$ ./bench.sh\n{B}",
     "a quote": write_pages("> before the change", "> after the change"),
     "an item": write_pages("- Before", "- After"),
     "a numbered item": write_pages("1. eager mode", "2. graph mode"),
@@ -142,6 +146,11 @@ APART = {
     "two rows of a table": (
         "# Qwen3-8B\n\n| Side | Result |\n|---|---|\n"
         f"| Before | {write_bare(A)} |\n| After | {write_bare(B)} |\n"
+    ),
+    "two cells above their titles": f"| {write_bare(A)} | {write_bare(B)} |\n|---|---|\n| Before | After |\n",
+    "two rows of HTML": (
+        f"<table>\n<tr><th>Before</th><td><pre>{A}</pre></td></tr>\n"
+        f"<tr><th>After</th><td><pre>{B}</pre></td></tr>\n</table>\n"
     ),
     "two cells of HTML": (
         "# Qwen3-8B\n\n<table><tr><th>Before</th><th>After</th></tr><tr><td>\n\n```\n"
@@ -192,6 +201,9 @@ REPEATS = {
     "files": write_pages("Results saved to out/a-1.json", "Results saved to out/a-2.json"),
     "ports": write_pages("vllm serve m --port 8001", "vllm serve m --port 8002"),
     "a command again": f"```\n{SERVE.format('-tp 2')}{A}$ {BENCH}{B}```\n",
+    "what a shell prints": f"$ time ./bench\n{A}\nreal\t0m20.3s\nuser\t0m1.2s\n$ time ./bench\n{B}",
+    "tokens of SGLang's client": write_pages("#Input tokens: 102400", "#Input tokens: 102113"),
+    "JSON": json.dumps(list_objects("run", "1", "2"), indent=1),
     "run in a cell": write_cells("Run 1", "Run 2"),
     "runs above tables": write_tables("Run 1:", "Run 2:"),
     "a column of runs": write_rows("Run", "1", "2"),
