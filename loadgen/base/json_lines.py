@@ -24,6 +24,7 @@ from loadgen.base.untrusted import NOT_JSON, open_unblocked
 
 MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
+_HEAD_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"
 _MOST_UNPACKED_BYTES = 64 << 30
 _BOM = b"\xef\xbb\xbf"
@@ -243,6 +244,15 @@ class Lines:
     def open(cls, path: str, flag: str) -> Lines:
         """Open the file that a flag names and find its rows; raises UsageError if it is not such text."""
         return cls(OpenedFile(path, flag))
+
+    @classmethod
+    def open_head(cls, file: OpenedFile) -> Lines | None:
+        """Find the rows in a file's first MiB alone; None if it ends no line there that is not blank."""
+        head = file.read(file.begin, _HEAD_BYTES)
+        rows = head.split(b"\n")
+        rows = rows[:-1] if file.size - file.begin > len(head) else rows
+        some = any(map(bytes.strip, rows))
+        return cls(SpooledFile(file.path, file.flag, rows, file.digest)) if some else None
 
     def __len__(self) -> int:
         return len(self.begins)

@@ -42,8 +42,11 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     file = OpenedFile(path, FLAG)
     if file.read_first_byte() == b"[":
         return _make_sharegpt(inputs, file)
-    lines = sheets.convert_rows(file) if sheets.is_sheet(file) else Lines(file)
-    kind = row_kinds.find_first_kind(lines)
+    is_sheet = sheets.is_sheet(file)
+    head = None if is_sheet else Lines.open_head(file)
+    kind = "" if head is None else row_kinds.find_first_kind(head)  # refused before every row is found
+    lines = sheets.convert_rows(file) if is_sheet else Lines(file)
+    kind = kind or row_kinds.find_first_kind(lines)
     if inputs.profile.dataset_category and kind != row_kinds.QUESTIONS:
         raise file.refusal(f"holds {kind}, and --dataset-category chooses from rows of `category`, `turns`")
     reader = cast(_Reader, importlib.import_module(_READERS[kind]))

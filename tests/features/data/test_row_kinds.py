@@ -13,6 +13,7 @@ import pytest
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.base.json_lines import OpenedFile
 from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts
 
@@ -249,3 +250,20 @@ def test_a_late_row_with_a_key_of_a_trace_is_refused_by_its_number(tmp_path: Pat
     rows = [{"messages": MESSAGES}] * 1500 + [{"messages": MESSAGES, "delay": 1}]
     with pytest.raises(UsageError, match=r"row 1501: `delay` makes"):
         planned(jsonl(tmp_path, rows))
+
+
+def test_a_wrong_first_row_is_refused_before_the_others_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = jsonl(tmp_path, [b"1"] * 3_000_000)
+    read, whole = [0], OpenedFile.read
+
+    def count(file: OpenedFile, begin: int, size: int) -> bytes:
+        raw = whole(file, begin, size)
+        read[0] += len(raw)
+        return raw
+
+    monkeypatch.setattr(OpenedFile, "read", count)
+    with pytest.raises(UsageError, match="row 1: "):
+        planned(path)
+    assert read[0] < 4_000_000
