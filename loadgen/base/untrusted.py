@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -135,17 +135,28 @@ def read_file_bytes(place: Path, most_bytes: int) -> bytes:
 
 def read_file_head(place: Path, most_bytes: int) -> bytes:
     """Read a regular file's first bytes, up to `most_bytes` and its reported size; else raises OSError."""
+    with open_regular(place) as file:
+        return file.read(min(os.fstat(file.fileno()).st_size, most_bytes))
+
+
+def open_regular(place: Path) -> BinaryIO:
+    """Open a regular file for reading; raises OSError for any other, which is not opened."""
     try:
-        status = os.stat(place)
+        _refuse_irregular(os.stat(place))
     except ValueError:  # a null byte in its name
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+    file = os.fdopen(open_unblocked(place), "rb")
+    try:
+        _refuse_irregular(os.fstat(file.fileno()))  # it may have been replaced since
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_irregular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
-    with os.fdopen(open_unblocked(place), "rb") as file:  # it may have been replaced since
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return file.read(min(status.st_size, most_bytes))
 
 
 def open_unblocked(path: Path) -> int:

@@ -347,6 +347,8 @@ def count_allowed_over(n: int, percentile: float) -> int:
     The largest k with P(X ≤ k) ≤ 1 − C for X binomial of n and 1 − p/100; C is above one half.
     """
     chance = 1 - percentile / 100
+    if chance == 1:  # of a percentile so small that no float tells it from 0
+        return n - 1
     if n * math.log1p(-chance) > math.log(1 - CONFIDENCE):
         return -1
     # A normal start, and exact steps from there.

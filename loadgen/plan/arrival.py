@@ -14,7 +14,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.features import import_rows
 from loadgen.plan.profile import Profile
-from loadgen.settings.load_settings import LEAST_RATE_PER_S
+from loadgen.settings.load_settings import LEAST_RATE_PER_S, MOST_RATE_PER_S
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
@@ -44,10 +44,10 @@ class Arrival(msgspec.Struct, frozen=True):
                 f"--burstiness {self.burstiness:g}: give a number above 0 "
                 "(1: Poisson, below: bursts, above: more even, inf: constant)"
             )
-        if not self.rate_per_s >= LEAST_RATE_PER_S:
+        if not (LEAST_RATE_PER_S <= self.rate_per_s <= MOST_RATE_PER_S or self.rate_per_s == math.inf):
             raise UsageError(
-                f"--request-rate {self.rate_per_s:g}: give a number of requests per second above 0, "
-                "or inf for all at once"
+                f"--request-rate {self.rate_per_s:g}: give from 1e-9 to 1e9 requests per second, or inf for "
+                "all at once"
             )
 
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:

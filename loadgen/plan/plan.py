@@ -122,8 +122,8 @@ class Plan(msgspec.Struct, frozen=True):
     def streams(self) -> int:
         """About how many requests are in flight at once, by the plan's limit, its count, and 5 s for each."""
         all_of_them = len(self) if self.turns is None else len(self.turns)
-        at_once = all_of_them if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
-        return min(self.profile.max_concurrency or all_of_them, all_of_them, max(at_once, 1))
+        at_once = max(min(all_of_them, self.rate_per_s * _USUAL_S), 1)
+        return min(self.profile.max_concurrency or all_of_them, int(at_once))
 
     @property
     def divisible(self) -> tuple[str, int] | None:

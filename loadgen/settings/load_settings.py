@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from loadgen.settings.request_class import RequestClass
 
 LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
+MOST_RATE_PER_S = 1e9  # times are whole nanoseconds
 VLLM_PROMPTS = 1000  # requests of `vllm bench serve` without a flag
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
 _USERS = ("users", "user_rate")
-_RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": 1e9, "metavar": "RPS"}
+_RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": MOST_RATE_PER_S, "metavar": "RPS"}
 _LEAST_SHARE = 1e-12  # as small as one can be written
 _CANCEL_TIME = re.compile(parsing.TIME, re.ASCII)
 _TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)

@@ -98,7 +98,7 @@ def read_text(path: Path | None = None) -> str:
     Raises UsageError where it cannot be read, is not UTF-8, is blank, or is of another size.
     """
     try:
-        with (path or _FILE).open("rb") as file:
+        with untrusted.open_regular(path or _FILE) as file:
             data = file.read(_MOST + 1)
         text = data.decode()
     except OSError as error:

@@ -19,6 +19,7 @@ import msgspec
 
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.untrusted import open_regular
 from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
 from loadgen.features.quality.quality_text import TokenizedText
 
@@ -173,7 +174,7 @@ def read_reference(path: Path, most_bytes: int | None = None) -> ReferenceConten
     than `most_bytes` uncompressed.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _read_members(file, path, most_bytes)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}: name a reference file") from None

@@ -15,10 +15,9 @@ from loadgen.base.text import quote_value
 from loadgen.plan.arrival import Arrival, ArrivalProcess
 from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.plan.profile import Profile
-from loadgen.settings.load_settings import LEAST_RATE_PER_S, VLLM_PROMPTS
+from loadgen.settings.load_settings import LEAST_RATE_PER_S, MOST_RATE_PER_S, VLLM_PROMPTS
 
 _MOST_STAGES = 1000
-_MOST_RATE_PER_S = 1e9
 _LEAST_S = 0.001
 _STAGE = re.compile(
     rf"(?:(?P<kind>rate|concurrency)\s+)?(?P<begin>{NUMBER})\s+"
@@ -237,7 +236,7 @@ def _make_stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
     for level in (begin, end):
         if kind == "concurrency" and not (level == int(level) and 1 <= level <= MOST_STREAMS):
             raise ValueError(f"{where}: a concurrency is a whole number from 1 to {MOST_STREAMS}")
-        if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= _MOST_RATE_PER_S:
+        if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= MOST_RATE_PER_S:
             raise ValueError(f"{where}: a rate is 0 (a pause), or from 1e-9 to 1e9 requests per second")
     return LoadStage(span_s, begin, end, exponential)
 

@@ -102,7 +102,7 @@ def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Re
 
 def read_shards(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
     """Read the results of runs and directories, each with the place that names it; raises UsageError."""
-    places = [Path(run).resolve() if not isinstance(run, Run) else run for run in runs]
+    places = [Path(os.path.realpath(run)) if not isinstance(run, Run) else run for run in runs]
     for one, other in combinations(range(len(places)), 2):
         if places[one] == places[other]:
             raise UsageError(f"{_name_place(runs[other])} is named twice: name each shard once")

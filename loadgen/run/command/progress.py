@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable
@@ -212,7 +214,12 @@ class LiveTotals:
             return
         file = open_refusing_link(path, os.O_RDWR | os.O_CREAT)
         try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size not in (0, _BYTES):
+                raise OSError(errno.EINVAL, "it is not a file of totals")
             os.ftruncate(file, _BYTES)
+            if os.fstat(file).st_size != _BYTES:
+                raise OSError(errno.EINVAL, "it is not a file that can have a length")
             self._map = mmap.mmap(file, _BYTES)
         finally:
             os.close(file)

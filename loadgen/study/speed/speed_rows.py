@@ -16,12 +16,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 
 import msgspec
 
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import open_regular
 from loadgen.features.roofline.models import split_name
 
 OUTPUT = "output/time"
@@ -194,7 +196,7 @@ def read_speed_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
     Raises UsageError naming file and line where it cannot be read.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with TextIOWrapper(open_regular(path), "utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             if missing := sorted({"model", "input_length", "speed_tok_s"} - set(reader.fieldnames or ())):
                 raise UsageError(f"{path} is not a speed table: it has no column {', '.join(missing)}")

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,6 +50,9 @@ class Injection(BaseModel):
         return self
 
 
+_MOST_BYTES = 16 << 20  # of a file of injections
+
+
 class InjectionFile(BaseModel):
     """All that a file asks for; the same seed draws the same stalls."""
 
@@ -61,7 +66,15 @@ class InjectionFile(BaseModel):
 def read_injections(path: Path) -> InjectionFile:
     """Read a file of injections; raises ValueError for what cannot be read or is not one."""
     try:
-        return InjectionFile.model_validate_json(path.read_bytes())
+        if not path.is_file():  # a pipe or a device may never end
+            raise OSError(
+                errno.EINVAL, "it is not a regular file" if path.exists() else os.strerror(errno.ENOENT)
+            )
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {_MOST_BYTES >> 20} MiB")
+        return InjectionFile.model_validate_json(raw)
     except OSError as error:
         raise ValueError(f"--inject {path}: {error.strerror}") from None
     except ValidationError as error:

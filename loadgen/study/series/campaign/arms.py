@@ -6,6 +6,7 @@ its reader did not write: start programs, read the environment. docs/security.md
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ class Trust(msgspec.Struct, frozen=True):
     def apply_to(self, path: Path) -> Trust:
         """Return this trust for a campaign's file: `shipped` is set if the file ships with loadgen."""
         directory = profile.find_shipped().resolve()
-        return replace(self, shipped=path.resolve().is_relative_to(directory))
+        return replace(self, shipped=Path(os.path.realpath(path)).is_relative_to(directory))
 
     @property
     def may_start(self) -> bool:
