@@ -109,6 +109,7 @@ MADE = "bench --random-input-len 256 --random-output-len 4 --num-prompts 24 --ma
 SHAREGPT = f"bench --dataset-name sharegpt --dataset-path FILE --tokenizer {_TOKENIZER} --num-prompts 20"
 SHORT = "bench --random-input-len 48 --random-output-len 4 --num-prompts 24"
 TURNS = "bench --turns 3 --num-sessions 8 --backend openai-chat --random-input-len 64 --random-output-len 8"
+LIMIT = "limit --dataset-path FILE --slo SLO --over concurrency --min-duration 1s --max-runs 2 --to 2"
 TRACE = "bench --trace FILE"
 
 
@@ -199,7 +200,17 @@ CASES = {
     "unknown, all at once": Case(UNKNOWN, ["bench --dataset-path FILE --repeat 2"], [*COLD, *WARM], KNOWN),
     "unknown, a second command": Case(UNKNOWN, [FILE, FILE], [*COLD, *WARM], KNOWN),
     "unknown, one seed": Case(UNKNOWN, [f"{FILE} --seed 1"] * 2, [*COLD, *WARM]),
-    "unknown, another load of them": Case(UNKNOWN, [FILE, f"{FILE}0"], COLD * 2, KNOWN),
+    "unknown, a harder load of them": Case(UNKNOWN, [FILE, f"{FILE}0"], [*COLD, *WARM], KNOWN),
+    "unknown, a lighter load of them": Case(UNKNOWN, [f"{FILE}0", FILE], COLD * 2, KNOWN),
+    "unknown, a sweep": Case(
+        UNKNOWN, ["sweep --dataset-path FILE --concurrency 1,2,4"], [*COLD, *WARM * 2], KNOWN
+    ),
+    "vllm without salts, a sweep": Case(
+        UNSALTED, ["sweep --dataset-path FILE --concurrency 1,2,4"], [*COLD, *WARM * 2], PARTED
+    ),
+    # A search tries the server first.
+    "vllm, a limit": Case(VLLM, [LIMIT], COLD * 2, PARTED),
+    "vllm without salts, a limit": Case(UNSALTED, [LIMIT], [*COLD, *WARM], PARTED),
     "unknown, a rate": Case(
         UNKNOWN, ["bench --dataset-path FILE --request-rate 20"] * 2, [*COLD, *WARM], KNOWN
     ),
@@ -241,10 +252,9 @@ def measure(case: Case, place: Path) -> list[dict[str, Any]]:
     file = case.write(place)
     with VirtualServing(CachingServer(**case.server)):
         for command in case.commands:
-            words = [file if word == "FILE" else word for word in command.split()]
-            assert (
-                cli.main([*words, "--quiet", "--base-url", BASE_URL, "--run-dir", str(place / "runs")]) == 0
-            )
+            words = [{"FILE": file, "SLO": "ttft p90 < 2s"}.get(word, word) for word in command.split()]
+            code = cli.main([*words, "--quiet", "--base-url", BASE_URL, "--run-dir", str(place / "runs")])
+            assert code == (1 if command == LIMIT else 0)  # a file of 24 rows is over before a limit is found
     found = sorted((place / "runs").rglob("result.json"), key=lambda path: path.stat().st_mtime_ns)
     return [json.loads(path.read_text("utf-8"))["loadgen"] for path in found]
 

@@ -41,6 +41,7 @@ _MOST_BYTES_PER_TOKEN = 8  # of text, about twice the usual
 _MOST_TEMPLATE = 128  # tokens
 _MOST_COMPARED = 4096  # requests
 _LEAST_AFTER_THE_FIRST_WAVE = 10
+_UNFINISHED = "unfinished"  # in a series: the directory of the runs that have not ended
 _DAY, _MOST_RUNS = timedelta(days=1), 50
 
 # By what each prompt holds: its TTFT and TPOT (ns; NaN: unknown).
@@ -119,7 +120,7 @@ def _bound_template(sizes: dict[int, int], records: Records) -> int:
 
 
 def add_earlier(known: Facts, session: Session, made: Plan, records: Records) -> Facts:
-    """Return the facts with the first run of the same prompts under the same load, of those kept next to it.
+    """Return the facts with the first run of the same prompts under no harder load, of those kept next to it.
 
     Nothing is added where cached tokens are reported, since these show what a cache did.
     """
@@ -129,7 +130,7 @@ def add_earlier(known: Facts, session: Session, made: Plan, records: Records) ->
     if first is None:
         return known
     seed = Seed(first.facts.seed, first.facts.seed_chosen, first.facts.repeat, first.facts.attempt)
-    before = _list_answers(first.facts, plan.make(made.profile, session.subject, seed), first.records)
+    before = _list_answers(first.facts, plan.make(first.facts.profile, session.subject, seed), first.records)
     now = _list_answers(known, made, records)
     both = [(answer, now[key]) for key, answer in before.items() if key in now]
     if not both:
@@ -139,27 +140,39 @@ def add_earlier(known: Facts, session: Session, made: Plan, records: Records) ->
 
 
 def _find_first(known: Facts, session: Session) -> Result | None:
-    """Find the first run of a load on a server in the last day, of the latest 50 next to this one."""
+    """Find the first run of these prompts on this server in the last day, of the latest 50 next to this run.
+
+    It had the same load or a lighter one, under which TTFT is no longer. Next to a run of a series are all of
+    it that have ended.
+    """
     from loadgen.report import run_directory
 
     base = Path(session.options.run_dir or "runs")
-    kept = [*base.glob("*/result.json")]
-    if session.cell is not None:
-        kept += base.parent.parent.glob("cells/*/result.json")
+    kept = [*base.glob(f"*/{run_directory.RESULT}")]
+    if base.parent.name == _UNFINISHED:
+        kept += base.parent.parent.glob(f"*/*/{run_directory.RESULT}")
     for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns)[-_MOST_RUNS:]:
         try:
-            run = run_directory.load(path.parent)
+            earlier = run_directory.load(path.parent)
         except UsageError:
             continue
-        if _name_load(run.facts) == _name_load(known) and known.started - run.facts.started < _DAY:
-            return run
+        facts = earlier.facts
+        recent, harder = known.started - facts.started < _DAY, _list_load(known) >= _list_load(facts)
+        if recent and harder.all() and _name_prompts(facts) == _name_prompts(known):
+            return earlier
     return None
 
 
-def _name_load(facts: Facts) -> tuple[object, ...]:
-    """Return what two runs of the same prompts on one server under one load have in common."""
-    server = facts.server
-    return server.url, server.version, server.model, facts.data.file_digest, facts.profile
+def _list_load(facts: Facts) -> Float64:
+    """Return the limit of concurrency and the rate of a run, infinite without one, float64[2]."""
+    return np.array([facts.profile.max_concurrency or np.inf, facts.profile.request_rate])
+
+
+def _name_prompts(facts: Facts) -> tuple[object, ...]:
+    """Return what runs of the same prompts on one server have in common, whatever their load."""
+    server, each = facts.server, ("max_concurrency", "num_prompts", "duration")
+    profile = facts.profile.model_copy(update={"request_rate": np.inf, **dict.fromkeys(each)})
+    return server.url, server.version, server.model, facts.data.file_digest, profile
 
 
 def compare_answers(before_ns: Float64, now_ns: Float64, wave: int) -> EarlierRun:
