@@ -52,7 +52,7 @@ UNLISTED = "none"  # flags that no help lists
 class Makes(Enum):
     """The thing a setting changes, and (behind the colon) how two runs that differ in it are compared."""
 
-    LOAD = "load"  # which requests are sent, how many, and when: not compared, shown as two loads
+    LOAD = "load"  # which requests are sent, how many, and when: no verdict; a mark names what differs
     REQUEST = "request"  # what each of them asks of the server: compared, in rows of their own, with a mark
     CLIENT = "client"  # how the client connects, sends, warms up, waits and trims: compared, with a mark
     NOTHING = "nothing"  # names, files, and which figures are printed: compared, without a mark

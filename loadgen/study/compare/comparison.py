@@ -234,7 +234,8 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
     """
     every = [run for runs in group.rows.values() for run in runs]
     figures = _select_figures(every)
-    headline = _choose_headline(group.load, every, ask.headline, figures)
+    load = run_groups.join_loads([*group.rows.get(baseline, ()), *every]) if every else group.load
+    headline = _choose_headline(load, every, ask.headline, figures)
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, find_column(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
@@ -248,7 +249,7 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
             lines_made.append(replace(line, failures=messages))
     remarks, margin = tuple(_list_remarks(group, baseline, reference, lines_made)), ask.equivalence
     return ComparedLoad(
-        group.load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks,
+        load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks,
         ask.kl_margin,
     )  # fmt: skip
 

@@ -69,14 +69,13 @@ def sort_as_measured(reported: Sequence[Reported]) -> list[Reported]:
 def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
     """Group runs by load and row, in order of appearance; with `one_load` all runs are under one.
 
-    `names` are the rows' of the runs, as `name_rows` returns them. A group's load has each fact of the first
-    run that reports it.
+    `names` are the rows' of the runs, as `name_rows` returns them.
     """
     by_load = []
     loads: list[Sequence[int]] = [range(len(reported))] if one_load else _split_repeats(reported, names)
     for members in loads:
         rows = group_by(members, lambda at: names[at])
-        load = _join_facts([reported[at].load for at in members])
+        load = join_loads([reported[at] for at in members])
         by_load.append(Group(load, {name: tuple(reported[at] for at in row) for name, row in rows.items()}))
     return by_load
 
@@ -189,15 +188,20 @@ def _make_load_key(run: Reported) -> Hashable:
     return strip_load(run.load.name), run.load.input_len if climbs else None
 
 
-def _join_facts(loads: Sequence[Load]) -> Load:
-    """Make one load of several, each fact of the first that reports it; without seed, timed, settings."""
+def join_loads(runs: Sequence[Reported]) -> Load:
+    """Make the load of the first run, with what it does not report of it from runs under the same load.
+
+    It is without seed, timed, settings. No other run's load is mixed in: no run had that.
+    """
+    loads = [run.load for run in runs if is_same_load(run, runs[0])]
     keys = (
         "name", "requests", "input_len", "output_len", "asked_input_len", "asked_output_len",
         "max_concurrency", "request_rate_per_s", "duration_s", "shape",
     )  # fmt: skip
     facts: dict[str, Any] = {}
     for key, load in product(keys, loads):
-        if (value := getattr(load, key)) not in (None, ""):
+        value = getattr(load, key)
+        if value not in (None, "") or (value == "" and load.settings is not None):  # of ours: nothing unusual
             facts.setdefault(key, value)
     return Load(**facts)
 

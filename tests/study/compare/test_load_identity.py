@@ -111,6 +111,15 @@ def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
     assert refused, table.lines[1].marks
 
 
+@loop_over("key", LOAD_KEYS)
+def test_a_table_is_headed_by_the_load_of_its_baseline(key: str) -> None:
+    for unlike in (False, True):
+        for runs in (made := sides(key, "m", "n"), [*made[2:], *made[:2]]):
+            tables = comparison.compare_runs(runs, ComparisonOptions(allow_unlike=unlike))
+            own = replace(tables[0].lines[0].runs[0].load, seed=None, timed=False, settings=None)
+            assert [table.load for table in tables] == [own]
+
+
 @loop_over("key", list_profile_keys(Makes.REQUEST, Makes.CLIENT))
 def test_another_request_or_client_is_marked(key: str) -> None:
     other: dict[str, Any] = {
