@@ -13,6 +13,7 @@ from loadgen.figures.figure_table import LATENCIES, OURS, OWN, SELECTABLE, SPEED
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.report.run_directory import Result
+from loadgen.report.run_lines import name_tokenizer
 from loadgen.verdict.evidence import least_samples
 
 
@@ -136,7 +137,8 @@ def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
         (metrics.counted_by_usage, "as reported by the server in usage"),
         (
             metrics.counted_by_tokenizer,
-            f"no usage: counted from the text, without special tokens, by the tokenizer in {tokenizer}",
+            "no usage: counted from the text, without special tokens, by the tokenizer "
+            f"{name_tokenizer(tokenizer)}",
         ),
         (metrics.uncounted, f"no usage: {unknown}"),
         (

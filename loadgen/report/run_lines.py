@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -94,21 +94,30 @@ def _name_requests(facts: Facts) -> str:
     return ", ".join(parts)
 
 
+def name_tokenizer(given: str) -> str:
+    """Return a tokenizer's name: of a directory its last part, in a hub's cache the model; else as given."""
+    path = PurePath(given)
+    cached = next((part for part in path.parts if part.startswith("models--")), "")
+    if cached:
+        return cached.removeprefix("models--").replace("--", "/")
+    return path.name if path.is_absolute() else given
+
+
 def describe_prompts(facts: Facts) -> str:
     """Describe the prompts in a line: their file and what of it was left out, or how they were generated."""
     if facts.prompt_replaced:
         return "from --extra-body, the same in every request"
-    form, data = facts.prompt_format, facts.data
+    form, data, tokenizer = facts.prompt_format, facts.data, name_tokenizer(facts.tokenizer or "")
     how = f"{form}, {_MADE.get(form, _TEXT)}".format(
         ids=facts.ids_source,
         text=data.text or "words",
-        name=facts.tokenizer or "of the model",
-        tokenizer=f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else "",
+        name=tokenizer or "of the model",
+        tokenizer=f", made with the tokenizer {tokenizer}" if tokenizer else "",
     )
     if data.kind == RANDOM:
         return how
     made = "as the file has them" if form not in _MADE else how
-    counted = f", lengths by the tokenizer {facts.tokenizer}" if data.text and facts.tokenizer else ""
+    counted = f", lengths by the tokenizer {tokenizer}" if data.text and tokenizer else ""
     return f"{_describe_rows(facts)}; {data.text or made}{counted}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -14,6 +14,8 @@ import msgspec
 from loadgen.base.text import WIDTH, align_cells, clean_line, format_csv, wrap_text
 
 _GAP = "  "
+_MOST_NAMING = 3  # columns next to the spanned ones that name a row, in each part of a wide table
+_WORD = re.compile(r"[^\s-]*-+|[^\s-]+")  # with the hyphens at which it may be broken
 _DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
 
 
@@ -108,8 +110,51 @@ def measure_table(table: Table) -> int:
     return sum(1 + max(map(len, [*column.title.split(), *cells])) for column, *cells in across)
 
 
+def split_columns(table: Table, width: int, measure: Callable[[Table], int]) -> list[Table]:
+    """Split a table into parts that `measure` at most `width`, each with the columns that name its rows.
+
+    These are the spanned ones and the next, and one or two more where rows are alike in them. The notes are
+    left out.
+    """
+    most = min(table.spanned + _MOST_NAMING, len(table.columns))
+    lengths = range(min(table.spanned + 1, most), most + 1)
+    tells = (size for size in lengths if len({row[:size] for row in table.body}) == len(table.body))
+    named = list(range(next(tells, lengths[0])))
+    parts = [named]
+    for at in range(len(named), len(table.columns)):
+        if len(parts[-1]) > len(named) and measure(_select_columns(table, [*parts[-1], at])) > width:
+            parts.append(named)
+        parts[-1] = [*parts[-1], at]
+    return [_select_columns(table, part) for part in parts]
+
+
+def _select_columns(table: Table, places: Sequence[int]) -> Table:
+    body = tuple(tuple(row[at] for at in places) for row in table.body)
+    return Table(tuple(table.columns[at] for at in places), body, table.spanned)
+
+
+def _measure_words(table: Table) -> int:
+    """Compute the least width in a terminal at which no word is broken, but at its hyphens."""
+    head = min(1, table.spanned)
+    across = list(zip(table.columns, *table.body, strict=True))[head:]
+    return sum(
+        len(_GAP) + max(len(part) for text in (column.title, *cells) for part in _WORD.findall(text) or [""])
+        for column, *cells in across
+    )
+
+
 def render_text_table(table: Table, width: int = WIDTH) -> str:
-    """Draw a table for a terminal of `width` columns; a spanned first column becomes headings."""
+    """Draw a table for a terminal of `width` columns; a spanned first column becomes headings.
+
+    It is drawn in parts where a word would be broken otherwise.
+    """
+    parts = split_columns(table, width, _measure_words)
+    notes = [line for note in table.notes for line in wrap_text(note, _GAP, width, True)]
+    return "\n".join(_draw_table(part, width) for part in parts) + "".join(f"{line}\n" for line in notes)
+
+
+def _draw_table(table: Table, width: int) -> str:
+    """Draw a table without its notes, its cells wrapped."""
     head = min(1, table.spanned)
     titles = tuple(column.title for column in table.columns[head:])
     body = [row[head:] for row in table.list_shown()]
@@ -133,6 +178,4 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
         if any(begun[:head]):
             drawn += wrap_text(whole[0], "", width, True)
         drawn += lines(row)
-    for note in table.notes:
-        drawn += wrap_text(note, _GAP, width, True)
     return "\n".join(drawn) + "\n"

@@ -213,7 +213,7 @@ UNCOUNTED: Any = {"usage": False, "exact_tokens": False}
         ({"usage": False}, "no usage: messages of one token each were counted"),
         (
             {**UNCOUNTED, "text_tokens": 5},
-            "no usage: counted from the text, without special tokens, by the tokenizer in /models/a",
+            "no usage: counted from the text, without special tokens, by the tokenizer a",
         ),
     ],
 )

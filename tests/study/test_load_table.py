@@ -302,3 +302,20 @@ def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
     assert load_table.find_dips(rows) == []
     (line,) = load_table.find_dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
     assert line.startswith("throughput falls at 3 at a time (230 → 100 tok/s) and rises again (461)")
+
+
+def test_a_table_too_wide_is_drawn_in_parts_with_whole_words() -> None:
+    figures = {each.key: Mean(1234.5) for each in load_table.FIGURES}
+    rows = [
+        replace(
+            row(name=f"a-{at}", concurrency=at, figures=figures),
+            load=Load(name=f"profile-{at}", requests=10 * at, max_concurrency=at, input_len=7.0 * at),
+            verdict="SUSPECT",
+        )
+        for at in (1, 2, 4)
+    ]
+    text = load_table.render_load_table(rows)
+    assert max(map(len, text.splitlines())) <= 80
+    words = text.split()
+    assert words.count("profile-4") > 1  # each part names its rows
+    assert {"requests", "verdict", "SUSPECT", "goodput"} <= set(words)

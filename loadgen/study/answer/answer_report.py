@@ -26,6 +26,7 @@ from loadgen.study.tables import (
     measure_table,
     render_markdown_table,
     render_text_table,
+    split_columns,
 )
 
 TITLE = "What to take"
@@ -42,7 +43,7 @@ def render_answer_text(answer: CheckpointAnswer) -> str:
     lines.append("-" * WIDTH)
     lines += [line for text in list_sentences(answer) for line in wrap_text(clean_line(text), "  ")]
     table = make_answer_table(answer, _LONGEST_NAME)
-    drawn = "\n".join(render_text_table(part) for part in _split_table(table))
+    drawn = "\n".join(render_text_table(part) for part in split_columns(table, WIDTH, measure_table))
     notes = [line for note in list_notes(answer) for line in wrap_text(clean_line(note), "  ")]
     drawn = drawn if answer.columns else ""
     return "\n".join([*lines, "", drawn + "".join(f"{line}\n" for line in notes)])
@@ -147,23 +148,6 @@ def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
     yield from answer.unread
     if any(row.name != row.shown_name for row in answer.rows):
         yield SIMULATION
-
-
-def _split_table(table: Table) -> list[Table]:
-    """Split a table into parts of 80 columns, each of which begins with the rows' names."""
-    parts: list[list[int]] = [[0]]
-    for at in range(1, len(table.columns)):
-        if len(parts[-1]) > 1 and measure_table(_select_columns(table, [*parts[-1], at])) > WIDTH:
-            parts.append([0])
-        parts[-1].append(at)
-    return [_select_columns(table, part) for part in parts]
-
-
-def _select_columns(table: Table, places: Sequence[int]) -> Table:
-    return Table(
-        tuple(table.columns[at] for at in places),
-        tuple(tuple(row[at] for at in places) for row in table.body),
-    )
 
 
 def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
     directory: Path | None = None  # that has its record
     answer: Mapping[str, Any] = {}  # its table [answer]
     reference: str = ""  # the checkpoint or arm that qualities are measured against
+    description: str = ""
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
@@ -66,6 +67,7 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
                 directory=record.parent,
                 answer=read_mapping(contents.get("answer")),
                 reference=json_fields.read_word(read_mapping(contents.get("quality")).get("reference")),
+                description=json_fields.read_word(contents.get("description")),
             )
     return CampaignSettings()
 

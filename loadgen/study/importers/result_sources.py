@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +18,8 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.text import list_first
+from loadgen.base.printing import print_text
+from loadgen.base.text import format_count, list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study import labels
@@ -51,6 +54,7 @@ _JSON = re.compile(
     r"\s*[\[{]\s*(?:[\"\[\]{}]|$)"
 )  # how results begin; a log may begin as [INFO] or [2026-11-27
 _NAMED = 3
+_FIRST_WAIT_S, _MOST_WAIT_S = 2.0, 30.0  # between lines on how far a long reading is
 _LONGEST_DETAIL = 200
 # What an untrusted file can make a reader raise: it costs that file, not the comparison.
 _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
@@ -114,10 +118,11 @@ class Sources(msgspec.Struct, frozen=True):
         return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
 
 
-def read_sources(places: Sequence[str]) -> Sources:
+def read_sources(places: Sequence[str], told: bool = True) -> Sources:
     """Read everything at these places: run directories, directories of them, campaigns, files of any client.
 
-    What cannot be read is a line among the errors, twenty at most. Raises UsageError if a place does not
+    What cannot be read is a line among the errors, twenty at most. Where it takes more than two seconds, the
+    standard error has a line now and then on how far it is, if `told`. Raises UsageError if a place does not
     exist, before anything is read, and if nothing could be read.
     """
     paths = [expand_path(named) for named in places]
@@ -125,7 +130,7 @@ def read_sources(places: Sequence[str]) -> Sources:
         raise UsageError(f"{list_first(missing, _NAMED)}: No such file or directory")
     named: dict[str, Path] = {}
     again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
-    results = _Reading(named)
+    results = _Reading(named, told=told, begun_s=time.monotonic())
     for path in named.values():
         results.read_place(path)
     if not (results.reported or results.failures or results.sweeps or results.limits):
@@ -182,6 +187,10 @@ class _Reading:
         default_factory=dict
     )  # by its place and the other one
     current: Path = Path()
+    told: bool = False
+    begun_s: float = 0.0
+    wait_s: float = _FIRST_WAIT_S  # until the next line on how far it is
+    checked: int = 0  # files without a run
     bundles: list[OpenBundle] = field(default_factory=list)
 
     def read_place(self, path: Path) -> None:
@@ -240,6 +249,8 @@ class _Reading:
             for name in sorted(names):
                 count += 1
                 passed += self._read_met(here / name)
+                self.checked += 1
+                self._tell_progress()
             if count > _MOST_FILES:
                 stopped = f"{path}: stopped after {count} files: pass the directories in it separately"
                 self.errors.append(stopped)
@@ -248,6 +259,15 @@ class _Reading:
             named = list_first([os.path.relpath(other, path) for other in passed], _NAMED)
             self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
+
+    def _tell_progress(self) -> None:
+        """Print how much was read, if that is due; then wait longer."""
+        if self.told and time.monotonic() - self.begun_s >= self.wait_s:
+            self.wait_s = min(2 * self.wait_s, self.wait_s + _MOST_WAIT_S)
+            read = (
+                f"{format_count(len(self.reported), 'result')} and {format_count(self.checked, 'other file')}"
+            )
+            print_text(f"loadgen: reading {self.current}: {read} so far", sys.stderr)
 
     def _read_bundle(self, path: Path) -> None:
         """Add what a bundle holds, figures computed from arrivals; raises UsageError if it was changed."""
@@ -287,6 +307,7 @@ class _Reading:
             self.reported.append(replace(run, quality=find_run_quality(directory, run.cell)))
 
         self._attempt(directory, read)
+        self._tell_progress()
 
     def _read_met(self, path: Path) -> list[Path]:
         """Read a file met in a directory; return it if it cannot hold results, else [].

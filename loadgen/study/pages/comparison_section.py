@@ -31,7 +31,7 @@ LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
 
 
 MOST_CURVES = 8  # in one panel
-_BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", False: "Lower is faster."}
+_BETTER = {None: "", True: "Higher is faster.", False: "Lower is faster."}
 _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
 
 
@@ -255,7 +255,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
     if any(bar.best == bar.best for bar in bars):
         sentences.append("The dashed mark is the roofline.")
     numbers = make_table(("", "mean", "95 % interval"), [(bar.name, bar.text, bar.interval) for bar in bars])
-    return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
+    return Panel(key, title, "", bars=bars, caption=" ".join(filter(None, sentences)), numbers=numbers)
 
 
 def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:

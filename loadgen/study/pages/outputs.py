@@ -116,6 +116,9 @@ class _Given:
             compared_limits=self.compared_limits,
             alone=self.alone,
         )
+        words = clean_line(self._ask.campaign.description)
+        if words and len(self.asked.places) == 1:
+            document = replace(document, title=words, subtitle=(document.title, *document.subtitle))
         return document if self.answer is None else replace(document, answer=make_answer_section(self.answer))
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -420,3 +421,19 @@ def test_one_place_by_several_names_is_read_once(tmp_path: Path, monkeypatch: py
     assert found.errors == tuple(
         f"{name} was named before: it is read once" for name in (f"{tmp_path}/one", "link")
     )
+
+
+def test_a_long_reading_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(9):
+        (tmp_path / f"run-{number}").mkdir()
+        saved(tmp_path / f"run-{number}", made(label=f"m{number}"))
+    clock = itertools.count(0.0, 3.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    result_sources.read_sources([str(tmp_path)])
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == f"loadgen: reading {tmp_path}: 1 result and 0 other files so far"
+    assert 2 <= len(said) < 9  # rarer, the longer it takes
+    result_sources.read_sources([str(tmp_path)], told=False)
+    assert capsys.readouterr().err == ""
