@@ -509,5 +509,5 @@ def _find_value(row: bytes, path: str) -> str:
                 row = bytes(msgspec.json.decode(row, type=list[msgspec.Raw])[int(place)])
     except (*NOT_JSON, LookupError):
         return ""
-    text = clean_line(row.strip().decode("utf-8", "replace"))
+    text = clean_line(row.strip()[: 8 * _MOST_LETTERS].decode("utf-8", "replace"))
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"

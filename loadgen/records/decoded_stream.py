@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -11,11 +12,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
-from loadgen.base.untrusted import NOT_JSON
+from loadgen.base.untrusted import NOT_JSON, read_error_text
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
 from loadgen.wire.http1 import Headers, HttpBody, unframe_response
-from loadgen.wire.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Dialect, Message, Usage
+from loadgen.wire.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Dialect, Message, Usage, read_remark
 from loadgen.wire.sse import PlainStream, list_parsed
 
 # Finish reasons of an answer that is not all it would have been, and what each means.
@@ -381,19 +382,31 @@ def _find_carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bo
     return sure if len(sure) else most[len(most) - total :], False
 
 
+def find_fault(dialect: Dialect, body: bytes) -> str:
+    """Find the first error that a body with status 200 reports, streamed or whole; "" if it reports none."""
+    datas, _, _, fault = sse.split_events(body, whole=True)
+    for data in map(sse.join_lines, datas or [body]):
+        messages = list(_list_messages(dialect, [data]))
+        remark = None if any(message.choices for message in messages) else read_remark(data)
+        if found := next(filter(None, (message.read_fault() for message in messages)), remark):
+            return found
+    return "" if fault is None else read_error_text(fault).strip()
+
+
+def _list_messages(dialect: Dialect, datas: Iterable[bytes]) -> Iterator[Message]:
+    """Yield the messages of events; those that cannot be read are skipped."""
+    for data in map(sse.join_lines, datas):
+        with contextlib.suppress(*NOT_JSON, ValueError):
+            yield from dialect.read_messages(data)
+
+
 def count_prompt(dialect: Dialect, body: bytes) -> int | None:
     """Return the last count of a prompt above 0 in an answer's body, streamed or whole.
 
     0 if all are 0, None if it has none. Events that cannot be read are skipped.
     """
-    events = sse.split_events(body, whole=True)[0] or [body]
     tokens = None
-    for event in map(sse.join_lines, events):
-        try:
-            messages = dialect.read_messages(event)
-        except (*NOT_JSON, ValueError):
-            continue
-        for message in messages:
-            if message.usage is not None and message.usage.prompt_tokens is not None:
-                tokens = message.usage.prompt_tokens or tokens or 0  # some report zeros before the end
+    for message in _list_messages(dialect, sse.split_events(body, whole=True)[0] or [body]):
+        if message.usage is not None and message.usage.prompt_tokens is not None:
+            tokens = message.usage.prompt_tokens or tokens or 0  # some report zeros before the end
     return tokens

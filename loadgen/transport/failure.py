@@ -14,6 +14,14 @@ _ANY = "pass --insecure to accept any certificate"
 _INSECURE = f"{_ANY} (--ca-cert does not help)"
 # OpenSSL's verify codes: expired and not yet valid; of another name, or address; signed by itself.
 _DATES, _NAMES, _OWN = (9, 10), (62, 64), 18
+_NO_TLS: Final = "answers without TLS: give its address with http:// in place of https:// (--base-url)"
+# OpenSSL's names of what it reads where a record of TLS was to come.
+_PLAIN_REASONS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "PACKET_LENGTH_TOO_LONG",
+    "RECORD_LAYER_FAILURE",
+)
 _DEEPEST: Final = 8  # causes of an error
 
 
@@ -73,8 +81,20 @@ def fail_unconnected(error: Exception) -> Failure:
     return Failure(FailureKind.CONNECT, why)
 
 
+def _is_plain(error: BaseException) -> bool:
+    """Whether an error, or a cause of it, is that a server answered a TLS handshake without TLS."""
+    import ssl  # not for every command to import
+
+    cause: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if isinstance(cause, ssl.SSLError) and cause.reason in _PLAIN_REASONS:
+            return True
+        cause = cause and (cause.__cause__ or cause.__context__)
+    return False
+
+
 def explain_distrust(error: BaseException) -> str:
-    """Explain what is wrong with a server's certificate, and what to do; "" for any other error."""
+    """Explain why no TLS connection can be trusted or made, and what to do; "" for any other error."""
     import ssl  # not for every command to import
 
     cause: BaseException | None = error
@@ -83,7 +103,7 @@ def explain_distrust(error: BaseException) -> str:
             break
         cause = cause.__cause__ or cause.__context__
     if not isinstance(cause, ssl.SSLCertVerificationError):
-        return ""
+        return _NO_TLS if _is_plain(error) else ""
     reason = untrusted.read_text(cause.verify_message or cause.reason or "is not valid").rstrip(".")
     if cause.verify_code in _DATES:
         problem = f"is out of date ({reason}): renew it, or {_INSECURE}"

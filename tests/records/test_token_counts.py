@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from builders.loops import loop_over
-from loadgen.records.decoded_stream import count_prompt, count_tokens, spread_tokens, summarize
+from loadgen.records.decoded_stream import count_prompt, count_tokens, find_fault, spread_tokens, summarize
 from loadgen.wire.openai import Chat, Completions
 
 SAID, EMPTY = {"text": "a"}, {"text": ""}
@@ -199,3 +199,20 @@ def test_a_token_over_several_lines_is_one() -> None:
     assert Chat().count_token_messages(event.encode() * 3) == 3
     pair = f"data: {json.dumps(text)}\n" * 2
     assert Chat().count_token_messages(f"{pair}\n".encode()) == 2
+
+
+@loop_over(
+    ("body", "fault"),
+    [
+        (b'{"error": {"message": "pull it first", "code": 404}}', "pull it first"),
+        (b'data: {"error": {"message": "pull it first"}}\n\ndata: [DONE]\n\n', "pull it first"),
+        (b'event: error\ndata: {"message": "pull it first"}\n\n', "pull it first"),
+        (b'{"object": "error", "message": "pull it first", "code": 400}', "pull it first"),
+        (b'{"detail": "pull it first"}', "pull it first"),
+        (b'{"choices": [{"index": 0, "message": {"content": "a"}}], "message": "no"}', ""),
+        (b"text", ""),
+    ],
+)
+def test_an_error_with_status_200_is_found(body: bytes, fault: str) -> None:
+    found = find_fault(Chat(), body)
+    assert (fault in found, bool(found)) == (True, bool(fault))

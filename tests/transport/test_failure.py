@@ -35,3 +35,15 @@ def test_the_cause_of_an_error_is_searched_and_no_other_error_is_one() -> None:
     outer.__cause__ = refusal(18, "x")
     assert "is self-signed" in explain_distrust(outer)
     assert explain_distrust(OSError("no route")) == ""
+
+
+@loop_over(
+    ("reason", "plain"),
+    [("WRONG_VERSION_NUMBER", True), ("HTTP_REQUEST", True), ("CERTIFICATE_REQUIRED", False), ("", False)],
+)
+def test_a_server_without_tls_is_given_its_scheme(reason: str, plain: bool) -> None:
+    error = ssl.SSLError(1, "[SSL] (_ssl.c:1006)")
+    error.reason = reason
+    outer = OSError("outer")
+    outer.__context__ = error
+    assert explain_distrust(outer).startswith("answers without TLS: give its address with http://") is plain

@@ -63,7 +63,8 @@ OTHERS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"id", "requests"}),
     ),
     f"is of OpenAI's batch API: {_JQ} with jq -c .body": (frozenset({"custom_id", "body"}),),
-    "is a conversation of ShareGPT: make the file one list with jq -s .": (frozenset({"conversations"}),),
+    "is a conversation of ShareGPT: make the file one list with jq -s . FILE > list.json, and pass "
+    "--dataset-path list.json --tokenizer DIR, which counts its turns": (frozenset({"conversations"}),),
     "is a body of SGLang's /generate: give rows of `prompt` and `output_tokens`": (
         frozenset({"text", "sampling_params"}),
         frozenset({"input_ids", "sampling_params"}),

@@ -21,7 +21,7 @@ from loadgen.plan import plan
 from loadgen.plan.plan import Plan, merge_fields
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import FIRST_WORD, ModelTarget, Seed, WordCounts, list_common_words
-from loadgen.records.decoded_stream import count_prompt
+from loadgen.records.decoded_stream import count_prompt, find_fault
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import display
 from loadgen.server import exchange
@@ -120,6 +120,9 @@ class PromptCounter:
         if answer.error or answer.status != 200:
             raise self._explain_uncounted(path, answer)
         count = count_prompt(plan.dialect, answer.body)
+        if not count and (fault := find_fault(plan.dialect, answer.body)):
+            why = self.access.secrets.hide(untrusted.read_line(fault))
+            raise MeasureError(f"{self.access.shown_url}{path} answers 200 with an error: {why}")
         if not count:
             field = plan.dialect.prompt_count
             what = f"no {field}" if count is None else f"{field} of 0"

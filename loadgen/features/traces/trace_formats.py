@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
@@ -125,13 +126,13 @@ def _find_sessions(file: OpenedFile) -> str:
 
     JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
     """
-    row = head = b""
+    read, head = bytearray(), b""
     for piece in file.read_pieces(_PIECE_BYTES):
         head = head or piece[:_HEAD_BYTES]
-        row = (row + piece).lstrip()
-        if b"\n" in row or len(row) > MOST_ROW_BYTES:
+        read += piece if read else piece.lstrip()
+        if (b"\n" in piece and b"\n" in read) or len(read) > MOST_ROW_BYTES:
             break
-    row = row.partition(b"\n")[0].strip()
+    row = bytes(read).partition(b"\n")[0].strip()
     if not row.startswith((b"{", b"[")):
         columns = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
         return next((name for name, own in _SESSION_COLUMNS.items() if columns >= own), "")
@@ -173,19 +174,26 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
         raise lines.refusal(0, f"its keys ({known}) are those of no trace: {_explain_formats()}")
     if _is_mooncake(lines):
         return "mooncake"
+    block = trace_rows.find_block(*_read_hashed_sample(lines)[1:], trace_rows.ANY_BLOCKS)
+    if block not in (0, *trace_rows.FORMATS_OF):
+        how = trace_rows.explain_block(block, lines.path)
+        raise lines.file.refusal(f"has one of hash_ids for {block} tokens: {how}")
     raise lines.file.refusal(
         f"its keys are those of several formats: {_GIVE} mooncake (milliseconds, a hash for 512 tokens), "
         "bailian or timed (seconds, 16)"
     )
 
 
+def _read_hashed_sample(lines: Lines) -> tuple[list[trace_rows.HashedRow], Int64, Int64]:
+    """Read the first 1,000 rows with hashes, the lengths of their prompts, and how many hashes they have."""
+    rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
+    lens, counts = [row.input_length for row in rows], [len(row.hash_ids or ()) for row in rows]
+    return rows, np.array(lens, np.int64), np.array(counts, np.int64)
+
+
 def _is_mooncake(lines: Lines) -> bool:
     """Whether the first 1,000 rows have a hash for 512 tokens, whole times, and under 50 a second in ms."""
-    rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
-    input_lens, counts = (
-        np.array(column, np.int64)
-        for column in ([row.input_length for row in rows], [len(row.hash_ids or ()) for row in rows])
-    )
+    rows, input_lens, counts = _read_hashed_sample(lines)
     times = np.array([row.timestamp for row in rows])
     span_s = (times[-1] - times[0]) / 1000
     whole = bool((times == np.rint(times)).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -27,12 +28,16 @@ from loadgen.features.traces.trace_times import parse_instant_ns
 from loadgen.plan.planned_requests import Waits
 
 NO_BLOCKS = 0
+_UNSENT = ("image", "audio", "video")  # in the names of columns that are a part of the load
+_WITHOUT = "prompts are sent as text alone; --random-mm-base-items-per-request N adds images to each"
 _INT64 = 2**63
 _WORD = 2**64
 
 Hashes = NDArray[np.int32] | Int64
 Length = Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)]
-BLOCKS = (16, 64, 512)  # tokens a hash stands for in published traces
+FORMATS_OF = {16: "bailian or timed", 512: "mooncake"}  # by the tokens that a hash stands for
+BLOCKS = (*FORMATS_OF, 64)  # of published traces
+ANY_BLOCKS = (*BLOCKS, 32, 128, 256, 1024, 2048, 8, 4)
 _SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
 _UNREAD = ("session_id", "delay", "messages", "text_input")
 _PIECE = 4096  # rows that are read at once: more no longer fit into a processor's cache
@@ -265,7 +270,7 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
     if other := _find_other_block(found.input_lens, np.diff(found.starts), block):
         raise lines.file.refusal(
             f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
-            "give the --trace-format that it is in"
+            f"{explain_block(other, lines.path)}"
         )
     rows = make_trace_rows(lines, find_elapsed_ns(found.times, unit_ns, lines.refusal), found, block)
     if not unread:
@@ -288,9 +293,23 @@ def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
 
 def _find_other_block(input_lens: Int64, hash_counts: Int64, block: int) -> int:
     """Return the block size, other than `block`, that every row's hashes fit; else 0."""
-    if is_covered(input_lens, hash_counts, block):
-        return 0
-    return next((size for size in BLOCKS if is_covered(input_lens, hash_counts, size)), 0)
+    return 0 if is_covered(input_lens, hash_counts, block) else find_block(input_lens, hash_counts, BLOCKS)
+
+
+def find_block(input_lens: Int64, hash_counts: Int64, sizes: Sequence[int]) -> int:
+    """Return the first of these block sizes that every row's hashes fit; 0 if none does."""
+    return next((size for size in sizes if is_covered(input_lens, hash_counts, size)), 0)
+
+
+def explain_block(block: int, path: str) -> str:
+    """Explain how a trace is sent whose hashes stand for as many tokens."""
+    if block in FORMATS_OF:
+        return f"give the --trace-format that it is in ({FORMATS_OF[block]})"
+    return (
+        f"send it with --dataset-name timed_trace --dataset-path {shlex.quote(path)} "
+        f"--timed-trace-chunk-hash-size {block}; of times in milliseconds with "
+        "--timed-trace-sec-multiplier 0.001 too"
+    )
 
 
 class SheetColumns(msgspec.Struct, frozen=True):
@@ -325,6 +344,7 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
     if len(lines) == 1:
         raise lines.file.refusal("holds a header and no rows")
     places = [names.index(wanted) for wanted in columns.names]
+    unsent = [name for name in names if any(word in name.lower() for word in _UNSENT)]
     times: list[Int64] = []
     input_lens: list[Int64] = []
     output_lens: list[Int64] = []
@@ -335,7 +355,8 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
         times.append(read_times(at, lines, begin))
         input_lens.append(_read_lengths(prompts, lines, begin, columns.input_len))
         output_lens.append(_read_lengths(answers, lines, begin, columns.output_len))
-    return _make_sheet_rows(lines, *map(np.concatenate, (times, input_lens, output_lens)))
+    rows = _make_sheet_rows(lines, *map(np.concatenate, (times, input_lens, output_lens)))
+    return replace(rows, notes=tuple(f"the column {name} is not read: {_WITHOUT}" for name in unsent))
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:

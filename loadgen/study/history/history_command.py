@@ -103,7 +103,8 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
         own, notes = list_run_entries(read.reported, name)
         entries += own
     if not entries:
-        raise UsageError(f"no measurement of {name} is left: name another label, --name")
+        of = f" of {name}" if name else ""
+        raise UsageError(f"no measurement{of} is left: name another label, --name, or another history")
     check_one_subject(entries, Path(places[0]), "name the runs of one")
     report_unread(notes)
     return sorted(entries, key=lambda entry: entry.time)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from pydantic import AwareDatetime, BaseModel, Field, FiniteFloat, ValidationErr
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.files import ANYONES, expand_path
+from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line
 from loadgen.study.importers import json_fields
 
@@ -22,6 +25,7 @@ _SHORT_COMMIT = 12  # characters of one that are shown
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _MOST_BYTES = 64 << 20
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
+_TORN = "its last line was cut off as it was written"
 _OTHER_FILE = "write this one to another file"
 
 
@@ -49,8 +53,8 @@ def append_entry(path: str | Path, entry: HistoryEntry) -> None:
     """Append a measurement to a history file as one whole line, which is on the disk when this returns.
 
     A missing file is made; a measurement that the file has already is not appended again, as where a gate is
-    judged again. Raises UsageError, and leaves the file as it was, where it cannot be written, is no history,
-    or is of another machine or load.
+    judged again. A torn last line is removed, and a line on standard error says so. Raises UsageError, and
+    leaves the file as it was, where it cannot be written, is no history, or is of another machine or load.
     """
     place = expand_path(path)
     try:
@@ -65,11 +69,31 @@ def append_entry(path: str | Path, entry: HistoryEntry) -> None:
         before = read_history(place) if os.fstat(handle).st_size else []
         check_one_subject([*before, entry], place, _OTHER_FILE)
         if entry not in before:
+            _remove_torn_line(handle, place)
             _append_line(handle, entry)
     except OSError as error:
         raise _refuse(place, error) from None
     finally:
         os.close(handle)
+
+
+def _remove_torn_line(handle: int, place: Path) -> None:
+    """Cut off a last line that was not written to its end, as by a machine that lost power."""
+    size = os.fstat(handle).st_size
+    raw = os.pread(handle, min(size, _MOST_BYTES), 0)
+    if find_torn_line(raw.decode("utf-8", "replace")):
+        os.ftruncate(handle, raw.rfind(b"\n") + 1)
+        print_text(clean_line(f"loadgen: {place}: {_TORN}: it is removed"), sys.stderr)
+
+
+def find_torn_line(text: str) -> str:
+    """Return a history's last line if it has no end and is only the begin of an entry, else ""."""
+    last = text.rpartition("\n")[2]
+    try:
+        json.loads(last or "{}")
+    except ValueError:
+        return last if last.startswith("{") else ""
+    return ""
 
 
 def _append_line(handle: int, entry: HistoryEntry) -> None:
@@ -91,12 +115,15 @@ def _append_line(handle: int, entry: HistoryEntry) -> None:
 def read_history(path: str | Path) -> list[HistoryEntry]:
     """Read a history file in the order of time.
 
-    Raises UsageError of a file that is empty, of a line that is no entry, and of two machines or loads.
+    A torn last line is left out. Raises UsageError of a file that is empty, of a line that is no entry, and
+    of two machines or loads.
     """
     place = expand_path(path)
     text = json_fields.decode_text(json_fields.read_bounded(place, _MOST_BYTES), place)
+    torn = find_torn_line(text)
+    text = text.removesuffix(torn)
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not lines:
+    if not (lines or torn):
         raise UsageError(f"{place} is empty: `loadgen gate --history {place}` appends to it")
     entries = [_read_line(line, f"{place}:{number}") for number, line in lines]
     check_one_subject(entries, place)

@@ -12,6 +12,7 @@ from loadgen_servers.engine.scheduler import Limits
 from loadgen_servers.engine.step_times import FittedTiming, RooflineTiming, Timing
 
 DEFAULT = "jetson-thor/qwen3-8b-bf16"
+_SHOWN = 4  # names where none is near
 _NEAR = 0.8  # of 1: a slip of the finger, not another name
 
 
@@ -81,5 +82,5 @@ def preset(name: str) -> Preset:
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, 1, _NEAR)
-    hint = f"; the nearest is {near[0]!r}" if near else ""
-    raise ValueError(f"no preset named {name!r}{hint} (--list-presets shows all)")
+    hint = f"the nearest is {near[0]!r}" if near else f"there are {', '.join(list(table)[:_SHOWN])}, …"
+    raise ValueError(f"no preset named {name!r}; {hint} (`loadgen engine --list-presets` shows all)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -387,3 +388,33 @@ def test_keys_of_a_row_that_change_the_load_are_noted(
     row = {"timestamp": 0, "input_length": 16, "output_length": 2, "hash_ids": [1]}
     made = planned(jsonl(tmp_path, [row, {**row, **more}]), trace_format="timed")
     assert tuple(note.partition(":")[0] for note in made.notes if "not read" in note) == noted
+
+
+@loop_over("block", [64, 32, 128, 1024, 4])
+def test_a_trace_of_other_blocks_is_refused_with_the_way_to_send_it(block: int, tmp_path: Path) -> None:
+    """The command that the message has sends it: nothing of a row but its blocks is special."""
+    rows = [
+        {
+            "timestamp": 100 * at,
+            "input_length": block * (3 + at) - 3,
+            "output_length": 5,
+            "hash_ids": [*range(3 + at)],
+        }
+        for at in range(30)
+    ]
+    path = jsonl(tmp_path, rows)
+    for name in ("", "mooncake") if block == 64 else ("",):
+        with pytest.raises(UsageError) as refused:
+            planned(path, trace_format=name)
+        words = shlex.split(str(refused.value).partition("send it with ")[2].partition(";")[0])
+        assert words == [
+            "--dataset-name", "timed_trace", "--dataset-path", str(path),
+            "--timed-trace-chunk-hash-size", str(block),
+        ]  # fmt: skip
+
+
+@loop_over(("column", "noted"), [("NumImages", True), ("Region", False)])
+def test_images_of_a_trace_are_noted(column: str, noted: bool, tmp_path: Path) -> None:
+    sheet = f"TIMESTAMP,{column},ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,2,4,4\n"
+    notes = planned(text(tmp_path, sheet)).notes
+    assert any(note.startswith(f"the column {column} is not read: ") for note in notes) is noted

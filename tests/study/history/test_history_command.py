@@ -130,7 +130,7 @@ def test_what_cannot_be_a_history_is_refused_in_one_line(
     lines = Path(SLOWER).read_text().splitlines()
     for name, text in {
         "empty.jsonl": "",
-        "cut.jsonl": f"{lines[0]}\n{lines[1][:50]}",
+        "cut.jsonl": f"{lines[0]}\n{lines[1][:50]}\n",
         "machine.jsonl": f"{lines[0]}\n{lines[1].replace('small-gpu', 'other')}",
         "load.jsonl": f"{lines[0]}\n{lines[1].replace('requests 48', 'requests 49')}",
     }.items():

@@ -72,7 +72,10 @@ def test_another_subject_is_refused_and_nothing_written(
     [
         ("", " is empty: `loadgen gate --history {}` appends to it"),
         ("\n \n", " is empty: `loadgen gate --history {}` appends to it"),
-        ("{GOOD}\n{CUT}", ":2 is no entry of a history (Invalid JSON: EOF while parsing a string at line 1"),
+        (
+            "{GOOD}\n{CUT}\n",
+            ":2 is no entry of a history (Invalid JSON: EOF while parsing a string at line 1",
+        ),
         ("[]", ":1 is no entry of a history (Input should be an object): remove the line"),
         ('{"time": "2026-01-02"}', ":1 is no entry of a history (time: "),
         ("{NAN}", ":1 is no entry of a history (figures.output_throughput: Input should be a finite number)"),
@@ -92,6 +95,26 @@ def test_what_is_no_history_is_refused_in_one_line(tmp_path: Path, text: str, wh
         assert str(refused.value).startswith(f"{path}{why.format(path)}")
         assert "\n" not in str(refused.value)
     assert path.read_bytes() == before
+
+
+def test_a_torn_last_line_is_removed_by_the_next_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.jsonl"
+    for at in range(2):
+        append_entry(path, entry(at))
+    whole = path.read_bytes()
+    for cut in (1, 20, len(whole) // 2 - 2):
+        path.write_bytes(whole + whole[:cut])
+        assert read_history(path) == [entry(0), entry(1)]
+        assert path.read_bytes() == whole + whole[:cut]
+        append_entry(path, entry(2))
+        assert read_history(path) == [entry(0), entry(1), entry(2)]
+        assert path.read_bytes().startswith(whole)
+        assert "its last line was cut off as it was written: it is removed" in capsys.readouterr().err
+    path.write_bytes(whole[:20])
+    append_entry(path, entry(0))
+    assert read_history(path) == [entry(0)]
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
