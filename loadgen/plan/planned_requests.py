@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, Protocol, Self
 
 import msgspec
@@ -178,7 +179,7 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 def make_waits(
-    before: Sequence[Sequence[int]],
+    before: Sequence[Sequence[int] | Int64],
     lanes: Sequence[int],
     depths: Sequence[int],
     roles: Sequence[int],
@@ -186,9 +187,9 @@ def make_waits(
     tool_ns: Sequence[int] | None = None,
 ) -> Waits:
     """Make the waits of requests from what each waits for, as plan indices, and from its other columns."""
-    distinct = [sorted(set(earlier)) if len(earlier) > 1 else earlier for earlier in before]
+    distinct = [np.unique(earlier) if len(earlier) > 1 else earlier for earlier in before]
     starts = np.concatenate(([0], np.cumsum([len(earlier) for earlier in distinct]))).astype(np.int64)
-    flat = np.array([index for earlier in distinct for index in earlier], np.int64)
+    flat = np.fromiter(chain.from_iterable(distinct), np.int64, int(starts[-1]))
     tools = None if tool_ns is None else np.array(tool_ns, np.int64)
     lane, depth, role = (np.array(column, np.int64) for column in (lanes, depths, roles))
     return Waits(starts, flat, lane, depth, role, role_names, tools)

@@ -21,12 +21,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_line
 from loadgen.plan.planned_requests import Waits, make_waits
 
 UNKNOWN_NS = -1  # an end, or a pause, that is not recorded
 MAIN, SUBAGENT = "main", "subagent"
 _MOST_LETTERS = 40  # of a role
+MOST_WAITS = 1 << 22  # of a trace's calls for others: each takes 50 bytes, and as many in a run's facts
 MOST_DEPTH = 64  # agents above one another
 _NONE = -1
 
@@ -100,6 +102,7 @@ class _EndedCalls:
         self._firsts = [_NONE] * agents  # of its subtree, ended or not
         self._latest_start = [_NONE] * agents  # the latest first call of a child of which any has ended
         self._started_by: list[list[int]] = [[] for _ in range(agents)]
+        self._listed: dict[int, tuple[int, list[int]]] = {}  # as `_list_own` returned it, by the ended calls
 
     def begin(self, call: int, agent: int) -> None:
         """Start the agent of a call that begins, and those above it, unless an earlier call did."""
@@ -110,10 +113,17 @@ class _EndedCalls:
         for each in reversed(path):
             self._firsts[each], parent = call, self._parents[each]
             if parent in self._callers:
-                own = list(self._list_needed(parent, self._latest_own[parent]))
-                self._started_by[each] = sorted(own) or self._started_by[parent]
+                self._started_by[each] = self._list_own(parent) or self._started_by[parent]
             elif parent != _NONE:
                 self._started_by[each] = self.list_before(parent)
+
+    def _list_own(self, agent: int) -> list[int]:
+        """List an agent's own calls that no other of them waits for: one list until the next has ended."""
+        ended = len(self._own[agent])
+        if self._listed.get(agent, (_NONE, []))[0] != ended:
+            needed = self._list_needed(agent, self._latest_own[agent])
+            self._listed[agent] = ended, sorted(needed)
+        return self._listed[agent][1]
 
     def add(self, call: int, agent: int) -> None:
         """Add a call of an agent that ended, not before any that was added."""
@@ -129,9 +139,12 @@ class _EndedCalls:
             child, agent = agent, self._parents[agent]
 
     def list_before(self, agent: int) -> list[int]:
-        """List the calls that a call of this agent waits for, if it begins now, ascending."""
+        """List the calls that a call of this agent waits for, if it begins now, ascending.
+
+        Of a first call it is the list of what its agent was started by, which others may have, too.
+        """
         if self._last[agent] == _NONE:
-            return list(self._started_by[agent])
+            return self._started_by[agent]
         found: list[int] = []
         subtrees = [(agent, _NONE)]  # and the latest call of an agent above each
         while subtrees:
@@ -161,19 +174,32 @@ def find_order(
     """Find the calls that each call of a session waited for, as indices below its own, ascending.
 
     Calls are in the order of their begins, from 0 ns up. Of two that began at once, and have no duration, the
-    second waited for the first. The work is that of sorting the ends, and of what is found.
+    second waited for the first. The work is that of sorting the ends, and of what is found. Raises UsageError
+    where that is more than MOST_WAITS.
     """
     ended = _EndedCalls(begins_ns, ends_ns, parents, set(agents))
     running: list[tuple[int, int]] = []  # a heap
-    order = []
+    order: list[list[int]] = []
+    waits = 0
     for call, (begin_ns, end_ns, agent) in enumerate(zip(begins_ns, ends_ns, agents, strict=True)):
         while running and running[0][0] <= begin_ns:
             _, over = heapq.heappop(running)
             ended.add(over, agents[over])
         ended.begin(call, agent)
         order.append(ended.list_before(agent))
+        waits += len(order[-1])
+        if waits > MOST_WAITS:
+            raise _refuse_waits("one session")
         heapq.heappush(running, (end_ns, call))
     return order
+
+
+def _refuse_waits(of: str) -> UsageError:
+    """Make the error of calls that wait for more others than a run can keep."""
+    return UsageError(
+        f"--trace: calls of {of} wait for more than {MOST_WAITS:,} others together, as where many agents "
+        "begin after many calls that ran at once: take fewer sessions"
+    )
 
 
 def assign_lanes(begins_ns: Sequence[int], ends_ns: Sequence[int], agents: Sequence[int]) -> list[int]:
@@ -208,7 +234,8 @@ class SessionTrees:
 
     def __init__(self, grid_ns: int = 1) -> None:
         self._grid_ns = grid_ns
-        self._before: list[list[int]] = []
+        self._before: list[Int64] = []
+        self._waits = 0  # numbers in all of these
         self._lanes: list[int] = []
         self._depths: list[int] = []
         self._roles: list[int] = []
@@ -227,8 +254,15 @@ class SessionTrees:
         ends_ns = [end_ns // self._grid_ns * self._grid_ns for end_ns in calls.ends_ns]
         first, depths = len(self._before), [len(calls.list_path(i)) - 1 for i in range(len(calls.parents))]
         unions = {agent: SpanUnion(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
-        for i, before in enumerate(find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)):
-            self._before.append([first + earlier for earlier in before])
+        order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
+        self._waits += sum(map(len, order))
+        if self._waits > MOST_WAITS:
+            raise _refuse_waits("all sessions")
+        shared: dict[int, Int64] = {}  # by the list that it is of: agents that are started at once have one
+        for i, before in enumerate(order):
+            if id(before) not in shared:
+                shared[id(before)] = first + np.array(before, np.int64)
+            self._before.append(shared[id(before)])
             agent, delay_ns = calls.agents[i], calls.pauses_ns[i]
             since_ns = max((calls.ends_ns[earlier] for earlier in before), default=calls.begins_ns[0])
             if delay_ns == UNKNOWN_NS or [calls.agents[earlier] for earlier in before] != [agent]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.base.errors import UsageError
 from loadgen.features.traces.call_order import RecordedCalls, SessionTrees, assign_lanes, find_order
 
 Calls = tuple[list[int], list[int], list[int], list[int]]  # begins, ends, agents, parents
@@ -216,3 +217,33 @@ def test_tools_of_a_long_session_are_measured_in_seconds() -> None:
     waits, _ = trees.make()
     assert waits.tool_ns is not None
     assert waits.tool_ns.tolist() == [0, *[3] * 99_999]
+
+
+def fan(count: int) -> RecordedCalls:
+    """As many calls at once as agents that begin after all of them."""
+    calls = RecordedCalls()
+    for _ in range(count):
+        calls.add(0, 10)
+    for _ in range(count):
+        calls.add(20, 30, calls.add_agent(0, "reader"))
+    return calls
+
+
+def test_agents_that_are_started_at_once_share_what_they_wait_for() -> None:
+    trees = SessionTrees()
+    trees.add(fan(3))
+    trees.add(fan(2))
+    waits, _ = trees.make()
+    before = np.split(waits.before, waits.starts[1:-1])
+    assert [each.tolist() for each in before] == [[]] * 3 + [[0, 1, 2]] * 3 + [[]] * 2 + [[6, 7]] * 2
+
+
+def test_waits_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.features.traces.call_order.MOST_WAITS", 99)
+    SessionTrees().add(fan(9))
+    with pytest.raises(UsageError, match="calls of one session wait for more than 99 others together"):
+        SessionTrees().add(fan(10))
+    trees = SessionTrees()
+    trees.add(fan(9))
+    with pytest.raises(UsageError, match="calls of all sessions wait for more than 99"):
+        trees.add(fan(9))
