@@ -34,7 +34,7 @@ def write_prompts(rows: list[dict[str, Any]]) -> Callable[[Path], str]:
     return lambda place: data_files.jsonl(place, rows)
 
 
-def chat(content: str, **more: Any) -> dict[str, Any]:
+def chat(content: Any, **more: Any) -> dict[str, Any]:
     """The body of a chat request."""
     return {
         "messages": [*more.pop("before", ()), {"role": "user", "content": content}],
@@ -88,6 +88,18 @@ IDS = write_prompts(
 CHAT = write_prompts([chat(text(i)) for i in range(ROWS)])
 SHARED = write_prompts([chat(text(i, 40), before=[SYSTEM]) for i in range(ROWS)])
 TOOLED = write_prompts([chat(text(i, 40), tools=TOOLS) for i in range(ROWS)])
+IMAGES = write_prompts(
+    [
+        chat(
+            [
+                {"type": "text", "text": text(i, 20)},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64," + f"{i:04}" * 2000}},
+            ],
+            before=[SYSTEM],
+        )
+        for i in range(ROWS)
+    ]
+)
 OWN_SALT = write_prompts([chat(text(i), cache_salt="mine") for i in range(ROWS)])
 TALKS = write_prompts([turn for number in range(8) for turn in list_turns(number)])
 QUESTIONS = write_prompts([{"question_id": i, "category": "c", "turns": [text(i)]} for i in range(ROWS)])
@@ -144,6 +156,9 @@ CASES = {
     "vllm, a template": Case({**DETAILED, "template": 40}, [f"{CHATS} --repeat 2"], COLD * 2, PARTED),
     "vllm, a system prompt of all": Case(DETAILED, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, SHARED),
     "vllm, tools of all": Case(DETAILED, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, TOOLED),
+    "vllm, images under a system prompt of all": Case(
+        DETAILED, [f"{CHATS} --repeat 2"], COLD * 2, PARTED, IMAGES
+    ),
     "vllm, questions": Case(VLLM, [f"{FILE} --output-len 4 --repeat 2"], COLD * 2, PARTED, QUESTIONS),
     "vllm, conversations": Case(DETAILED, [f"{CHATS} --output-len 4 --repeat 2"], COLD * 2, PARTED, TALKS),
     "vllm, conversations, live": Case(

@@ -7,6 +7,7 @@ the same in every run: what a cache may have of them is learned after the run, w
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 CACHED = 0.05  # of the prompt tokens: below, no one asks what the prompts share
 _FIELDS = ("tools", "system", "instructions", "messages", "input", "prompt", "text", "input_ids")
+_DATA = re.compile(rb"data:[\w.+/-]+;base64,[\w+/=-]*")
 _MOST_BYTES = 128 << 20  # of prompts that are compared
 _MOST_BYTES_PER_TOKEN = 8  # of text, about twice the usual
 _MOST_TEMPLATE = 128  # tokens
@@ -102,9 +104,13 @@ def count_shared_bytes(texts: list[bytes]) -> int:
 
 
 def _read_prompt(made: Plan, i: int) -> bytes:
-    """Return what a model is given of request i as JSON bytes: tools, as in templates, before the text."""
+    """Return what a model is given of request i as JSON bytes: tools, as in templates, before the text.
+
+    An image is its digest, since its bytes say nothing of its tokens.
+    """
     body: dict[str, Any] = msgspec.json.decode(made.body(i), type=dict[str, msgspec.Raw])
-    return b"".join(bytes(body[name]) for name in _FIELDS if name in body)
+    text = b"".join(bytes(body[name]) for name in _FIELDS if name in body)
+    return _DATA.sub(lambda found: hashlib.blake2b(found[0], digest_size=16).hexdigest().encode(), text)
 
 
 def _bound_template(sizes: dict[int, int], records: Records) -> int:
@@ -153,8 +159,10 @@ def _find_first(known: Facts, session: Session) -> Result | None:
         kept += base.parent.parent.glob(f"*/*/{run_directory.RESULT}")
     for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns)[-_MOST_RUNS:]:
         try:
+            if known.data.file_digest.encode() not in path.read_bytes():  # before its arrivals are read
+                continue
             earlier = run_directory.load(path.parent)
-        except UsageError:
+        except (OSError, UsageError):
             continue
         facts = earlier.facts
         recent, harder = known.started - facts.started < _DAY, _list_load(known) >= _list_load(facts)
