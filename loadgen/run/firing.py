@@ -48,7 +48,7 @@ from loadgen.transport.sending.job import (
     make_no_headers,
 )
 
-_SPARE_FILES = 64
+_SPARE_FILES, _FEWEST_FILES = 64, 16  # open files next to connections, for what a run opens besides
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
 _LARGEST = 8  # an answer may have this part of the memory for all: to be decoded it takes several times that
@@ -505,10 +505,12 @@ def allow_files(job: Job, transport: str) -> None:
         return
     limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit < job.least_slots + used + _SPARE_FILES:
+    least = job.least_slots + used + _FEWEST_FILES
+    if limit < least:
         aside = job.least_slots - job.first_slots
         agents = f", {aside} of them of sub-agents at work together," if aside else ""
+        lower = "lower --max-concurrency, or " if job.least_slots > least // 2 else ""
         raise UsageError(
-            f"{job.least_slots} connections{agents} need more open files than the limit of {hard}: "
-            "lower --max-concurrency, or raise it (ulimit -Hn)"
+            f"{job.least_slots} connections{agents} need {least} open files with those of the run, and the "
+            f"limit is {hard}: {lower}raise it (ulimit -Hn)"
         )

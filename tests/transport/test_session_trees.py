@@ -24,7 +24,7 @@ from loadgen.base.errors import UsageError
 from loadgen.features.sessions.turn_sending import SessionJob, TurnOrder
 from loadgen.plan.planned_requests import Turns, make_turns, make_waits
 from loadgen.records.decode import Decoder
-from loadgen.run.firing import _SPARE_FILES, allow_files
+from loadgen.run.firing import _FEWEST_FILES, allow_files
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Job
@@ -392,12 +392,16 @@ def test_open_files_are_enough_for_what_one_answer_begins(
 ) -> None:
     job = trees_of(taking({}), trees, most)
     assert job.first_slots <= job.least_slots == slots <= job.most_slots
-    need = len(os.listdir("/proc/self/fd")) + _SPARE_FILES + slots
+    need = len(os.listdir("/proc/self/fd")) + _FEWEST_FILES + slots
     monkeypatch.setattr(resource, "setrlimit", lambda what, limits: None)
     monkeypatch.setattr(resource, "getrlimit", lambda what: (1, need))
     allow_files(job, "wire")
     monkeypatch.setattr(resource, "getrlimit", lambda what: (1, need - 1))
-    aside = f", {slots - job.first_slots} of them of sub-agents" if slots > job.first_slots else " need more"
+    aside = (
+        f", {slots - job.first_slots} of them of sub-agents"
+        if slots > job.first_slots
+        else f" need {need} open files"
+    )
     with pytest.raises(UsageError, match=f"^{slots} connections{aside}"):
         allow_files(job, "wire")
 
