@@ -27,7 +27,7 @@ from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_re
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_states import ALLOWING
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
-from loadgen.study.history.history_file import HistoryEntry, append_entry, read_history
+from loadgen.study.history.history_file import HistoryEntry, UnwrittenHistory, append_entry, read_history
 from loadgen.study.history.run_entries import make_entry
 from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
@@ -205,11 +205,16 @@ def _has_bytes(path: Path) -> bool:
 def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse.Namespace) -> int:
     """Append to the history, write JUnit's file and the job's summary, print the result; return the code.
 
-    Raises UsageError where the history does not take it, before anything else is written.
+    Raises UsageError where the history does not take it, before anything else is written. What cannot be
+    written costs no verdict: it is a line, and 4 in place of 0.
     """
-    if given.history is not None and result.verdict is not None:
-        append_entry(given.history, make_history_entry(result, runs, given.label, os.environ))
     code = result.code
+    if given.history is not None and result.verdict is not None:
+        try:
+            append_entry(given.history, make_history_entry(result, runs, given.label, os.environ))
+        except UnwrittenHistory as error:
+            print_text(f"loadgen: {error}", sys.stderr)
+            code = code or ExitCode.UNWRITTEN
     outputs = [(given.junit, gate_report.render_junit, False)]
     outputs.append((os.environ.get(_SUMMARY), gate_report.render_markdown, True))
     for path, render, append in outputs:

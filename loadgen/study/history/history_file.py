@@ -151,6 +151,10 @@ def check_one_subject(
             raise UsageError(f"{place} has more than one {what} ({shown}): {advice}")
 
 
-def _refuse(place: Path, error: OSError) -> UsageError:
+class UnwrittenHistory(UsageError):
+    """A history cannot be written to."""
+
+
+def _refuse(place: Path, error: OSError) -> UnwrittenHistory:
     """Make the error of a history that cannot be written."""
-    return UsageError(f"cannot write {place}: {error.strerror or error}; name another history")
+    return UnwrittenHistory(f"cannot write {place}: {error.strerror or error}; name another history")

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from pydantic import BaseModel
 
 from loadgen.base import files
-from loadgen.base.errors import UsageError
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.json_lines import OpenedFile
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.plan import profile
@@ -33,7 +33,9 @@ FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "i
 
 
 class StoreError(UsageError):
-    """A directory of runs cannot be written: nothing more can be kept."""
+    """A directory of runs cannot be written: nothing more can be kept, and the series is cut short."""
+
+    exit_code = ExitCode.NOTHING
 
 
 class SeriesStore:
@@ -54,7 +56,7 @@ class SeriesStore:
     def lock(self) -> Iterator[None]:
         """Create the directory if missing, and lock it for this process, whose id the lock's file contains.
 
-        Raises UsageError if another process has the lock, and StoreError if a directory inside is a link.
+        Raises UsageError if another process has the lock, or a directory inside is a link, and StoreError.
         Forks of the process and servers that it started do not keep the lock.
         """
         with self.writing():
@@ -74,17 +76,19 @@ class SeriesStore:
                     "or stop it"
                 ) from None
             with self.writing():
-                file.truncate(0)
-                print(os.getpid(), file=file, flush=True)
+                os.ftruncate(descriptor, 0)
+                os.pwrite(
+                    descriptor, f"{os.getpid()}\n".encode(), 0
+                )  # a buffer would be written at its end, too
             yield
 
     def _check_links(self) -> None:
-        """Raise StoreError if a directory inside is a symbolic link: its runs would be elsewhere."""
+        """Raise UsageError if a directory inside is a symbolic link: its runs would be elsewhere."""
         for parent, names, _ in os.walk(self.directory):
             for path in map(Path(parent).joinpath, names):
                 if path.is_symlink():
                     own = f"a {self.kind}'s directory holds its runs itself; remove the link"
-                    raise StoreError(f"{path} is a symbolic link: {own}")
+                    raise UsageError(f"{path} is a symbolic link: {own}")
 
     def replace(self, path: Path, value: object) -> None:
         """Replace a file's content by a value as JSON, whole or not at all; raises StoreError."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import ExitCode
+from loadgen.study.history import history_file
 from loadgen.study.history.history_file import read_history
 
 SEEDS = range(4)
@@ -98,6 +101,20 @@ def test_an_output_that_cannot_be_written_makes_4_of_0(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary")
     assert gate(kept("new", 1.001), kept("base")) == ExitCode.UNWRITTEN
     assert "loadgen: cannot write summary: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("slower", "code"), [(1.001, ExitCode.UNWRITTEN), (0.9, ExitCode.SLOWER)])
+def test_a_disk_that_takes_no_history_costs_no_verdict(
+    slower: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(handle: int, entry: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(history_file, "_append_line", full)
+    assert gate(kept("new", slower), kept("base"), "--history", "h.jsonl") == code
+    shown = capsys.readouterr()
+    assert "loadgen: cannot write h.jsonl: No space left on device" in shown.err
+    assert "tok/s" in shown.out
 
 
 @loop_over(

@@ -241,7 +241,7 @@ def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
 
     monkeypatch.setattr(CampaignStore, "finish", full)
     path = written(tmp_path, *AB)
-    assert campaign(path) == 2
+    assert campaign(path) == 1
     place = the_directory()
     err = capsys.readouterr().err
     assert f"cannot write {place}: No space left on device; 1 of 4 cells are finished; when it can" in err
@@ -277,7 +277,7 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     else:
         owner, name = {"records": (Records, "save"), "log": (Session, "keep")}[how]
         monkeypatch.setattr(owner, name, full)
-    assert campaign(path) == 2
+    assert campaign(path) == 1
     assert "No space left on device; 0 of 2 cells are finished" in capsys.readouterr().err
     assert cells(the_directory()) == []
     assert failures(the_directory()) == {}
@@ -325,6 +325,18 @@ def test_a_damaged_directory_is_told(
     capsys.readouterr()
     assert campaign(path, "--resume", str(place)) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_before_the_first_byte_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(descriptor: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert campaign(written(tmp_path, *AB)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"loadgen: cannot write {the_directory()}: No space left on device"
 
 
 def test_a_store_that_cannot_be_written_says_why(tmp_path: Path) -> None:
