@@ -87,6 +87,7 @@ IDS = write_prompts(
 )
 CHAT = write_prompts([chat(text(i)) for i in range(ROWS)])
 SHARED = write_prompts([chat(text(i, 40), before=[SYSTEM]) for i in range(ROWS)])
+HALF_SHARED = write_prompts([chat(text(i, 140), before=[SYSTEM]) for i in range(ROWS)])
 TOOLED = write_prompts([chat(text(i, 40), tools=TOOLS) for i in range(ROWS)])
 IMAGES = write_prompts(
     [
@@ -180,6 +181,9 @@ CASES = {
         write_prompts(
             [chat(text(i, 160), before=[{"role": "system", "content": text(7, 80)}]) for i in range(ROWS)]
         ),
+    ),
+    "vllm, one seed, a system prompt of two thirds": Case(
+        VLLM, [f"{CHATS} --seed 1"] * 2, [*COLD, *WARM], "", HALF_SHARED
     ),
     "vllm, one seed, conversations": Case(
         DETAILED, [f"{CHATS} --output-len 4 --seed 1"] * 2, [*COLD, *WARM], "", TALKS

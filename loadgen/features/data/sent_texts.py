@@ -39,8 +39,8 @@ CACHED = 0.05  # of the prompt tokens: below, no one asks what the prompts share
 _FIELDS = ("tools", "system", "instructions", "messages", "input", "prompt", "text", "input_ids")
 _DATA = re.compile(rb"data:[\w.+/-]+;base64,[\w+/=-]*")
 _MOST_BYTES = 128 << 20  # of prompts that are compared
-_MOST_BYTES_PER_TOKEN = 8  # of text, about twice the usual
-_MOST_TEMPLATE = 128  # tokens
+_MOST_BYTES_PER_TOKEN = 6  # of text, a third more than usual
+_MOST_TEMPLATE = 96  # tokens
 _MOST_COMPARED = 4096  # requests
 _LEAST_AFTER_THE_FIRST_WAVE = 10
 _UNFINISHED = "unfinished"  # in a series: the directory of the runs that have not ended
