@@ -11,6 +11,7 @@ import numpy as np
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import MOST_TOKENS
+from loadgen.base.text import list_first, quote_value
 from loadgen.features.data import recognised_rows, row_kinds
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
@@ -21,6 +22,8 @@ _NO_LENGTH = (
 )
 _TEXT_OR_IDS: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
 _LENGTH: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+_READ = frozenset({"prompt", "output_tokens"})
+_MOST_KEYS, _SHOWN = 100, 8  # that are kept, and named
 _BATCH_PROMPTS = 1024  # counted at once, or fewer: up to this many letters
 _BATCH_LETTERS = 4 << 20
 _UNCOUNTED = "the prompts are not counted before the run: {}"
@@ -75,7 +78,10 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     counting = PromptTokens(inputs, input_lens)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     chat = inputs.dialect.chat
+    unread: dict[str, None] = {}
     for i, fields in enumerate(row_kinds.read_objects(lines, kind)):
+        if len(unread) < _MOST_KEYS:
+            unread.update(dict.fromkeys(fields.keys() - _READ))
         prompt = row_kinds.decode_value(lines, i, fields, "prompt", _TEXT_OR_IDS)
         if not prompt:
             raise lines.refusal(i, "has an empty prompt: leave out the row")
@@ -90,7 +96,10 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         output_lens[i] = asked if asked > 0 else _read_length(lines, i, fields)
     counting.finish()
     made = FilePrompts(lines, rows, (input_lens[rows], output_lens[rows]), ids[rows])
-    return SourcedRequests(made, recognised_rows.make_facts(kind, lines, rows), notes=counting.notes)
+    named = list_first([quote_value(key) for key in sorted(unread)], _SHOWN)
+    notes = (f"keys of its rows that are not sent: {named}",) if unread else ()
+    facts = recognised_rows.make_facts(kind, lines, rows)
+    return SourcedRequests(made, facts, notes=(*counting.notes, *notes))
 
 
 def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:

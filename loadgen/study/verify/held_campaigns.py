@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import list_first
@@ -50,7 +51,7 @@ def hold_campaign(directory: Path, held: Held) -> None:
     A choice of its author that decides what is concluded (baseline, margin, constraints) is unchecked unless
     it is the default, as are a cell that is missing and the reason of one that failed.
     """
-    raw = read_file_bytes(directory / RECORD, LARGEST_BYTES)
+    raw, held.source = read_file_bytes(directory / RECORD, LARGEST_BYTES), "arms"
     record = parse_record(raw, directory / RECORD, CampaignRecord, FORMAT)
     hold_document(raw, encode_record(record.model_dump(mode="json")), RECORD, held)
     planned = _plan_cells(record)
@@ -149,37 +150,75 @@ def _hold_cell(
 def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Held) -> None:
     """Hold each run's server to its arm's flags: it shows none that another arm has in their place.
 
-    Two arms that no run's server tells apart are named: which is which is then a name alone.
+    Two arms of which no flag is shown by all runs of the one, and none of the other, are unchecked.
     """
-    shown = [(cell, set(_list_texts(_describe_server(facts)))) for cell, facts in runs]
-    alike = set[tuple[str, str]]()
-    for own in record.arms:
-        for other in record.arms:
-            if own is other:
-                continue
-            for cell, texts in shown:
-                if (cell.checkpoint, cell.server) != (own.checkpoint, own.server):
-                    continue
-                held.values += 1
-                ours, others = _list_flags(own, other, texts), _list_flags(other, own, texts)
-                if others and not ours:
-                    where = f"{CELLS}: repeat {cell.repeat} of {_name(own)}"
-                    held.differences.append(
-                        Difference(where, ", ".join(others), f"the arm {_name(other)}", "flags")
-                    )
-                elif not ours:
-                    alike.add((min(_name(own), _name(other)), max(_name(own), _name(other))))
-    held.unchecked += [f"{RECORD}: no run shows which of {a} and {b} it is of" for a, b in sorted(alike)]
+    shown = [(cell, _Shown.make(facts)) for cell, facts in runs]
+    for own, other in combinations(record.arms, 2):
+        held.values += 1
+        of_own, of_other = (
+            [each for cell, each in shown if (cell.checkpoint, cell.server) == (arm.checkpoint, arm.server)]
+            for arm in (own, other)
+        )
+        if not (of_own and of_other):
+            continue
+        ours, others = _list_marks(own, other), _list_marks(other, own)
+        told = [
+            mark
+            for marks, of_these, of_those in ((ours, of_own, of_other), (others, of_other, of_own))
+            for mark in marks
+            if all(each.has(mark) for each in of_these) and not any(each.has(mark) for each in of_those)
+        ]
+        for arm, marks, strange, of_these in ((own, ours, others, of_own), (other, others, ours, of_other)):
+            wrong = [
+                mark
+                for each in of_these
+                for mark in strange
+                if mark.is_text and each.has(mark) and not any(map(each.has, marks))
+            ]
+            if wrong:
+                where = f"{CELLS}: a run of {_name(arm)}"
+                held.differences.append(Difference(where, "of its arm", f"{wrong[0]}, another's", "flags"))
+        if not told:
+            held.unchecked.append(f"{RECORD}: no run shows which of {_name(own)} and {_name(other)} it is of")
 
 
 def _name(arm: ArmRecord) -> str:
     return f"{arm.checkpoint} on {arm.server}"
 
 
-def _describe_server(facts: Facts) -> Any:
-    """Return what a run knows of its server, as JSON."""
-    stated = facts.json()
-    return [stated[name] for name in ("server", "targets", "launched", "checkpoint", "as_run", "profile")]
+class _Mark(NamedTuple):
+    """A flag in which an arm differs from another: its name, and the words of its value."""
+
+    name: str
+    words: tuple[str, ...]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a word of it is more than a number."""
+        return any(len(word) >= _LEAST_LETTERS and re.search("[A-Za-z]", word) for word in self.words)
+
+    def __str__(self) -> str:
+        return f"{self.name} {' '.join(self.words)}"
+
+
+class _Shown(NamedTuple):
+    """The texts in what a run knows of its server, and those of how that was started, and runs."""
+
+    texts: frozenset[str]
+    started: frozenset[str]
+
+    @classmethod
+    def make(cls, facts: Facts) -> _Shown:
+        """Make that of a run."""
+        stated = facts.json()
+        started = frozenset(_list_texts([stated[name] for name in ("launched", "as_run")]))
+        others = [stated[name] for name in ("server", "targets", "checkpoint", "profile")]
+        return cls(started.union(_list_texts(others)), started)
+
+    def has(self, mark: _Mark) -> bool:
+        """Whether all words of a flag's value are shown; numbers count only where the server was started."""
+        texts = self.texts if mark.is_text else self.started
+        return all(word in texts or any(text.startswith(f"{word}/") for text in texts) for word in mark.words)
 
 
 def _list_texts(value: Any) -> Iterator[str]:
@@ -187,22 +226,19 @@ def _list_texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _list_texts(inner)
-    elif value is not None:
+    elif value is not None and str(value):
         yield str(value)
-        yield str(value).rpartition("=")[2]
+        yield from filter(None, [str(value).rpartition("=")[2]])
 
 
-def _list_flags(own: ArmRecord, other: ArmRecord, texts: set[str]) -> list[str]:
-    """List the flags in which an arm differs from another, and whose values the texts of a run show."""
-    values = {
-        name: str(value).rstrip("/") for name, value in own.flags.items() if other.flags.get(name) != value
-    }
-    return [
-        f"{name} {value}"
-        for name, value in values.items()
-        if len(value) >= _LEAST_LETTERS
-        and any(text == value or text.startswith(f"{value}/") for text in texts)
-    ]
+def _list_marks(own: ArmRecord, other: ArmRecord) -> list[_Mark]:
+    """List the flags of an arm in which it differs from another."""
+    differing = {name: value for name, value in own.flags.items() if other.flags.get(name) != value}
+    marks = (
+        _Mark(name, tuple(word.rstrip("/") for part in _list_texts(value) for word in part.split()))
+        for name, value in differing.items()
+    )
+    return [mark for mark in marks if any(mark.words)]
 
 
 def _hold_attempts(

@@ -11,6 +11,7 @@ import pytest
 
 from builders.data_files import jsonl
 from builders.drop_in import TOKENIZER
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.engines.engines import ENGINES
@@ -112,3 +113,16 @@ def test_loadgen_data_shows_the_count(tmp_path: Path, capsys: pytest.CaptureFixt
     assert cli.main(["data", path, "--tokenizer", str(TOKENIZER)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("prompts ")]
     assert line.endswith(" tokens each")
+
+
+@loop_over(
+    ("row", "note"),
+    [
+        ({"prompt": "a", "output_tokens": 3}, ()),
+        ({"prompt": "a", "output_tokens": 3, "id": 1, "system": "be brief"},
+         ("keys of its rows that are not sent: 'id', 'system'",)),
+    ],
+)  # fmt: skip
+def test_keys_that_are_dropped_are_named(row: dict[str, Any], note: tuple[str, ...], tmp_path: Path) -> None:
+    notes = planned(jsonl(tmp_path, [row]), num_prompts=1).notes
+    assert tuple(each for each in notes if each.startswith("keys of")) == note
