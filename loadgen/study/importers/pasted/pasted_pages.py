@@ -320,7 +320,7 @@ def read_surroundings(lines: Sequence[str], subject: Subject) -> Surroundings:
         elif is_bench or _SERVER_COMMAND.search(command) is not None:
             command = _join_lines(command, remaining)
             given = _read_variables(command)
-            command = _VARIABLE.sub(" ", _REDIRECTION.sub("", _PROMPT.sub("", command.lstrip(), count=1)))
+            command = _VARIABLE.sub(" ", _REDIRECTION.sub("", _strip_prompt(command)))
             flags = labels.read_flag_labels(command)
             words.append(labels.strip_flags(command))
             if is_bench:
@@ -372,12 +372,15 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
             return " ".join(words)
 
 
+def _strip_prompt(command: str) -> str:
+    """Strip a command line of a shell's prompt."""
+    prompt = _PROMPT.match(plain := command.lstrip())
+    return plain if prompt is None else plain[prompt.end() :]
+
+
 def _read_flags(command: str) -> dict[str, str]:
     """Return the flags of a command that have values, with these, by name."""
-    command = command.lstrip()
-    if (prompt := _PROMPT.match(command)) is not None:
-        command = command[prompt.end() :]
-    return {name: value for name, value in labels.split_flags(command) if value is not None}
+    return {name: value for name, value in labels.split_flags(_strip_prompt(command)) if value is not None}
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
