@@ -577,6 +577,8 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[
     for name, kind, _, optional in MESSAGE_COLUMNS:
         if check_row(name, messages[name], kind) not in ((0, arrivals) if optional else (arrivals,)):
             raise ValueError(f"column {name} has {len(messages[name])} values for {arrivals} arrivals")
+    if len({len(messages[name]) for name in _OPTIONAL}) > 1:
+        raise ValueError(f"of the columns {' and '.join(_OPTIONAL)} one is missing")
     check_start(start, requests, arrivals)
     for name, _, (low, high), _ in MESSAGE_COLUMNS:
         for block in split_blocks(messages[name]):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -252,9 +253,55 @@ def _attempt(path: Path, write: Callable[[Path], None]) -> str:
     return ""
 
 
+_OF_ARRIVALS = (
+    "completed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "mean_ttft_ms",
+    "p99_ttft_ms",
+    "mean_itl_ms",
+    "p99_itl_ms",
+)
+
+
 def is_run(directory: Path) -> bool:
     """Whether a directory holds a finished run, or the journal of one."""
     return any((directory / name).exists() for name in (RESULT, JOURNAL))
+
+
+def find_runs(directory: Path) -> Iterator[Path]:
+    """Yield the directories of runs, finished ones or journals, at and below a directory, by their names.
+
+    Hidden directories, and those that links lead to, are left out.
+    """
+    for here, folders, _ in os.walk(directory):
+        place = Path(here)
+        if is_run(place):
+            folders.clear()
+            yield place
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def check_pair(directory: Path, run: Result) -> None:
+    """Raise UsageError if a loaded run's result has other figures than its arrivals give.
+
+    A result of other definitions, and a run without one, is not judged.
+    """
+    if not (directory / RESULT).exists():
+        return
+    stored, again = json.loads((directory / RESULT).read_text("utf-8")), run.json()
+    if stored[OURS].get("definitions_version") != again[OURS]["definitions_version"]:
+        return
+    was: Any
+    now: Any
+    for key in _OF_ARRIVALS:
+        was, now = stored.get(key), again.get(key)
+        known = isinstance(was, int | float) and isinstance(now, int | float)
+        if was != now and not (known and math.isclose(was, now)):
+            raise UsageError(
+                f"{directory}: {RESULT} and {ARRIVALS} are not of one run: {key} is {was} in the one and "
+                f"{now} by the other: take both from the same run"
+            )
 
 
 def load(directory: Path) -> Result:

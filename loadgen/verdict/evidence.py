@@ -427,12 +427,13 @@ class RunEvidence:
         later = self.middle[of]
         if later.sum() < max(_LEAST_LATER, self.target):
             return None
-        (usual,) = compute_percentiles((values_ns / per)[later], (90,))
+        each_ns = values_ns / per.clip(1)  # 0 only where an answer came before its request
+        (usual,) = compute_percentiles(each_ns[later], (90,))
         return FirstWave(
             size=len(first),
             first_ms=float(compute_medians(values_ns[first])) / MS_NS,
             later_ms=float(compute_medians(values_ns[later])) / MS_NS,
-            ratio=float(compute_medians((values_ns / per)[first]) / usual) if usual else 0.0,
+            ratio=float(compute_medians(each_ns[first]) / usual) if usual else 0.0,
             waves=int(later.sum()) / self.target,
         )
 

@@ -47,7 +47,9 @@ def explain_run(run: Result) -> Iterator[str]:
         yield from wrap_text(_explain_absence(run))
         return
     yield ""
-    yield from wrap_text(_describe_ttft(run.metrics, found))
+    yield from wrap_text(
+        f"{_describe_ttft(run.metrics, found)}. By part, from when a request was due until its first token:"
+    )
     yield from _draw(
         found.ttft,
         [
@@ -58,7 +60,7 @@ def explain_run(run: Result) -> Iterator[str]:
     )
     yield from _show_examples(run, "the slowest first tokens", found.ttft)
     yield ""
-    yield from wrap_text(_describe_itl(run.metrics, found))
+    yield from wrap_text(f"{_describe_itl(run.metrics, found)}{'. By part:' if len(found.gaps) else ''}")
     yield from _draw(found.gaps, [WaitColumn(BEYOND_ITL, found.gaps)])
     yield from _show_examples(run, "the longest gaps", found.gaps)
     yield ""
@@ -67,6 +69,15 @@ def explain_run(run: Result) -> Iterator[str]:
         yield from wrap_text(line)
     yield from _list("what is unknown, and what would show it", _list_unknown(run, found))
     yield from _list("what to do", _list_advice(found))
+
+
+def summarize_run(run: Result) -> Iterator[str]:
+    """Yield a few lines of 80 columns on a run: its verdict, its tails, and what they mostly are."""
+    found = find_attribution(run)
+    lines = [_explain_absence(run)] if found is None else [_describe_ttft(run.metrics, found)]
+    lines += [] if found is None else [_describe_itl(run.metrics, found)]
+    for line in (_describe_verdict(run), *lines):
+        yield from wrap_text(f"  {line}", indent="    ")
 
 
 def _describe_run(run: Result) -> Iterator[str]:
@@ -103,8 +114,7 @@ def _describe_ttft(metrics: Metrics, found: Attribution) -> str:
     ttft = metrics.ttft
     return (
         f"TTFT: median {format_ms(ttft.median_ms)} ms, P99 {format_ms(ttft.p99_ms)} ms of "
-        f"{format_count(ttft.n, 'request')}; {_describe_tail(found.tail_ttft)}. By part, from when a "
-        "request was due until its first token:"
+        f"{format_count(ttft.n, 'request')}; {_describe_tail(found.tail_ttft)}"
     )
 
 
@@ -114,7 +124,7 @@ def _describe_itl(metrics: Metrics, found: Attribution) -> str:
     typical_ms, threshold_ms = found.typical_ns / MS_NS, found.threshold_ns / MS_NS
     return (
         f"ITL: median {format_ms(typical_ms)} ms, P99 {format_ms(threshold_ms)} ms of {metrics.itl.n:,} "
-        f"gaps; {_describe_tail(found.gaps)}. By part:"
+        f"gaps; {_describe_tail(found.gaps)}"
     )
 
 
