@@ -49,8 +49,8 @@ class DraftCounts(msgspec.Struct, frozen=True):
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """A run's speed split by speculation: TPOT = step time ÷ acceptance length.
 
-    Each is a ratio of sums over the messages after an answer's first, if their tokens are known without those
-    before which it lacks fewer than the longest step has: its end cuts those. None where `why` says so.
+    Each is a ratio of sums over the messages after an answer's first. An answer's end cuts its last step: if
+    the tokens of messages are known, what it cut off is estimated and counts. None where `why` says so.
     """
 
     acceptance_length: RatioEstimate | None = None  # tokens a step; its interval is of requests
@@ -93,9 +93,7 @@ def measure_split(run: Result) -> Speculation:
         every = count_all(run.records)
         why = explain_hidden_steps(facts, every) or explain_apart(facts, every) or ""
     if not why:
-        # A step near an answer's end may be cut short, and the more so the longer it is.
-        roomy = StepCounts.from_records(run.counted, run.counted.ok, counts.longest)
-        return _estimate_split(run, roomy, MESSAGES, sources)
+        return _estimate_split(run, counts.complete_ends(run.counted), MESSAGES, sources)
     if reported is not None:
         return _estimate_split(run, reported, REQUESTS, sources)
     return _take_server_mean(sources, why, ("by_category",) if list_categories(run) else ())
@@ -109,7 +107,7 @@ def _estimate_split(
     unknown = () if counts.exact else ("histogram", *(() if of_drafts.by_position else ("by_position",)))
     timed = TimedSums.from_counts(counts, run.counted)
     return Speculation(
-        acceptance_length=estimate_ratio_of_sums(counts.tokens, counts.steps),
+        acceptance_length=estimate_ratio_of_sums(counts.tokens + counts.past, counts.steps),
         step_ms=estimate_over_time(timed.span_ns, timed.steps, 1 / MS_NS),
         tpot_ms=estimate_over_time(timed.span_ns, timed.tokens, 1 / MS_NS),
         by_position=of_drafts.by_position,
@@ -152,7 +150,7 @@ def _take_server_mean(
 def _count_steps(counts: StepCounts) -> DraftCounts:
     tokens, steps = int(counts.tokens.sum()), int(counts.steps.sum())
     # A step of n tokens accepted the draft's first n − 1.
-    reached = np.cumsum(counts.histogram[::-1])[::-1][2:] / max(steps, 1)
+    reached = np.cumsum(counts.histogram[::-1])[::-1][2:] / max(int(counts.histogram.sum()), 1)
     return DraftCounts(
         tokens=tokens,
         steps=steps,
@@ -225,7 +223,7 @@ def _divide_by_category(run: Result, counts: StepCounts) -> dict[str, RatioEstim
     divided: dict[str, RatioEstimate] = {}
     for name in dict.fromkeys(categories):
         mask: Bool = names == name
-        length = estimate_ratio_of_sums(counts.tokens[mask], counts.steps[mask])
+        length = estimate_ratio_of_sums((counts.tokens + counts.past)[mask], counts.steps[mask])
         if length is not None:
             divided[name] = length
     return divided

@@ -12,6 +12,7 @@ from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
 from loadgen.records.record import Records
 
 MOST_TOKENS = 64  # of a step that the histogram tells apart; drafts have 2 to 16
+_NEAR = 2  # longest steps before an answer's end: steps that begin there are like those that it cuts
 MOST_PARTS = 20  # of a run: shorter ones would follow their neighbours for longer than the next
 _LEAST_PARTS = 8  # that show how much those between ramp and drain differ
 _ALIKE = -0.2, 0.8  # the correlation of neighbours: so few parts do not show less, or more
@@ -37,13 +38,12 @@ class StepCounts(msgspec.Struct, frozen=True):
     exact: bool  # the tokens of every later message are known
     least: int  # tokens of the smallest message that is neither first nor last; 0: none, or not exact
     histogram: Int64  # later messages by their tokens, int64[MOST_TOKENS + 1], the last for more
+    # Tokens that the last step of each is expected to have had past the answer's end, float64[requests].
+    past: Float64
 
     @classmethod
-    def from_records(cls, records: Records, among: Bool, room: int = 1) -> StepCounts:
-        """Count the steps of those requests in `among`, bool[requests], whose tokens are known; others: 0.
-
-        Of each answer only those before which it lacks at least `room` tokens.
-        """
+    def from_records(cls, records: Records, among: Bool) -> StepCounts:
+        """Count the steps of those requests in `among`, bool[requests], whose tokens are known; others: 0."""
         exact: Bool = records.exact_tokens > 0
         counted = among & (exact | (records.usage > 0))
         tokens, steps, span_ns = (np.zeros(len(records), np.int64) for _ in range(3))
@@ -51,9 +51,8 @@ class StepCounts(msgspec.Struct, frozen=True):
         for block in records.blocks():
             rows = slice(block.first, block.last)
             sums = np.concatenate([[0], np.cumsum(block.tokens)])
-            after = _find_ends(block.start, sums, room)
-            several = counted[rows] & (after - block.start[:-1] > 1)
-            first, after = block.start[:-1][several], after[several]
+            several = counted[rows] & (np.diff(block.start) > 1)
+            first, after = block.start[:-1][several], block.start[1:][several]
             tokens[rows][several] = np.where(
                 exact[rows][several], sums[after] - sums[first + 1], records.output_tokens[rows][several] - 1
             )
@@ -70,12 +69,42 @@ class StepCounts(msgspec.Struct, frozen=True):
                 fewest = int(block.tokens[among_later].min())
                 least = min(least or fewest, fewest)
         every = bool(exact[steps > 0].all())
-        return cls(tokens, steps, steps, span_ns, every, least * every, histogram * every)
+        past = np.zeros(len(records))
+        return cls(tokens, steps, steps, span_ns, every, least * every, histogram * every, past)
 
     @property
     def longest(self) -> int:
         """The tokens of the longest step, MOST_TOKENS for more; 1 where they are not known."""
         return int(np.flatnonzero(self.histogram).max(initial=1))
+
+    def complete_ends(self, records: Records) -> StepCounts:
+        """Return the counts with what the answers' ends cut off: an end cuts a step, a longer one more often.
+
+        A last step of r tokens had r or more: as many as the mean of those steps of r or more that begin near
+        the ends, with room for the longest one. The histogram is of the steps with that room.
+        """
+        if not self.exact or (longest := self.longest) < 2:
+            return self
+        whole, near = np.zeros((2, MOST_TOKENS + 1), np.int64)
+        last = np.zeros(len(records), np.int64)
+        for block in records.blocks():
+            counted = self.steps[block.first : block.last] > 0
+            counts, sums = np.diff(block.start), np.concatenate([[0], np.cumsum(block.tokens)])
+            room = np.repeat(sums[block.start[1:]], counts) - sums[:-1]
+            later = np.repeat(counted, counts)
+            later[block.start[:-1][counts > 0]] = False
+            sizes = block.tokens.clip(0, MOST_TOKENS)
+            for histogram, some in ((whole, room >= longest), (near, room < _NEAR * longest)):
+                histogram += np.bincount(sizes[later & some & (room >= longest)], minlength=MOST_TOKENS + 1)
+            last[block.first : block.last][counted] = block.tokens[block.start[1:][counted] - 1]
+        steps, tokens = (
+            np.cumsum(each[::-1])[::-1] for each in (near, near * np.arange(MOST_TOKENS + 1))
+        )  # of a size or more
+        reached = last.clip(0, MOST_TOKENS)
+        past = tokens[reached] / steps[reached].clip(1) - reached
+        return msgspec.structs.replace(
+            self, past=np.where(self.steps > 0, past.clip(0), 0.0), histogram=whole
+        )
 
     def take_reported(self, records: Records) -> StepCounts | None:
         """Return the counts with the steps that the server reports of each request; None if one lacks them.
@@ -88,22 +117,8 @@ class StepCounts(msgspec.Struct, frozen=True):
         steps = np.maximum(records.server_drafts, self.tokens - records.server_accepted_tokens).clip(1)
         none = np.zeros_like(self.histogram)
         return msgspec.structs.replace(
-            self, steps=np.where(some, steps, 0), exact=False, least=0, histogram=none
+            self, steps=np.where(some, steps, 0), exact=False, least=0, histogram=none, past=0.0 * self.past
         )
-
-
-def _find_ends(start: Int64, sums: Int64, room: int) -> Int64:
-    """Find the end of each answer's messages before which it lacks `room` tokens, as if the first were one.
-
-    `start` are the places of the first messages, int64[answers + 1], `sums` the tokens before each place.
-    """
-    if room <= 1:
-        return start[1:]
-    roomy = np.repeat(sums[start[1:]], np.diff(start)) - sums[:-1] >= room
-    before = np.concatenate([[0], np.cumsum(roomy)])
-    later = np.minimum(start[:-1] + 1, start[1:])
-    ends: Int64 = later + before[start[1:]] - before[later]
-    return ends
 
 
 class TimedSums(msgspec.Struct, frozen=True):
@@ -134,6 +149,7 @@ class TimedSums(msgspec.Struct, frozen=True):
             of = np.repeat(np.arange(block.first, block.last), several)[later]
             moment = (block.arrival_ns[later] - begin_ns) * _MOMENTS // (end_ns - begin_ns + 1)
             each = block.tokens[later] if counts.exact else tokens[of]
+            each = each + np.where(place[later] == counts.messages[of], counts.past[of], 0.0)
             gaps = block.arrival_ns[later] - block.arrival_ns[later - 1]
             for row, values in zip(sums, (each, steps[of], gaps, None), strict=True):
                 row += np.bincount(moment, values, _MOMENTS)

@@ -22,8 +22,8 @@ HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
         pytest.param(
             MESSAGES,
             [
-                "speculation: 1.75 ± 0 (95 %, 8 requests) tokens a step, 10 ± 0 (95 %, 8 parts of the run) "
-                "ms a step: 5.714 ms a token",
+                "speculation: 1.5 ± 0 (95 %, 8 requests) tokens a step, 10 ± 0 (95 %, 8 parts of the run) "
+                "ms a step: 6.667 ms a token",
                 "draft tokens accepted, by position: 50 %, 25 %",
                 "steps of 1, 2, … tokens: 50 %, 25 %, 25 %",
                 "accepted draft tokens by messages: 24 of 72 tokens; by the server's counters: 28 of 42 in "
