@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,8 @@ def usual_sglang(
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of prompts that share nothing."""
     path = tmp_path_factory.mktemp("file") / "prompts.jsonl"
-    rows = (
-        {"prompt": " ".join(_WORDS[(i * 7 + j * j + i * j) % 11] for j in range(900)), "output_tokens": 8}
-        for i in range(_PROMPTS)
-    )
+    drawn = (random.Random(i).choices(_WORDS, k=900) for i in range(_PROMPTS))
+    rows = ({"prompt": " ".join(words), "output_tokens": 8} for words in drawn)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path
 

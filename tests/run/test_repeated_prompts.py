@@ -218,6 +218,7 @@ CASES = {
     "unknown, --repeat": Case(UNKNOWN, [f"{FILE} --repeat 3"], [*COLD, *WARM * 2], KNOWN),
     "unknown, all at once": Case(UNKNOWN, ["bench --dataset-path FILE --repeat 2"], [*COLD, *WARM], KNOWN),
     "unknown, a second command": Case(UNKNOWN, [FILE, FILE], [*COLD, *WARM], KNOWN),
+    "unknown, another server by its label": Case(UNKNOWN, [FILE, f"{FILE} --label B"], COLD * 2, KNOWN),
     "unknown, one seed": Case(UNKNOWN, [f"{FILE} --seed 1"] * 2, [*COLD, *WARM]),
     "unknown, a harder load of them": Case(UNKNOWN, [FILE, f"{FILE}0"], [*COLD, *WARM], KNOWN),
     "unknown, a lighter load of them": Case(UNKNOWN, [f"{FILE}0", FILE], COLD * 2, KNOWN),

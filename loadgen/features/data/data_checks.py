@@ -31,8 +31,8 @@ _RAISE = (
     "cached_tokens), beyond what the plan itself repeats: shared prefixes, the hashes of a trace, earlier "
     "turns of a session, what the prompts of a file begin alike with, a chat template; or, where neither is "
     f"reported, the TTFT of a file's prompts fell below {percent(FELL)} of that of their first run in the "
-    "last day under no harder load (of the latest 50 in the same directory), by more than TPOT did, in more "
-    f"of them than chance gives in {percent(CHANCE)} of runs",
+    "last day under this load or a lighter one (of the latest 50 in the same directory), by more than TPOT "
+    f"did, in more of them than chance gives in {percent(CHANCE)} of runs",
     "leave out --seed, start the server again (or by --launch), or without a prefix cache (vLLM: "
     "--no-enable-prefix-caching, SGLang: --disable-radix-cache); --reset-cache empties that of SGLang, and "
     "of a vLLM that was started with VLLM_SERVER_DEV_MODE=1; if only TTFT fell, warm the server up too: "

@@ -142,7 +142,7 @@ def add_earlier(known: Facts, session: Session, made: Plan, records: Records) ->
     if not both:
         return known
     before_ns, now_ns = (np.array([each[side] for each in both]) for side in range(2))
-    return replace(known, earlier=compare_answers(before_ns, now_ns, known.held_concurrency or 1))
+    return replace(known, earlier=compare_answers(before_ns, now_ns, first.facts.held_concurrency or 1))
 
 
 def _find_first(known: Facts, session: Session) -> Result | None:
@@ -177,10 +177,10 @@ def _list_load(facts: Facts) -> Float64:
 
 
 def _name_prompts(facts: Facts) -> tuple[object, ...]:
-    """Return what runs of the same prompts on one server have in common, whatever their load."""
+    """Return what runs of the same prompts on one server, by its label too, have in common under any load."""
     server, each = facts.server, ("max_concurrency", "num_prompts", "duration")
     profile = facts.profile.model_copy(update={"request_rate": np.inf, **dict.fromkeys(each)})
-    return server.url, server.version, server.model, facts.data.file_digest, profile
+    return server.url, server.version, server.model, facts.label, facts.data.file_digest, profile
 
 
 def compare_answers(before_ns: Float64, now_ns: Float64, wave: int) -> EarlierRun:
