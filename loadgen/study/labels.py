@@ -99,7 +99,8 @@ _TAKING = frozenset({"took", "loaded", "finished", "elapsed", "seconds"})
 _WEB_PORT = re.compile(r"(?<=[\w\]]):\d{2,5}(?=/|$)")
 _AROUND = ".,:;*_`'\"()[]{}|~"
 _COMMAND = re.compile(r"(?:\S+ ){1,4}?-[A-Za-z]\w* \S")  # with flags of one dash alone
-_FLAG = re.compile(r"--(?=.)|-(?=[A-Za-z])")  # --tp 2, and -tp 2
+_LONG_FLAG = re.compile(r"--")
+_FLAG = re.compile(r"--|-(?=[A-Za-z])")  # --tp 2, and -tp 2
 _SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
 _DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
 
@@ -132,7 +133,7 @@ def strip_flags(command: str) -> str:
 
 def split_flags(command: str) -> Iterator[tuple[str, str | None]]:
     """Yield each flag of a command line, with underscores, and its value; None of one without a value."""
-    return pair_flags(_split_command(command))
+    return pair_flags(_split_command(command), short=True)
 
 
 def _split_command(command: str) -> list[str]:
@@ -142,12 +143,16 @@ def _split_command(command: str) -> list[str]:
         return command.split()
 
 
-def pair_flags(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each flag among a command's words, with underscores, and its value; None of one without."""
+def pair_flags(words: Sequence[str], *, short: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Yield each flag among a command's words, with underscores, and its value; None of one without.
+
+    With `short`, flags of one dash too.
+    """
+    begins = _FLAG if short else _LONG_FLAG
     for word, following in pairwise([*words, "--"]):
-        if (flag := _FLAG.match(word)) is not None:
+        if (flag := begins.match(word)) is not None:
             name, equals, value = word[flag.end() :].partition("=")
-            is_next = following == "--" or _FLAG.match(following) is not None
+            is_next = following.startswith("--") or begins.match(following) is not None
             yield name.replace("-", "_"), value if equals else None if is_next else following
 
 

@@ -101,3 +101,14 @@ def test_a_label_in_a_name_has_its_key_where_it_says_nothing_alone(
     key: str, values: list[str], names: list[str]
 ) -> None:
     assert labels.format_label_values(key, values) == names
+
+
+def test_short_flags_of_a_command_are_labels_and_leave_its_words() -> None:
+    command = "vllm serve m -tp 2 --eager -x=1 --low -1"
+    assert labels.read_flag_labels(command) == {"tp": "2", "eager": "on", "x": "1", "low": "-1"}
+    assert labels.strip_flags(command) == "vllm serve m"
+    assert dict(labels.pair_flags(command.split())) == {"eager": "-x=1", "low": "-1"}
+    assert labels.read_labels({"cmd": "vllm serve m -tp 2", "note": "a -b"}) == {
+        "cmd.tp": "2",
+        "note": "a -b",
+    }
