@@ -92,9 +92,9 @@ def start_sensors(
     return started
 
 
-def make_cpu_watch(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
-    """Make the reader of CPU use during a run; None if the server is elsewhere or unobserved."""
-    return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
+def make_cpu_watch(local: Local | None, embedded: bool) -> CpuWatch | None:
+    """Make the reader of CPU use around a run, also of an unobserved one; None if the server is elsewhere."""
+    return CpuWatch(local.pids, server_known=embedded) if local is not None else None
 
 
 @contextmanager

@@ -253,7 +253,7 @@ class Session(msgspec.Struct, frozen=True):
         traces = self.options.launching.trace_directory
         self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
         observer = self._begin_scraping(_REST_S if len(warmed) else 0.0, display)
-        cpus = make_cpu_watch(self.local, self.observes, embedded=self.options.embedded)
+        cpus = make_cpu_watch(self.local, embedded=self.options.embedded)
         during, rules = sample_meanwhile(observer, sensing, cpus), make_stop_rules(self.options, made)
         with ExitStack() as stack:
             trace: Trace | None = None

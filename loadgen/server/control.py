@@ -98,7 +98,7 @@ class ServerProbe:
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """
-        listing = await exchange.ask_server(client, "GET", self._models_path(), _ANSWER_S)
+        listing = await exchange.ask_again(client, "GET", self._models_path(), _ANSWER_S)
         if listing.error or listing.status >= 500:
             return None
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
@@ -140,7 +140,7 @@ class ServerProbe:
 
     async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
         """Ask a ready server for a path; raises MeasureError if it does not answer."""
-        answer = await exchange.ask_server(client, "GET", path, _ANSWER_S)
+        answer = await exchange.ask_again(client, "GET", path, _ANSWER_S)
         if answer.error:
             raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
         return answer

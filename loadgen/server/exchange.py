@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
@@ -40,6 +41,8 @@ _MOST_PEM_BYTES = 4 << 20
 UNAUTHORIZED: Final = 401
 DENIED: Final = (UNAUTHORIZED, 403)
 REDIRECTS: Final = range(300, 400)
+_LOG = logging.getLogger("loadgen")
+_BUSY, _LONGEST_RETRY_S = (429, 503), 30.0
 _WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 
 
@@ -287,6 +290,8 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     error: str = ""  # as the end of a sentence that begins with the path
     refused_certificate: bool = False  # which no waiting changes
     timed_out: bool = False
+    broken: bool = False  # no connection, or one that ended before the answer did: the next may be better
+    retry_after: str = ""  # the header
     time: AnswerTime | None = None  # None of an error
 
     @property
@@ -332,6 +337,53 @@ class ControlClient:
         return self._full
 
 
+class Repeats(msgspec.Struct, frozen=True):
+    """How often a request that changes nothing is sent again, and after how many seconds each time.
+
+    It is where the connection was refused, reset or broken, and after 429 and 503, which say when by
+    Retry-After. `note` gets why, each time.
+    """
+
+    waits_s: tuple[float, ...]
+    note: Callable[[str], None]
+
+    def find_wait_s(self, answer: ControlAnswer, tried: int) -> float | None:
+        """Find how long to wait before the request is sent again; None: the answer stands."""
+        if tried >= len(self.waits_s) or not (answer.broken or answer.status in _BUSY):
+            return None
+        own = untrusted.read_digits(answer.retry_after) or 0
+        return max(self.waits_s[tried], min(own, _LONGEST_RETRY_S))
+
+
+def warn_of_repeat(why: str) -> None:
+    """Log that a request is sent again."""
+    _LOG.warning("sent again: %s", why)
+
+
+SOON = Repeats((0.1, 0.4), warn_of_repeat)  # of a request for which a run or a person waits
+
+
+async def ask_again(
+    client: ControlClient,
+    method: str,
+    path: str,
+    limit_s: float,
+    most_bytes: int = MOST_BYTES,
+    body: object = None,
+    repeats: Repeats | None = None,
+) -> ControlAnswer:
+    """Send a control request that may be done twice, as often as `repeats` has it; return the last answer."""
+    tried, repeats = 0, repeats or SOON
+    while True:
+        answer = await ask_server(client, method, path, limit_s, most_bytes, body)
+        wait_s = repeats.find_wait_s(answer, tried)
+        if wait_s is None:
+            return answer
+        tried += 1
+        repeats.note(answer.why or f"{answer.path} answers {answer.status}")
+        await asyncio.sleep(wait_s)
+
+
 async def ask_server(
     client: ControlClient,
     method: str,
@@ -354,13 +406,14 @@ async def ask_server(
                 began_s = now_s()
                 answer = await client.plain.get(path, most_bytes)
                 if answer is not None:
-                    return ControlAnswer(shown, *answer, time=AnswerTime(now_s() - began_s))
+                    time = AnswerTime(now_s() - began_s)
+                    return ControlAnswer(shown, *answer[:2], time=time, retry_after=answer[2])
             from loadgen.server import httpx_exchange
 
             exchange_request = httpx_exchange.exchange_request
             watch = AnswerWatch()
             outcome = await exchange_request(client.full, method, path, most_bytes, watch, body, begin_only)
-            return ControlAnswer(shown, *outcome, time=watch.time)
+            return ControlAnswer(shown, **outcome._asdict(), time=watch.time)
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
 
@@ -387,8 +440,8 @@ class PlainServer(msgspec.Struct, frozen=True):
             return None
         return cls(parts.hostname or "", parts.port or 80, root, _format_headers(parts.netloc, headers))
 
-    async def get(self, path: str, most_bytes: int) -> tuple[int, bytes] | None:
-        """Return (status, body) of an ordinary answer up to `most_bytes`; None for any other, or none."""
+    async def get(self, path: str, most_bytes: int) -> tuple[int, bytes, str] | None:
+        """Return (status, body, Retry-After) of an ordinary answer up to `most_bytes`; None for any other."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         except OSError:
@@ -402,8 +455,11 @@ class PlainServer(msgspec.Struct, frozen=True):
             writer.transport.abort()  # the answer is whole, or of no use
 
 
-async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes] | None:
-    """Read (status, body) of an answer; None if cut, too long, malformed, compressed or a redirect."""
+async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes, str] | None:
+    """Read (status, body, Retry-After) of an answer.
+
+    None if it is cut, too long, malformed, compressed or a redirect.
+    """
     answer, received = http1.Response(), 0
     try:
         while not answer.complete:
@@ -418,7 +474,7 @@ async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple
         del answer.parser  # it refers to the answer, and cycles are not collected during a run
     if "location" in answer.headers or http1.explain_compression(answer.headers):
         return None
-    return answer.status, b"".join(answer.pieces)
+    return answer.status, b"".join(answer.pieces), answer.headers.get("retry-after", "")
 
 
 def _format_headers(host: str, headers: Mapping[str, str]) -> bytes:

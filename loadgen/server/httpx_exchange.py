@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -16,6 +16,17 @@ from loadgen.server.answer_time import AnswerWatch
 from loadgen.transport.failure import explain_distrust
 
 _LONGEST_MESSAGE = 200  # characters
+
+
+class Exchanged(NamedTuple):
+    """What came of a request: the fields of a `ControlAnswer` that are of the exchange."""
+
+    status: int = 0
+    body: bytes = b""
+    error: str = ""
+    refused_certificate: bool = False
+    broken: bool = False
+    retry_after: str = ""
 
 
 def open_client(
@@ -48,8 +59,8 @@ async def exchange_request(
     watch: AnswerWatch,
     body: object,
     begin_only: bool = False,
-) -> tuple[int, bytes, str, bool]:
-    """Send a request; return status, body, error, and whether the error is about the certificate.
+) -> Exchanged:
+    """Send a request and return what came of it.
 
     The body has at most `most_bytes`; `begin_only`: of one with status 200 only what comes first is read.
     """
@@ -64,20 +75,24 @@ async def exchange_request(
             async for piece in answer.aiter_bytes():
                 data += piece
                 if len(data) > most_bytes:
-                    return 0, b"", f"answers more than {most_bytes >> 20} MiB", False
+                    return Exchanged(error=f"answers more than {most_bytes >> 20} MiB")
                 if begin_only and answer.status_code == httpx.codes.OK:
                     break
             watch.note_last(answer.num_bytes_downloaded)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise  # the whole exchange takes too long
-        untrusted_server = explain_distrust(error)
-        return 0, b"", untrusted_server or _describe_error(error), bool(untrusted_server)
+        if distrust := explain_distrust(error):
+            return Exchanged(error=distrust, refused_certificate=True)
+        # A header or a URL that cannot be sent is no better the next time.
+        broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError | OSError)
+        return Exchanged(error=_describe_error(error), broken=broken)
     # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")
     place = _find_other_place(answer)
     redirect = f"redirects to {place} ({answer.status_code}): give the final URL" if place else ""
-    return answer.status_code, bytes(data), redirect, False
+    retry_after = answer.headers.get("retry-after", "")
+    return Exchanged(answer.status_code, bytes(data), redirect, retry_after=retry_after)
 
 
 async def _note_connection(watch: AnswerWatch, event: str, found: Mapping[str, Any]) -> None:

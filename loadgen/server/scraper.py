@@ -201,7 +201,9 @@ class MetricsScraper:
     async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
         """Scrape the wanted quantities once, five times a second at most, and note the answer's time."""
         async with self.throttle:
-            answer = await exchange.ask_server(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
+            # A sample is soon followed by the next; the scrapes before and after the run are the only ones.
+            ask = exchange.ask_again if wanted is None else exchange.ask_server
+            answer = await ask(client, "GET", self.path, _ANSWER_S, LARGEST_BYTES)
         self._last = answer.time
         if answer.error:
             return MetricLines(error=answer.why)

@@ -22,9 +22,9 @@ IMPOSSIBLE = 0.01  # of the reads, of the answers
 PAUSED_S = 0.1  # at once: a busy client waits for less, but where all CPUs are taken
 LONG_TAIL, OF_TAIL = 2.0, 0.5  # a P99 in medians; of a P99
 STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
-OTHERS, BUSY, WAITING = 0.05, 0.8, 0.2  # of the CPUs; of the time
+OTHERS, MOST_OTHERS, BUSY, WAITING = 0.05, 0.3, 0.8, 0.2  # of the CPUs; of the time
 RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
-LEAST_CPU_S = 3.0  # the kernel counts in ticks, and programs begin and end
+USUAL_CPU_S = 3.0  # below it the share is larger: the kernel counts in ticks, and programs begin and end
 LOSSY = 0.01  # of the answers
 _UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
 _OR_LOST = " (or segments came out of order: not known of this run)"
@@ -280,8 +280,9 @@ def _count_clock_faults(run: RunEvidence) -> _Clock:
 
 @suspect(
     "other-processes",
-    f"the server is on this machine, and in a run of {LEAST_CPU_S:.0f} s or more other processes took over "
-    f"{percent(OTHERS)} of the CPUs that server and client may run on, while over {percent(BUSY)} of these "
+    f"the server is on this machine, and other processes took over {percent(OTHERS)} of the CPUs that server "
+    f"and client may run on (in a run below {USUAL_CPU_S:.0f} s as many times more as it is shorter, "
+    f"{percent(MOST_OTHERS)} at most), while over {percent(BUSY)} of these "
     f"were busy and, where the kernel reports it, a process waited for one over {percent(WAITING)} of the "
     "time; next to a healthy server others take about 1 %, and its own processes are not among them",
     "run again with nothing else on this machine (top shows what it is), or pin the server and the client to "
@@ -291,18 +292,27 @@ def _count_clock_faults(run: RunEvidence) -> _Clock:
 def other_processes(run: RunEvidence) -> Evidence | None:
     """Find evidence that other processes took the CPUs that server and client needed."""
     use = run.facts.cpu_use
-    if use is None or use.others is None or not run.facts.whole_load or use.duration_s < LEAST_CPU_S:
+    if use is None or use.others is None or misses_others(run):
         return None
-    # A proxy that listens for the server takes next to nothing: the server is then among the others.
-    relayed = use.server is not None and use.server < RELAY * use.client
     waited = use.waiting is None or use.waiting > WAITING
-    if relayed or not waited or use.others <= OTHERS * use.cpus or use.busy <= BUSY * use.cpus:
+    share = min(OTHERS * max(1.0, USUAL_CPU_S / use.duration_s), MOST_OTHERS)
+    if not waited or use.others <= share * use.cpus or use.busy <= BUSY * use.cpus:
         return None
     own = f"{use.client:.2f} by the client" + (f", {use.server:.2f} by the server" if use.server else "")
     waiting = (
         "" if use.waiting is None else f", and a process waited for one {percent(use.waiting)} of the time"
     )
     return f"other processes took {use.others:.2f} of {use.cpus} CPUs ({own}){waiting}"
+
+
+def misses_others(run: RunEvidence) -> bool:
+    """Whether it is unknown what other processes took of the CPUs; not of a shard, nor of a hosted API."""
+    use = run.facts.cpu_use
+    if run.hosted or not run.facts.whole_load:
+        return False
+    # A proxy that listens for the server takes next to nothing: the server is then among the others.
+    relayed = use is not None and use.server is not None and use.server < RELAY * use.client
+    return use is None or use.others is None or relayed
 
 
 def _find_losses(run: RunEvidence, above: float, most: float) -> Evidence | None:

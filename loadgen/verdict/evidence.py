@@ -407,6 +407,18 @@ class RunEvidence:
         """Return the requests per wave: the target concurrency, more if waves would be too many."""
         return max(self.target, math.ceil(requests / _MOST_WAVES))
 
+    @property
+    def misses_first_wave(self) -> bool:
+        """Whether the run is too short to compare its first wave with later ones."""
+        changes, some = self.facts.profile.shaped, self.per_request.ok.any()
+        return bool(some) and not changes and self.first_ttft() is None and self.first_tpot() is None
+
+    @property
+    def misses_trends(self) -> bool:
+        """Whether the run is too short to have a trend."""
+        timed = self.per_request.has_tpot.any()
+        return bool(timed) and not self.facts.profile.shaped and self.tpot_trend() is None
+
     def first_ttft(self) -> FirstWave | None:
         """Compare the first wave's TTFT with later ones, per prompt token awaited at once; None if few."""
         of = np.flatnonzero(self.per_request.has_ttft & self.begins)

@@ -120,6 +120,13 @@ _CHECKABLE_OF_THE_CORE = (
         "a server with /metrics, without --no-observe",
     ),
     Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
+    Checkable(
+        "other processes",
+        lambda run, _: client.misses_others(run),
+        "server and client on one Linux machine, under one user: /proc has what others take of its CPUs",
+    ),
+    Checkable("first wave", lambda run, _: run.misses_first_wave, "raise --num-prompts: more waves"),
+    Checkable("trends", lambda run, _: run.misses_trends, "raise --num-prompts: eight waves or more"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )
 # In the order in which a verdict names them.

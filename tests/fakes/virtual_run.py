@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -14,7 +14,8 @@ from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import Connection, VirtualServer
 from loadgen.features.ring import ring_choice
 from loadgen.host import environment
-from loadgen.run import attach, firing
+from loadgen.host.cpu_use import CpuUse
+from loadgen.run import attach, firing, session
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED
@@ -33,10 +34,20 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(firing, "start_capture", partial(_started, server))
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "find_local", lambda access: None)  # no process of this machine is the server
+    patch.setattr(session, "make_cpu_watch", lambda *_, **__: _QuietCpus())
     patch.setattr(ring_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
     patch.setattr(attach, "start_git", lambda: nullcontext(str))  # which starts a process, as this does
     patch.setattr(environment, "read_throttling_state", environment.ThrottlingState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
+
+
+class _QuietCpus:
+    """The CPUs of a machine on which nothing else runs."""
+
+    use = CpuUse(duration_s=3.0, cpus=2, server=1.0, client=0.1, others=0.02, waiting=0.0)
+
+    def sampling(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from fakes.virtual_run import BASE_URL, run_on
 from fakes.virtual_servers import EngineServer
 from fakes.virtual_time import VirtualTime
 from loadgen.host import environment
-from loadgen.run import embedded_engine, session
+from loadgen.run import embedded_engine
 from loadgen.transport.sending import sender
 from loadgen_servers.engine import cli as engine_cli
 from loadgen_servers.process.embedded import Listening
@@ -27,7 +27,6 @@ def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process on a virtual server, and nothing of this machine in it."""
     run_on(server, patch)
     patch.setattr(sender, "_MOST_READY", 64)  # no time passes while a body is built
-    patch.setattr(session, "make_cpu_watch", lambda *_, **__: None)
     patch.setattr(environment, "read_throttling_state", environment.ThrottlingState)
 
 

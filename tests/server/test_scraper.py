@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, closed_port, whole
-from loadgen.server import scraper
+from loadgen.server import exchange, scraper
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
 
@@ -59,7 +59,7 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
 
 
 @loop_over(
-    # Two requests of a broken answer: the second is httpx's, which has the words for it.
+    # Two requests of a broken answer, the second httpx's, which has the words for it: three times.
     ("answer", "error", "requests"),
     [
         (Answer([whole(b"{}", "404 Not Found")]), f"/metrics answers 404 ({NEEDED})", 1),
@@ -69,13 +69,16 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
         (
             Answer([b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nvllm:"], End.CLOSE),
             "/metrics does not answer",
-            2,
+            6,
         ),
-        (Answer([b"\x00\x01\x02\r\n\r\n"], End.CLOSE), "/metrics does not answer", 2),
-        (Answer([], End.RESET), "/metrics does not answer", 2),
+        (Answer([b"\x00\x01\x02\r\n\r\n"], End.CLOSE), "/metrics does not answer", 6),
+        (Answer([], End.RESET), "/metrics does not answer", 6),
     ],
 )
-def test_a_server_without_metrics_is_asked_once(answer: Answer, error: str, requests: int) -> None:
+def test_a_server_without_metrics_is_asked_once(
+    answer: Answer, error: str, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "SOON", exchange.Repeats((0.0, 0.0), lambda why: None))
     with ScriptedServer(in_turn(answer)) as server:
         watching = observer(server)
         assert watching.scrape_before().startswith(error)

@@ -552,7 +552,10 @@ BUSY: dict[str, Any] = {
         pytest.param({"waiting": 0.05}, False, id="nothing waits"),
         pytest.param({"others": None}, False, id="the server's processes are unknown"),
         pytest.param({"server": 0.01, "others": 1.7}, False, id="a proxy listens, and the server is another"),
-        pytest.param({"duration_s": 1.0}, False, id="too short to count"),
+        pytest.param({"duration_s": 1.0}, True, id="a second"),
+        pytest.param({"duration_s": 0.2}, True, id="a fifth of one"),
+        pytest.param({"duration_s": 1.0, "others": 0.25, "server": 1.4}, False, id="programs begin and end"),
+        pytest.param({"duration_s": 3.0, "others": 0.25, "server": 1.4}, True, id="no longer"),
     ],
 )
 def test_others_are_doubted_only_where_they_take_cpus_that_are_needed(

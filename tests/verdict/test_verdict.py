@@ -11,12 +11,13 @@ import pytest
 from doc_tables import tabulate_rules
 
 from builders.loops import loop_over
-from builders.made_cases import observed, run
+from builders.made_cases import closed, observed, run
 from loadgen.base.errors import Broken
 from loadgen.base.rule import Finding, Rule, Severity, Source
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Cell, Server
+from loadgen.host.cpu_use import CpuUse
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.verdict import CHECKABLE, DOUBTS, Level, RunVerdict
@@ -156,6 +157,7 @@ def test_the_json_has_everything() -> None:
 
 SIMULATED = Server(url="http://h", engine="loadgen engine", model="m", simulated="h20/qwen3-8b-bf16")
 HOSTED: dict[str, Any] = {"engine": engines.HOSTED.name, "simulated": ""}
+QUIET = CpuUse(duration_s=3.2, cpus=2, server=0.9, client=0.1, others=0.02, waiting=0.01)
 CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
 
 
@@ -185,9 +187,28 @@ CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, sta
 def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
     case: RunEvidence, names: tuple[str, ...]
 ) -> None:
-    judged = verdict.judge(case)
+    judged = verdict.judge(replace(case, facts=replace(case.facts, cpu_use=QUIET)))
     assert judged.not_checked == names
     assert verdict.encode_verdict(judged)["not_checked"] == list(names)
+
+
+@loop_over(
+    ("case", "name", "named"),
+    [
+        (run(), "other processes", True),
+        (run(cpu_use=QUIET), "other processes", False),
+        (run(cpu_use=replace(QUIET, others=None)), "other processes", True),
+        (run(cpu_use=replace(QUIET, server=0.001)), "other processes", True),
+        (run(server=replace(SIMULATED, **HOSTED)), "other processes", False),
+        (run(closed(requests=16), requests=16), "first wave", True),
+        (run(closed(requests=16), requests=16), "trends", True),
+        (run(closed(requests=48), requests=48), "first wave", False),
+        (run(closed(requests=48), requests=48), "trends", True),
+        (run(), "trends", False),
+    ],
+)
+def test_what_a_short_run_cannot_show_is_named(case: RunEvidence, name: str, named: bool) -> None:
+    assert (name in verdict.judge(case).not_checked) is named
 
 
 def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:

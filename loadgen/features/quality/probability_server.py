@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from loadgen.plan.tokenizers import FullTokenizer
     from loadgen.run.session import Session
 
+_WAITS_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # before a request is sent again, all of which may be
 _ANSWER_S = 1800.0  # for a batch of prompts, behind others in the server's queue
 _MOST_BYTES = 256 << 20  # of an answer: 16 prompts, each token with 20 others
 _FEWER = (TOP, 5, 1, 0)  # alternatives of a token, where a server refuses more
@@ -62,6 +63,7 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
     scores: bool = True  # token ids that it did not sample
     texts: str = ""  # CHAT or COMPLETION: it only reports texts of tokens, by this API; "": ids
     tokens_field: str = ""  # of a chat request; "": max_tokens
+    sent_again: list[str] = []  # why a request was, each time
 
     @property
     def prompts_at_once(self) -> int:
@@ -202,8 +204,9 @@ class ProbabilityClient:
 
     async def _ask(self, request: ApiRequest) -> exchange.ControlAnswer:
         path = self._find_path(request) + (self.server.access.query if request.versioned else "")
-        return await exchange.ask_server(
-            self._client, "POST", path, _ANSWER_S, _MOST_BYTES, body=request.body
+        repeats = exchange.Repeats(_WAITS_S, self.server.sent_again.append)
+        return await exchange.ask_again(
+            self._client, "POST", path, _ANSWER_S, _MOST_BYTES, request.body, repeats
         )
 
     def _find_path(self, request: ApiRequest) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -201,6 +202,7 @@ def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceCon
         raise MeasureError(f"{error}; what was measured is kept: the same command goes on with it") from None
     finally:
         shown.close()
+    _warn_of_repeats(sides.reference or sides.candidate)
     kept = read_reference(path)
     print_text(clean_text("\n".join(quality_lines.list_reference_lines(kept, path))), sys.stderr)
     if signal:
@@ -215,6 +217,19 @@ def _has_begun(path: Path) -> bool:
     except UsageError:
         return False
     return bool(kept.answers or kept.segments)
+
+
+def _warn_of_repeats(*servers: ProbabilityServer | None) -> None:
+    """Warn of the requests that were sent again, by the server that did not answer them."""
+    for server in servers:
+        if server is not None and server.sent_again:
+            why = Counter(server.sent_again).most_common(1)[0][0]
+            count = format_count(len(server.sent_again), "request")
+            progress.warn(
+                server.access.secrets.hide(
+                    f"{server.access.shown_url}: {count} sent again, mostly since {why}"
+                )
+            )
 
 
 def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> int:
@@ -242,6 +257,7 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         print_text(clean_text("\n".join(lines)), sys.stdout)
     if signal:
         progress.warn(f"interrupted: the figures are of {format_count(len(run.answers.lines), 'answer')}")
+    _warn_of_repeats(run.candidate, run.reference)
     if failed is not None:
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
     measured = quality.kl is not None or quality.bits_per_byte is not None

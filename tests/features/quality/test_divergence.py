@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -215,15 +216,23 @@ def draw_with_rare_garbage(share: float, answers: int, length: int, seed: int) -
     )
 
 
+def count_verdicts(share: float, answers: int, length: int, runs: int) -> Counter[str]:
+    """How often a candidate with a share of garbage has each verdict."""
+    found = [judge_quality(draw_with_rare_garbage(share, answers, length, seed)) for seed in range(runs)]
+    return Counter("" if each is None else each.verdict for each in found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.002, 0.005, 0.01])
+def test_rare_garbage_is_the_same_in_few_of_200_runs(share: float) -> None:
+    """At 314 answers never, since so few leave 1 % of the prompts unseen."""
+    assert count_verdicts(share, 314, 16, 200)["same"] == 0
+    assert count_verdicts(share, 1250, 16, 200)["same"] <= (0.1 if share == 0.002 else 0.05) * 200
+
+
 def test_noise_on_one_of_200_prompts_is_rarely_the_same() -> None:
-    words = [
-        judge_quality(draw_with_rare_garbage(0.005, answers, length, seed))
-        for answers, length in ((314, 16), (1250, 8))
-        for seed in range(20)
-    ]
-    assert sum(found is None or found.verdict == "same" for found in words) <= 1
-    clean = [judge_quality(draw_with_rare_garbage(0.0, 1250, 8, seed)) for seed in range(3)]
-    assert [found.verdict for found in clean if found is not None] == ["same"] * 3
+    assert count_verdicts(0.005, 1250, 4, 2) == {"undecided": 2}
+    assert count_verdicts(0.0, 1250, 4, 1) == {"same": 1}
     few = judge_quality(draw_with_rare_garbage(0.0, 314, 16, 1))
     assert few is not None
     assert few.text == (

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +19,10 @@ import loadgen
 from builders.loops import loop_over
 from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
 from fakes.markov_server import MarkovServer
-from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
+from fakes.scripted_server import Answer, Asked, End, ScriptedServer, whole
 from loadgen import cli
 from loadgen.base.signals import SIGNALS, stop
-from loadgen.features.quality import quality_text
+from loadgen.features.quality import probability_server, quality_text
 from loadgen.features.quality.quality_api import QualityKeywords
 from loadgen.features.quality.quality_record import Quality
 from loadgen.features.quality.quality_settings import QualityOptions
@@ -73,6 +74,42 @@ def test_two_servers_are_compared(reference: str, candidate: str, capsys: pytest
         "perplexity ratio", "bits per byte", "",
     ]  # fmt: skip
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_server_that_breaks_now_and_then_is_asked_again(
+    reference: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probability_server, "_WAITS_S", (0.01,) * 6)
+    honest = MarkovServer(CANDIDATE, "fp8")
+    faults = {9: Answer([], End.RESET), 12: Answer([whole(b"", "503 T")]), 14: Answer([whole(b"", "429 T")])}
+
+    def script(asked: Asked) -> Answer:
+        return faults.get(asked.number) or honest(asked)
+
+    with ScriptedServer(script) as server:
+        url = server.base_url
+        code, out, err = run(capsys, "--base-url", url, "--reference-url", reference)
+    assert (code, out.startswith("fp8 held to bf16: ")) == (0, True)
+    assert err.startswith(f"loadgen: {url}: 3 requests sent again, mostly since /")
+
+
+def test_a_server_that_reports_no_log_probabilities_has_no_verdict(
+    reference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = MarkovServer(CANDIDATE, "fp8")
+
+    def script(asked: Asked) -> Answer:
+        answer = honest(asked)
+        body = bytes(answer.pieces[0]).partition(b"\r\n\r\n")[2]  # type: ignore[arg-type]
+        if b"prompt_logprobs" not in body:
+            return answer
+        return Answer([whole(re.sub(rb'"logprob": ?-[0-9.e-]+', b'"logprob": 0.0', body))])
+
+    with ScriptedServer(script) as server:
+        code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference)
+    assert code == 1
+    assert out.startswith("fp8 held to bf16: no KL divergence\n")
+    assert "every log-probability of the candidate is 0" in " ".join(out.split())
 
 
 def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
