@@ -17,7 +17,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
+from loadgen import __version__
 from loadgen.features.routed.reconciled_roles import count_by_role
+from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
 from loadgen.plan.request_sources import RANDOM
@@ -61,6 +63,22 @@ class Held(msgspec.Struct):
     differences: list[Difference] = []
     unchecked: list[str] = []
     source: str = OF_ARRIVALS  # to which values are held
+
+
+def excuse_version(by: object, definitions: object, held: Held) -> None:
+    """Move differences of a file that names another version or definitions to what is unchecked.
+
+    Its words and keys may be that version's own. Other numbers alone are still differences, of the same
+    definitions.
+    """
+    if (by, definitions) == (__version__, DEFINITIONS_VERSION):
+        return
+    same = definitions == DEFINITIONS_VERSION
+    kept = [each for each in held.differences if same and each.is_of_numbers]
+    others = [str(each) for each in held.differences if each not in kept]
+    written = f"written by loadgen {by or 'of no version'}, definitions {definitions}"
+    held.unchecked = [f"{each} ({written})" for each in (*others, *held.unchecked)]
+    held.differences = kept
 
 
 def encode_record(value: Any) -> bytes:

@@ -14,6 +14,8 @@ from msgspec.structs import asdict
 
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
+from loadgen.figures.metrics import DEFINITIONS_VERSION
+from loadgen.figures.objectives import parse_objectives
 from loadgen.report import run_directory
 from loadgen.report.result_file import make_strict
 from loadgen.report.run_directory import RESULT
@@ -34,6 +36,7 @@ from loadgen.study.verify.held_figures import (
     Difference,
     Held,
     encode_record,
+    excuse_version,
     hold_document,
     hold_values,
 )
@@ -63,17 +66,20 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
     }
     for name, hold in holds.items():
         if (directory / name).is_file():
-            yield _prove(f"{place}/{name}", partial(hold, directory))
+            yield _prove(f"{place}/{name}", partial(hold, directory), directory / name)
     for path in sorted((directory / "quality").glob("*.json")):
         if path.name != TASKS:
             yield _prove(f"{place}/quality/{path.name}", partial(hold_arm_quality, path))
 
 
-def _prove(place: str, hold: Callable[[Held], None]) -> Proof:
-    """Return the proof of one record."""
+def _prove(place: str, hold: Callable[[Held], None], path: Path | None = None) -> Proof:
+    """Return the proof of one record; of one that names its version, as at `path`, another is excused."""
     held = Held()
     try:
         hold(held)
+        by = None if path is None else read_mapping(json.loads(path.read_bytes())).get("loadgen")
+        if by is not None:
+            excuse_version(by, DEFINITIONS_VERSION, held)
     except (UsageError, *DAMAGE) as error:
         raise UsageError(f"{place} is damaged: {' '.join(str(error).split())[:200]}") from None
     return Proof(place, held.values, tuple(held.differences), tuple(held.unchecked), source=held.source)
@@ -84,6 +90,13 @@ def _hold_search(directory: Path, held: Held) -> None:
     stored = loadgen_runs.read_limit(directory)
     if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
         raise UsageError("a run of it lies outside")
+    for entry in stored.record.runs:
+        if entry.directory:
+            facts = run_directory.load(directory / entry.directory).facts
+            states = [*stored.record.objectives, stored.record.seed, entry.number, stored.record.simulated]
+            goals = map(str, parse_objectives(facts.profile.slo))
+            gives = [*goals, facts.seed, facts.repeat, bool(facts.server.simulated)]
+            hold_values(states, gives, f"{LIMIT}: objectives, seed, number, simulated", held)
     made = make_record_again(stored.record, directory)
     raw = read_file_bytes(directory / LIMIT, LARGEST_BYTES)
     hold_document(raw, encode_record(made.model_dump(mode="json")), LIMIT, held)

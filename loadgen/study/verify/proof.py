@@ -9,11 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
 from loadgen.base.untrusted import NOT_JSON, read_file_bytes
-from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
@@ -27,6 +25,7 @@ from loadgen.study.verify.held_figures import (
     OF_ARRIVALS,
     Difference,
     Held,
+    excuse_version,
     hold_archive,
     hold_copies,
     hold_document,
@@ -95,16 +94,8 @@ def _prove_run(directory: Path, place: str, root: Path) -> Proof:
         hold_archive(directory / SAMPLES, partial(sample_file.save, run.samples), held)
     if run.facts.cell is not None and not _is_in_campaign(directory, root):
         held.unchecked.append(f"that it is of {run.facts.cell.arm}: there is no {CAMPAIGN} of it here")
-    by = run.facts.environment.get("loadgen", "no version")
     definitions = json.loads(raw)[OURS].get("definitions_version")
-    if (definitions, by) != (DEFINITIONS_VERSION, __version__):
-        # Its words and keys may be its own: other numbers alone are called changed, of the same definitions.
-        same = definitions == DEFINITIONS_VERSION
-        kept = [each for each in held.differences if same and each.is_of_numbers]
-        others = [str(each) for each in held.differences if each not in kept]
-        written = f"loadgen {by}, definitions {definitions}"
-        held.unchecked = [f"{each} (written by {written})" for each in (*others, *held.unchecked)]
-        held.differences = kept
+    excuse_version(run.facts.environment.get("loadgen"), definitions, held)
     found = tuple(_list_audit(directory, run))
     return Proof(
         place, held.values, tuple(held.differences), tuple(held.unchecked), run.verdict.level.value,

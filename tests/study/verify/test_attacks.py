@@ -47,9 +47,8 @@ STATED = {
     "gate.json": {"format", "name", "key", "higher_is_faster"},
     "sweep.json": {"format", "loadgen", "name", "command", "fixed", "axis", "serve", "duration_s", "reason"},
     "limit.json": {
-        "format", "loadgen", "name", "command", "axis", "objectives", "within", "budget_s", "most_runs",
-        "least_run_s", "fixed", "seed", "start", "lowest", "highest", "alone_s", "attempts", "ended",
-        "next_run_s", "simulated", "number", "cut", "took_s",
+        "format", "loadgen", "name", "command", "axis", "within", "budget_s", "most_runs", "least_run_s",
+        "fixed", "start", "lowest", "highest", "alone_s", "attempts", "ended", "next_run_s", "cut", "took_s",
     },
     "ladder.json": {"formula"},
 }  # fmt: skip
@@ -212,6 +211,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], object], int]] = {
     "another client's result": ("ladder", put("sub/x.json", json.dumps({"request_throughput": 1.0,
         "output_throughput": 1e5, "mean_ttft_ms": 1.0, "completed": 9, "duration": 3.0})), 12),
     "a run that only has its journal": ("ladder", put("sub/journal.bin", "x"), 12),
+    "a looser objective": ("limit", set_value("limit.json", "objectives", 0, to="ttft p50 < 9000 ms"), 11),
     "a search's run taken away": ("limit", lambda place: edit(place / "limit.json", (("runs",), json.loads(
         (place / "limit.json").read_bytes())["runs"][:1])), 11),
 }  # fmt: skip

@@ -44,7 +44,8 @@ def test_every_value_of_a_quality_that_is_edited_is_named(campaign: Path) -> Non
         for at, value in leaves(document):
             path.write_text(json.dumps(edited(document, at, changed(value))))
             hold_arm_quality(path, held := Held())
-            name = f"{path.name}: {'.'.join(map(str, at))}"
+            inside = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in at)
+            name = f"{path.name}: {inside[1:]}"
             if at == ("format",) or (path.stem, at) == ("a-x", ("why", "kl")):
                 assert held.differences or held.unchecked, name
             else:
