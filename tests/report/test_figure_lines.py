@@ -20,6 +20,7 @@ from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
 from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
 from loadgen.report.run_directory import Result
+from loadgen.report.run_lines import name_tokenizer
 from loadgen.transport.failure import Failure, FailureKind
 
 _E2EL = "E2EL 150.00 ms"
@@ -435,3 +436,16 @@ def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) ->
         arrays.write_columns(file, stored)
     run = compute_metrics(Records.load(path), MetricOptions())
     assert (run.ttft.n, run.ttfvt.n) == (2, 0)
+
+
+@loop_over(
+    ("given", "name"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("/models/Qwen3-8B", "Qwen3-8B"),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b", "Qwen/Qwen3-8B"),
+        ("", ""),
+    ],
+)
+def test_a_tokenizer_is_named_without_its_place(given: str, name: str) -> None:
+    assert name_tokenizer(given) == name

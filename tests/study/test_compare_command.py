@@ -178,8 +178,8 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
     ("text", "told"),
     [
         (
-            '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb"}',
-            CampaignSettings("Qwen3-8B", 0.05, "h20-96gb"),
+            '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb", "description": "Two ways"}',
+            CampaignSettings("Qwen3-8B", 0.05, "h20-96gb", description="Two ways"),
         ),
         ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
         ("[]", CampaignSettings()),
