@@ -33,6 +33,10 @@ NOISES: dict[str, Noise] = {
     "Student's t, 2 degrees": lambda draw, runs: draw.standard_t(2, size=runs),
     "lognormal": lambda draw, runs: draw.lognormal(size=runs) / 2.16,
     "correlated, 0.3": draw_resembling,
+    "correlated, 0.6": lambda draw, runs: draw_resembling(draw, runs, 0.6),
+    "four times as wide from half on": lambda draw, runs: (
+        draw.normal(size=runs) * np.where(np.arange(runs) < runs // 2, 0.25, 1.0)
+    ),
 }
 # Runs, the first one after the change, and its size in standard deviations of a run.
 CASES = ((10, 5, 4.0), (20, 10, 3.0), (20, 17, 5.0), (40, 20, 2.0), (40, 37, 5.0), (100, 50, 1.5))
@@ -58,13 +62,13 @@ def measure(noise: Noise, runs: int, at: int, size: float, count: int) -> tuple[
 def main() -> None:
     """Print the table."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else _SERIES
-    print(f"{'noise':<24}{'runs':>5}{'at':>4}{'size':>6}{'found':>8}{'within 2':>10}{'interval':>10}")
+    print(f"{'noise':<32}{'runs':>5}{'at':>4}{'size':>6}{'found':>8}{'within 2':>10}{'interval':>10}")
     for name, noise in NOISES.items():
         cases = [(runs, 0, 0.0) for runs in (10, 20, 40, 100)] + [*CASES] * (name == "normal")
         for runs, at, size in cases:
             found, close, inside = measure(noise, runs, at, size, count)
             known = f"{close:10.3f}{inside:10.3f}" if size else ""
-            print(f"{name:<24}{runs:5}{at or '':>4}{size or '':>6}{found:8.3f}{known}", flush=True)
+            print(f"{name:<32}{runs:5}{at or '':>4}{size or '':>6}{found:8.3f}{known}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.changing import NOISES
 from loadgen.study.history.change_points import LEAST_RUNS, MOST_RUNS, find_changes
 from loadgen.study.history.history_file import read_history
 
@@ -103,3 +104,18 @@ def test_changes_are_false_at_alpha_and_intervals_cover(runs: int) -> None:
         covered += len(points) == 1 and points[0].low <= runs // 2 <= points[0].high
     assert false <= _SERIES * 0.05 + 3 * (_SERIES * 0.05 * 0.95) ** 0.5
     assert covered >= 0.92 * found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("noise", ["correlated, 0.6", "four times as wide from half on"])
+def test_neither_likeness_nor_width_is_a_change(noise: str) -> None:
+    draws = (np.random.default_rng(seed) for seed in range(_SERIES))
+    false = sum(bool(find_changes(np.exp(0.01 * NOISES[noise](draw, 40)).tolist()).points) for draw in draws)
+    assert false <= _SERIES * 0.07 + 2 * (_SERIES * 0.07 * 0.93) ** 0.5
+
+
+def test_a_wider_half_and_a_drifting_series_have_no_change() -> None:
+    for noise in ("correlated, 0.6", "four times as wide from half on"):
+        draws = (np.random.default_rng(seed) for seed in range(6))
+        found = [find_changes(np.exp(0.01 * NOISES[noise](draw, 30)).tolist()).points for draw in draws]
+        assert sum(map(bool, found)) <= 1
