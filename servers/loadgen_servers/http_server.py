@@ -19,6 +19,8 @@ SO_TIMESTAMPNS = 35  # Linux; Python's socket module has no name for it
 _TIMESPEC = struct.Struct("qq")
 _READ_BYTES = 1 << 18
 _SPIN_NS = 100_000
+_LARGEST_HEAD, _LARGEST_BODY = 64 << 10, 256 << 20  # bytes; in chunks a body may be twice as many
+_MOST_PENDING = 64 << 20  # bytes that a client may leave unread
 
 
 class Request(msgspec.Struct):
@@ -45,6 +47,7 @@ class Connection:
     stamp_ns: int = 0
     pending: bytearray = field(default_factory=bytearray)
     close_when_sent: bool = False
+    received: int = 0  # bytes of the request under way
 
     def __post_init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
@@ -64,10 +67,10 @@ class Connection:
         method = self.parser.get_method().decode()
         close = not self.parser.should_keep_alive()
         self.complete.append(Request(method, path, self.headers, bytes(self.body), self.stamp_ns, close))
-        self.url, self.headers, self.body = b"", {}, bytearray()
+        self.url, self.headers, self.body, self.received = b"", {}, bytearray(), 0
 
     def receive(self, offset_ns: int) -> list[Request] | None:
-        """Read what has arrived; the requests it completed, or None when the client is gone."""
+        """Read what has arrived; the requests it completed, or None when the client is gone or never ends."""
         try:
             data, ancillary, _, _ = self.sock.recvmsg(_READ_BYTES, 64)
         except BlockingIOError:
@@ -81,17 +84,22 @@ class Connection:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
                 seconds, nanoseconds = _TIMESPEC.unpack(value)
                 self.stamp_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+        self.received += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # an upgrade is offered, not required; the request itself is complete
         except httptools.HttpParserError:
             return None
+        if self.received > _LARGEST_HEAD + 2 * min(len(self.body), _LARGEST_BODY):
+            return None
         done, self.complete = self.complete, []
         return done
 
     def send(self, data: bytes) -> bool:
-        """Write what the kernel accepts now and keep the rest; False when the client is gone."""
+        """Write what the kernel accepts now and keep the rest; False if the client is gone or never reads."""
+        if len(self.pending) > _MOST_PENDING:
+            return False
         if self.pending:
             self.pending += data
             return self.flush()
@@ -229,7 +237,7 @@ class Port:
         for _ in range(4096):
             try:
                 sock, _ = self.listener.accept()
-            except BlockingIOError:
+            except OSError:  # there is none, or no file is left for it
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, not self.nagle)
