@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builders import made_runs
 from builders.browsing import Watched
+from loadgen.study.pages import html
+from loadgen.study.pages.document import compose_document
 from study.pages.test_html import looked_up
 
 if TYPE_CHECKING:
@@ -73,6 +77,33 @@ def test_a_name_that_is_a_script_is_read_and_not_run(browser: Browser, pages: di
         assert page.locator("script").count() == 1
         assert page.locator("h2, th", has_text="<script>alert(1)</script>").count() > 0
         assert page.locator("svg text", has_text="</script>").count() > 0
+
+
+HOSTILE = [
+    "</script><script>alert(1)</script>", "\" onmouseover=\"alert(1)\" x='", "<svg/onload=alert(1)>",
+    "</style><style>*{display:none}", "{{7*7}}${alert(1)}", "]]><!--", "\u202egnissalg \u0627\u0644",
+    "a\0b\x1b[31m", "a\u2028b\nc\rd", "javascript:alert(1)", "x" * 20_000,
+    "mot " * 5_000, "Z" + "\u0301" * 2_000,
+]  # fmt: skip
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_runs_nothing_and_fits_a_telephone(
+    browser: Browser, tmp_path: Path, name: str
+) -> None:
+    run = made_runs.reported(made_runs.run(model=name, label=name, failed=1))
+    path = tmp_path / "page.html"
+    path.write_text(html.render_page(compose_document([run], (), (), [name])), "utf-8")
+    watched = Watched(browser, path, **_TELEPHONE)
+    with watched as page:
+        assert page.locator("script").count() == 1
+        assert page.evaluate("document.querySelectorAll('[onload], [onmouseover], svg[onload]').length") == 0
+        assert page.evaluate("getComputedStyle(document.body).display") == "block"
+        root = "document.documentElement"
+        assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0
+    assert watched.said == []
+    assert watched.asked == [path.as_uri()]
 
 
 @pytest.mark.whole
