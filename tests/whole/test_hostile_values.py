@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builders import made_runs
 from builders.loops import loop_over
 from fakes.scripted_server import api, stream
 from fakes.virtual_run import BASE_URL, serving
 from loadgen import cli
+from loadgen.report.report import render_report
 from loadgen.run.command.options import TABLE
 from loadgen.server import scraper
 
@@ -105,3 +109,18 @@ def test_a_path_to_what_is_no_file_is_refused_in_a_line(
         if code != 2 or not lines or not lines[-1].startswith("loadgen"):
             wrong.append((words, code, lines[-3:]))
     assert wrong == []
+
+
+@loop_over(
+    ("started", "finished"),
+    [("2026-11-29T12:00:00Z", "2026-11-29T11:00:00Z"), ("2106-01-01T00:00:00Z", "1970-01-01T00:00:05Z")],
+)
+def test_a_wall_clock_that_is_set_in_a_run_changes_no_figure(started: str, finished: str) -> None:
+    times: dict[str, Any] = {
+        "started": datetime.fromisoformat(started),
+        "finished": datetime.fromisoformat(finished),
+    }
+    usual, stepped = made_runs.run(), made_runs.run(**times)
+    assert stepped.metrics == usual.metrics
+    assert stepped.verdict.reasons == usual.verdict.reasons
+    assert render_report(stepped, True) == render_report(usual, True)
