@@ -250,12 +250,14 @@ def test_an_exit_that_a_library_asks_for_is_a_line_and_a_code(
     assert (codes, said.out, said.err) == ([code], "", told)
 
 
-@pytest.mark.parametrize(("argv", "is_on"), [(["report", "--help"], True), (["bench", "--help"], False)])
-def test_the_collector_is_off_for_bench_alone(
-    argv: list[str], is_on: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("verb", "is_on"), [("report", True), ("data", True), ("bench", False), ("limit", False)]
+)
+def test_the_collector_is_off_for_what_measures_alone(
+    verb: str, is_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enabled, found = gc.isenabled(), list[bool]()
-    monkeypatch.setattr("sys.argv", ["loadgen", *argv])
+    monkeypatch.setattr("sys.argv", ["loadgen", verb, "--help"])
     monkeypatch.setattr(os, "_exit", lambda code: found.append(gc.isenabled()))
     try:
         cli.run()
