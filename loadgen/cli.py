@@ -118,6 +118,7 @@ def run() -> NoReturn:
     The first signal ends the command; a standard stream that cannot be written fails a command that did not.
     """
     gc.disable()  # start-up makes a hundred thousand objects and no garbage; see Verb.run
+    sys.unraisablehook = signals.send_dropped_again
     with signals.SIGNALS.catch(signals.stop):
         try:
             code = main()

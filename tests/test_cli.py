@@ -7,8 +7,11 @@ import gc
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,7 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
+from loadgen.base import signals
 from loadgen.run.command.options import TABLE
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs
 from loadgen.settings.setting import GROUPS
@@ -248,6 +252,23 @@ def test_an_exit_that_a_library_asks_for_is_a_line_and_a_code(
             gc.enable()
     said = capsys.readouterr()
     assert (codes, said.out, said.err) == ([code], "", told)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_in_a_callback_is_not_lost(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Collected:
+        pass
+
+    monkeypatch.setattr(sys, "unraisablehook", signals.send_dropped_again)
+    collected = [Collected()]
+    seen = weakref.ref(collected[0], lambda _: signal.raise_signal(number))
+    with signals.SIGNALS.catch(signals.stop):
+        collected.clear()
+        with pytest.raises(signals.Stopped) as stopped:
+            threading.Event().wait(30)
+    assert seen() is None
+    assert stopped.value.number == number
 
 
 @pytest.mark.parametrize(

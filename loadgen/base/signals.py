@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 NAMES: dict[int, str] = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "SIGHUP (the terminal was closed)",
 }
+_SOON_S = 0.01
 CANCELLED = 65  # no signal's number: the program cancelled the task that awaits the run
 
 
@@ -35,6 +40,18 @@ def read_number(stop: KeyboardInterrupt) -> int:
 def stop(number: int) -> None:
     """Raise Stopped with a signal's number, as Ctrl-C raises KeyboardInterrupt."""
     raise Stopped(number)
+
+
+def send_dropped_again(dropped: Any) -> None:
+    """Send a signal again, soon, that came where Python drops what is raised; a `sys.unraisablehook`.
+
+    That is in what a collected object calls: a callback of a weak reference, or `__del__`.
+    """
+    stopped = dropped.exc_value
+    if isinstance(stopped, Stopped) and stopped.number in NAMES:
+        threading.Timer(_SOON_S, os.kill, (os.getpid(), stopped.number)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 class Interrupts:
