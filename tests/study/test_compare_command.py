@@ -77,7 +77,7 @@ def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path:
     for name, speed in (("Qwen3-8B", 1.0), ("Qwen3-8B-FP8", 2.0)):
         for seed in range(3):
             run = made_runs.run(
-                speed=speed, seed=seed + int(100 * speed), model=name, plan_digest=f"plan-{seed}"
+                speed=speed, seed=2 * seed + int(speed), model=name, plan_digest=f"plan-{seed}"
             )
             saved(tmp_path / f"{name}-{seed}", run)
     told = json.loads(compared(capsys, str(tmp_path), "--json"))
