@@ -80,8 +80,8 @@ class Record(msgspec.Struct):
     text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
     visible_ns: int = UNKNOWN  # arrival of the first message with text of the answer itself, not reasoning
     server_prompt_tokens: int = UNKNOWN  # llama.cpp's `timings`: prompt tokens computed
-    server_cached_tokens: int = UNKNOWN  # and found in its cache
-    server_output_tokens: int = UNKNOWN  # and generated
+    server_cached_tokens: int = UNKNOWN  # prompt tokens that the server found in its cache
+    server_output_tokens: int = UNKNOWN  # tokens that the server generated
     server_prefill_ns: int = UNKNOWN  # the server's own: scheduled, or taken by a slot → first token
     server_decode_ns: int = UNKNOWN  # the server's own: first token → last
     text_ns: int = UNKNOWN  # arrival of the first message with text, of reasoning too
@@ -101,7 +101,7 @@ class Record(msgspec.Struct):
     shared_lag_ns: int = 0  # read lag (user-space minus kernel timestamp), summed over these messages
     reads: int = 0  # of its response by the client
     unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
-    impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
+    impossible_stamps: int = 0  # reads whose kernel timestamp cannot be true: the clock was set
     out_of_order: int = UNKNOWN  # segments that came before an earlier one, by the kernel's count
     retransmitted: int = UNKNOWN  # segments of the request that were sent again, by the kernel's count
     lag_sum_ns: int = 0  # read lag, summed over the reads

@@ -299,8 +299,9 @@ class LoadKeys(KeyRows, frozen=True):
             "--request-rate"),), common=True)
     burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
         metavar="B", infinite=True, compared=Identity.AS_SPREAD)
-    exact_rate: bool = _load(True, "N requests take N / rate seconds, as in vLLM (default); else as the gaps "
-        "are drawn, as with --duration", action=argparse.BooleanOptionalAction)
+    exact_rate: bool = _load(True, "scale random gaps so that N requests take N / rate seconds, as vLLM "
+        "does (default); without it, and with --duration, gaps are sent as drawn",
+        action=argparse.BooleanOptionalAction)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
         metavar="S", least=0.001, most=parsing.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
         replaces=("num_prompts", "num_sessions"), common=True)

@@ -110,7 +110,8 @@ class SessionKeys(KeyRows, frozen=True):
                 "--turns and --class: a turn has no class: give --input-dist and --output-dist"),
             Conflict(_takes_no_chat, "--backend {backend}: --turns makes conversations of the chat API: use "
                 "--backend openai-chat"), *_ALONE))
-    think_time: str = _session("", "seconds before each of their turns, or a distribution of them",
+    think_time: str = _session("", "seconds before each turn but the first (default 0), or a "
+        "distribution of them",
         metavar="S", convert=_format_number, keyword="str | float",
         needs=(Conflict("turns", "--think-time is of conversations that are made here: pass --turns N; the "
             "delays of a file are as recorded, or by --turn-delays X"),))
