@@ -31,7 +31,7 @@ ORDER = {
         "harness/stalled_run", "harness/scores", "harness/impaired_path",
         "clients/adapters",
         "simulated/engine", "simulated/populations", "simulated/calibration", "simulated/queue",
-        "simulated/serving",
+        "simulated/serving", "simulated/dependence", "simulated/drifts",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
         "bars/sessions", "bars/scale", "bars/images", "bars/install", "bars/limits", "bars/limits_floors",
         "bars/limits_clock", "bars/saturation", "bars/telemetry", "bars/attributing",

@@ -22,7 +22,13 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")
 ONE = MeanInterval(mean=1.0, low=0.99, high=1.01)
 KL = KlDivergence(
-    mean=0.031, low=0.03, high=0.032, tokens=500, answers=9, direction="reference‖candidate", self_check=ONE
+    mean=0.031,
+    low=0.03,
+    high=0.032,
+    tokens=20_000,
+    answers=1250,
+    direction="reference‖candidate",
+    self_check=ONE,
 )
 QUALITY = {"reference": "A", "tokens": 500, "margin": 0.05}
 
