@@ -62,7 +62,9 @@ class GateResult(msgspec.Struct, frozen=True):
         verdict = self.verdict
         if verdict is not None and verdict.more_pairs is not None:
             what = "pair" if all(row.series.paired for row in rows) else "run a side"
-            return f"about {_count(verdict.more_pairs, what)} more would decide"
+            most = verdict.most_pairs or 0
+            to = f"{verdict.more_pairs} to " if most > verdict.more_pairs else ""
+            return f"about {to}{_count(max(most, verdict.more_pairs), what)} more would decide"
         why = next((row.why for row in rows if row.why), "")
         return why or "more than 1,000 more runs would be needed: give a wider --margin, or longer runs"
 
@@ -141,6 +143,7 @@ def encode_result(result: GateResult) -> dict[str, Any]:
         "sentence": result.sentence,
         "pairs": 0 if verdict is None else verdict.pairs,
         "more_pairs": None if verdict is None else verdict.more_pairs,
+        "most_pairs": None if verdict is None else verdict.most_pairs,
         "alpha": result.plan.alpha,
         "sequential": result.plan.sequential,
         "rows": rows,
@@ -162,6 +165,7 @@ def _encode_row(result: GateResult, row: GateRow) -> dict[str, Any]:
         **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
         "margin": series.margin,
         "more_pairs": row.more_pairs,
+        "most_pairs": row.most_pairs,
         "why": row.why,
         "paired": series.paired,
         "new": list(series.new),

@@ -119,6 +119,7 @@ class GateRow(msgspec.Struct, frozen=True):
     needed: float  # the p at which this look calls it slower
     pairs: int  # or units of the smaller side, that were looked at
     more_pairs: int | None = None  # that would probably decide; None: decided, not testable, or over 1000
+    most_pairs: int | None = None  # likewise, where the spread is wider than so few pairs could show
     why: str = ""  # there is no test, or it decides nothing
 
 
@@ -129,6 +130,7 @@ class GateVerdict(msgspec.Struct, frozen=True):
     rows: tuple[GateRow, ...]
     pairs: int  # of the row that has most
     more_pairs: int | None = None  # of the undecided row that needs most; None likewise
+    most_pairs: int | None = None
 
 
 class Looks(msgspec.Struct, frozen=True):
@@ -195,9 +197,11 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
     )
     outcome = next(one for one in _GRAVEST if any(row.outcome == one for row in rows))
     undecided = [row for row in rows if row.outcome == outcome == GateOutcome.UNDECIDED]
-    needed = [row.more_pairs for row in undecided if row.more_pairs is not None]
-    more = max(needed) if undecided and len(needed) == len(undecided) else None
-    return GateVerdict(outcome, rows, max(row.pairs for row in rows), more)
+    ranges = [(row.more_pairs, row.most_pairs or 0) for row in undecided if row.more_pairs is not None]
+    more, most = (
+        map(max, zip(*ranges, strict=True)) if ranges and len(ranges) == len(undecided) else (None, None)
+    )
+    return GateVerdict(outcome, rows, max(row.pairs for row in rows), more, most)
 
 
 def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
@@ -209,7 +213,7 @@ def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
 def _leave_undecided(series: GateSeries, why: str) -> GateRow:
     """Return the row of a series without a test."""
     nan, more = math.nan, FIRST_LOOK - series.units if why == EARLY else None
-    return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, why)
+    return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, more, why)
 
 
 def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> list[GateRow]:
@@ -313,10 +317,11 @@ def _make_row(
     strict, plain = float(looks.strict[-1, look]), float(looks.plain[look])
     reach = [float(-invert_student(tail, freedom) * error) for tail in (strict, plain)]
     pairs = look + FIRST_LOOK if plan.sequential else series.units
-    more = None
+    more = most = None
     if outcome == GateOutcome.UNDECIDED and not series.in_blocks:
         levels = _list_later_levels(plan, rows, pairs)
         more = estimate_more_pairs(float(looks.distance[place]), freedom, pairs, levels)
+        most = None if more is None else math.ceil(more * bound_variance(freedom))
     return GateRow(
         series,
         math.exp(centre),
@@ -328,6 +333,7 @@ def _make_row(
         strict,
         pairs,
         more,
+        most,
         FEW if pairs < FIRST_LOOK else IN_BLOCKS if series.in_blocks else "",
     )
 
@@ -342,6 +348,16 @@ def _list_later_levels(plan: GatePlan, rows: int, pairs: int) -> Float64:
         return np.broadcast_to(plan.alpha / LOOKS / np.array([[rows], [1]]), (2, later))
     looks = np.minimum(np.arange(pairs + 1, pairs + later + 1), plan.max_pairs) - FIRST_LOOK
     return list_strict_levels(plan, rows)[[-1, 0]][:, looks]
+
+
+def bound_variance(freedom: float) -> float:
+    """Bound how many times the variance of runs may be what was seen of it: the upper 80 % bound, by χ².
+
+    Few runs may have missed the outliers that later ones will have.
+    """
+    from scipy import special
+
+    return float(freedom / special.chdtri(freedom, POWER))
 
 
 def estimate_more_pairs(distance: float, freedom: float, units: int, levels: Float64) -> int | None:

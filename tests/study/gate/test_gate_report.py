@@ -73,12 +73,16 @@ def test_an_outcome_is_a_code_and_the_last_line(result: GateResult, code: ExitCo
 
 def test_undecided_has_the_number_of_pairs_that_would_decide() -> None:
     assert UNDECIDED.verdict is not None
-    for more, sentence in (
-        (7, "undecided: about 7 pairs more would decide"),
-        (1, "undecided: about 1 pair more would decide"),
-        (None, "undecided: more than 1,000 more runs would be needed: give a wider --margin, or longer runs"),
+    for more, most, sentence in (
+        (7, 17, "undecided: about 7 to 17 pairs more would decide"),
+        (1, 1, "undecided: about 1 pair more would decide"),
+        (
+            None,
+            None,
+            "undecided: more than 1,000 more runs would be needed: give a wider --margin, or longer runs",
+        ),
     ):
-        verdict = replace(UNDECIDED.verdict, more_pairs=more)
+        verdict = replace(UNDECIDED.verdict, more_pairs=more, most_pairs=most)
         assert replace(UNDECIDED, verdict=verdict).sentence == sentence
     assert UNDECIDED.code == ExitCode.UNDECIDED
 

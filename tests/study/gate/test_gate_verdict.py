@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,3 +208,35 @@ def test_a_row_without_a_test_counts_in_the_family(sequential: bool) -> None:
     assert verdict.outcome == GateOutcome.SLOWER
     assert verdict.rows[0].needed < alone.needed
     assert verdict.rows[0].level == pytest.approx(0.925)
+
+
+@pytest.mark.long
+@loop_over(
+    ("given", "paired", "size", "least"),
+    [  # one run in ten is slower by up to `size`; of gates that printed a range, % that its end decided
+        (3, True, 0.2, 80),
+        (5, True, 0.2, 80),
+        (8, False, 0.2, 85),
+        (3, True, 0.0, 90),
+        (5, True, 0.0, 90),
+        (8, False, 0.0, 95),
+    ],
+)
+def test_the_most_pairs_to_add_decide_though_runs_have_outliers(
+    given: int, paired: bool, size: float, least: int
+) -> None:
+    draws = np.random.default_rng(20261129)
+    decided = []
+    for _ in range(300):
+        spread = np.exp(draws.normal(0, 0.02, (2, 1000)))
+        runs = spread * (1 - (draws.random((2, 1000)) < 0.1) * draws.uniform(0, size or 1e-9, (2, 1000)))
+
+        def judge(count: int, runs: np.ndarray[Any, np.dtype[np.float64]] = runs) -> GateRow:
+            new, base = (tuple(side[:count].tolist()) for side in runs)
+            return judge_one(GateSeries("output_throughput", "load", new, base, paired, True, 0.03))
+
+        first = judge(given)
+        if first.most_pairs is not None and given + first.most_pairs <= 1000:
+            decided.append(judge(given + first.most_pairs).outcome != GateOutcome.UNDECIDED)
+    assert len(decided) >= 60
+    assert 100 * np.mean(decided) >= least
