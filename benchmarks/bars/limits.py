@@ -11,8 +11,7 @@ import numpy as np
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
-from loadgen.figures.dependence import count_independent
-from loadgen.figures.distribution import find_upper_place
+from loadgen.figures.distribution import count_independent, find_upper_place
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
 from loadgen.study.series.limit.search import (
     NextRun,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.figures.dependence import count_independent
-from loadgen.figures.distribution import find_upper_index, find_upper_place
+from loadgen.figures.distribution import count_independent, find_upper_index, find_upper_place
 
 Float64 = NDArray[np.float64]
 RANKS = (50.0, 90.0, 99.0)

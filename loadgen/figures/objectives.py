@@ -20,8 +20,12 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
-from loadgen.figures.dependence import count_independent
-from loadgen.figures.distribution import find_lower_place, find_upper_index, find_upper_place
+from loadgen.figures.distribution import (
+    count_independent,
+    find_lower_place,
+    find_upper_index,
+    find_upper_place,
+)
 from loadgen.figures.figure_table import (
     SELECTABLE,
     SPEED,

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulated.dependence import PROCESSES, count_false_bounds
 from builders.loops import loop_over
-from loadgen.figures.dependence import count_independent
+from loadgen.figures.distribution import count_independent
 from loadgen.figures.objectives import (
     Objective,
     ObjectiveEvidence,

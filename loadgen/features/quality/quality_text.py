@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ _PROMPT_CHARACTERS = 240
 TOKENS, ANSWER_TOKENS = 20_000, 16  # of all answers, and of one: many prompts find what few of them break
 PROMPT_TOKENS = 48  # of a prompt, at most: a text of one token a character has many more
 _STEP = (math.sqrt(5) - 1) / 2  # of the golden ratio: however many prompts there are, they spread evenly
+_WORD = re.compile(r"(?:^|(?<=\s))\S")  # its first character
+_LONGEST_WORD = 40  # characters; a text with fewer blanks has no words
 
 
 class QualityPlan(msgspec.Struct, frozen=True, dict=True):
@@ -66,12 +71,23 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
         return segments
 
     def cut_prompt(self, number: int) -> str:
-        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread."""
-        most = max(len(self.text) - _PROMPT_CHARACTERS, 1)
-        begin = int((number * _STEP) % 1.0 * most)
-        blanks = [at for blank in " \n" if (at := self.text.find(blank, begin, begin + 40)) >= 0]
-        begin = min(blanks, default=begin)
+        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread, no two alike.
+
+        Once every word has begun one, the next begin a letter later.
+        """
+        begins, stride = self._beginnings
+        lap, at = divmod(number, len(begins))
+        begin = begins[at * stride % len(begins)] + lap
         return self.text[begin : begin + _PROMPT_CHARACTERS].strip() or self.text[:_PROMPT_CHARACTERS]
+
+    @cached_property
+    def _beginnings(self) -> tuple[Sequence[int], int]:
+        """Where a prompt may begin, and how far the next is: a stride that comes to each of them once."""
+        most = max(len(self.text) - _PROMPT_CHARACTERS, 1)
+        words = [found.start() for found in _WORD.finditer(self.text, 0, most)]
+        begins: Sequence[int] = words if len(words) >= most / _LONGEST_WORD else range(most)
+        near = max(round(len(begins) * _STEP), 1)
+        return begins, next(stride for stride in count(near) if math.gcd(stride, len(begins)) == 1)
 
 
 class TokenizedText(msgspec.Struct, frozen=True):

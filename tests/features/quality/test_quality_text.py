@@ -79,3 +79,9 @@ def test_a_plan_follows_the_settings_of_a_reference_file() -> None:
         QualityPlan("text", answer_tokens=9, chat=True).list_settings()
     ) == QualityPlan("text", answer_tokens=9, chat=True)
     assert plan.follow_settings({"answer_tokens": "many", "chat": 1}) == plan
+
+
+@pytest.mark.parametrize("text", [read_text(), "".join(map(chr, range(0x4E00, 0x6000)))])
+def test_no_two_of_the_default_s_prompts_are_alike(text: str) -> None:
+    plan = QualityPlan(text)
+    assert len({plan.cut_prompt(number) for number in range(plan.tokens // plan.answer_tokens)}) == 1250
