@@ -391,7 +391,7 @@ def find_upper_index(n: int, percentile: float) -> int | None:
 
 
 def find_upper_place(n: int, independent: int, percentile: float) -> int | None:
-    """Find the index, among n ascending samples worth so many independent ones, of the upper bound; or None.
+    """Find the index, among n ascending samples worth `independent` ones, of the upper bound; or None.
 
     It is the last of the share of all samples that the independent ones up to their bound are.
     """
@@ -476,7 +476,7 @@ def _measure_factor(values: Float64) -> float:
     pairs = alike[: n // 6 * 2].reshape(-1, 2).sum(1)
     ended = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)
     sums = 2.0 * np.minimum.accumulate(pairs[:ended]).cumsum() - 1.0
-    # Noise of far lags is left out: those beyond so many times the sum up to them.
+    # Noise of far lags is left out: those beyond _LAGS times the sum up to them.
     beyond = 2 * np.arange(ended) + 1 >= _LAGS * sums
     if beyond.any():
         ended = int(np.argmax(beyond)) + 1

@@ -191,7 +191,7 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
         return Standing.FAILS if missed else Standing.NOT_SHOWN
 
     def allows(self, worth: float) -> bool:
-        """Whether the share beyond the limit would show it met, of so many independent samples."""
+        """Whether the share beyond the limit would show it met, of `worth` independent samples."""
         n, share = math.floor(worth), self.over / max(self.samples, 1)
         index = find_upper_index(n, self.objective.tail)
         return index is not None and share * n <= n - 1 - index

@@ -168,7 +168,7 @@ def _read_source(named: Compared, number: int) -> Sources:
         place = str(named.directory or f"limit {number}")
         stored = StoredLimit(named.directory, named.record, tuple(map(_summarise, named.runs)), place)
         return Sources((), limits=(stored,))
-    return result_sources.read_sources([os.fspath(named)], told=False)
+    return result_sources.read_sources([os.fspath(named)], shows_progress=False)
 
 
 def _summarise(run: Run) -> Reported:

@@ -118,19 +118,19 @@ class Sources(msgspec.Struct, frozen=True):
         return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
 
 
-def read_sources(places: Sequence[str], told: bool = True) -> Sources:
+def read_sources(places: Sequence[str], shows_progress: bool = True) -> Sources:
     """Read everything at these places: run directories, directories of them, campaigns, files of any client.
 
     What cannot be read is a line among the errors, twenty at most. Where it takes more than two seconds, the
-    standard error has a line now and then on how far it is, if `told`. Raises UsageError if a place does not
-    exist, before anything is read, and if nothing could be read.
+    standard error has a line now and then on how far it is, if `shows_progress`. Raises UsageError if a
+    place does not exist, before anything is read, and if nothing could be read.
     """
     paths = [expand_path(named) for named in places]
     if missing := [str(path) for path in paths if _is_missing(path)]:
         raise UsageError(f"{list_first(missing, _NAMED)}: No such file or directory")
     named: dict[str, Path] = {}
     again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
-    results = _Reading(named, told=told, begun_s=time.monotonic())
+    results = _Reading(named, shows_progress=shows_progress, begun_s=time.monotonic())
     for path in named.values():
         results.read_place(path)
     if not (results.reported or results.failures or results.sweeps or results.limits):
@@ -187,7 +187,7 @@ class _Reading:
         default_factory=dict
     )  # by its place and the other one
     current: Path = Path()
-    told: bool = False
+    shows_progress: bool = False
     begun_s: float = 0.0
     wait_s: float = _FIRST_WAIT_S  # until the next line on how far it is
     checked: int = 0  # files without a run
@@ -262,7 +262,7 @@ class _Reading:
 
     def _tell_progress(self) -> None:
         """Print how much was read, if that is due; then wait longer."""
-        if self.told and time.monotonic() - self.begun_s >= self.wait_s:
+        if self.shows_progress and time.monotonic() - self.begun_s >= self.wait_s:
             self.wait_s = min(2 * self.wait_s, self.wait_s + _MOST_WAIT_S)
             read = (
                 f"{format_count(len(self.reported), 'result')} and {format_count(self.checked, 'other file')}"

@@ -435,5 +435,5 @@ def test_a_long_reading_says_how_far_it_is(
     said = capsys.readouterr().err.splitlines()
     assert said[0] == f"loadgen: reading {tmp_path}: 1 result and 0 other files so far"
     assert 2 <= len(said) < 9  # rarer, the longer it takes
-    result_sources.read_sources([str(tmp_path)], told=False)
+    result_sources.read_sources([str(tmp_path)], shows_progress=False)
     assert capsys.readouterr().err == ""
