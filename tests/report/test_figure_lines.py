@@ -443,7 +443,7 @@ def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) ->
     [
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
         ("/models/Qwen3-8B", "Qwen3-8B"),
-        ("/home/user/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b", "Qwen/Qwen3-8B"),
+        ("/data/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b", "Qwen/Qwen3-8B"),
         ("", ""),
     ],
 )

@@ -18,7 +18,7 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line, clean_text, format_count, list_first
 from loadgen.records.journal import JOURNAL
-from loadgen.report.run_directory import RESULT
+from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study.bundle import reading, signature
 from loadgen.study.bundle.archive import ChangedBundle
 from loadgen.study.bundle.manifest import INTERRUPTED, find_kind
@@ -134,7 +134,7 @@ def prove_directory(
     """Prove all that `compare` reads below a directory: runs, and the records of series; links are followed.
 
     Hidden folders are left out, and in a series what it would measure again. What may be another client's
-    result is unproven, as is a run of which only the journal is left; other files are added to `passed`.
+    result is unproven, as is a run without its result; other files are added to `passed`.
     `name` makes the name that a proof has of its directory. Raises UsageError without a finished run, or of a
     damaged one.
     """
@@ -158,8 +158,9 @@ def prove_directory(
             if runs > _MOST_RUNS:
                 raise UsageError(f"{directory} has more than {_MOST_RUNS} runs: verify the directories in it")
             proofs.append(prove_run(here, name(here), directory))
-        elif JOURNAL in names:
-            proofs.append(Proof(name(here), unchecked=(f"it is an unfinished run: it has no {RESULT}",)))
+        elif {JOURNAL, ARRIVALS} & set(names):
+            kind = "an unfinished run" if JOURNAL in names else "what is left of a run"
+            proofs.append(Proof(name(here), unchecked=(f"it is {kind}: it has no {RESULT}",)))
         held = {proof.place for proof in proofs}
         others = [each for each in sorted(names) if f"{name(here)}/{each}" not in held]
         is_read = not (is_whole or where in whole or {RESULT, JOURNAL} & set(names))
