@@ -31,7 +31,7 @@ def test_the_smoke_profile_runs_as_it_is(
     assert "prompts: text-vllm" in whole_report
     assert "note: ignore_eos is not sent" in whole_report
     result, records = read_json(run / "result.json"), Records.load(run / "arrivals.npz")
-    assert (result["completed"], result["failed"]) == (16, 0)
+    assert (result["completed"], result["failed"]) == (32, 0)
     assert result["total_input_tokens"] == records.input_tokens.sum()
     assert result["total_output_tokens"] == records.output_tokens.sum() == records.tokens.sum()
     if backend == "openai":
