@@ -87,7 +87,8 @@ def test_two_repeats_are_undecided_and_another_load_is_no_verdict(
         places += map(str, directory.glob("runs/*"))
     code, found = _gate(tmp_path, places[0])
     assert (code, found["outcome"]) == (ExitCode.UNDECIDED, "undecided")
-    assert found["more_pairs"] > 0
+    assert found["more_pairs"] is None  # a campaign that starts servers ends with one before the next
+    assert any("new: all runs were measured after those of base" in remark for remark in found["remarks"])
     code, found = _gate(tmp_path, places[1], places[0])
     assert (code, found["outcome"]) == (ExitCode.INCOMPARABLE, "incomparable")
     assert any("prompt length" in reason for reason in found["reasons"])

@@ -19,7 +19,7 @@ from loadgen.base.arrays import Float64
 from loadgen.study.run_summary import Reported
 
 UNTIMED = "not all runs have a time: whether one side was measured before the other is not known"
-ADVICE = "measure the sides in turn, as a campaign and `loadgen gate FILE.toml` do"
+ADVICE = "measure the sides in turn, as `loadgen gate FILE.toml` does"
 _APART = 0.7  # of the distance that the mean places in the order have where one side is before the other
 _LEAST = 2  # units that have a spread
 _MOST_ALIKE = 0.95  # of neighbours' correlation
