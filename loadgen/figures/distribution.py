@@ -37,9 +37,9 @@ _PIECE = 4096  # terms of a tail that are summed at once
 _FEW = 7  # samples: no percentile of fewer has a bound, and their order says nothing
 _MOST_COMPARED = 1 << 15  # means of successive samples that are compared
 _Z99 = 2.5758293035489004  # a normal deviate beyond which, on either side, lies 1 %
-_PARTS = 6  # of a run whose means are compared
-_UNLIKELY = 3.02  # χ² of 5 ÷ 5: 1 in 100 runs of independent samples has parts that differ more
-_UNSURE = 2.09  # (t of 5 degrees of freedom ÷ normal deviate)² at 99 %: what six parts may hide
+PARTS = 6  # of a run that are compared: long ones, that hardly depend on each other
+UNLIKELY = 3.02  # χ² of 5 ÷ 5: 1 in 100 runs of independent samples has parts that differ more
+UNSURE = 2.09  # (t of 5 degrees of freedom ÷ normal deviate)² at 99 %: what six parts may hide
 _LAGS = 6  # times the sum of lags: further ones are noise
 _ERRORS = 1.3  # standard errors that the sum is raised by
 
@@ -467,11 +467,11 @@ def _measure_factor(values: Float64) -> float:
     if not products[0] > 0:
         return 1.0
     alike = products / products[0]  # with values 1, 2, … later
-    parts = np.array([(len(part), part.sum()) for part in np.array_split(away, _PARTS)])
-    between = float((parts[:, 1] ** 2 / parts[:, 0]).sum() / (products[0] / n) / (_PARTS - 1))
+    parts = np.array([(len(part), part.sum()) for part in np.array_split(away, PARTS)])
+    between = float((parts[:, 1] ** 2 / parts[:, 0]).sum() / (products[0] / n) / (PARTS - 1))
     lags = max(math.isqrt(n), 2)
     near, wide = (alike[1 : some + 1].sum() + some / n for some in (1, lags))
-    if near * math.sqrt(n) < _Z99 and wide * math.sqrt(n / lags) < _Z99 and between < _UNLIKELY:
+    if near * math.sqrt(n) < _Z99 and wide * math.sqrt(n / lags) < _Z99 and between < UNLIKELY:
         return 1.0
     pairs = alike[: n // 6 * 2].reshape(-1, 2).sum(1)
     ended = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else len(pairs)
@@ -484,4 +484,4 @@ def _measure_factor(values: Float64) -> float:
     window = 2 * last + 1
     factor = seen / (1 + (seen - window) / n) * (1 + _ERRORS * math.sqrt(2 * window / n))
     # What drifts has parts that differ more than neighbours do.
-    return factor if between < _UNLIKELY * factor else _UNSURE * between
+    return factor if between < UNLIKELY * factor else UNSURE * between

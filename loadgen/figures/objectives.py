@@ -21,6 +21,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.figures.distribution import (
+    PARTS,
+    UNLIKELY,
+    UNSURE,
     count_independent,
     find_lower_place,
     find_upper_index,
@@ -63,9 +66,6 @@ _Row = tuple[str, float, float]  # metric, percentile, limit in milliseconds or 
 _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
 _SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer for a lower percentile
-_PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
-_UNLIKELY = 3.02  # a dispersion over six parts that 1 in 100 runs of independent samples exceeds: χ² of 5 ÷ 5
-_UNSURE = 2.09  # times that the dispersion may be, of six parts: (t of 5 ÷ normal deviate)² at 99 %
 
 
 def _limit_streamed(ttft_ms: float, tpot_ms: float) -> tuple[_Row, ...]:
@@ -179,8 +179,8 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
         """
         if self.bound is None or not self.objective.holds(self.bound):
             return False
-        sure = self.dispersion <= _UNLIKELY or self.independent is not None
-        return sure or self.allows(self.samples / (_UNSURE * self.dispersion))
+        sure = self.dispersion <= UNLIKELY or self.independent is not None
+        return sure or self.allows(self.samples / (UNSURE * self.dispersion))
 
     @property
     def standing(self) -> Standing:
@@ -526,7 +526,7 @@ def measure_dispersion(batches: Sequence[tuple[int, int]]) -> float:
     kept = np.array(batches[1:], float).reshape(-1, 2)
     if len(kept) < 2:
         return 1.0
-    n, over = np.array([part.sum(0) for part in np.array_split(kept, min(_PARTS, len(kept)))]).T
+    n, over = np.array([part.sum(0) for part in np.array_split(kept, min(PARTS, len(kept)))]).T
     share = over.sum() / max(n.sum(), 1.0)
     if not 0 < share < 1:
         return 1.0
