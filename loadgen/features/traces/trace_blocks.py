@@ -16,8 +16,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.block_hashes import chain_hashes, find_savings, mix_words
-from loadgen.features.traces.prompt_growth import Growth
-from loadgen.features.traces.trace_rows import Hashes
+from loadgen.features.traces.trace_rows import Growth, Hashes
 from loadgen.plan.request_sources import WordCounts
 
 _GOLDEN = 0x9E37_79B9_7F4A_7C15

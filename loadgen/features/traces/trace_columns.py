@@ -7,8 +7,7 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import SERVER_BLOCK
 from loadgen.base.text import format_count
-from loadgen.features.traces.prompt_growth import Growth
-from loadgen.features.traces.trace_rows import TraceRows
+from loadgen.features.traces.trace_rows import Growth, TraceRows
 from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
 
 _MOST_BLOCKS = 1 << 24  # of prompts without hashes; if they have more, blocks are longer

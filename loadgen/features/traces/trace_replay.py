@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from loadgen.base import parsing
 from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import trace_formats
-from loadgen.features.traces.message_requests import MessageRequests
+from loadgen.features.traces.call_order import reorder_waits
 from loadgen.features.traces.trace_blocks import (
     BlockContent,
     GrownContent,
@@ -27,11 +28,21 @@ from loadgen.features.traces.trace_blocks import (
     scope_hashes,
 )
 from loadgen.features.traces.trace_formats import CLOSED, TraceSource
-from loadgen.features.traces.trace_rows import Hashes, TraceRows
+from loadgen.features.traces.trace_rows import Hashes, RecordedMessages, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
-from loadgen.features.traces.trace_sessions import TraceSessions
 from loadgen.plan.model_files import find_vocabulary
-from loadgen.plan.planned_requests import DataFacts, PromptRequests, Requests, Turns, fingerprint
+from loadgen.plan.planned_requests import (
+    RECORDED,
+    UNKNOWN_LEN,
+    DataFacts,
+    PromptRequests,
+    Requests,
+    TurnRequests,
+    Turns,
+    Waits,
+    fingerprint,
+    make_waits,
+)
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import (
     FIRST_WORD,
@@ -58,6 +69,7 @@ _NOT_LIVE = (
     "--assistant live sends the server's answers back, and the prompts of {file} are made of lengths alone, "
     "without messages: leave it out"
 )
+_NO_SESSIONS = "--trace-replay closed: the format of {file} has no sessions whose requests wait: leave it out"
 
 
 class MadeRequests(msgspec.Struct, frozen=True):
@@ -335,3 +347,170 @@ class ReplayedWords(ReplayedRequests):
         """Return a hash of what the prompts depend on: hashes, lengths, words and their counts."""
         counted = msgspec.json.encode([self._counts.overhead, self._counts.per_word, self._words.tolist()])
         return super().digest() + hashlib.blake2b(counted, digest_size=8).hexdigest()
+
+
+class TraceSessions(msgspec.Struct, frozen=True):
+    """The selected rows of a trace, session after session, and the sessions' turns."""
+
+    picked: TraceSelection
+    turns: Turns
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def make(
+        cls, rows: TraceRows, picked: TraceSelection, profile: Profile, most: int | None
+    ) -> TraceSessions:
+        """Make the sessions of selected rows: --num-sessions of them, and `most` requests.
+
+        They are repeated where the trace has fewer, unless --no-oversample is given. A row that waited for
+        one which is left out waits for what that one waited for. Delays are divided by --speed-up, and then
+        capped by --trace-idle-cap. Raises UsageError if the trace has no sessions.
+        """
+        if rows.waits is None or rows.delays_ns is None or rows.sessions is None:
+            raise UsageError(_NO_SESSIONS.format(file=rows.file))
+        waits, sessions = keep_rows(rows.waits, picked.places), rows.sessions[picked.places]
+        order = np.argsort(sessions, kind="stable").astype(np.int64)
+        counts = np.unique(sessions, return_counts=True)[1].astype(np.int64)
+        begins = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        delays_ns = np.rint(rows.delays_ns[picked.places][order] / profile.speed_up).astype(np.int64)
+        delays_ns[begins[:-1]] = 0
+        if profile.trace_idle_cap is not None:
+            delays_ns = np.minimum(delays_ns, round(profile.trace_idle_cap * SECOND_NS))
+        turns = Turns(begins, delays_ns, number_lanes(reorder_waits(waits, order), begins))
+        held = len(counts)
+        sessions_sent = np.arange(_count_sessions(turns, profile, most))
+        chosen = turns.list_chosen(sessions_sent % held)
+        rounds = np.repeat(sessions_sent // held, counts[sessions_sent % held])
+        turns = turns.choose(sessions_sent % held)
+        if most is not None and most < int(turns.begins[-1]):
+            turns = turns.cut(most)
+        count = int(turns.begins[-1])
+        places = order[chosen[:count]]
+        selected = msgspec.structs.replace(
+            picked,
+            places=picked.places[places],
+            input_lens=picked.input_lens[places],
+            output_lens=picked.output_lens[places],
+            rounds=rounds[:count] if rounds.any() else None,
+        )
+        return cls(selected, turns, tuple(_list_notes(rows, profile, held, len(turns))))
+
+
+def _count_sessions(turns: Turns, profile: Profile, most: int | None) -> int:
+    """Return the number of sessions: --num-sessions, else the trace's, or as many as have `most` requests.
+
+    At most those of the trace with --no-oversample.
+    """
+    held = len(turns)
+    sessions = profile.num_sessions or max(held, -(-(most or 0) // int(turns.begins[-1])) * held)
+    return min(sessions, held) if profile.no_oversample else sessions
+
+
+def _list_notes(rows: TraceRows, profile: Profile, held: int, sent: int) -> Iterator[str]:
+    """Yield notes on sessions that are sent several times, or of which there are fewer than wanted."""
+    if profile.num_sessions is not None and sent < profile.num_sessions:
+        yield f"the trace has {held} of the {profile.num_sessions} sessions that were asked for"
+    if sent > held and rows.messages is None:
+        yield f"the {held} sessions of the trace are repeated, each time with prompts of their own"
+    elif sent > held:
+        yield f"the {held} sessions of the trace are repeated, with the prompts that it recorded"
+
+
+def keep_rows(waits: Waits, places: Int64) -> Waits:
+    """Return the waits of the rows at `places`, ascending, without the others.
+
+    What a row that is left out waited for is waited for in its place.
+    """
+    count = len(waits.lanes)
+    if len(places) == count:
+        return waits
+    index = np.full(count, -1)
+    index[places] = np.arange(len(places))
+    stand_ins: list[list[int]] = []
+    before = []
+    for row, own in enumerate(index.tolist()):
+        found = sorted({place for earlier in waits.list_before(row) for place in stand_ins[earlier]})
+        stand_ins.append([own] if own >= 0 else found)
+        if own >= 0:
+            before.append(found)
+    tool_ns = None if waits.tool_ns is None else waits.tool_ns[places].tolist()
+    lanes, depths, roles = (column[places].tolist() for column in (waits.lanes, waits.depths, waits.roles))
+    return make_waits(before, lanes, depths, roles, waits.role_names, tool_ns)
+
+
+def number_lanes(waits: Waits, begins: Int64) -> Waits:
+    """Return waits with the lanes of each session numbered in the order of their first requests."""
+    lanes = waits.lanes.copy()
+    for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+        numbers: dict[int, int] = {}
+        own = lanes[begin:end].tolist()
+        lanes[begin:end] = [numbers.setdefault(lane, len(numbers)) for lane in own]
+    return msgspec.structs.replace(waits, lanes=lanes)
+
+
+class MessageRequests(TurnRequests):
+    """The requests of selected rows, with the messages that each had when it was recorded."""
+
+    format = RECORDED
+
+    def __init__(
+        self, trace: TraceRows, messages: RecordedMessages, picked: TraceSelection, turns: Turns | None
+    ) -> None:
+        self.output_lens = picked.output_lens
+        self.input_lens: Int64 = np.full(len(picked.places), UNKNOWN_LEN, np.int64)
+        self._trace, self._messages, self._places = trace, messages, picked.places
+        self._turns = turns
+        # What not every server has, by the first request that asks for it.
+        self.features: dict[str, int] = {}
+        for i, row in enumerate(picked.places.tolist()):
+            for name in messages.list_features(row):
+                self.features.setdefault(name, i)
+
+    def name_row(self, i: int) -> str:
+        """Name request i by file and row, as `trace.jsonl row 17`."""
+        return f"{self._trace.file} row {int(self._trace.numbers[self._places[i]])}"
+
+    def request_after(
+        self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
+    ) -> dict[str, Any]:
+        """Make the chat body with the server's own `answers` to the earlier requests of its lane.
+
+        Each takes the place of the recorded answer where the history has that; tool calls stay.
+        """
+        row = int(self._places[i])
+        messages = self._messages.read_prompt(row)
+        if answers:
+            messages = self._lay_answers(i, messages, answers)
+        body: dict[str, Any] = {"model": model, "messages": messages}
+        if tools := self._messages.read_tools(row):
+            body["tools"] = tools
+        body[dialect.limit_field] = int(self.output_lens[i])
+        return dialect.convert_chat(body)
+
+    def digest(self) -> str:
+        """Return a hash of the file's bytes, of the rows that are sent and of their lengths."""
+        return fingerprint(self.format, (self._places, self.output_lens), [self._trace.digest.encode()])
+
+    def _lay_answers(
+        self, i: int, messages: list[dict[str, Any]], answers: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the messages with these answers in place of the recorded ones of the lane, in order."""
+        laid, at = list(messages), 0
+        for before, answer in zip(self._list_lane(i), answers, strict=False):
+            recorded = self._messages.read_answer(int(self._places[before]))
+            for place in range(at, len(laid)):
+                message = laid[place]
+                if message["role"] == "assistant" and message["content"] == recorded:
+                    kept = {key: message[key] for key in ("tool_calls",) if key in message}
+                    laid[place], at = {**answer, **kept}, place + 1
+                    break
+        return laid
+
+    def _list_lane(self, i: int) -> list[int]:
+        """List the requests of a session before request i, of its lane, in their order."""
+        if self._turns is None or self._turns.waits is None:
+            return []
+        begin = int(self._turns.begins[np.searchsorted(self._turns.begins, i, "right") - 1])
+        lanes = self._turns.waits.lanes
+        found: list[int] = (begin + np.flatnonzero(lanes[begin:i] == lanes[i])).tolist()
+        return found

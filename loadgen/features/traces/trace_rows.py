@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import re
 import shlex
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import islice
 from typing import Annotated, Any, Protocol
 
@@ -22,10 +25,11 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.call_order import SessionTrees, reorder_waits
-from loadgen.features.traces.prompt_growth import Growth
-from loadgen.features.traces.recorded_fields import RecordedFields
-from loadgen.features.traces.trace_times import parse_instant_ns
-from loadgen.plan.planned_requests import Waits
+from loadgen.plan.plan import merge_fields
+from loadgen.plan.planned_requests import Cancellations, Waits, make_cancellations
+from loadgen.settings.load_settings import CancelPoint
+from loadgen.settings.request_settings import SAMPLING
+from loadgen.wire.openai import Dialect
 
 NO_BLOCKS = 0
 _UNSENT = ("image", "audio", "video")  # in the names of columns that are a part of the load
@@ -44,6 +48,18 @@ _PIECE = 4096  # rows that are read at once: more no longer fit into a processor
 _MOST_DIGITS = 18  # of a number of tokens, so that 64 bits hold it
 FAILED = "failed when recorded: no token was answered"
 EMPTY = "no token in the prompt"
+NO_SAMPLING = -1
+# Lengths are the trace's own, and APIs do not agree on what log-probabilities are asked for by.
+_OWN_SAMPLING = ("min_tokens", "logprobs")
+SENT = tuple(name for name in SAMPLING if name not in _OWN_SAMPLING)
+_TOP_K, _ALL_TOKENS = "top_k", -1  # where vLLM logs 0, every engine takes -1
+_NAIVE_EPOCH = datetime(1970, 1, 1)
+_EPOCH = _NAIVE_EPOCH.replace(tzinfo=UTC)
+_MOST_S = 9_214_646_400  # the begin of 2262: nanoseconds until then fit into 63 bits
+_US_LETTERS = len("1970-01-01T00:00:00.000000")
+_BELOW_US = re.compile(r"[.,]\d{6}(\d{1,3})")  # of a fraction
+_NGINX = "%d/%b/%Y:%H:%M:%S%z"
+_FIRST_NS = 631_152_000 * SECOND_NS  # 1990: a lower number is of another unit, or of a clock since boot
 
 
 class RecordedMessages(Protocol):
@@ -463,3 +479,180 @@ def read_row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
             "has carriage returns inside: end lines with LF or CRLF" if bare else f"is not valid CSV: {error}"
         )
         raise lines.refusal(row, why) from None
+
+
+class RecordedFields(msgspec.Struct, frozen=True):
+    """What a trace recorded of its requests next to times and lengths; int64[rows].
+
+    `cancel_ns` is how long after sending a request was cancelled, `cancel_tokens` after how many tokens where
+    that time is not known; both 0 where it was not.
+    """
+
+    samplings: tuple[Mapping[str, float], ...]  # the different ones
+    sampling: Int64  # the index of each row's; NO_SAMPLING where none is recorded
+    cancel_ns: Int64
+    cancel_tokens: Int64
+
+    def reorder(self, order: Int64) -> RecordedFields:
+        """Return the fields of rows in another order, of which `order` is each one's earlier index."""
+        columns = (self.sampling, self.cancel_ns, self.cancel_tokens)
+        return RecordedFields(self.samplings, *(column[order] for column in columns))
+
+    def find_sampling(self, row: int, dialect: Dialect) -> dict[str, Any]:
+        """Return how the answer of a row is sampled, as far as an API has the fields; {} if not recorded."""
+        number = int(self.sampling[row])
+        found = {} if number == NO_SAMPLING else self.samplings[number]
+        return {
+            name: _write_value(name, value)
+            for name in SENT
+            if (value := found.get(name)) is not None and name not in dialect.lacks
+        }
+
+    def add_sampling(self, row: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a row's request with its sampling, as the API spells it."""
+        sampling = self.find_sampling(row, dialect)
+        return merge_fields(fields, dialect.make_fields(sampling, False, False)) if sampling else fields
+
+    def list_features(self, rows: Int64) -> dict[str, int]:
+        """List the sampling fields of these rows, each with the index of the first that has it."""
+        numbers, firsts = np.unique(self.sampling[rows], return_index=True)
+        found: dict[str, int] = {}
+        for number, first in zip(numbers.tolist(), firsts.tolist(), strict=True):
+            names = () if number == NO_SAMPLING else self.samplings[number]
+            found |= {name: min(first, found.get(name, first)) for name in names}
+        return {name: found[name] for name in SENT if name in found}
+
+    def make_cancellations(self, rows: Int64) -> Cancellations | None:
+        """Make the cancellations of requests that are these rows; None if none of them was cancelled."""
+        times_ns, tokens = self.cancel_ns[rows], self.cancel_tokens[rows]
+        own = {
+            index: CancelPoint(int(times_ns[index]), int(tokens[index]))
+            for index in np.flatnonzero((times_ns > 0) | (tokens > 0)).tolist()
+        }
+        return make_cancellations(own, len(rows)) if own else None
+
+    def lengthen(self, rows: Int64, lens: tuple[Int64, Int64], most: int) -> Int64:
+        """Return the longest answers to ask for of these rows, whose prompts and answers have these lengths.
+
+        What a client cancelled would have gone on: it is asked for the median of the other answers more, up
+        to `most` tokens and as long as the longest request, prompt and answer, of all.
+        """
+        inputs, outputs = lens
+        cancelled = (self.cancel_ns[rows] > 0) | (self.cancel_tokens[rows] > 0)
+        if not cancelled.any():
+            return outputs
+        more = int(np.median(outputs if cancelled.all() else outputs[~cancelled]))
+        room = np.minimum((inputs + outputs).max() - inputs, most)
+        return np.where(cancelled, np.maximum(np.minimum(outputs + more, room), outputs), outputs)
+
+    def list_contents(self, rows: Int64) -> Iterator[bytes]:
+        """Yield what the sampling of these rows depends on, for a digest; nothing without any."""
+        if (self.sampling[rows] != NO_SAMPLING).any():
+            yield msgspec.json.encode(self.samplings)
+            yield self.sampling[rows].astype("<i8").tobytes()
+
+
+def _write_value(name: str, value: float) -> float:
+    """Return a parameter as servers take it: a whole number where it counts tokens."""
+    return (int(value) or _ALL_TOKENS) if name == _TOP_K else value
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """The row with whose prompt each row's prompt begins, and for how many tokens; int64[rows]."""
+
+    origins: Int64  # an earlier row, or below 0 a shared text
+    kept: Int64  # no more than the origin has; 0 where nothing is known to be shared
+
+    def find_origin(self, row: int) -> int:
+        """Return a row's origin; of rows from the number of rows up, which are the trace's again, as well.
+
+        A shared text has none: -1.
+        """
+        if row < 0:
+            return -1
+        again, row = divmod(row, len(self.kept))
+        origin = int(self.origins[row])
+        return origin if origin < 0 else origin + again * len(self.kept)
+
+    def reorder(self, order: Int64) -> Growth:
+        """Return the growth of rows in another order; `order` is int64[rows], the earlier index of each."""
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        origins = self.origins[order]
+        return Growth(np.where(origins < 0, origins, places[origins]), self.kept[order])
+
+
+class GrowthLines:
+    """Lines of prompts, filled row by row, of which each begins as the one before it on its line."""
+
+    def __init__(self) -> None:
+        self._origins: list[int] = []
+        self._kept: list[int] = []
+        self._lens: list[int] = []
+        self._last: dict[Hashable, int] = {}  # of each line, its last row
+        self._shared: dict[Hashable, int] = {}
+
+    def add(self, line: Hashable, input_len: int, kept: int | None, shared: Hashable = None) -> None:
+        """Add the next prompt of a line, which begins with the first `kept` tokens of the one before it.
+
+        None: with all of it, or with none of it if that is longer. The first prompt of a line begins with the
+        text that all lines with an equal `shared` begin with.
+        """
+        row = len(self._lens)
+        before = self._last.get(line)
+        if before is None:
+            self._origins.append(self._shared.setdefault(shared, -1 - len(self._shared)))
+            self._kept.append(min(kept or 0, input_len))
+        else:
+            most = self._lens[before]
+            self._origins.append(before)
+            grown = most if input_len >= most else 0
+            self._kept.append(min(grown if kept is None else kept, most, input_len))
+        self._lens.append(input_len)
+        self._last[line] = row
+
+    def make(self) -> Growth:
+        """Make the growth of all rows that were added."""
+        return Growth(np.array(self._origins, np.int64), np.array(self._kept, np.int64))
+
+
+def parse_instant_ns(text: str) -> int:
+    """Parse a date with time, of ISO 8601 or as nginx writes it, to nanoseconds since 1970.
+
+    One without a zone is UTC. Raises ValueError for a text that is none from 1970 to 2261.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = _parse_other(text)
+    after = at - (_EPOCH if at.tzinfo else _NAIVE_EPOCH)
+    whole_s = after.days * 86_400 + after.seconds
+    if not 0 <= whole_s < _MOST_S or not (":" in text or "T" in text):
+        raise _make_refusal(text)
+    below = _BELOW_US.search(text) if len(text) > _US_LETTERS else None
+    below_ns = int(below[1].ljust(3, "0")) if below else 0
+    return whole_s * SECOND_NS + after.microseconds * 1000 + below_ns
+
+
+@lru_cache(4096)  # many lines of a log are of one second
+def _parse_other(text: str) -> datetime:
+    """Parse a date as nginx writes it, or of ISO 8601 before a blank or UTC; raises ValueError."""
+    plain = text.strip().removesuffix("UTC").rstrip().replace(" +", "+").replace(" -", "-")
+    try:
+        return datetime.fromisoformat(plain)
+    except ValueError:
+        try:
+            return datetime.strptime(plain, _NGINX)
+        except ValueError:
+            raise _make_refusal(text) from None
+
+
+def _make_refusal(text: str) -> ValueError:
+    return ValueError(f"{quote_value(text)} is not a date and time from 1970 to 2261")
+
+
+def check_epoch_ns(value: int) -> int:
+    """Return nanoseconds since 1970 as they are; raises ValueError for those before 1990 or after 2261."""
+    if not _FIRST_NS <= value < 2**63:
+        raise ValueError(f"{quote_value(value)} is not a time in nanoseconds since 1970")
+    return value

@@ -22,8 +22,7 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.call_order import SUBAGENT, RecordedCalls
-from loadgen.features.traces.recorded_fields import NO_SAMPLING, RecordedFields
-from loadgen.features.traces.trace_rows import Length, SessionColumns, TraceRows
+from loadgen.features.traces.trace_rows import NO_SAMPLING, Length, RecordedFields, SessionColumns, TraceRows
 
 VERSION = 1
 HEAD_KEY = "workload"  # of the first row alone

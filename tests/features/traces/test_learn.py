@@ -23,7 +23,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
-from loadgen.features.traces.trace_files import open_rows
+from loadgen.features.traces.trace_formats import open_rows
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.features.traces.workload import read_workload
 from loadgen.figures.workloads.fidelity import find_ks_distance

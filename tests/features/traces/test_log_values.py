@@ -13,7 +13,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.learn.calls import ValueFault, read_time_ns
-from loadgen.features.traces.trace_times import check_epoch_ns
+from loadgen.features.traces.trace_rows import check_epoch_ns
 from loadgen.features.traces.workload import (
     WorkloadCall,
     WorkloadHead,

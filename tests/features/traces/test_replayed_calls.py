@@ -19,7 +19,7 @@ from fakes.scripted_server import Answer, Asked, api, stream, target_of, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.features.traces.recorded_fields import NO_SAMPLING, RecordedFields
+from loadgen.features.traces.trace_rows import NO_SAMPLING, RecordedFields
 from loadgen.report import run_directory
 from loadgen.report.report import render_report
 from loadgen.report.run_directory import Result

@@ -13,8 +13,7 @@ from builders.loops import loop_over
 from builders.traces import OTEL_FAN_IN, OTEL_GENAI, TRACELAB, WEKA_AGENTS, planned, prompts
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.features.traces.trace_files import open_rows
-from loadgen.features.traces.trace_formats import open_trace
+from loadgen.features.traces.trace_formats import open_rows, open_trace
 
 FLAG = "--trace"
 

@@ -14,7 +14,7 @@ from builders.traces import MOONCAKE, TRACELAB, WEKA, WEKA_AGENTS, jsonl, offset
 from loadgen.base.errors import UsageError
 from loadgen.features.data.preview.data_preview import PlanPreview
 from loadgen.features.traces.call_order import find_order
-from loadgen.features.traces.trace_sessions import keep_rows
+from loadgen.features.traces.trace_replay import keep_rows
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import make_waits
 

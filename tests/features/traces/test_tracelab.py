@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from builders.traces import TRACELAB, offsets_ms, planned, prompts, text
 from loadgen.base.errors import UsageError
 from loadgen.features.traces.call_order import SpanUnion
-from loadgen.features.traces.trace_times import parse_instant_ns
+from loadgen.features.traces.trace_rows import parse_instant_ns
 
 ROWS = [json.loads(line) for line in TRACELAB.read_text().splitlines()]
 SHEET = """id,input_len,output_len,arrival_time,round_idx,tool_wait_after_ms,prefix_len

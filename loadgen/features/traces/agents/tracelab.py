@@ -22,9 +22,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces import trace_rows
 from loadgen.features.traces.call_order import UNKNOWN_NS, RecordedCalls
-from loadgen.features.traces.prompt_growth import GrowthLines
-from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
-from loadgen.features.traces.trace_times import parse_instant_ns
+from loadgen.features.traces.trace_rows import GrowthLines, SessionColumns, TraceRows, parse_instant_ns
 
 COLUMNS = ("id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms")
 _INPUTS = ("user_message", "tool_result")

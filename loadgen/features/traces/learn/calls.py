@@ -12,7 +12,7 @@ import msgspec
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS, US_NS
 from loadgen.base.text import quote_value
-from loadgen.features.traces.trace_times import parse_instant_ns
+from loadgen.features.traces.trace_rows import parse_instant_ns
 from loadgen.settings.request_settings import SAMPLING
 
 UNKNOWN = -1  # a time, length or size that the log does not have

@@ -17,7 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import GZIP, MOST_ROW_BYTES, NO_TEXT, Lines
 from loadgen.base.untrusted import open_unblocked
-from loadgen.features.traces.trace_files import open_rows
+from loadgen.features.traces.trace_formats import open_rows
 
 _BOM = "\ufeff"
 _MOST_HEAD_BYTES = 1 << 20

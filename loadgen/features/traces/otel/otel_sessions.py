@@ -23,9 +23,9 @@ from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCal
 from loadgen.features.traces.otel import chat_messages, span_names
 from loadgen.features.traces.otel.span_file import Span, SpanFile
 from loadgen.features.traces.otel.span_names import Operation
-from loadgen.features.traces.prompt_growth import GrowthLines
 from loadgen.features.traces.trace_rows import (
     FAILED,
+    GrowthLines,
     RecordedMessages,
     SessionColumns,
     TraceRows,

@@ -12,7 +12,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces.trace_times import check_epoch_ns, parse_instant_ns
+from loadgen.features.traces.trace_rows import check_epoch_ns, parse_instant_ns
 
 EXPORT, TRACE = "resourceSpans", "spans"  # keys of a row
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
