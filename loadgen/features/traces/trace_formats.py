@@ -19,8 +19,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import servegen, trace_rows, workload
-from loadgen.features.traces.agents import tracelab, weka
+from loadgen.features.traces import agent_traces, servegen, trace_rows, workload
+from loadgen.features.traces.agents import tracelab
 from loadgen.features.traces.otel import otel_sessions, span_file
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
@@ -78,7 +78,7 @@ FORMATS = {
     "azure-2023": TraceKind("dates", columns=_AZURE),
     "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
     "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
-    "weka": TraceKind("seconds", read=weka.read_weka, closed=True),
+    "weka": TraceKind("seconds", read=agent_traces.read_weka, closed=True),
     "tracelab": TraceKind("dates", read=tracelab.read_tracelab, closed=True),
     "otel": TraceKind("dates, or nanoseconds", read=otel_sessions.read_otel, closed=True),
     _SEVERAL_FILES: TraceKind("seconds"),
