@@ -1,4 +1,6 @@
-"""Weka: recorded sessions of coding agents, whose sub-agents' requests lie nested in the agent's.
+"""Agent traces: recorded sessions of coding agents, whose requests wait for answers.
+
+Weka: recorded sessions of coding agents, whose sub-agents' requests lie nested in the agent's.
 
 A row is a session: `id`, `block_size` (64), `hash_id_scope` and `requests`, each with `t` in seconds after
 the session's begin, `in`, `out` and the `hash_ids` of whole blocks; one of type `subagent` holds requests of
@@ -8,10 +10,20 @@ the scope `local`, the default, mean the same content only within their session.
 
 A request ended `api_time` after its `t`, one without it when the next entry of its list began. Times `t` that
 are whole seconds in the whole file are taken as rounded down.
+
+TraceLab: rounds of coding agents' sessions, with the tokens that the provider cached and those appended.
+
+A row of JSON is a round: `session_id`, `round_index`, `prefix_tokens` (cached), `newly_append_tokens`,
+`output_tokens`, `timing_events` and `tools`. A round begins with the last user's message or tool's result
+before its first output, and ends with its last output. The rounds of a session wait for one another.
+
+The canonical CSV of the project has `id`, `round_idx`, `prefix_len`, `input_len` (appended), `output_len`,
+`arrival_time` of the session and `tool_wait_after_ms`, both in milliseconds, and no other times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -19,12 +31,13 @@ import msgspec
 import numpy as np
 
 from loadgen.base import parsing
-from loadgen.base.clock import SECOND_NS
+from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
+from loadgen.features.traces import trace_rows
 from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedCalls, name_role
 from loadgen.features.traces.trace_blocks import scope_hashes
-from loadgen.features.traces.trace_rows import SessionColumns, TraceRows
+from loadgen.features.traces.trace_rows import GrowthLines, SessionColumns, TraceRows, parse_instant_ns
 
 _DEFAULT_BLOCK = 64
 _AGENT = "subagent"
@@ -32,6 +45,10 @@ _LOCAL, _GLOBAL = "local", "global"  # what equal hashes are equal in
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
+COLUMNS = ("id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms")
+_INPUTS = ("user_message", "tool_result")
+_UNTIMED = "a row has no time of its own: requests follow the session's arrival by the waits for tools alone"
+_NO_TOKEN = "no token in the prompt or in the answer"
 
 
 class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "out"}):
@@ -186,3 +203,203 @@ def _list_calls(
             end_s = next_s if entry.api_time is None else at_s + entry.api_time
             begin_ns, end_ns = round(at_s * SECOND_NS), round(max(at_s, end_s) * SECOND_NS)
             yield _ListedCall(begin_ns, end_ns, agent, entry)
+
+
+class TimingEvent(msgspec.Struct, gc=False):
+    """Something that was observed of a round, and when."""
+
+    event_type: str
+    timestamp: str
+
+
+class ToolCall(msgspec.Struct, gc=False):
+    """A call of a tool: when the model asked for it, and when its result was there."""
+
+    emitted_at: str | None = None
+    result_at: str | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether both times are recorded."""
+        return bool(self.emitted_at and self.result_at)
+
+    def read_times_ns(self, place: int) -> tuple[int, int]:
+        """Return when the tool in this place was asked for and answered; raises ValueError if before."""
+        begin_ns = _read_instant_ns(f"tools[{place}].emitted_at", self.emitted_at or "")
+        end_ns = _read_instant_ns(f"tools[{place}].result_at", self.result_at or "")
+        if end_ns < begin_ns:
+            early_s = (begin_ns - end_ns) / SECOND_NS
+            raise ValueError(f"tools[{place}].result_at is {early_s:g} s before its emitted_at")
+        return begin_ns, end_ns
+
+
+class RoundRow(msgspec.Struct, gc=False):
+    """A row of JSON: one request of a session."""
+
+    session_id: str
+    round_index: Annotated[int, msgspec.Meta(ge=0)]
+    prefix_tokens: _Count
+    newly_append_tokens: _Count
+    output_tokens: _Count
+    provider: str = ""
+    model: str | None = None
+    project: str | None = None  # with the file, of sessions whose ids are alike
+    session_file: str | None = None
+    timing_events: list[TimingEvent] = []
+    tools: list[ToolCall] = []
+
+    def find_times_ns(self) -> tuple[int, int]:
+        """Find when the round began and ended; raises ValueError without events, or if it ended before."""
+        if not self.timing_events:
+            raise ValueError("has no timing_events: give the project's CSV, which needs none")
+        times_ns = [
+            _read_instant_ns(f"timing_events[{place}].timestamp", event.timestamp)
+            for place, event in enumerate(self.timing_events)
+        ]
+        are_inputs = [event.event_type in _INPUTS for event in self.timing_events]
+        first = are_inputs.index(False) if False in are_inputs else len(are_inputs)
+        begin_ns = max(times_ns[:first], default=times_ns[0])
+        for place, at_ns in enumerate(times_ns):
+            if not are_inputs[place] and at_ns < begin_ns:
+                early_s = (begin_ns - at_ns) / SECOND_NS
+                raise ValueError(
+                    f"timing_events[{place}], an output, is {early_s:g} s before the round's input"
+                )
+        outputs_ns = [at_ns for at_ns, is_input in zip(times_ns, are_inputs, strict=True) if not is_input]
+        return begin_ns, max(outputs_ns, default=begin_ns)
+
+
+def _read_instant_ns(name: str, text: str) -> int:
+    """Read a date of a value with this name; raises ValueError that has the name."""
+    try:
+        return parse_instant_ns(text)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
+
+
+class _Round(msgspec.Struct, gc=False):
+    """A round with its times in nanoseconds; those of a CSV begin with their session."""
+
+    number: int  # of its row
+    index: int
+    kept: int
+    input_len: int
+    output_len: int
+    shared: tuple[str, str]  # of which sessions may begin alike
+    begin_ns: int
+    end_ns: int
+    tools_ns: list[tuple[int, int]]  # from the request for a tool to its result
+    wait_after_ns: int = UNKNOWN_NS  # for its tools, where that is all that is recorded
+
+
+def read_tracelab(lines: Lines) -> TraceRows:
+    """Read the rounds of rows of JSON or of a CSV, sorted by time.
+
+    Raises UsageError that names the row. Rounds without tokens in prompt or answer are skipped and counted.
+    """
+    sheet = not lines[0].lstrip().startswith(b"{")
+    sessions: dict[str, list[_Round]] = {}
+    found = 0
+    for name, made in _read_sheet(lines) if sheet else _read_json(lines):
+        found += 1
+        sessions.setdefault(name, []).append(made)
+    columns, growth = SessionColumns(), GrowthLines()
+    for number, rounds in enumerate(sessions.values()):
+        rounds.sort(key=lambda each: each.index)
+        kept = [each for each in rounds if each.input_len and each.output_len]
+        if not kept:
+            continue
+        calls = _order_rounds(kept)
+        columns.trees.add(calls)
+        for each, begin_ns in zip(kept, calls.begins_ns, strict=True):
+            growth.add(number, each.input_len, each.kept, each.shared)
+            lens = (each.input_len, each.output_len)
+            columns.add(kept[0].begin_ns + begin_ns, lens, each.number, number)
+    if not len(columns):
+        raise lines.file.refusal("no round has tokens in its prompt and in its answer")
+    return columns.make(
+        lines,
+        file_rows=found,
+        skipped={_NO_TOKEN: found - len(columns)} if found > len(columns) else {},
+        timed_notes=(_UNTIMED,) if sheet else (),
+        growth=growth.make(),
+    )
+
+
+def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
+    """Return the calls of a session, each after the end of the one before it, and the times of its tools."""
+    calls, begun_ns = RecordedCalls(), rounds[0].begin_ns
+    tools_ns = calls.tools_ns.setdefault(0, [])
+    end_ns, wait_ns = 0, UNKNOWN_NS
+    for each in rounds:
+        begin_ns = max(each.begin_ns - begun_ns, end_ns)
+        if wait_ns != UNKNOWN_NS:
+            begin_ns = end_ns + wait_ns
+            tools_ns.append((end_ns, begin_ns))
+        calls.add(begin_ns, each.end_ns - begun_ns)
+        end_ns, wait_ns = calls.ends_ns[-1], each.wait_after_ns
+        tools_ns += [(begin - begun_ns, end - begun_ns) for begin, end in each.tools_ns]
+    return calls
+
+
+def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
+    """Yield (session, round) of rows of JSON; raises UsageError."""
+    for i, row in enumerate(lines.decode_rows(RoundRow)):
+        try:
+            begin_ns, end_ns = row.find_times_ns()
+            tools_ns = [tool.read_times_ns(place) for place, tool in enumerate(row.tools) if tool.is_timed]
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
+        yield (
+            "\0".join((row.session_id, row.project or "", row.session_file or "")),
+            _Round(
+                lines.number(i),
+                row.round_index,
+                row.prefix_tokens,
+                row.prefix_tokens + row.newly_append_tokens,
+                row.output_tokens,
+                (row.provider, row.model or ""),
+                begin_ns,
+                end_ns,
+                tools_ns,
+            ),
+        )
+
+
+def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
+    """Yield (session, round) of rows of the canonical CSV; raises UsageError."""
+    names = trace_rows.read_header(lines)
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise lines.file.refusal(f"has no column {missing[0]!r}, which tracelab has")
+    places = [names.index(name) for name in COLUMNS]
+    for i, cells in enumerate(trace_rows.read_row_cells(lines, 1, len(lines)), 1):
+        if len(cells) != len(names):
+            raise lines.refusal(i, f"has {len(cells)} columns, and the header {len(names)}")
+        name, *texts = (cells[place] for place in places)
+        index, kept, appended, answer = (
+            _read_number(lines, i, column, text) for column, text in zip(COLUMNS[1:5], texts[:4], strict=True)
+        )
+        arrival, wait = (
+            _read_ms(lines, i, column, text) for column, text in zip(COLUMNS[5:], texts[4:], strict=True)
+        )
+        tokens = (index, kept, kept + appended, answer)
+        yield name, _Round(lines.number(i), *tokens, ("", ""), arrival, arrival, [], wait)
+
+
+def _read_number(lines: Lines, i: int, column: str, text: str) -> int:
+    """Parse a whole number from 0 to the most tokens; raises UsageError that names row and column."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= parsing.MOST_TOKENS):
+        raise lines.refusal(i, f"{column} {quote_value(text)} is not a whole number of tokens or rounds")
+    return int(text)
+
+
+def _read_ms(lines: Lines, i: int, column: str, text: str) -> int:
+    """Parse milliseconds, from 0 to a year, to nanoseconds; raises UsageError that names row and column."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= parsing.YEAR_S * 1000:
+        raise lines.refusal(i, f"{column} {quote_value(text)} is not a time in milliseconds from 0")
+    return round(value * MS_NS)

@@ -20,7 +20,6 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import agent_traces, servegen, trace_rows, workload
-from loadgen.features.traces.agents import tracelab
 from loadgen.features.traces.otel import otel_sessions, span_file
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
@@ -43,7 +42,7 @@ _SESSION_KEYS = (
     ("otel", {"start_time", "end_time", "attributes"}),
 )
 _SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
-_SESSION_COLUMNS = {"tracelab": {*tracelab.COLUMNS}}
+_SESSION_COLUMNS = {"tracelab": {*agent_traces.COLUMNS}}
 _HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
 _SEVERAL_FILES = "servegen"
 _GIVE = "give --trace-format"
@@ -79,7 +78,7 @@ FORMATS = {
     "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
     "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
     "weka": TraceKind("seconds", read=agent_traces.read_weka, closed=True),
-    "tracelab": TraceKind("dates", read=tracelab.read_tracelab, closed=True),
+    "tracelab": TraceKind("dates", read=agent_traces.read_tracelab, closed=True),
     "otel": TraceKind("dates, or nanoseconds", read=otel_sessions.read_otel, closed=True),
     _SEVERAL_FILES: TraceKind("seconds"),
     "workload": TraceKind("seconds", read=workload.read_workload),

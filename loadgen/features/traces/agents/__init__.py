@@ -1,1 +1,0 @@
-"""Agents: recorded sessions of coding agents, whose requests wait for answers."""
