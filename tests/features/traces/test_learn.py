@@ -21,7 +21,7 @@ from builders.made_logs import COLUMNS, KnownCall, make_calls
 from loadgen import cli
 from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
-from loadgen.features.traces.otel.otel_sessions import read_otel
+from loadgen.features.traces.otel_sessions import read_otel
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.features.traces.trace_formats import open_rows
 from loadgen.features.traces.trace_rows import TraceRows

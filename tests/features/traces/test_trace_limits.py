@@ -15,7 +15,7 @@ import pytest
 from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, TRACELAB, WEKA_AGENTS, planned
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
-from loadgen.features.traces.otel.otel_sessions import read_otel
+from loadgen.features.traces.otel_sessions import read_otel
 
 _SPANS, _LETTERS, _BYTES_A_SPAN = 8_000, 8_000, 1_500
 _BEGIN_NS = 1_780_000_000_000_000_000

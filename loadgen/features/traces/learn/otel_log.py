@@ -15,8 +15,8 @@ from loadgen.features.traces.learn.calls import (
 )
 from loadgen.features.traces.learn.log_file import CUT, LogFile
 from loadgen.features.traces.otel import chat_messages
-from loadgen.features.traces.otel.otel_sessions import KeptSpan, read_sessions
-from loadgen.features.traces.otel.span_file import SpanFile
+from loadgen.features.traces.otel_sessions import KeptSpan, read_sessions
+from loadgen.features.traces.otel_spans import SpanFile
 
 _SAMPLED = "gen_ai.request."
 _AWAY = "cancel"  # in an error's type

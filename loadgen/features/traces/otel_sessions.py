@@ -21,7 +21,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import format_count
 from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCalls, name_role
 from loadgen.features.traces.otel import chat_messages, span_names
-from loadgen.features.traces.otel.span_file import Span, SpanFile
+from loadgen.features.traces.otel_spans import Span, SpanFile
 from loadgen.features.traces.otel.span_names import Operation
 from loadgen.features.traces.trace_rows import (
     FAILED,
