@@ -19,10 +19,9 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import format_count
+from loadgen.features.traces import otel_spans
 from loadgen.features.traces.call_order import MOST_DEPTH, SUBAGENT, RecordedCalls, name_role
-from loadgen.features.traces.otel import chat_messages, span_names
-from loadgen.features.traces.otel_spans import Span, SpanFile
-from loadgen.features.traces.otel.span_names import Operation
+from loadgen.features.traces.otel_spans import Operation, Span, SpanFile
 from loadgen.features.traces.trace_rows import (
     FAILED,
     GrowthLines,
@@ -135,31 +134,31 @@ def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, d
 def _keep(span: Span, row: int, place: int) -> KeptSpan:
     """Return what is kept of a span."""
     attributes = span.attributes
-    answer = span_names.read_count(attributes, span_names.OUTPUT_TOKENS)
-    limit = span_names.read_count(attributes, span_names.LIMIT)
-    prompt = span_names.read_count(attributes, span_names.INPUT_TOKENS)
+    answer = otel_spans.read_count(attributes, otel_spans.OUTPUT_TOKENS)
+    limit = otel_spans.read_count(attributes, otel_spans.LIMIT)
+    prompt = otel_spans.read_count(attributes, otel_spans.INPUT_TOKENS)
     length = answer if answer is not None else limit
-    messages = chat_messages.read_prompt(attributes) if chat_messages.has_messages(attributes) else []
-    tools = bool(messages) and bool(chat_messages.read_tools(attributes))
+    messages = otel_spans.read_prompt(attributes) if otel_spans.has_messages(attributes) else []
+    tools = bool(messages) and bool(otel_spans.read_tools(attributes))
     system = bool(messages) and messages[0]["role"] == "system"
     return KeptSpan(
         span.id,
         span.parent,
         span.begin_ns,
         span.end_ns,
-        span_names.find_operation(attributes),
+        otel_spans.find_operation(attributes),
         row,
         place,
         min(prompt or UNKNOWN_LEN, parsing.MOST_TOKENS),
         min(UNKNOWN_LEN if length is None else length, parsing.MOST_TOKENS),
-        span_names.read_count(attributes, span_names.CACHED_TOKENS),
+        otel_spans.read_count(attributes, otel_spans.CACHED_TOKENS),
         answer is None and limit is not None,
         bool(messages),
         _FEATURES[tools, system],
         span.failed,
         span.is_remote,
-        sys.intern(span_names.read_text(attributes, span_names.CONVERSATION)),
-        sys.intern(name_role(span_names.read_text(attributes, span_names.AGENT))),
+        sys.intern(otel_spans.read_text(attributes, otel_spans.CONVERSATION)),
+        sys.intern(name_role(otel_spans.read_text(attributes, otel_spans.AGENT))),
     )
 
 
@@ -312,13 +311,13 @@ class SpanMessages(RecordedMessages):
         return self._features[row]
 
     def read_prompt(self, row: int) -> list[dict[str, Any]]:
-        return chat_messages.read_prompt(self._read(row).attributes)
+        return otel_spans.read_prompt(self._read(row).attributes)
 
     def read_answer(self, row: int) -> str:
-        return chat_messages.read_answer(self._read(row).attributes)
+        return otel_spans.read_answer(self._read(row).attributes)
 
     def read_tools(self, row: int) -> list[dict[str, Any]]:
-        return chat_messages.read_tools(self._read(row).attributes)
+        return otel_spans.read_tools(self._read(row).attributes)
 
     def _read(self, row: int) -> Span:
         return self._file.read_row(int(self._rows[row]))[int(self._places[row])]

@@ -20,7 +20,7 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import agent_traces, servegen, trace_rows, workload
-from loadgen.features.traces import otel_sessions, otel_spans as span_file
+from loadgen.features.traces import otel_sessions, otel_spans
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
@@ -37,8 +37,8 @@ _SESSION_KEYS = (
     ("weka", {"requests"}),
     ("tracelab", {"round_index", "newly_append_tokens"}),
     ("workload", {"workload", "block_size"}),
-    ("otel", {span_file.EXPORT}),
-    ("otel", {span_file.TRACE}),
+    ("otel", {otel_spans.EXPORT}),
+    ("otel", {otel_spans.TRACE}),
     ("otel", {"start_time", "end_time", "attributes"}),
 )
 _SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines

@@ -12,9 +12,8 @@ import pytest
 from builders.loops import loop_over
 from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, jsonl, planned, prompts, text
 from loadgen.base.errors import UsageError
-from loadgen.features.traces import trace_formats
-from loadgen.features.traces.otel import chat_messages, span_names
-from loadgen.features.traces.otel.span_names import Operation
+from loadgen.features.traces import otel_spans, trace_formats
+from loadgen.features.traces.otel_spans import Operation
 from loadgen.plan.plan import Plan
 
 CHAT: dict[str, Any] = {"backend": "openai-chat"}
@@ -305,10 +304,10 @@ def test_one_json_text_is_read_as_rows_are(tmp_path: Path) -> None:
 def test_writers_spell_the_same_in_their_own_way(
     attributes: dict[str, Any], operation: Operation, counts: tuple[int | None, int | None]
 ) -> None:
-    assert span_names.find_operation(attributes) is operation
+    assert otel_spans.find_operation(attributes) is operation
     found = [
-        span_names.read_count(attributes, names)
-        for names in (span_names.INPUT_TOKENS, span_names.OUTPUT_TOKENS)
+        otel_spans.read_count(attributes, names)
+        for names in (otel_spans.INPUT_TOKENS, otel_spans.OUTPUT_TOKENS)
     ]
     assert tuple(found) == counts
 
@@ -357,7 +356,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 def test_messages_are_chats_whoever_wrote_them(
     attributes: dict[str, Any], messages: list[dict[str, Any]]
 ) -> None:
-    assert chat_messages.read_prompt(attributes) == messages
+    assert otel_spans.read_prompt(attributes) == messages
 
 
 def test_messages_that_cannot_be_read_are_none(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ All spans are kept until the last is read, five million at most; prompts are rea
 
 from __future__ import annotations
 
+from loadgen.features.traces import otel_spans
 from loadgen.features.traces.learn.calls import (
     UNKNOWN,
     Call,
@@ -14,7 +15,6 @@ from loadgen.features.traces.learn.calls import (
     write_messages,
 )
 from loadgen.features.traces.learn.log_file import CUT, LogFile
-from loadgen.features.traces.otel import chat_messages
 from loadgen.features.traces.otel_sessions import KeptSpan, read_sessions
 from loadgen.features.traces.otel_spans import SpanFile
 
@@ -52,7 +52,7 @@ def _read_call(file: SpanFile, span: KeptSpan, session: str) -> Call:
         input_len=span.input_len if span.input_len > 0 else UNKNOWN,
         output_len=UNKNOWN if span.is_limit else span.output_len,
         output_limit=span.output_len if span.is_limit else UNKNOWN,
-        text=write_messages(chat_messages.read_prompt(attributes)) if span.messages else None,
+        text=write_messages(otel_spans.read_prompt(attributes)) if span.messages else None,
         conversation=session,
         agents=span.above[1:],
         cancelled=span.failed and _AWAY in str(attributes.get("error.type", "")).lower(),
