@@ -1,21 +1,19 @@
 """Agent traces: recorded sessions of coding agents, whose requests wait for answers.
 
-Weka: a row is a session, with sub-agents' requests nested in the agent's: `id`, `block_size` (64), `hash_id_scope` and `requests`, each with `t` in seconds after
-the session's begin, `in`, `out` and the `hash_ids` of whole blocks; one of type `subagent` holds requests of
-its own. Their `t` is counted from the session's begin in published AgentX files and from the sub-agent's in
-those of kv-cache-tester: if any is earlier than its sub-agent's, the file is of the latter kind. Hashes of
-the scope `local`, the default, mean the same content only within their session.
+Weka: a row is a session, in which sub-agents' requests lie nested in the agent's: `id`, `block_size` (64),
+`hash_id_scope` and `requests`, each with `t` in seconds after the session's begin, `in`, `out` and the
+`hash_ids` of whole blocks; one of type `subagent` holds requests of its own. Their `t` is counted from the
+session's begin in published AgentX files and from the sub-agent's in those of kv-cache-tester: if any is
+earlier than its sub-agent's, the file is of the latter kind. Hashes of the scope `local`, the default, mean
+the same content only within their session. A request ended `api_time` after its `t`, one without it when the
+next entry of its list began. Times `t` that are whole seconds in the whole file are taken as rounded down.
 
-A request ended `api_time` after its `t`, one without it when the next entry of its list began. Times `t` that
-are whole seconds in the whole file are taken as rounded down.
-
-TraceLab: rounds of sessions, with the tokens that the provider cached and those appended. A row of JSON is a
-round: `session_id`, `round_index`, `prefix_tokens` (cached), `newly_append_tokens`,
-`output_tokens`, `timing_events` and `tools`. A round begins with the last user's message or tool's result
-before its first output, and ends with its last output. The rounds of a session wait for one another.
-
-The canonical CSV of the project has `id`, `round_idx`, `prefix_len`, `input_len` (appended), `output_len`,
-`arrival_time` of the session and `tool_wait_after_ms`, both in milliseconds, and no other times.
+TraceLab: a row of JSON is a round of a session: `session_id`, `round_index`, `prefix_tokens` (cached by the
+provider), `newly_append_tokens`, `output_tokens`, `timing_events` and `tools`. A round begins with the last
+user's message or tool's result before its first output, and ends with its last output. The rounds of a
+session wait for one another. The canonical CSV of the project has `id`, `round_idx`, `prefix_len`,
+`input_len` (appended), `output_len`, `arrival_time` of the session and `tool_wait_after_ms`, both in
+milliseconds, and no other times.
 """
 
 from __future__ import annotations

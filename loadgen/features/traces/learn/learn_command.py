@@ -8,9 +8,9 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
 from loadgen.base import parsing
 from loadgen.base.clock import SECOND_NS
@@ -19,12 +19,11 @@ from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, format_json, label_lines
+from loadgen.features.traces.learn import litellm_log, log_rows, otel_log, vllm_log
 from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
-from loadgen.features.traces.learn.learned_columns import LearnedColumns, make_log_columns
-from loadgen.features.traces.learn.learned_sessions import LearnedSessions
+from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, make_log_columns
 from loadgen.features.traces.learn.log_file import CUT, LogFault, LogFile
-from loadgen.features.traces.learn.log_forms import FORMS, choose_form
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import (
     BLOCK,
@@ -43,6 +42,8 @@ _INPUT_BYTES, _OUTPUT_BYTES = 4.0, 270.0  # of a token; vLLM's and SGLang's stre
 _BYTES = number_between(0.1, 1e6)
 _PACKING = 6
 _MOST_NS = round(parsing.YEAR_S * SECOND_NS)  # of a log, and of a call
+Columns = Mapping[str, str]
+ROWS = "rows"
 
 
 def learn_parser() -> argparse.ArgumentParser:
@@ -244,3 +245,55 @@ def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Ite
     if fidelity is not None:
         yield ""
         yield from fidelity.lines("log", "workload")
+
+
+class LogForm(NamedTuple):
+    """One form of a log: what it is, how its first lines are known, and its reader."""
+
+    summary: str
+    is_form: Callable[[list[str]], bool]
+    read: Callable[[LogFile, Columns, str], Rows]  # the names of --columns, and --path
+    named: bool = False  # its columns may be named
+
+
+FORMS = {
+    "otel": LogForm(
+        "spans of OpenTelemetry (OTLP's JSON, or flat)",
+        otel_log.is_otel,
+        lambda log, columns, path: otel_log.read_otel_calls(log),
+    ),
+    "litellm": LogForm(
+        "LiteLLM's spend logs, or what its JSON loggers write",
+        litellm_log.is_litellm,
+        lambda log, columns, path: litellm_log.read_litellm(log),
+    ),
+    "vllm": LogForm(
+        "vLLM's log with --enable-log-requests",
+        vllm_log.is_vllm,
+        lambda log, columns, path: vllm_log.read_vllm(log),
+    ),
+    "access": LogForm(
+        "access log of nginx or Envoy, as text or JSON", log_rows.is_access, log_rows.read_access, named=True
+    ),
+    ROWS: LogForm("CSV or JSON rows, with --columns", lambda lines: False, log_rows.read_table, named=True),
+}
+
+
+def choose_form(name: str, log: LogFile, columns: Columns) -> tuple[str, LogForm]:
+    """Choose a log's form by its name, by --columns, or by its first lines; raises UsageError for none."""
+    found = name or (ROWS if columns else _find_form(log))
+    if found not in FORMS:
+        raise log.refusal(
+            f"is no log that is known: pass --log-format {' | '.join(FORMS)}, or name its columns (--columns)"
+        )
+    if columns and not FORMS[found].named:
+        raise UsageError(f"--columns: the keys of {found} are known: leave it out")
+    if found == ROWS and not columns:
+        raise UsageError(f"--log-format {ROWS}: name the columns, as --columns time=ts,input=prompt_tokens")
+    return found, FORMS[found]
+
+
+def _find_form(log: LogFile) -> str:
+    """Return the form of a log by its first lines, "" if none knows them; raises UsageError if blank."""
+    lines = log.read_head()
+    return next((name for name, form in FORMS.items() if form.is_form(lines)), "")
