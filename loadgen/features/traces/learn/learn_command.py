@@ -19,7 +19,7 @@ from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, format_json, label_lines
-from loadgen.features.traces.learn import litellm_log, log_rows, otel_log, vllm_log
+from loadgen.features.traces.learn import known_logs, litellm_log, log_rows, otel_log
 from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
 from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, make_log_columns
@@ -269,8 +269,8 @@ FORMS = {
     ),
     "vllm": LogForm(
         "vLLM's log with --enable-log-requests",
-        vllm_log.is_vllm,
-        lambda log, columns, path: vllm_log.read_vllm(log),
+        known_logs.is_vllm,
+        lambda log, columns, path: known_logs.read_vllm(log),
     ),
     "access": LogForm(
         "access log of nginx or Envoy, as text or JSON", log_rows.is_access, log_rows.read_access, named=True
