@@ -19,8 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import agent_traces, servegen, trace_rows, workload
-from loadgen.features.traces import otel_sessions, otel_spans
+from loadgen.features.traces import agent_traces, otel_sessions, otel_spans, servegen, trace_rows, workload
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream

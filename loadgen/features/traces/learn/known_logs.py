@@ -1,7 +1,11 @@
-"""vLLM's log: the lines of its request logger (`--enable-log-requests`), as versions 0.2 to 0.32 write them.
+"""Known logs: the calls in those of vLLM, LiteLLM and OpenTelemetry, whose lines and keys are known.
 
-One line has the prompt and the parameters up to 0.11; since then a line of DEBUG has the prompt and one of
-INFO the parameters. How an answer ended is there with `--enable-log-outputs`, and where a client went away.
+vLLM's request logger (`--enable-log-requests`), as versions 0.2 to 0.32 write its lines: one has the prompt
+and the parameters up to 0.11; since then a line of DEBUG has the prompt and one of INFO the parameters. How
+an answer ended is there with `--enable-log-outputs`, and where a client went away.
+
+LiteLLM's logs are rows of its spend logs, or what its JSON loggers write (StandardLoggingPayload). Of a file
+of spans all are kept until the last is read, five million at most; prompts are read again one by one.
 """
 
 from __future__ import annotations
@@ -9,12 +13,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from loadgen.base import parsing
+from loadgen.base import parsing, untrusted
 from loadgen.base.clock import SECOND_NS
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces import otel_spans
 from loadgen.features.traces.learn.calls import (
     UNKNOWN,
     Call,
@@ -24,9 +30,14 @@ from loadgen.features.traces.learn.calls import (
     SkippedRow,
     ValueFault,
     read_number,
+    read_sampling,
+    read_size,
     read_time_ns,
+    write_messages,
 )
-from loadgen.features.traces.learn.log_file import LogFile
+from loadgen.features.traces.learn.log_file import CUT, LogFile
+from loadgen.features.traces.otel_sessions import KeptSpan, read_sessions
+from loadgen.features.traces.otel_spans import SpanFile
 from loadgen.settings.request_settings import SAMPLING
 
 _DATED = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:\d\d)?) ")
@@ -54,6 +65,13 @@ _DAY_NS = 86_400 * SECOND_NS
 _YEAR_NS = 365 * _DAY_NS
 _MOST_KEPT = 1 << 16  # calls of which something is kept for a later line
 T = TypeVar("T")
+NO_ANSWER, NO_MODEL = "failed: no answer", "no request for an answer of a language model"
+_KINDS = ("completion", "messages", "responses", "generate_content", "pass_through")
+_CACHED = "answered from LiteLLM's own cache"
+_LISTS = ("data", "logs", "spend_logs")
+_AWAY = ("client disconnected", "cancelled", "499")
+_SAMPLED = "gen_ai.request."
+_CANCELLED = "cancel"  # in an error's type
 
 
 def is_vllm(lines: list[str]) -> bool:
@@ -217,3 +235,142 @@ def _read_ids(text: str) -> list[int] | None:
         raise ValueFault("has a token id of more than 32 bits") from None
     except msgspec.DecodeError:
         raise ValueFault("has token ids that are no numbers: is the line cut?") from None
+
+
+def is_litellm(lines: list[str]) -> bool:
+    """Whether the first rows of a log, or a list that it is, have the keys of LiteLLM's."""
+    head = "".join(lines)
+    return '"startTime"' in head and '"prompt_tokens"' in head and '"completion_tokens"' in head
+
+
+def read_litellm(log: LogFile) -> Rows:
+    """Yield the calls of a log, one JSON object a line, or all in a list; raises UsageError with the row."""
+    for row, fields in _read_objects(log):
+        try:
+            yield row, _read_litellm_call(fields)
+        except ValueFault as fault:
+            raise log.refusal(str(fault), row) from None
+
+
+def _read_objects(log: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number, object) of each line, or of a text that is one list, which is read whole."""
+    lines = log.read_lines()
+    number, first = next(lines)
+    decoded = _decode_json(first)
+    if isinstance(decoded, dict) and "startTime" in decoded:
+        yield number, decoded
+        for row, line in lines:
+            value = _decode_json(line)
+            if not isinstance(value, dict):
+                raise log.refusal("is no JSON object: is the log cut?", row)
+            yield row, value
+        return
+    value = decoded if decoded is not None else _decode_json("\n".join([first, *(line for _, line in lines)]))
+    if isinstance(value, dict):
+        value = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), None)
+    if not isinstance(value, list):
+        raise log.refusal("is neither JSON rows of LiteLLM nor a list of them", number)
+    for row, fields in enumerate(value, 1):
+        if not isinstance(fields, dict):
+            raise log.refusal("is no JSON object", row)
+        yield row, fields
+
+
+def _decode_json(text: str) -> Any:
+    """Decode JSON; None of what is none."""
+    try:
+        return msgspec.json.decode(text)
+    except NOT_JSON:
+        return None
+
+
+def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
+    """Read one row; raises ValueFault."""
+    kind = str(fields.get("call_type") or "completion")
+    if not any(name in kind for name in _KINDS):
+        return SkippedRow(NO_MODEL)
+    if str(fields.get("cache_hit")).lower() == "true":
+        return SkippedRow(_CACHED)
+    failed = fields.get("status", "success") == "failure"
+    cancelled = failed and any(word in _read_fault(fields).lower() for word in _AWAY)
+    if failed and not cancelled:
+        return SkippedRow(NO_ANSWER)
+    begin_ns, end_ns = (read_time_ns(fields.get(key)) for key in ("startTime", "endTime"))
+    if end_ns < begin_ns:
+        raise ValueFault("endTime is before startTime")
+    body = _read_nested(fields.get("proxy_server_request"))
+    body = body.get("body", body) if isinstance(body, dict) else {}
+    asked = next(
+        (
+            found
+            for key in ("model_parameters", "modelParameters")
+            if (found := _read_nested(fields.get(key)))
+        ),
+        body,
+    )
+    session = fields.get("session_id") or fields.get("trace_id") or ""
+    return Call(
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        input_len=read_size(fields.get("prompt_tokens")),
+        output_len=read_size(fields.get("completion_tokens")),
+        output_limit=read_size(untrusted.read_mapping(asked).get("max_tokens")),
+        text=write_messages(_read_nested(fields.get("messages"))) or write_messages(body),
+        conversation=str(session),
+        sure=False,  # LiteLLM makes an id for each call that brings none
+        cancelled=cancelled,
+        sampling=read_sampling(untrusted.read_mapping(asked)),
+    )
+
+
+def _read_fault(fields: dict[str, Any]) -> str:
+    """Return what a failed row says of its error; "" where it says nothing."""
+    metadata = untrusted.read_mapping(_read_nested(fields.get("metadata")))
+    error = untrusted.read_mapping(fields.get("error_information") or metadata.get("error_information"))
+    return " ".join(str(error.get(key, "")) for key in ("error_code", "error_class", "error_message"))
+
+
+def _read_nested(value: Any) -> Any:
+    """Return a value, decoded where it is a text of JSON, as the spend logs keep objects."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        decoded = _decode_json(value)
+        return value if decoded is None else decoded
+    return value
+
+
+def is_otel(lines: list[str]) -> bool:
+    """Whether the first lines of a log have the keys of spans."""
+    head = "".join(lines)
+    return any(f'"{key}"' in head for key in ("resourceSpans", "spans", "span_id"))
+
+
+def read_otel_calls(log: LogFile) -> Rows:
+    """Yield the calls of a file of spans in the order of its rows; raises UsageError that names the span."""
+    lines = log.open_rows()
+    if lines.drop_cut_row():
+        yield len(lines) + 1, SkippedRow(CUT)
+    file = SpanFile(lines)
+    found = [(span, name) for name, spans in read_sessions(file).items() for span in spans if span.is_call]
+    for span, name in sorted(found, key=lambda each: (each[0].row, each[0].place)):
+        why = span.explain_unsent()
+        yield span.row + 1, SkippedRow(why) if why else _read_span_call(file, span, name)
+
+
+def _read_span_call(file: SpanFile, span: KeptSpan, session: str) -> Call:
+    """Read the call of a span, of whose agents the outermost is the main line."""
+    attributes = file.read_row(span.row)[span.place].attributes
+    sampling = {
+        key.removeprefix(_SAMPLED): value for key, value in attributes.items() if key.startswith(_SAMPLED)
+    }
+    return Call(
+        begin_ns=span.begin_ns,
+        end_ns=span.end_ns,
+        input_len=span.input_len if span.input_len > 0 else UNKNOWN,
+        output_len=UNKNOWN if span.is_limit else span.output_len,
+        output_limit=span.output_len if span.is_limit else UNKNOWN,
+        text=write_messages(otel_spans.read_prompt(attributes)) if span.messages else None,
+        conversation=session,
+        agents=span.above[1:],
+        cancelled=span.failed and _CANCELLED in str(attributes.get("error.type", "")).lower(),
+        sampling=read_sampling(sampling),
+    )

@@ -19,7 +19,7 @@ from loadgen.base.files import expand_path, write_output
 from loadgen.base.parsing import Parser, integer_between, number_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, format_json, label_lines
-from loadgen.features.traces.learn import known_logs, litellm_log, log_rows, otel_log
+from loadgen.features.traces.learn import known_logs, log_rows
 from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
 from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, make_log_columns
@@ -259,13 +259,13 @@ class LogForm(NamedTuple):
 FORMS = {
     "otel": LogForm(
         "spans of OpenTelemetry (OTLP's JSON, or flat)",
-        otel_log.is_otel,
-        lambda log, columns, path: otel_log.read_otel_calls(log),
+        known_logs.is_otel,
+        lambda log, columns, path: known_logs.read_otel_calls(log),
     ),
     "litellm": LogForm(
         "LiteLLM's spend logs, or what its JSON loggers write",
-        litellm_log.is_litellm,
-        lambda log, columns, path: litellm_log.read_litellm(log),
+        known_logs.is_litellm,
+        lambda log, columns, path: known_logs.read_litellm(log),
     ),
     "vllm": LogForm(
         "vLLM's log with --enable-log-requests",

@@ -6,7 +6,8 @@ by one drawn time, 15 s to a minute, and what would begin after the log's last s
 bursts stay as they are, and over longer times the rate is X times the log's; in windows of seconds the index
 of dispersion stays that of the log, since counts that are independent add up in mean and variance alike.
 
-What several sessions of the log share, copies share too. What is a session's own is another in each copy. Both are made columns, to be compared.
+What several sessions of the log share, copies share too. What is a session's own is another in each copy.
+Both log and workload become columns, which are compared.
 """
 
 from __future__ import annotations
