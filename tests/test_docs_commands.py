@@ -15,7 +15,7 @@ from doc_tables import remove_tables
 from loadgen.base.errors import UsageError
 from loadgen.cli import main
 from loadgen.features.attribution.explain_command import explain_parser
-from loadgen.features.data.preview.data_command import data_parser
+from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.export_command import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.quality.quality_command import quality_parser

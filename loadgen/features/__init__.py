@@ -28,7 +28,7 @@ VERBS = {
     "data": Verb(
         PREPARE,
         "show what a file of prompts, bodies or a trace would send",
-        "loadgen.features.data.preview.data_command",
+        "loadgen.features.data.data_command",
     ),
     "explain": Verb(
         READ,

@@ -128,7 +128,7 @@ class AroundOptions(OptionRows, frozen=True):
         series="`loadgen bench` shows one")
     export_requests: str | None = setting(Makes.NOTHING, None, "write the requests as rows that vLLM's "
         "custom reads too", group=REQUESTS, rank=3, metavar="FILE", keyword=NO_KEYWORD, campaign=_NOT_THERE,
-        series="`loadgen bench` writes one plan", extension="loadgen.features.data.preview.export_plan")
+        series="`loadgen bench` writes one plan", extension="loadgen.features.data.export_plan")
     repeat: int = _once(1, "runs of each profile, with new prompts each",
         read=integer_between(1, MOST_REPEATS),
         metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables", common=True)

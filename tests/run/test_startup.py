@@ -30,7 +30,7 @@ LATER = {
     "loadgen.server.engine_config": "when a run has ended",
     "loadgen.features.roofline.machines": "when a run has ended, or for --hardware",
     "loadgen.features.roofline.models": "when a run has ended",
-    "loadgen.features.data.preview.export_plan": "for --export-requests",
+    "loadgen.features.data.export_plan": "for --export-requests",
     "loadgen.features.shards.shard_sender": "for --shard, --start-at and --expect-plan",
     "loadgen.features.targets.replicas": "for several --base-url",
     "loadgen.fleet": "for --cluster",

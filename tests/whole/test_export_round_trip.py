@@ -11,7 +11,7 @@ import pytest
 
 from loadgen import cli
 from loadgen.engines.engines import UNKNOWN
-from loadgen.features.data.preview import export_plan
+from loadgen.features.data import export_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed

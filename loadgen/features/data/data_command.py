@@ -10,15 +10,15 @@ from loadgen.base.errors import ExitCode
 from loadgen.base.parsing import Parser
 from loadgen.base.printing import print_text
 from loadgen.base.text import format_json
-from loadgen.features.data.preview import export_plan
-from loadgen.features.data.preview.data_plan import (
+from loadgen.features.data import export_plan
+from loadgen.features.data.data_plan import (
     add_workload_flags,
     count_lens,
     find_file_key,
     make_data_plan,
     split_options,
 )
-from loadgen.features.data.preview.data_preview import PlanPreview
+from loadgen.features.data.data_preview import PlanPreview
 from loadgen.run.command import progress
 from loadgen.run.command.options import parse_words
 from loadgen.run.verbs import Verb, find_verbs
