@@ -12,7 +12,7 @@ from loadgen.base.json_output import print_json
 from loadgen.base.parsing import Parser
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text
-from loadgen.features.data.data_plan import add_workload_flags, split_options
+from loadgen.features.data.data_command import add_workload_flags, split_options
 from loadgen.figures.workloads.fidelity import (
     Fidelity,
     compare_measured,

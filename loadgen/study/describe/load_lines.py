@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.base.text import clean_line, format_count, label_lines
-from loadgen.features.data.data_preview import describe_lengths
+from loadgen.features.data.data_command import describe_lengths
 from loadgen.figures.workloads.arrival_scales import ArrivalFigures
 from loadgen.figures.workloads.fidelity import WorkloadFigures, format_value
 from loadgen.figures.workloads.reuse_distances import ReuseFigures

@@ -15,7 +15,7 @@ from builders.drop_in import TOKENIZER
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.data.data_preview import PlanPreview
+from loadgen.features.data.data_command import PlanPreview
 from loadgen.features.data.questions import spread_categories
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed

@@ -12,7 +12,7 @@ import pytest
 from builders.loops import loop_over
 from builders.traces import MOONCAKE, TRACELAB, WEKA, WEKA_AGENTS, jsonl, offsets_ms, planned, prompts
 from loadgen.base.errors import UsageError
-from loadgen.features.data.data_preview import PlanPreview
+from loadgen.features.data.data_command import PlanPreview
 from loadgen.features.traces.call_order import find_order
 from loadgen.features.traces.trace_replay import keep_rows
 from loadgen.plan.plan import Plan
