@@ -79,7 +79,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "plan": "session_settings",
         "sections": "session_lines",
         "settings": "session_settings",
-        "turns": "turn_answers",
+        "turns": "turn_sending",
     },
     "texts": {"counts": "prompt_counts", "settings": "text_settings", "texts": "prompt_texts"},
     "speculation": {

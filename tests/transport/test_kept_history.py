@@ -13,7 +13,7 @@ from fakes.scripted_server import HEAD, LAST, Answer, Asked, chunk, drive, job_o
 from fakes.virtual_network import VirtualServer
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.sessions.turn_answers import make_turns
+from loadgen.features.sessions.turn_sending import make_turns
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed

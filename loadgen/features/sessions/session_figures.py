@@ -1,29 +1,36 @@
-"""Session figures: how many sessions of a run finished, what they took, and why some ended early."""
+"""Session figures: how many sessions of a run finished, and what they and their turns took.
+
+Each session has a critical path: which requests it waited for, and where its time went.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Int64, sum_exactly
+from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines.refusals import TOOLS_UNREAD
 from loadgen.facts.run_facts import Facts
-from loadgen.features.sessions.critical_path import mark_critical_requests, measure_critical_path
-from loadgen.features.sessions.turn_figures import divide_by_branch, divide_by_turn, list_depths, list_roles
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.session_rows import SessionRows
+from loadgen.figures.metrics import count_cached_tokens, measure_part
+from loadgen.figures.per_request import PerRequest
+from loadgen.figures.session_rows import SessionRows, find_sessions
+from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
 from loadgen.report.run_directory import RequestColumn, Result, ResultPart
 from loadgen.transport.failure import FailureKind
 
-_MOST_ENDS = 1000  # that a result lists
+_OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
 _P99 = (99.0,)
+_NONE = -1  # in place of a row
+_MOST_ENDS = 1000  # that a result lists
 _WORDS = {
     FailureKind.CONTEXT_LIMIT: "context limit",
     FailureKind.USER_CANCELLED: "cancelled as planned",
@@ -37,6 +44,242 @@ _REFUSED_PARTS = {
     r"(?:the )?system (?:role|message|prompt)",
     "order of roles refused": r"roles must alternate|unexpected role",
 }
+
+
+class PartFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of some requests of sessions; latencies (ms) over successes, NaN without any."""
+
+    requests: int
+    failed: int
+    mean_input_tokens: float | None  # by usage, else as planned; None: not known
+    cached_tokens: int  # of successes that report them
+    cached_of: int  # prompt tokens of these
+    cached_share: float | None  # cached_tokens / cached_of, 0 to 1; None: no response reports any
+    mean_output_tokens: float | None
+    mean_ttft_ms: float
+    median_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    mean_e2el_ms: float
+
+
+class TurnFigures(PartFigures, frozen=True, kw_only=True):
+    """The figures of one turn or range of turns."""
+
+    first: int  # turn, counted from 1
+    last: int
+
+    @property
+    def name(self) -> str:
+        """The turn, or range of turns, as `3` or `5–8`."""
+        return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
+
+
+class BranchFigures(PartFigures, frozen=True, kw_only=True):
+    """The figures of the requests of one depth and role."""
+
+    depth: int  # 0 the main line, 1 its sub-agents, 2 theirs
+    role: str  # "main", "subagent", or as the recording names it
+    mean_queued_ms: float  # sent - due, of those that were sent; NaN without any
+    p99_queued_ms: float
+
+    @property
+    def name(self) -> str:
+        """The role, and how deep it lies where that is not 0, as `explore (2)`."""
+        return f"{self.role} ({self.depth})" if self.depth else self.role
+
+
+def divide_by_turn(run: Result) -> list[TurnFigures]:
+    """Compute the figures of turns 1, 2, 3, 4, 5–8, 9–16, …; [] without sessions."""
+    records, turns = run.counted, run.facts.session_turns
+    if not turns:
+        return []
+    sessions = find_sessions(records, turns)
+    each, turn = PerRequest.from_records(records, run.ask), sessions.turn
+    rows, first = [], 1
+    while first <= turn.max(initial=0):
+        last = first if first <= _OWN_ROW else 2 * (first - 1)
+        if (part := (turn >= first) & (turn <= last)).any():
+            rows.append(TurnFigures(first=first, last=last, **_measure_requests(part, records, each)))
+        first = last + 1
+    return rows
+
+
+def divide_by_branch(run: Result) -> list[BranchFigures]:
+    """Compute the figures of each depth and role, the main line first; [] where sessions have one line."""
+    waits, records = run.waits, run.counted
+    if waits is None:
+        return []
+    each = PerRequest.from_records(records, run.ask)
+    depths, roles = waits.depths[records.index], waits.roles[records.index]
+    queued_ns = records.sent_ns - records.intended_ns
+    rows = []
+    for depth, role in sorted(set(zip(depths.tolist(), roles.tolist(), strict=True))):
+        part = (depths == depth) & (roles == role)
+        queued = Distribution.from_ns(queued_ns[part & records.sent], _P99)
+        rows.append(
+            BranchFigures(
+                depth=depth,
+                role=waits.role_names[role],
+                mean_queued_ms=queued.mean_ms,
+                p99_queued_ms=queued.p99_ms,
+                **_measure_requests(part, records, each),
+            )
+        )
+    return rows
+
+
+def list_roles(run: Result) -> Sequence[str]:
+    """List the role of each request, as the recording names it, of a run whose sessions have branches."""
+    waits = run.waits
+    assert waits is not None
+    return [waits.role_names[role] for role in waits.roles[run.records.index].tolist()]
+
+
+def list_depths(run: Result) -> Sequence[int]:
+    """List how deep each request lies, 0 on the main line, of a run whose sessions have branches."""
+    waits = run.waits
+    assert waits is not None
+    depths: list[int] = waits.depths[run.records.index].tolist()
+    return depths
+
+
+def _measure_requests(part: Bool, records: Records, each: PerRequest) -> dict[str, Any]:
+    """Compute the fields of PartFigures of the requests that `part` marks, bool[requests]."""
+    ok = part & each.ok
+    hits, looked_up, _ = count_cached_tokens(records, part)
+    return {
+        "requests": int(part.sum()),
+        "failed": int((part & each.failed).sum()),
+        "mean_input_tokens": _compute_known_mean(each.input_tokens[ok]),
+        "cached_tokens": hits,
+        "cached_of": looked_up,
+        "cached_share": hits / looked_up if looked_up else None,
+        "mean_output_tokens": _compute_known_mean(each.output_tokens[ok]),
+        **measure_part(PartFigures, each, part),
+    }
+
+
+def _compute_known_mean(counts: Int64) -> float | None:
+    """Return the mean of the counts that are 0 or more; None without any."""
+    known = counts[counts >= 0]
+    return float(np.mean(known)) if len(known) else None
+
+
+class CriticalPath(msgspec.Struct, frozen=True):
+    """Where the time of finished sessions went, along each one's critical path.
+
+    The path ends with the request that ends last, and goes back from each request to the one that ended last
+    of those it waited for. A session's time runs from when its first request was due to its last byte: it is
+    the sum of the four parts. Times are means of a session, in seconds.
+    """
+
+    sessions: int
+    session_s: float
+    requests: float  # of a session
+    path_requests: float  # of these, on the path
+    request_s: float  # sent → end
+    tool_s: float | None  # recorded as tools' work; None: not recorded, and in the pauses
+    pause_s: float  # the other delays
+    queued_s: float  # due → sent
+    role_s: dict[str, float]  # request_s by role
+    all_tool_s: float | None  # tools' work before all requests of the session, on the path or not
+    all_queued_s: float  # of all requests of the session
+
+
+class _PathRows(msgspec.Struct, frozen=True):
+    """The critical paths of a run's finished sessions, of which each array is int64 or bool[records]."""
+
+    on_path: Bool
+    finished: Bool  # of a finished session
+    ready_ns: Int64  # when the last of those it waited for ended; of a root, when its session's first was due
+    tool_ns: Int64  # of the delay before it
+
+    def measure_pauses(self, records: Records) -> Int64:
+        """Return the pause before each request, tools' work in it, in nanoseconds."""
+        pauses_ns: Int64 = np.maximum(records.intended_ns - self.ready_ns, 0)
+        return pauses_ns
+
+    def measure_queued(self, records: Records) -> Int64:
+        """Return due → sent of each request, due not before what it waited for had ended, in nanoseconds."""
+        return records.sent_ns - np.maximum(records.intended_ns, self.ready_ns)
+
+
+def measure_critical_path(run: Result) -> CriticalPath | None:
+    """Measure where the time of finished sessions went; None if none finished or all have one line."""
+    waits, sessions, records = run.waits, run.sessions, run.records
+    if waits is None or sessions is None or not (count := int(sessions.finished.sum())):
+        return None
+    rows = run.derive(_find_paths)
+    path, whole = rows.on_path, rows.finished
+    seconds = count * SECOND_NS
+    pauses_ns, queued_ns = rows.measure_pauses(records), rows.measure_queued(records)
+    tools_ns, lasting_ns = np.minimum(rows.tool_ns, pauses_ns), records.end_ns - records.sent_ns
+    roles = waits.roles[records.index]
+    has_tools = waits.tool_ns is not None
+    tool_ns = sum_exactly(tools_ns[path])
+    first = sessions.first[:-1][sessions.finished]
+    last_ns = np.maximum.reduceat(records.end_ns, sessions.first[:-1])[sessions.finished]
+    return CriticalPath(
+        sessions=count,
+        session_s=sum_exactly(last_ns - records.intended_ns[first]) / seconds,
+        requests=int(whole.sum()) / count,
+        path_requests=int(path.sum()) / count,
+        request_s=sum_exactly(lasting_ns[path]) / seconds,
+        tool_s=tool_ns / seconds if has_tools else None,
+        pause_s=(sum_exactly(pauses_ns[path]) - tool_ns) / seconds,
+        queued_s=sum_exactly(queued_ns[path]) / seconds,
+        role_s={
+            name: sum_exactly(lasting_ns[path & (roles == number)]) / seconds
+            for number, name in enumerate(waits.role_names)
+            if (whole & (roles == number)).any()
+        },
+        all_tool_s=sum_exactly(tools_ns[whole]) / seconds if has_tools else None,
+        all_queued_s=sum_exactly(queued_ns[whole]) / seconds,
+    )
+
+
+def mark_critical_requests(run: Result) -> Sequence[int]:
+    """Return 1 for each request on the critical path of a finished session, else 0; of sessions that wait."""
+    marks: list[int] = run.derive(_find_paths).on_path.astype(np.int64).tolist()
+    return marks
+
+
+def _find_paths(run: Result) -> _PathRows:
+    """Find the critical paths of a run's finished sessions, whose facts say what requests wait for."""
+    records, sessions, waits = run.records, run.sessions, run.waits
+    assert sessions is not None
+    assert waits is not None
+    whole = np.repeat(sessions.finished, sessions.sent)
+    row_of = np.full(len(waits.lanes), _NONE)
+    row_of[records.index] = np.arange(len(records))
+    latest = _find_latest(records, waits, row_of)
+    begun_ns = np.repeat(records.intended_ns[sessions.first[:-1]], sessions.sent)
+    ready_ns = np.where(latest == _NONE, begun_ns, records.end_ns[latest])
+    on_path = np.zeros(len(records), np.bool_)
+    # The request of each session that ends last, and from all of them at once back to their roots.
+    order = np.lexsort((records.end_ns, sessions.session))
+    at = order[sessions.first[1:] - 1][sessions.finished]
+    while len(at):
+        on_path[at] = True
+        at = latest[at]
+        at = at[at != _NONE]
+    tool_ns = np.zeros(len(records), np.int64) if waits.tool_ns is None else waits.tool_ns[records.index]
+    return _PathRows(on_path, whole, ready_ns, tool_ns)
+
+
+def _find_latest(records: Records, waits: Waits, row_of: Int64) -> Int64:
+    """Find the row of the request that ended last of those that each waited for, -1 without one."""
+    counts = np.diff(waits.starts)[records.index]
+    ends = np.cumsum(counts)
+    rows = np.repeat(np.arange(len(records)), counts)
+    at = np.arange(len(rows)) + np.repeat(waits.starts[records.index] - (ends - counts), counts)
+    before = row_of[waits.before[at]]
+    order = np.lexsort((np.where(before == _NONE, 0, records.end_ns[before]), rows))
+    latest = np.full(len(records), _NONE)
+    has = counts > 0
+    latest[has] = before[order[ends[has] - 1]]
+    return latest
 
 
 class SessionFigures(msgspec.Struct, frozen=True):

@@ -7,19 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from loadgen.base.text import align_cells, cut_end, format_cell_ms, format_count, list_first
-from loadgen.features.sessions.critical_path import CriticalPath, measure_critical_path
 from loadgen.features.sessions.session_figures import (
+    BranchFigures,
+    CriticalPath,
     EarlyEnd,
+    PartFigures,
     SessionFigures,
     StoredSessions,
-    summarize_sessions,
-)
-from loadgen.features.sessions.turn_figures import (
-    BranchFigures,
-    PartFigures,
     TurnFigures,
     divide_by_branch,
     divide_by_turn,
+    measure_critical_path,
+    summarize_sessions,
 )
 from loadgen.figures.distribution import Distribution
 from loadgen.report.run_directory import Result

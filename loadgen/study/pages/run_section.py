@@ -17,7 +17,7 @@ from loadgen.base.secrecy import HIDDEN
 from loadgen.base.text import GIB
 from loadgen.facts.run_facts import Facts
 from loadgen.features.routed.role_figures import describe_balance, divide_by_role
-from loadgen.features.sessions.turn_figures import divide_by_branch, divide_by_turn
+from loadgen.features.sessions.session_figures import divide_by_branch, divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name

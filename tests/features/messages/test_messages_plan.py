@@ -15,7 +15,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.urls import ApiPlace, choose_key_headers, parse_base_url
 from loadgen.engines.engines import ENGINES
 from loadgen.features.messages.messages_api import Messages
-from loadgen.features.sessions import turn_answers
+from loadgen.features.sessions import turn_sending
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan, list_api_headers
 from loadgen.plan.request_sources import ModelTarget, Seed
@@ -71,7 +71,7 @@ def test_what_sglang_does_not_count_is_a_note(engine: str, noted: bool) -> None:
 
 def test_a_live_answer_is_sent_back_without_its_reasoning() -> None:
     name = "vllm-0.32/messages_thinking_stream"
-    job = turn_answers._make_live_judge(Decoder(Messages(), True), Messages())
+    job = turn_sending._make_live_judge(Decoder(Messages(), True), Messages())
     answer = job(recorded.capture(recorded.reads(name)))
     assert answer == {
         "role": "assistant",

@@ -15,14 +15,14 @@ from builders.made_runs import MS, keep
 from builders.made_sessions import ADDED, OUTPUT, TTFT_MS, TURN_MS, judged, made, turn_of
 from loadgen.base.structs import replace
 from loadgen.features.export import request_rows
-from loadgen.features.sessions.critical_path import (
+from loadgen.features.sessions.session_checks import session_forgotten
+from loadgen.features.sessions.session_figures import (
     CriticalPath,
+    divide_by_branch,
     mark_critical_requests,
     measure_critical_path,
+    summarize_sessions,
 )
-from loadgen.features.sessions.session_checks import session_forgotten
-from loadgen.features.sessions.session_figures import summarize_sessions
-from loadgen.features.sessions.turn_figures import divide_by_branch
 from loadgen.plan.planned_requests import WaitFacts
 from loadgen.records.record import Record
 from loadgen.report import report, run_directory

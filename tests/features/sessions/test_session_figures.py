@@ -15,7 +15,7 @@ from builders.shard_runs import divided, named, part
 from loadgen.base import parsing
 from loadgen.base.structs import replace
 from loadgen.features.export import request_rows
-from loadgen.features.sessions import session_figures, turn_figures
+from loadgen.features.sessions import session_figures
 from loadgen.features.shards import merge
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.session_rows import list_early_places
@@ -39,7 +39,7 @@ def ended() -> Result:
 
 
 def test_each_turn_has_its_own_figures() -> None:
-    rows = made(TURNS, rows_of(TURNS)).derive(turn_figures.divide_by_turn)
+    rows = made(TURNS, rows_of(TURNS)).derive(session_figures.divide_by_turn)
     assert [(row.name, row.requests, row.failed) for row in rows] == [
         ("1", 5, 0), ("2", 4, 0), ("3", 1, 0),
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def test_each_turn_has_its_own_figures() -> None:
 
 def test_later_turns_share_rows_by_powers_of_two() -> None:
     whole = made([40], rows_of([40], slots=1), slots=1)
-    assert [(row.name, row.requests) for row in whole.derive(turn_figures.divide_by_turn)] == [
+    assert [(row.name, row.requests) for row in whole.derive(session_figures.divide_by_turn)] == [
         ("1", 1), ("2", 1), ("3", 1), ("4", 1), ("5–8", 4), ("9–16", 8), ("17–32", 16), ("33–64", 8),
     ]  # fmt: skip
 
@@ -76,7 +76,7 @@ def test_what_usage_does_not_report_is_not_known() -> None:
         row.cached_tokens = row.input_tokens = -1
     result = made([2], rows, slots=1)
     assert {
-        (row.cached_share, row.mean_input_tokens) for row in result.derive(turn_figures.divide_by_turn)
+        (row.cached_share, row.mean_input_tokens) for row in result.derive(session_figures.divide_by_turn)
     } == {(None, None)}
 
 
@@ -187,11 +187,11 @@ def test_a_stored_run_has_the_same_sessions(tmp_path: Path) -> None:
     result = ended()
     keep(result, tmp_path, report.render_report(result))
     again = run_directory.load(tmp_path)
-    for make in (turn_figures.divide_by_turn, session_figures.summarize_sessions):
+    for make in (session_figures.divide_by_turn, session_figures.summarize_sessions):
         assert again.derive(make) == result.derive(make)
     ours = json.loads((tmp_path / run_directory.RESULT).read_text("utf-8"))["loadgen"]
     assert [row["requests"] for row in ours["by_turn"]] == [
-        row.requests for row in result.derive(turn_figures.divide_by_turn)
+        row.requests for row in result.derive(session_figures.divide_by_turn)
     ]
     assert ours["sessions"]["ends"][0]["place"] == 'a.jsonl, row 4, conversation "x"'
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.features.sessions.turn_figures import divide_by_turn
+from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
