@@ -54,7 +54,7 @@ _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"} 
 
 
 class Join(StrEnum):
-    """The rule by which a fact of several shards becomes one of the whole run; merge_facts applies them."""
+    """The rule by which a fact of several shards becomes one of the whole run; merge applies them."""
 
     FIRST = "the first shard's: all have the same, or it alone is asked"
     PRESENT = "the first that is not empty"

@@ -22,7 +22,7 @@ from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.export import request_rows
 from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
-from loadgen.features.shards import merge, merge_facts
+from loadgen.features.shards import merge
 from loadgen.plan import profile
 from loadgen.records.record import Records
 from loadgen.report import report, run_directory
@@ -163,7 +163,7 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
 
 
 def test_every_join_has_a_rule() -> None:
-    assert {*merge_facts.RULES, Join.DECIDED} == set(Join)
+    assert {*merge.RULES, Join.DECIDED} == set(Join)
     decided = {name for name, join in list_annotations(Facts, Join).items() if join is Join.DECIDED}
     assert decided == {"requests", "recovered", "shard", "shards", "lost"}
 
