@@ -1,18 +1,26 @@
-"""Server spans: a server's own times of each request, from its spans to the columns of the records."""
+"""Server spans: a server's own times of each request, from its spans to the columns of the records.
+
+A request's span is found by its ids, which the request's headers carry and our span gets after it has ended.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.features.telemetry.trace_ids import TRACE_BYTES, TraceIds
 from loadgen.records.record import UNKNOWN, Records
 
+TRACEPARENT = "traceparent"
+KEY_BYTES = 16
+TRACE_BYTES, _SPAN_BYTES, _INDEX_BYTES = 16, 8, 8
+_SAMPLED = 1
 # A span's attributes, in seconds, and the columns that each fills. vLLM 0.32's `llm_request` has all of them,
 # SGLang 0.5.23's root span all but the queue.
 _TIMES = {
@@ -32,6 +40,27 @@ _MOST_S = 1e6  # eleven days: what is beyond it is not the time of a request
 # A request's span: the halves of its trace id, when it began, and the times of _TIMES or UNKNOWN.
 SPAN = np.dtype([("high", "<u8"), ("low", "<u8"), ("start_ns", "<u8"), ("times_ns", "<i8", (len(_TIMES),))])
 _pack_span = struct.Struct(f"<QQQ{len(_TIMES)}q").pack
+
+
+class TraceIds(msgspec.Struct, frozen=True):
+    """The ids of a run's spans: BLAKE2b of the plan index under the run's key, the same in any process.
+
+    The key is random: no two runs or shards have the same.
+    """
+
+    key: bytes
+
+    def find(self, index: int) -> tuple[int, int]:
+        """Return the trace id, of 128 bits, and the span id, of 64, of the request with a plan index."""
+        size = TRACE_BYTES + _SPAN_BYTES
+        digest = hashlib.blake2b(index.to_bytes(_INDEX_BYTES, "big"), key=self.key, digest_size=size).digest()
+        # An id of zeros would be none (W3C Trace Context, 3.2.2).
+        return int.from_bytes(digest[:TRACE_BYTES]) or 1, int.from_bytes(digest[TRACE_BYTES:]) or 1
+
+    def make_headers(self, index: int) -> tuple[tuple[str, str], ...]:
+        """Make the header by which the server's spans join a request's trace (W3C Trace Context, 3.2)."""
+        trace, span = self.find(index)
+        return ((TRACEPARENT, f"00-{trace:032x}-{span:016x}-{_SAMPLED:02x}"),)
 
 
 def may_be_request(body: bytes, begin: int, end: int) -> bool:

@@ -7,6 +7,7 @@ anything: heads, bodies, spans and what waits are bounded.
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import zlib
 from collections import Counter
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from loadgen.base.errors import UsageError
 from loadgen.features.telemetry.server_spans import MOST_PARTS, SPAN, find_spans, may_be_request, pack_times
 
 PATH, PROTOBUF = "/v1/traces", "application/x-protobuf"
@@ -246,3 +248,52 @@ def inflate(body: bytes, encoding: str) -> bytes:
     if not inflater.eof or inflater.unused_data:
         raise Refused(400, "damaged gzip")
     return inflated
+
+
+class SpanReceiver:
+    """Listens at HOST:PORT; raises UsageError if it cannot.
+
+    It reads between `serve` and `stop`; what is sent at other times waits in the kernel.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.address, self.spans = address, ReceivedSpans()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listening = socket.create_server((host.strip("[]"), int(port)), family=family)
+        except OSError as error:
+            reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address
+            why = f"cannot listen there ({reason})"
+            raise UsageError(f"--receive-spans {address}: {why}: choose another port or address") from None
+        self._thread: threading.Thread | None = None
+        self._open_ones: dict[ExportConnection, None] = {}
+        self._loop = asyncio.new_event_loop()
+        accepting = self._loop.create_server(
+            lambda: ExportConnection(self.spans, self._open_ones), sock=listening
+        )
+        self._server = self._loop.run_until_complete(accepting)
+
+    def serve(self) -> None:
+        """Read in a thread until `stop`; call it after the last fork."""
+        self._thread = threading.Thread(target=self._loop.run_forever, name="spans", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more; nothing if nothing is read."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        """Stop, end all connections and give the port back; a second call does nothing."""
+        self.stop()
+        if self._loop.is_closed():
+            return
+        self._server.close()
+        for connection in tuple(self._open_ones):
+            connection.abort()
+        self._loop.run_until_complete(asyncio.sleep(0))  # transports close a turn later
+        self._loop.close()
+        self.spans.forget()

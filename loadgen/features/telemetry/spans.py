@@ -39,7 +39,7 @@ from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.secrecy import Secrets
 from loadgen.base.urls import read_host, read_port
 from loadgen.facts.run_facts import Facts, SpanFacts
-from loadgen.features.telemetry.trace_ids import TraceIds
+from loadgen.features.telemetry.server_spans import TraceIds
 from loadgen.records.record import Records
 from loadgen.transport.failure import NO_EVIDENCE, Failure
 

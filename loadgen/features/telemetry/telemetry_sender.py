@@ -1,26 +1,36 @@
-"""Telemetry sender: while a plan is sent, its records go to sinks, and the server's spans are received."""
+"""Telemetry sender: while a plan is sent, its records go to sinks, and the server's spans are received.
+
+Each sink has a thread that nothing waits for. The records left at the end have a thread of their own, which
+no longer gives way: a busy machine would starve it, and a thread may not take back the priority that it gave
+up.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
 
-from loadgen.base.arrays import Bool
+import numpy as np
+
+from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import measure_realtime_offset_ns
-from loadgen.base.errors import UsageError
+from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.structs import replace
 from loadgen.base.text import describe_install, format_count
 from loadgen.base.urls import is_loopback, is_unspecified
 from loadgen.facts.run_facts import Facts, SpanFacts
-from loadgen.features.telemetry.feed import Feed
+from loadgen.features.telemetry.server_spans import KEY_BYTES, TRACEPARENT, TraceIds
 from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
-from loadgen.features.telemetry.trace_ids import KEY_BYTES, TRACEPARENT, TraceIds
 from loadgen.plan.plan import Plan
+from loadgen.records.journal import Journal, Tail
+from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display, LiveTotals
 from loadgen.run.extension import Extension, PlanSender, SenderWrapper, Step
@@ -28,9 +38,12 @@ from loadgen.run.firing import Outcome, TransportOptions, Watch
 
 if TYPE_CHECKING:
     from loadgen.features.telemetry.prometheus_page import PrometheusPage
-    from loadgen.features.telemetry.span_receiver import SpanReceiver
+    from loadgen.features.telemetry.span_exports import SpanReceiver
     from loadgen.features.telemetry.spans import SpanSink
 
+_EVERY_S, _TURN_S = 0.5, 0.1
+_LOWEST = 19  # nice
+_LAST_S = 0.5  # for a sink that is abandoned to notice
 _LOG = logging.getLogger("loadgen")
 _PATIENCE_S, _HURRIED_S = 5.0, 2.0  # for a collector that takes no spans; the latter after a signal
 _BATCH_S, _POLL_S = 7.0, 0.1  # the SDK exports a batch after 5 s
@@ -41,6 +54,106 @@ HOW_TO_EXPORT = (
     "--otlp-traces-endpoint"
 )
 _OURS = f"sends a {TRACEPARENT} of its own with each request"
+
+
+class Sink(Protocol):
+    """Takes a run's records elsewhere; its methods are a feed's thread's to call, and may raise and block."""
+
+    name: str
+
+    @property
+    def progress(self) -> int:
+        """A number that grows while the sink gets on with what it was given."""
+
+    def take(self, records: Records, rows: Int64) -> None:
+        """Take the records of some rows, each of them once."""
+
+    def finish(self, records: Records, rows: Int64) -> None:
+        """Take the rows that `take` did not get of all records, int64[rows], and end."""
+
+    def abandon(self) -> None:
+        """End what `take` or `finish` waits for, called once by another thread."""
+
+
+def _give_way() -> None:
+    """Have this thread take the CPU after all others: a server on this machine, capture and decoding."""
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
+
+
+class Feed:
+    """Follows the journal of a run for one sink; what it fails at is kept in `error`.
+
+    It takes frames whose tokens are all counted: others wait for the end, when texts have been counted.
+    """
+
+    def __init__(self, sink: Sink, journal: Journal) -> None:
+        self.sink, self.error = sink, ""
+        self._tail = Tail(journal)
+        self._taken: list[Int64] = []  # plan indices
+        self._over, self._abandoned = threading.Event(), False
+        self._follower = self._make_thread(self._run)
+        self._thread = self._follower  # the one under way
+
+    def _make_thread(self, target: Callable[[], object]) -> threading.Thread:
+        return threading.Thread(target=target, name=f"telemetry-{self.sink.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start to follow; call it after the last fork."""
+        self._follower.start()
+
+    def finish(self, records: Records, patience_s: float, most_s: float = math.inf) -> None:
+        """Give the sink what it did not get of all records, and wait until it ended.
+
+        No longer than `most_s` seconds, nor than `patience_s` without progress.
+        """
+        self._over.set()
+        self._thread = self._make_thread(lambda: self._give_rest(records))
+        self._thread.start()
+        begin_s = moved_s = time.monotonic()
+        progress = self.sink.progress
+        while self._thread.is_alive() and time.monotonic() < min(moved_s + patience_s, begin_s + most_s):
+            self._thread.join(_TURN_S)
+            if (now := self.sink.progress) != progress:
+                progress, moved_s = now, time.monotonic()
+        self.end()
+
+    def end(self) -> None:
+        """End what is under way; a thread that waits for its sink is left to itself."""
+        self._over.set()
+        if self._thread.is_alive() and not self._abandoned:
+            self._abandoned = True
+            self.sink.abandon()
+            self._thread.join(_LAST_S)
+
+    def _run(self) -> None:
+        _give_way()
+        while not self.error and not self._over.wait(_EVERY_S):
+            self._guard(self._follow)
+
+    def _give_rest(self, records: Records) -> None:
+        if self._follower.is_alive():
+            self._follower.join()
+        if not self.error:
+            taken = np.concatenate([np.zeros(0, np.int64), *self._taken])
+            rest = np.flatnonzero(~np.isin(records.index, taken))
+            self._guard(lambda: self.sink.finish(records, rest))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """Call the sink; what it raises is kept in `error`."""
+        broken: list[Broken] = []
+        make_guarded(self.sink.name, call, None, broken)
+        if broken:
+            self.error = broken[0].why
+
+    def _follow(self) -> None:
+        for part in self._tail.read():
+            if self._over.is_set():
+                return  # what is not taken is there at the end
+            if all(counted or text is None for counted, text in zip(part.usage, part.texts, strict=True)):
+                self._taken.append(part.index)
+                self.sink.take(part, np.arange(len(part)))
 
 
 class TelemetryExtension(Extension):
@@ -55,7 +168,7 @@ class TelemetryExtension(Extension):
             if options.otel is not None:
                 import loadgen.features.telemetry.spans
             if options.receive_spans is not None:
-                import loadgen.features.telemetry.span_receiver  # noqa: F401
+                import loadgen.features.telemetry.span_exports  # noqa: F401
         except ImportError:
             raise UsageError(f"{flag} needs the otel extra: {describe_install('otel')}") from None
         if options.otel is not None and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -83,7 +196,7 @@ class TelemetryExtension(Extension):
             page = PrometheusPage(str(options.prometheus))
             stack.callback(page.close)
         if options.receive_spans is not None:
-            from loadgen.features.telemetry.span_receiver import SpanReceiver
+            from loadgen.features.telemetry.span_exports import SpanReceiver
 
             receiver = SpanReceiver(str(options.receive_spans))
             stack.callback(receiver.close)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builders import made_runs
-from loadgen.features.telemetry.feed import Feed
+from loadgen.features.telemetry.telemetry_sender import Feed
 from loadgen.records.journal import Journal
 from loadgen.records.record import Records
 

@@ -24,8 +24,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import SpanFacts
 from loadgen.features.telemetry import telemetry_sender
-from loadgen.features.telemetry.span_exports import ReceivedSpans
-from loadgen.features.telemetry.span_receiver import SpanReceiver
+from loadgen.features.telemetry.span_exports import ReceivedSpans, SpanReceiver
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command.progress import Display

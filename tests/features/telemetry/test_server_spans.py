@@ -15,9 +15,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from builders.loops import loop_over
-from loadgen.features.telemetry.server_spans import SPAN, SpanJoin, find_spans, pack_times, split_trace
+from loadgen.features.telemetry.server_spans import (
+    SPAN,
+    SpanJoin,
+    TraceIds,
+    find_spans,
+    pack_times,
+    split_trace,
+)
 from loadgen.features.telemetry.span_exports import ReceivedSpans
-from loadgen.features.telemetry.trace_ids import TraceIds
 from loadgen.records.record import UNKNOWN, Record, Records
 
 RECORDED = (Path(__file__).parents[2] / "data" / "spans" / "vllm-0.32.bin").read_bytes()

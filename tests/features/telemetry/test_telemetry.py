@@ -22,7 +22,7 @@ from fakes import surroundings
 from fakes.otlp_receiver import OtlpReceiver, read_attributes
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen import cli
-from loadgen.features.telemetry.trace_ids import TraceIds
+from loadgen.features.telemetry.server_spans import TraceIds
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 

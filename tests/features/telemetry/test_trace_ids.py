@@ -7,7 +7,7 @@ import os
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from loadgen.features.telemetry.trace_ids import KEY_BYTES, TraceIds
+from loadgen.features.telemetry.server_spans import KEY_BYTES, TraceIds
 
 
 def test_the_official_propagator_reads_the_ids_from_the_header() -> None:
