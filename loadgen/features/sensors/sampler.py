@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from loadgen.base import clock
 from loadgen.base.errors import call_guarded
@@ -33,6 +34,10 @@ _POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w", "pack
 _MOST_SAMPLES = 1 << 15  # with more, every other one is dropped, and they are taken half as often
 _PIDS_S = 5.0  # finding the server's processes costs a walk through all of the machine's
 _BEGIN_S, _STOP_S = 0.5, 2.0  # to wait at the begin, and at the end, for a sensor that does not answer
+_ARRAY_BYTES, _LEAST_BYTES = 128 << 20, 16 << 20  # more than most caches have
+_SHARE = 100  # the copy takes two hundredths of the available memory: the server may need the rest
+_PASSES = 7
+_MOST_S = 2.0
 
 
 class Sampler(msgspec.Struct, eq=False):
@@ -58,7 +63,6 @@ class Sampler(msgspec.Struct, eq=False):
         state = read_machine_state(self.sensors, self.pids)
         if not probe:
             return state
-        from loadgen.features.sensors.memory_probe import measure_copy_gb_per_s
 
         return replace(state, copy_gb_per_s=measure_copy_gb_per_s(state.available_bytes))
 
@@ -181,3 +185,27 @@ class Sampler(msgspec.Struct, eq=False):
         at_ns, cpu_ns = clock.now_ns(), time.thread_time_ns()
         reading = Reading.merge(read_safely(sensor, pids) for sensor in self.sensors)
         return Sample(at_ns, time.thread_time_ns() - cpu_ns, reading)
+
+
+def measure_copy_gb_per_s(
+    available_bytes: int | None, most_s: float = _MOST_S, now_ns: Callable[[], int] = clock.now_ns
+) -> float | None:
+    """Measure GB/s read and written by one thread that copies 128 MiB: the best of 7 passes, or of `most_s`.
+
+    With little available memory it copies less, and returns None below 16 MiB, or if that is unknown.
+    """
+    size = min(_ARRAY_BYTES, (available_bytes or 0) // _SHARE)
+    if size < _LEAST_BYTES:
+        return None
+    source, target = (
+        np.ones(size // 8, np.float64) for _ in range(2)
+    )  # every page is there before the first
+    end_ns, fastest_ns = now_ns() + int(most_s * 1e9), 0
+    for _ in range(_PASSES):
+        began_ns = now_ns()
+        np.copyto(target, source)
+        took_ns = max(now_ns() - began_ns, 1)
+        fastest_ns = min(fastest_ns or took_ns, took_ns)
+        if now_ns() + took_ns > end_ns:
+            break
+    return 2 * source.nbytes / fastest_ns

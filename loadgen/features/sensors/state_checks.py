@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.base.text import GIB
 from loadgen.facts.machine_state import ClockState, MachineState
-from loadgen.features.sensors.power_names import LIMITS
+from loadgen.features.sensors.power_metrics import LIMITS
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 SLOWED = 0.05  # of the samples

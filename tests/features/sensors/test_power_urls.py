@@ -10,7 +10,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors import power_urls
-from loadgen.features.sensors.power_names import FAMILIES
+from loadgen.features.sensors.power_metrics import FAMILIES
 from loadgen.features.sensors.power_settings import check_power_url
 from loadgen.features.sensors.power_urls import PowerUrls
 from loadgen.features.sensors.sensor import Key, Reading

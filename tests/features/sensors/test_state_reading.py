@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap, list_state_differences
 from loadgen.features.sensors.jetson import Board
-from loadgen.features.sensors.memory_probe import measure_copy_gb_per_s
 from loadgen.features.sensors.nvml import Gpus
-from loadgen.features.sensors.sampler import Sampler
+from loadgen.features.sensors.sampler import Sampler, measure_copy_gb_per_s
 from loadgen.features.sensors.sensor import Absent, Reading, Sensor, merge_states, read_machine_state
 from loadgen.features.sensors.sensor_discovery import System
 from loadgen.features.sensors.sensor_lines import describe_state
@@ -241,7 +240,7 @@ def test_the_probe_is_the_fastest_copy_within_its_time(
 
 
 def test_the_probe_is_made_only_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module = "loadgen.features.sensors.memory_probe.measure_copy_gb_per_s"
+    module = "loadgen.features.sensors.sampler.measure_copy_gb_per_s"
     monkeypatch.setattr(module, lambda available: available / GIB)
     root = tree(tmp_path, (DATA / "dgx_spark.txt").read_text("utf-8"))
     sampler = Sampler([System(root)], pids)
