@@ -16,8 +16,7 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines.engine import METRICS_PATH
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors.nvml import name_reasons
-from loadgen.features.sensors.power_answers import ExportedValue, choose_values, read_values
-from loadgen.features.sensors.power_metrics import HELD_BACK
+from loadgen.features.sensors.power_metrics import HELD_BACK, ExportedValue, choose_values, read_values
 from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension, SenderWrapper
