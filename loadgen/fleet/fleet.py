@@ -16,7 +16,7 @@ from loadgen.base.files import write_whole
 from loadgen.facts.run_facts import ClockReading
 from loadgen.features.shards.shard_clocks import RoundTrips, find_boot_id
 from loadgen.fleet import connection
-from loadgen.fleet.placement import Node
+from loadgen.fleet.ray_cluster import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, order_share
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result

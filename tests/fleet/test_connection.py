@@ -11,7 +11,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.shards import shard_settings
 from loadgen.fleet import connection
-from loadgen.fleet.placement import Node, check_node
+from loadgen.fleet.ray_cluster import Node, check_node
 
 
 @loop_over("text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"])

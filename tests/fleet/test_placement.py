@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.fleet.placement import plan_rounds
+from loadgen.fleet.ray_cluster import plan_rounds
 
 
 @loop_over(
