@@ -17,10 +17,10 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.features.shards.shard_sender import check_divisible, compute_lead_s
-from loadgen.fleet import connection, ray_cluster, shard_actor
+from loadgen.fleet import ray_cluster, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.ray_cluster import Node, Place
-from loadgen.fleet.shard_order import ShardOrder, pick_options
+from loadgen.fleet.shard_actor import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import WordCounts
 from loadgen.report.run_directory import Result
@@ -190,7 +190,7 @@ def join_cluster(
     Raises UsageError and MeasureError, each in bounded time: no Ray, no cluster, no room, another loadgen.
     `turn` is called while Ray is waited for, and may raise.
     """
-    ray = stack.enter_context(connection.connect_ray(address))
+    ray = stack.enter_context(ray_cluster.connect_ray(address))
     each = workers * ray_cluster.CPUS_PER_WORKER
     places = stack.enter_context(ray_cluster.place_shards(ray, shards, each, turn))
     return ShardPlaces(ray, places, ray_cluster.find_nodes(ray, places, turn))

@@ -15,9 +15,9 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import write_whole
 from loadgen.facts.run_facts import ClockReading
 from loadgen.features.shards.shard_clocks import RoundTrips, find_boot_id
-from loadgen.fleet import connection
+from loadgen.fleet import ray_cluster
 from loadgen.fleet.ray_cluster import Node
-from loadgen.fleet.shard_order import ShardOrder, ShardStatus, order_share
+from loadgen.fleet.shard_actor import ShardOrder, ShardStatus, order_share
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command.progress import Totals
@@ -278,7 +278,7 @@ class RayCalls:
         """Wait up to `within_s` for an answer of Ray and return those that are there; [] if none is due."""
         if not self._asked:
             return []
-        there = connection.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
+        there = ray_cluster.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
         return [self._read_answer(ref) for ref in there]
 
     def release(self) -> None:
@@ -288,7 +288,7 @@ class RayCalls:
         actors, self.actors = self.actors, []
         self._asked.clear()
         closing = [actor.close.remote() for actor in actors]
-        connection.wait_for_answers(self.ray, closing, _CLOSES_S, lambda: None, every=True)
+        ray_cluster.wait_for_answers(self.ray, closing, _CLOSES_S, lambda: None, every=True)
         for actor in actors:
             self.ray.kill(actor)
 
@@ -303,7 +303,7 @@ class RayCalls:
         except (errors.ActorDiedError, errors.ActorUnavailableError):
             return Answer(shard, method, lost=f"{self.nodes[shard]}, or Ray's process on it, ended")
         except (errors.RayError, ConnectionError, TimeoutError) as error:
-            return Answer(shard, method, lost=f"{self.nodes[shard]}: {connection.read_last_line(error)}")
+            return Answer(shard, method, lost=f"{self.nodes[shard]}: {ray_cluster.read_last_line(error)}")
 
 
 def ask_all(

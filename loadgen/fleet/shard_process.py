@@ -22,8 +22,7 @@ from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_refusing_link
 from loadgen.base.signals import SIGNALS
 from loadgen.features.shards.shard_sender import Punctual, ShardSender, compute_lead_s
-from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
-from loadgen.fleet.shard_order import ShardOrder, unpack_order
+from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS, ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.run.attach import attach, collect_settings

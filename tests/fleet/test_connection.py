@@ -10,7 +10,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.shards import shard_settings
-from loadgen.fleet import connection
+from loadgen.fleet import ray_cluster
 from loadgen.fleet.ray_cluster import Node, check_node
 
 
@@ -30,14 +30,14 @@ def test_what_is_no_address_is_refused_with_how_to_write_one(text: str) -> None:
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"^--cluster needs the ray extra: .* install '\.\[ray\]'"):
-        connection._import_ray()
+        ray_cluster._import_ray()
 
 
 def test_an_address_where_nothing_listens_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(MeasureError) as error:
-        connection._check_answers(f"127.0.0.1:{port}")
+        ray_cluster._check_answers(f"127.0.0.1:{port}")
     assert str(error.value) == (
         f"no Ray cluster at 127.0.0.1:{port}: Connection refused: is it the head's address (the head's port "
         "is 6379, that of ray:// 10001)?"
@@ -46,11 +46,11 @@ def test_an_address_where_nothing_listens_is_one_line() -> None:
 
 @pytest.mark.whole
 def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_ANSWERS_S", 0.3)
+    monkeypatch.setattr(ray_cluster, "_ANSWERS_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(MeasureError, match=f"what listens at 127.0.0.1:{port} is no Ray cluster"):
-            connection._check_answers(f"127.0.0.1:{port}")
+            ray_cluster._check_answers(f"127.0.0.1:{port}")
 
 
 @loop_over(
@@ -66,7 +66,7 @@ def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_why_ray_was_not_joined_is_one_line(error: Exception, where: str, message: str) -> None:
-    refusal = str(connection._explain_refusal(where, error))
+    refusal = str(ray_cluster._explain_refusal(where, error))
     assert message in refusal
     assert "\n" not in refusal
 

@@ -11,7 +11,7 @@ from loadgen.base.errors import MeasureError
 from loadgen.fleet import fleet as fleets
 from loadgen.fleet.fleet import CLOCK, Answer, Fleet
 from loadgen.fleet.ray_cluster import Node
-from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpack_order
+from loadgen.fleet.shard_actor import ShardOrder, ShardStatus, unpack_order
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command.progress import Totals
 from loadgen.transport.sending.job import WHOLE, Share

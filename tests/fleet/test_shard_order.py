@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.fleet import shard_process
-from loadgen.fleet.shard_order import ShardOrder, unpack_order
+from loadgen.fleet.shard_actor import ShardOrder, unpack_order
 from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
 from loadgen.plan.request_sources import Seed, WordCounts
 from loadgen.transport.sending.job import Share
