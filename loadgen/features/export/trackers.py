@@ -15,7 +15,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_line, describe_install, make_file_name
 from loadgen.facts.run_facts import Facts
-from loadgen.features.export.llmd_report import list_workload
+from loadgen.features.export.export_formats import list_workload
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS, name_marked_model
 from loadgen.report.run_directory import Result
