@@ -198,6 +198,16 @@ class PlanInputs(msgspec.Struct, frozen=True):
         return self.seed.value if own else self.stream.key("text") % 2**SEED_BITS
 
 
+def count_sessions(turns: Turns, profile: Profile, most: int | None) -> int:
+    """Count the sessions to send: --num-sessions, else those of a file, or as many as have `most` requests.
+
+    At most those of the file with --no-oversample.
+    """
+    held = len(turns)
+    sessions = profile.num_sessions or max(held, -(-(most or 0) // int(turns.begins[-1])) * held)
+    return min(sessions, held) if profile.no_oversample else sessions
+
+
 class SourcedRequests(msgspec.Struct, frozen=True):
     """The requests that a source makes, with facts and notes to report.
 

@@ -148,31 +148,24 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         unstreamed += bytes(row.get("stream", b"")) == b"false"
         for name in find_features(row):
             first.setdefault(name, i)
-    _check_api(lines, kind, inputs.dialect)
+    dialect = inputs.dialect
+    if kind == row_kinds.CHAT and not dialect.chat:
+        raise refuse_api(lines, kind, dialect, "openai-chat")
+    if kind == row_kinds.COMPLETIONS and not isinstance(dialect, Completions):
+        raise refuse_api(lines, kind, dialect, "openai")
     if asked > 0:
         lens[1] = asked
     input_lens, output_lens = lens[:, rows]
     made = WholeBodies(lines, kind, (rows, input_lens, output_lens), asked)
     made.features = {name: i for name, i in first.items() if i < len(rows)}
     made.models = {name: i for name, i in models.items() if i < len(rows)}
-    return SourcedRequests(
-        made,
-        recognised_rows.make_facts(kind, lines, rows),
-        notes=(
-            *_list_notes(made.features, unstreamed, inputs.profile.stream),
-            *_note_answered(lines, answered),
-        ),
-    )
-
-
-def _check_api(lines: Lines, kind: str, dialect: Dialect) -> None:
-    """Raise UsageError if the run's API is not that of the bodies."""
-    if kind == row_kinds.CHAT and not dialect.chat:
-        raise lines.file.refusal(
-            f"holds {kind}, and requests go to {dialect.path}: use --backend openai-chat"
-        )
-    if kind == row_kinds.COMPLETIONS and not isinstance(dialect, Completions):
-        raise refuse_api(lines, kind, dialect, "openai")
+    notes = []
+    if unstreamed and inputs.profile.stream:
+        notes.append(f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are")
+    if made.features:
+        notes.append(f"the bodies ask for {', '.join(made.features)}")
+    facts = recognised_rows.make_facts(kind, lines, rows)
+    return SourcedRequests(made, facts, notes=(*notes, *_note_answered(lines, answered)))
 
 
 def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
@@ -199,14 +192,6 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
     prompt_len = len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN
     role = values["messages"][-1].role if "messages" in values else ""
     return prompt_len, output_len, values.get("model"), role
-
-
-def _list_notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator[str]:
-    """Yield notes on bodies with `stream: false` that are streamed all the same, and on the features used."""
-    if unstreamed and streams:
-        yield f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are"
-    if found:
-        yield f"the bodies ask for {', '.join(found)}"
 
 
 def _note_answered(lines: Lines, answered: int) -> Iterator[str]:

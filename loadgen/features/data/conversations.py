@@ -15,7 +15,6 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.parsing import MOST_TOKENS, YEAR_S
 from loadgen.base.text import format_count, quote_value
@@ -23,7 +22,7 @@ from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import bodies, recognised_rows, row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, Turns, fingerprint, make_turns
-from loadgen.plan.request_sources import PlanInputs, SourcedRequests
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests, count_sessions
 from loadgen.wire.openai import Dialect
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
@@ -187,7 +186,6 @@ class Conversations:
         return f"{self.lines.name_row(row)}, {_name_conversation(self.lines, row)}"
 
     def _read_raw(self, rows: list[int]) -> Iterator[bytes]:
-        """Yield the bytes of rows, reading successive ones at once."""
         if rows[-1] - rows[0] + 1 == len(rows):
             yield from self.lines.read_span(rows[0], rows[-1] + 1)
         else:
@@ -225,7 +223,6 @@ class _Checked:
 
     @property
     def tooled(self) -> int:
-        """The number of conversations with tools."""
         return len(self._tooled)
 
     def _add(self, i: int, row: TurnRow) -> None:
@@ -240,7 +237,7 @@ class _Checked:
             for column in (self._last_turn, self._last_limit, self._system, self._waited_ns):
                 column.append(0)
         if why := self._explain_wrong(code, row):
-            raise self._make_refusal(i, row, why)
+            raise self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
         if row.turn == 1:
             self._system[code] = _hash_system(row)
         self.codes.append(code)
@@ -270,7 +267,6 @@ class _Checked:
         self._last_limit[code] = row.limit or 0
 
     def _explain_wrong(self, code: int, row: TurnRow) -> str:
-        """Return what is wrong with a row as the next turn of a conversation; "" if nothing is."""
         due, last = self._last_turn[code] + 1, self._last_role[code]
         if row.turn < due:
             return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
@@ -311,9 +307,6 @@ class _Checked:
             return "its `system` is not that of its first turn, where it belongs"
         return ""
 
-    def _make_refusal(self, i: int, row: TurnRow, why: str) -> UsageError:
-        return self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
-
 
 def _hash_system(row: TurnRow) -> int:
     """Return a hash of a row's system prompt, never 0; 0 without one."""
@@ -321,7 +314,6 @@ def _hash_system(row: TurnRow) -> int:
 
 
 def _name_conversation(lines: Lines, row: int) -> str:
-    """Name the conversation of a row, as `conversation 'c-3'`."""
     return (
         f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
     )
@@ -424,27 +416,8 @@ def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[In
     counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
     counts = counts[counts > 0].astype(np.int64)
     whole = make_turns(counts, conversations.delays_ns[by_conversation])
-    sessions = _count_sessions(whole, inputs)
+    sessions = count_sessions(whole, inputs.profile, inputs.most)
     times = -(-sessions // len(whole))
     repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).take_first(sessions)
-    answers = np.tile(by_conversation, times)[: len(repeated.delays_ns)]
-    return _cut_turns(answers, repeated, inputs.most)
-
-
-def _count_sessions(whole: Turns, inputs: PlanInputs) -> int:
-    """Return the number of sessions: --num-sessions, else the file's, repeated until they have all requests.
-
-    At most those of the file with --no-oversample.
-    """
-    profile, most = inputs.profile, inputs.most or 0
-    sessions = profile.num_sessions or max(len(whole), -(-most // int(whole.begins[-1])) * len(whole))
-    return min(sessions, len(whole)) if profile.no_oversample else sessions
-
-
-def _cut_turns(answers: Int64, turns: Turns, most: int | None) -> tuple[Int64, Turns]:
-    """Return the first `most` requests and their turns, the last session cut short; all if None."""
-    if most is None or most >= len(answers):
-        return answers, turns
-    sessions = int(np.searchsorted(turns.begins, most))
-    begins = np.append(turns.begins[:sessions], most)
-    return answers[:most], Turns(begins, turns.delays_ns[:most])
+    count = min(len(repeated.delays_ns), inputs.most or len(repeated.delays_ns))
+    return np.tile(by_conversation, times)[:count], repeated.cut(count)

@@ -45,7 +45,14 @@ def prefix_cache(run: RunEvidence) -> Evidence | None:
     """
     by = evidence.reported_reuse(run.facts, run.records)
     if not by:
-        return _find_fall(run)
+        earlier = run.facts.earlier
+        if earlier is None or not has_fallen(earlier):
+            return None
+        return (
+            f"TTFT of {earlier.fell} of {earlier.requests} prompts fell since the first run that sent them, "
+            f"from {earlier.before_ms:.3g} to {earlier.now_ms:.3g} ms (medians), as if a prefix cache knew "
+            "them; the server reports no cached tokens"
+        )
     source, (hits, queries) = max(by.items(), key=lambda item: item[1][0] / item[1][1])
     if hits <= CACHED * queries:
         return None
@@ -66,18 +73,6 @@ def has_fallen(earlier: EarlierRun) -> bool:
         return False
     ways = sum(math.comb(earlier.requests, k) for k in range(earlier.fell, earlier.requests + 1))
     return bool(ways <= CHANCE * 2**earlier.requests)
-
-
-def _find_fall(run: RunEvidence) -> Evidence | None:
-    """Find evidence that TTFT of the same prompts fell since an earlier run, as by a prefix cache."""
-    earlier = run.facts.earlier
-    if earlier is None or not has_fallen(earlier):
-        return None
-    return (
-        f"TTFT of {earlier.fell} of {earlier.requests} prompts fell since the first run that sent them, from "
-        f"{earlier.before_ms:.3g} to {earlier.now_ms:.3g} ms (medians), as if a prefix cache knew them; the "
-        "server reports no cached tokens"
-    )
 
 
 @suspect(

@@ -153,7 +153,6 @@ def make_data_plan(values: dict[str, Any], options: dict[str, Any]) -> Plan:
 
 
 def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
-    """Load a profile, or the defaults without a name, with these values over it; raises UsageError."""
     if name is None:
         return profile.build(values)
     if "," in name:
@@ -205,8 +204,6 @@ def join_text(made: Plan, i: int) -> str:
 
 @runtime_checkable
 class _Recorded(Protocol):
-    """Requests of recorded conversations, which count what they hold."""
-
     @property
     def held(self) -> Mapping[str, int]:
         """Counts of messages by role, and of tool calls."""
@@ -297,7 +294,6 @@ class PlanPreview(msgspec.Struct, frozen=True):
 
 
 def _summarize_turns(turns: Turns) -> dict[str, Any]:
-    """Summarize sessions for JSON: how many, turns of each, and delays in seconds."""
     counts, waits_ns = turns.counts, turns.delays_ns[turns.delays_ns > 0]
     return {
         "count": len(turns),
@@ -349,7 +345,6 @@ def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
 
 
 def _list_sessions(turns: Turns) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of the sessions: how many with how many turns, and their delays."""
     found = _summarize_turns(turns)
     each, delays = found["turns"], found["delays"]
     many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"

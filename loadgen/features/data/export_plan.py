@@ -120,7 +120,6 @@ def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterat
 
 
 def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
-    """Yield lines with the commands of loadgen and vLLM that send the file, and on what the file lacks."""
     always = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend in CHAT_APIS
     backend = _CHAT if form == BODIES else made.profile.backend  # whose form whole bodies have

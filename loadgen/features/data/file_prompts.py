@@ -103,7 +103,6 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 
 def _read_length(lines: Lines, i: int, fields: row_kinds.RowObject) -> int:
-    """Return the row's own length of its answer, in tokens; raises UsageError if it has none."""
     length = (
         row_kinds.decode_value(lines, i, fields, "output_tokens", _LENGTH)
         if "output_tokens" in fields

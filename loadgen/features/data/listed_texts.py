@@ -186,7 +186,6 @@ def apply_template(tokenizer: FullTokenizer, name: str, text: str, more: Mapping
 def _refuse_template(
     name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
 ) -> None:
-    """Raise UsageError for an exception of a chat template, which is a program of the model's author."""
     if isinstance(error, Exception):
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(

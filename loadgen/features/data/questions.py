@@ -116,7 +116,6 @@ def spread_categories(numbers: Int64) -> Int64:
 
 
 def _add_categories(facts: DataFacts, names: list[str], numbers: Int64) -> DataFacts:
-    """Return facts with the categories of the different rows that are sent, in the order of the plan."""
     first = numbers[: facts.sent].tolist()
     used = list(dict.fromkeys(first))
     places = {number: place for place, number in enumerate(used)}
@@ -128,7 +127,6 @@ def _add_categories(facts: DataFacts, names: list[str], numbers: Int64) -> DataF
 
 
 def _read_turns(lines: Lines, i: int, fields: row_kinds.RowObject) -> list[str]:
-    """Return the texts of row i's turns, one at least; raises UsageError for a row that cannot be sent."""
     if "turns" in fields:
         turns = row_kinds.decode_value(lines, i, fields, "turns", _TURNS)
     else:

@@ -191,7 +191,6 @@ def find_first_kind(lines: Lines) -> str:
 
 
 def _is_of_kind(keys: Collection[str], kind: str) -> bool:
-    """Whether a row with these keys is of this kind; False if no kind fits, or two do."""
     try:
         return find_kind(keys) == kind
     except ValueError:
@@ -215,7 +214,6 @@ def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
 
 
 def _check_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
-    """Raise UsageError if row i, with these keys, is of another kind, or has a load that is not sent."""
     try:
         found = find_kind(keys)
     except ValueError as error:

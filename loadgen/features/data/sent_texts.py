@@ -190,21 +190,16 @@ def compare_answers(before_ns: Float64, now_ns: Float64, wave: int) -> EarlierRu
     """
     if len(now_ns) - wave >= _LEAST_AFTER_THE_FIRST_WAVE:
         before_ns, now_ns = before_ns[wave:], now_ns[wave:]
-    ratios = now_ns[:, 0] / before_ns[:, 0]
+    ratios, tpot_ratios = now_ns[:, 0] / before_ns[:, 0], now_ns[:, 1] / before_ns[:, 1]
+    known = tpot_ratios[np.isfinite(tpot_ratios)]
     return EarlierRun(
         requests=len(ratios),
         fell=int((ratios < 1).sum()),
         before_ms=float(np.median(before_ns[:, 0])) / MS_NS,
         now_ms=float(np.median(now_ns[:, 0])) / MS_NS,
         ratio=float(np.median(ratios)),
-        tpot_ratio=_find_median(now_ns[:, 1] / before_ns[:, 1]),
+        tpot_ratio=float(np.median(known)) if len(known) else 1.0,
     )
-
-
-def _find_median(values: Float64) -> float:
-    """Return the median of the known values; 1 if none is."""
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else 1.0
 
 
 def _list_answers(known: Facts, made: Plan, records: Records) -> _Answered:

@@ -153,7 +153,6 @@ def _read_speaker(turn: msgspec.Raw) -> str:
 
 
 def _note_speakers(first: Counter[str], entries: int, by_role: bool) -> tuple[str, ...]:
-    """Note the conversations that do not begin with a person's turn, and what is sent of them."""
     if not first:
         return ()
     speakers = list_first([f"{name} in {count}" for name, count in first.most_common()], _SHOWN)
@@ -177,7 +176,6 @@ def _read_pairs(
 
 
 def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
-    """Return the texts of an entry's first two turns; raises UsageError for an image or a video."""
     if entry.image or entry.video:
         raise file.refusal(
             f"row {row + 1} has {'an image' if entry.image else 'a video'}: only text is read from ShareGPT; "
@@ -189,7 +187,6 @@ def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, s
 
 
 def _read_text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
-    """Return the text of a turn's `value`; raises UsageError, naming the row, if it has none."""
     try:
         return msgspec.json.decode(turn, type=_Turn).value
     except NOT_JSON as error:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -51,7 +51,6 @@ def convert_rows(file: OpenedFile) -> Lines:
 
 
 def _find_separator(file: OpenedFile) -> str | None:
-    """Return the separator of .csv or .tsv; None for another ending."""
     return _SEPARATORS.get(PurePath(file.path).suffix.lower())
 
 
@@ -87,16 +86,14 @@ def _convert_csv_rows(file: OpenedFile) -> Iterator[bytes]:
 
 
 def _read_length(file: OpenedFile, cell: str, number: int) -> int:
-    """Return a cell's whole number; raises UsageError, naming the row, if it is none."""
     if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
         raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
     return int(cell)
 
 
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
-    """Yield each row of a CSV file as its cells, [] for a blank one; raises UsageError."""
     number = 0
-    with _open_text(file) as text:
+    with io.TextIOWrapper(io.BufferedReader(_Reading(file)), "utf-8-sig", newline="") as text:
         try:
             for row in csv.reader(text, delimiter=_find_separator(file) or ",", strict=True):
                 number += 1
@@ -117,13 +114,7 @@ def _allow_long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _open_text(file: OpenedFile) -> IO[str]:
-    return io.TextIOWrapper(io.BufferedReader(_Reading(file)), "utf-8-sig", newline="")
-
-
 class _Reading(io.RawIOBase):
-    """A file as a stream of its bytes."""
-
     def __init__(self, file: OpenedFile) -> None:
         self._file, self._at = file, 0
 
@@ -162,7 +153,6 @@ def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
 
 
 def _encode_row(file: OpenedFile, row: dict[str, Any], number: int) -> bytes:
-    """Return a row as JSON; raises UsageError, naming the row, if it cannot be."""
     try:
         return msgspec.json.encode(row)
     except (TypeError, ValueError, OverflowError) as error:

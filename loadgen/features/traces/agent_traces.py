@@ -265,7 +265,6 @@ class RoundRow(msgspec.Struct, gc=False):
 
 
 def _read_instant_ns(name: str, text: str) -> int:
-    """Read a date of a value with this name; raises ValueError that has the name."""
     try:
         return parse_instant_ns(text)
     except ValueError as error:
@@ -338,7 +337,6 @@ def _order_rounds(rounds: list[_Round]) -> RecordedCalls:
 
 
 def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
-    """Yield (session, round) of rows of JSON; raises UsageError."""
     for i, row in enumerate(lines.decode_rows(RoundRow)):
         try:
             begin_ns, end_ns = row.find_times_ns()
@@ -362,7 +360,6 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
 
 
 def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
-    """Yield (session, round) of rows of the canonical CSV; raises UsageError."""
     names = trace_rows.read_header(lines)
     missing = [name for name in COLUMNS if name not in names]
     if missing:
@@ -383,14 +380,12 @@ def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
 
 
 def _read_number(lines: Lines, i: int, column: str, text: str) -> int:
-    """Parse a whole number from 0 to the most tokens; raises UsageError that names row and column."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= parsing.MOST_TOKENS):
         raise lines.refusal(i, f"{column} {quote_value(text)} is not a whole number of tokens or rounds")
     return int(text)
 
 
 def _read_ms(lines: Lines, i: int, column: str, text: str) -> int:
-    """Parse milliseconds, from 0 to a year, to nanoseconds; raises UsageError that names row and column."""
     try:
         value = float(text)
     except ValueError:

@@ -195,7 +195,6 @@ def find_order(
 
 
 def _refuse_waits(of: str) -> UsageError:
-    """Make the error of calls that wait for more others than a run can keep."""
     return UsageError(
         f"--trace: calls of {of} wait for more than {MOST_WAITS:,} others together, as where many agents "
         "begin after many calls that ran at once: take fewer sessions"

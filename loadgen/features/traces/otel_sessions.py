@@ -132,7 +132,6 @@ def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, d
 
 
 def _keep(span: Span, row: int, place: int) -> KeptSpan:
-    """Return what is kept of a span."""
     attributes = span.attributes
     answer = otel_spans.read_count(attributes, otel_spans.OUTPUT_TOKENS)
     limit = otel_spans.read_count(attributes, otel_spans.LIMIT)
@@ -212,8 +211,6 @@ def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> 
 
 
 class _Rows:
-    """The rows of a trace, filled session by session."""
-
     def __init__(self, file: SpanFile) -> None:
         self._file, self._columns, self._growth = file, SessionColumns(), GrowthLines()
         self._calls: list[KeptSpan] = []

@@ -71,7 +71,6 @@ class _Value(msgspec.Struct, rename="camel", frozen=True):
 
 
 def _read_integer(value: int | str) -> int:
-    """Read an integer, as a text of digits too; raises ValueError for any other text."""
     if isinstance(value, str) and not _INTEGER.fullmatch(value):
         raise ValueError(f"intValue {quote_value(value)} is not a whole number of 64 bits")
     return int(value)
@@ -133,7 +132,6 @@ class _Export(msgspec.Struct, rename="camel"):
     resource_spans: list[_ResourceSpans]
 
     def list_spans(self) -> Iterator[_OtlpSpan]:
-        """Yield all spans of the export."""
         for resource in self.resource_spans:
             for scope in (*resource.scope_spans, *resource.instrumentation_library_spans):
                 yield from scope.spans
@@ -230,7 +228,6 @@ class SpanFile:
         return self.lines.refusal(row, f"span {quote_value(span)} {why}")
 
     def _decode(self, i: int, row: bytes) -> list[Span]:
-        """Decode a row; raises UsageError that names it."""
         try:
             keys = self._keys.decode(row)
             key, _, list_spans = next((each for each in _KINDS if each[0] in keys), _SPANS)
@@ -420,7 +417,6 @@ def _decode(value: Any) -> Any:
 
 
 def _gather_flat(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Gather messages of which each field is an attribute, in the order of their numbers."""
     found: dict[int, dict[str, Any]] = {}
     for name, value in attributes.items():
         prefix = next((prefix for prefix in _FLAT_INPUTS if name.startswith(prefix)), None)
@@ -481,7 +477,6 @@ _RESULTS = ("tool_call_response", "tool_result")
 
 
 def _make_result(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a tool's message of a part with its result."""
     given = next((part[key] for key in ("response", "result", "output", "content") if key in part), "")
     text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
     named = part.get("id") or part.get("toolCallId") or part.get("tool_call_id") or ""

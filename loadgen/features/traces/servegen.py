@@ -207,7 +207,6 @@ def _read_windows(lines: Lines) -> list[RateWindow]:
 
 
 def _read_number(lines: Lines, i: int, column: str, text: str, most: float) -> float:
-    """Parse a number from 0 to `most`; raises UsageError that names row and column."""
     try:
         value = float(text)
     except ValueError:

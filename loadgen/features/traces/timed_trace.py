@@ -82,7 +82,12 @@ class PythonHashContent(BlockContent, frozen=True):
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """Make the requests of a profile's trace; raises UsageError if trace, profile and server do not fit."""
-    _check_api(inputs)
+    if not inputs.subject.takes_ids(inputs.dialect):
+        who = inputs.subject.name_text_api(inputs.dialect)
+        raise UsageError(
+            f"--dataset-name {TIMED_TRACE} sends token ids, and {who} takes text: use --backend openai "
+            "(/v1/completions), or --trace FILE --trace-format timed, whose prompts are words there"
+        )
     trace = _read_rows(inputs.profile)
 
     def make(picked: TraceSelection, held: int, turns: Turns | None) -> MadeRequests:
@@ -93,16 +98,6 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         return MadeRequests(made, hashes, ids_source=source, notes=notes)
 
     return replay(inputs, trace, (TIMED_TRACE, "timed"), make)
-
-
-def _check_api(inputs: PlanInputs) -> None:
-    """Raise UsageError if the server's API takes no token ids."""
-    if not inputs.subject.takes_ids(inputs.dialect):
-        who = inputs.subject.name_text_api(inputs.dialect)
-        raise UsageError(
-            f"--dataset-name {TIMED_TRACE} sends token ids, and {who} takes text: use --backend openai "
-            "(/v1/completions), or --trace FILE --trace-format timed, whose prompts are words there"
-        )
 
 
 def _read_rows(profile: Profile) -> TraceRows:
@@ -129,7 +124,6 @@ def _read_rows(profile: Profile) -> TraceRows:
 
 
 def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> None:
-    """Raise UsageError, naming the flag, if the first row lacks a label of the profile."""
     for name in ("timestamp", "input_length", "output_length", "hash_ids"):
         label = getattr(profile, f"timed_trace_label_{name}")
         if label not in first:
@@ -139,7 +133,6 @@ def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> N
 
 
 def _make_row_type(profile: Profile) -> type[Any]:
-    """Make the type of a row under the profile's labels; raises UsageError if two are equal."""
     fields: Mapping[str, Any] = {
         "timestamp": Annotated[float, msgspec.Meta(ge=0)],
         "input_length": _Length,
@@ -160,7 +153,9 @@ def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...
     """
     subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
     tokenizer = find_optional_tokenizer(subject)
-    if _is_hash_set() and tokenizer is not None:
+    # Only then is Python's hash of a text the same in every process of this environment.
+    is_set = os.environ.get(_VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
+    if is_set and tokenizer is not None:
         loaded = load_tokenizer(tokenizer, TIMED_TRACE)
         special = set(loaded.all_special_ids)
         ids = np.array(sorted(i for i in loaded.get_vocab().values() if i not in special), np.int64)
@@ -169,11 +164,6 @@ def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
     # vLLM's own seed is always 0 here: the same trace is the same prompts.
     return BlockContent(block, 0, 0, vocabulary.allowed), vocabulary.source, (_OURS,)
-
-
-def _is_hash_set() -> bool:
-    """Whether Python's hash of a text is the same in every process of this environment."""
-    return os.environ.get(_VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
 
 
 def _tell_cuts_apart(trace: TraceRows, made: ReplayedRequests) -> Hashes:

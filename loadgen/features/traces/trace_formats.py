@@ -101,7 +101,6 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
 
 
 def _open_first(path: str) -> OpenedFile:
-    """Open a trace, or the first file of a directory, which decides the format; raises UsageError."""
     return OpenedFile(path if servegen.is_model(path) else list_files(path, FLAG)[0], FLAG)
 
 
@@ -171,7 +170,6 @@ def _has_zone(row: bytes) -> bool:
 
 
 def _find_by_keys(lines: Lines, row: bytes) -> str:
-    """Return the format of a JSON file by its first row's keys; raises UsageError if unknown or ambiguous."""
     keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     if keys >= _HASHED and keys & {"chat_id", "parent_chat_id"}:
         return "bailian"
@@ -191,7 +189,6 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
 
 
 def _read_hashed_sample(lines: Lines) -> tuple[list[trace_rows.HashedRow], Int64, Int64]:
-    """Read the first 1,000 rows with hashes, the lengths of their prompts, and how many hashes they have."""
     rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
     lens, counts = [row.input_length for row in rows], [len(row.hash_ids or ()) for row in rows]
     return rows, np.array(lens, np.int64), np.array(counts, np.int64)
@@ -272,8 +269,6 @@ def _is_text(lines: Lines) -> bool:
 
 
 class _JoinedFile(SpooledFile):
-    """The rows of several files, which know their own places."""
-
     most_row_bytes = _MOST_OBJECT_BYTES
 
     def __init__(self, path: str, flag: str, parts: Iterable[Lines]) -> None:
@@ -287,7 +282,8 @@ class _JoinedFile(SpooledFile):
             self._files.append(lines.path)
             self._begins.append(len(self._numbers))
             self._digests.append(lines.digest())
-            for number, row in _read_text(lines) if _is_text(lines) else _number_rows(lines):
+            numbered = ((lines.number(i), row) for i, row in enumerate(lines.read_rows()))
+            for number, row in _read_text(lines) if _is_text(lines) else numbered:
                 self._numbers.append(number)
                 yield row
 
@@ -303,10 +299,6 @@ class _JoinedFile(SpooledFile):
         file = self._files[bisect_right(self._begins, row - 1) - 1]
         number = self._numbers[row - 1]
         return UsageError(f"{self.flag} {file if number is None else f'{file} row {number}'}: {why}")
-
-
-def _number_rows(lines: Lines) -> Iterator[tuple[int, bytes]]:
-    yield from ((lines.number(i), row) for i, row in enumerate(lines.read_rows()))
 
 
 def _read_text(lines: Lines) -> Iterator[tuple[int | None, bytes]]:

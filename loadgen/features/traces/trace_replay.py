@@ -51,6 +51,7 @@ from loadgen.plan.request_sources import (
     PlanInputs,
     SourcedRequests,
     WordCounts,
+    count_sessions,
     make_arrival_rng,
 )
 from loadgen.wire.openai import Dialect
@@ -300,7 +301,6 @@ class ReplayedRequests(PromptRequests):
         return self._content.places(hashes, length, row)
 
     def _list_hash_pieces(self) -> Iterator[bytes]:
-        """Yield the bytes of all requests' hashes, 4096 requests at a time."""
         for first in range(0, len(self.begins), _PIECE):
             spans = zip(
                 self.begins[first : first + _PIECE].tolist(),
@@ -378,7 +378,7 @@ class TraceSessions(msgspec.Struct, frozen=True):
             delays_ns = np.minimum(delays_ns, round(profile.trace_idle_cap * SECOND_NS))
         turns = Turns(begins, delays_ns, number_lanes(reorder_waits(waits, order), begins))
         held = len(counts)
-        sessions_sent = np.arange(_count_sessions(turns, profile, most))
+        sessions_sent = np.arange(count_sessions(turns, profile, most))
         chosen = turns.list_chosen(sessions_sent % held)
         rounds = np.repeat(sessions_sent // held, counts[sessions_sent % held])
         turns = turns.choose(sessions_sent % held)
@@ -396,18 +396,7 @@ class TraceSessions(msgspec.Struct, frozen=True):
         return cls(selected, turns, tuple(_list_notes(rows, profile, held, len(turns))))
 
 
-def _count_sessions(turns: Turns, profile: Profile, most: int | None) -> int:
-    """Return the number of sessions: --num-sessions, else the trace's, or as many as have `most` requests.
-
-    At most those of the trace with --no-oversample.
-    """
-    held = len(turns)
-    sessions = profile.num_sessions or max(held, -(-(most or 0) // int(turns.begins[-1])) * held)
-    return min(sessions, held) if profile.no_oversample else sessions
-
-
 def _list_notes(rows: TraceRows, profile: Profile, held: int, sent: int) -> Iterator[str]:
-    """Yield notes on sessions that are sent several times, or of which there are fewer than wanted."""
     if profile.num_sessions is not None and sent < profile.num_sessions:
         yield f"the trace has {held} of the {profile.num_sessions} sessions that were asked for"
     if sent > held and rows.messages is None:

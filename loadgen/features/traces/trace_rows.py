@@ -283,7 +283,8 @@ def read_hashed_rows(lines: Lines, name: str, unit_ns: int, block: int) -> Trace
             yield row
 
     found = gather_rows(lines, decode())
-    if other := _find_other_block(found.input_lens, np.diff(found.starts), block):
+    lens = found.input_lens, np.diff(found.starts)
+    if not is_covered(*lens, block) and (other := find_block(*lens, BLOCKS)):
         raise lines.file.refusal(
             f"each row has one of hash_ids for {other} tokens, and {name} one for {block}: "
             f"{explain_block(other, lines.path)}"
@@ -305,11 +306,6 @@ def make_trace_rows(lines: Lines, at_ns: Int64, found: GatheredRows, block: int)
 def is_covered(input_lens: Int64, hash_counts: Int64, block: int) -> bool:
     """Whether each row has exactly the hashes its prompt needs by blocks of `block`, some several."""
     return bool((hash_counts == -(-input_lens // block)).all() and (hash_counts > 1).any())
-
-
-def _find_other_block(input_lens: Int64, hash_counts: Int64, block: int) -> int:
-    """Return the block size, other than `block`, that every row's hashes fit; else 0."""
-    return 0 if is_covered(input_lens, hash_counts, block) else find_block(input_lens, hash_counts, BLOCKS)
 
 
 def find_block(input_lens: Int64, hash_counts: Int64, sizes: Sequence[int]) -> int:
@@ -414,7 +410,6 @@ def _read_columns(lines: Lines, begin: int, width: int) -> list[tuple[str, ...]]
 
 
 def _read_lengths(texts: Sequence[str], lines: Lines, first: int, column: str) -> Int64:
-    """Parse numbers of tokens, int64[rows]; raises UsageError that names row and column."""
     digits = "".join(texts)
     if digits.isascii() and digits.isdigit() and all(texts) and max(map(len, texts)) <= _MOST_DIGITS:
         lens = np.fromiter(map(int, texts), np.int64, len(texts))
@@ -425,7 +420,6 @@ def _read_lengths(texts: Sequence[str], lines: Lines, first: int, column: str) -
 
 
 def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
-    """Parse a number of tokens; raises UsageError that names row and column."""
     value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS else -1
     if not 0 <= value <= parsing.MOST_TOKENS:
         raise lines.refusal(
@@ -435,7 +429,6 @@ def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
 
 
 def _read_seconds(texts: Sequence[str], lines: Lines, first: int) -> Int64:
-    """Parse times in seconds to nanoseconds, int64[rows]; the first is row `first`; raises UsageError."""
     if not _are_seconds(texts):
         i = next(i for i, text in enumerate(texts) if not _are_seconds((text,)))
         raise lines.refusal(first + i, f"{quote_value(texts[i])} is not a time in seconds from 0")
@@ -451,7 +444,6 @@ def _are_seconds(texts: Sequence[str]) -> bool:
 
 
 def _read_dates(texts: Sequence[str], lines: Lines, first: int) -> Int64:
-    """Parse dates to ns since 1970, int64[rows]; the first is row `first`; raises UsageError."""
     times_ns = np.zeros(len(texts), np.int64)
     for i, text in enumerate(texts):
         try:
@@ -503,7 +495,7 @@ class RecordedFields(msgspec.Struct, frozen=True):
         number = int(self.sampling[row])
         found = {} if number == NO_SAMPLING else self.samplings[number]
         return {
-            name: _write_value(name, value)
+            name: (int(value) or _ALL_TOKENS) if name == _TOP_K else value  # a number of tokens
             for name in SENT
             if (value := found.get(name)) is not None and name not in dialect.lacks
         }
@@ -550,11 +542,6 @@ class RecordedFields(msgspec.Struct, frozen=True):
         if (self.sampling[rows] != NO_SAMPLING).any():
             yield msgspec.json.encode(self.samplings)
             yield self.sampling[rows].astype("<i8").tobytes()
-
-
-def _write_value(name: str, value: float) -> float:
-    """Return a parameter as servers take it: a whole number where it counts tokens."""
-    return (int(value) or _ALL_TOKENS) if name == _TOP_K else value
 
 
 class Growth(msgspec.Struct, frozen=True):

@@ -110,7 +110,6 @@ def _count_up_to(most: int | None, kept: Bool) -> int:
 
 
 def _explain_none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[str, int]) -> str:
-    """Return the message that no request is in the window, or that all in it were skipped, and why."""
     if inside.start >= inside.stop:
         span_s = rows.at_ns[-1] / SECOND_NS
         return (

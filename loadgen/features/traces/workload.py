@@ -131,7 +131,6 @@ class _FieldColumns:
         self._columns = tuple(array("q") for _ in range(3))
 
     def add(self, session: WorkloadSession) -> None:
-        """Add the calls of a session."""
         for call in session.calls:
             pairs = tuple(sorted((call.sampling or {}).items()))
             number = self._samplings.setdefault(pairs, len(self._samplings)) if pairs else NO_SAMPLING

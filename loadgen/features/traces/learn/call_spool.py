@@ -85,8 +85,6 @@ class KeptCall(NamedTuple):
 
 
 class _OpenCall(msgspec.Struct):
-    """A call whose end may still come."""
-
     session: int
     begin_ns: int
     end_ns: int
@@ -171,7 +169,8 @@ class CallSpool:
 
         The first of its ends that tells the answer's length counts: vLLM logs token ids before the text.
         """
-        name = self._find_open(end.name)
+        names = (end.name, end.name.rpartition("-")[0], f"{end.name}-0")  # vLLM writes it in all these ways
+        name = next((found for found in names if found in self._open), None)
         if name is None:
             return
         kept = self._open[name]
@@ -273,7 +272,6 @@ class CallSpool:
         _keep_latest(self._prompts, block, [*self._prompts.get(block, ())[-_MOST_ENDS:], last])
 
     def _number_sampling(self, call: Call) -> int:
-        """Return the number of a call's sampling among all; UNKNOWN without any, and beyond 4,096 ways."""
         if not call.sampling:
             return UNKNOWN
         pairs = tuple(sorted(call.sampling.items()))
@@ -281,11 +279,6 @@ class CallSpool:
             self.notes[f"sampled in more than {_MOST_SAMPLINGS:,} ways: their parameters are left out"] += 1
             return UNKNOWN
         return self._samplings.setdefault(pairs, len(self._samplings))
-
-    def _find_open(self, name: str) -> str | None:
-        """Find the open call of a name, which vLLM writes with and without a suffix; None of another."""
-        names = (name, name.rpartition("-")[0], f"{name}-0")
-        return next((found for found in names if found in self._open), None)
 
     def _write(self, kept: _OpenCall) -> None:
         """Write a call that is over, or whose end does not come, to the part of its session."""

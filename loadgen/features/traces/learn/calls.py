@@ -127,7 +127,6 @@ def read_size(value: Any, most: int = parsing.MOST_TOKENS) -> int:
 
 
 def _read_float(value: Any) -> float:
-    """Read a number, or a text of one; NaN of anything else."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

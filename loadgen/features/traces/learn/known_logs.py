@@ -100,7 +100,6 @@ class _LineReader:
         self._tokens: dict[str, int] = {}  # where their ids are logged
 
     def read(self, line: str) -> Iterator[Found]:
-        """Yield what is in a line; raises ValueFault for one that is cut."""
         at_ns = self._clock.read_ns(line)
         if at_ns is None:
             return
@@ -277,7 +276,6 @@ def _read_objects(log: LogFile) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _decode_json(text: str) -> Any:
-    """Decode JSON; None of what is none."""
     try:
         return msgspec.json.decode(text)
     except NOT_JSON:
@@ -285,7 +283,6 @@ def _decode_json(text: str) -> Any:
 
 
 def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
-    """Read one row; raises ValueFault."""
     kind = str(fields.get("call_type") or "completion")
     if not any(name in kind for name in _KINDS):
         return SkippedRow(NO_MODEL)

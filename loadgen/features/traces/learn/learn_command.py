@@ -100,7 +100,9 @@ def main(argv: Sequence[str]) -> int:
         ):
             left_out = _read_calls(log, form.read(log, columns, options.path), spool, meter)
             if not spool.calls:
-                raise log.refusal(_explain_none(left_out))
+                whys = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
+                none = f"request that was answered ({whys})" if whys else "request of a model in it"
+                raise log.refusal(f"has no {none}")
             rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
             learned = LearnedColumns("workload")
             packed = path.name.endswith(_PACKED)
@@ -123,7 +125,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_output(name: str, log: str) -> Path:
-    """Return the path of the workload; raises UsageError if it cannot be a new file, or is the log."""
     path = expand_path(name)
     if not path.name or path.is_dir():
         raise UsageError(f"-o {name}: is a directory: give the name of a file")
@@ -135,7 +136,6 @@ def _check_output(name: str, log: str) -> Path:
 
 
 def _load_encoder(name: str | None) -> Encoder | None:
-    """Load the tokenizer that texts are counted by; None without one; raises UsageError."""
     if name is None:
         return None
     from loadgen.plan.tokenizers import load_tokenizer  # slow, and few logs need it
@@ -172,14 +172,7 @@ def _skip_cut_row(rows: Rows) -> Rows:
         yield 0, SkippedRow(CUT)
 
 
-def _explain_none(left_out: Counter[str]) -> str:
-    """Return the message that a log has no call, and why its rows were left out."""
-    whys = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
-    return f"has no request that was answered ({whys})" if whys else "has no request of a model in it"
-
-
 def _write_sessions(body: IO[bytes], rows: LearnedSessions, learned: LearnedColumns, packed: bool) -> None:
-    """Write the row of each session to a file, packed or not, and note its columns."""
     file: IO[bytes] = cast(IO[bytes], gzip.GzipFile("", "wb", _PACKING, body, mtime=0)) if packed else body
     for row in rows.make():
         learned.add(row)
@@ -199,7 +192,6 @@ def _join_parts(file: BinaryIO, head: WorkloadHead, body: IO[bytes], packed: boo
 def _make_head(
     name: str, spool: CallSpool, rows: LearnedSessions, options: argparse.Namespace, left_out: Counter[str]
 ) -> WorkloadHead:
-    """Make the head of a workload."""
     meter = spool.meter
     notes = list(spool.notes)
     if spool.joined:
@@ -294,6 +286,5 @@ def choose_form(name: str, log: LogFile, columns: Columns) -> tuple[str, LogForm
 
 
 def _find_form(log: LogFile) -> str:
-    """Return the form of a log by its first lines, "" if none knows them; raises UsageError if blank."""
     lines = log.read_head()
     return next((name for name, form in FORMS.items() if form.is_form(lines)), "")

@@ -68,7 +68,6 @@ class LearnedSessions:
             yield int(whole)
 
     def _make_row(self, found: list[KeptCall], blocks: list[Int64], copy: int) -> WorkloadSession:
-        """Make the row of one session, or of a copy of it."""
         begin_ns = found[0].begin_ns
         agents, parents, calls = _Agents(), list[int](), list[WorkloadCall]()
         before = np.zeros(0, np.int64)
@@ -143,7 +142,6 @@ def find_shared_blocks(spool: CallSpool, directory: Path) -> Int64:
 
 
 def _find_repeated(file: IO[bytes]) -> Int64:
-    """Find the hashes that are in a file more than once, sorted."""
     file.seek(0)
     hashes = np.sort(np.frombuffer(file.read(), np.int64))
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])

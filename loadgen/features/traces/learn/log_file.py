@@ -117,7 +117,6 @@ class LogFile:
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
-        """Open the text of the log, unpacked, and close it at the end; raises OSError if it has gone."""
         with os.fdopen(open_unblocked(expand_path(self.path)), "rb", 1 << 20) as file:
             if not self._packed:
                 yield file

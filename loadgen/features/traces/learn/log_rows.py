@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -201,7 +202,6 @@ def _read_cells(
 
 
 def _read_times(values: Cells) -> tuple[int, int]:
-    """Read when a call began and ended, of any two of begin, end and duration; raises ValueFault."""
     begin, end, span = (
         next(((values[name], unit) for name, unit in names.items() if name in values), None)
         for names in (TIMES, ENDS, SPANS)
@@ -226,7 +226,7 @@ def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[in
     lines = log.read_lines(blank=True)
     number, first = next(each for each in lines if each[1])
     if first.lstrip().startswith(("{", "[")):
-        for row, line in _chain(number, first, lines):
+        for row, line in chain([(number, first)], lines):
             if line:
                 yield row, _flatten(_read_object(log, row, line))
         return
@@ -245,7 +245,6 @@ def _read_objects(log: LogFile, columns: Mapping[str, str]) -> Iterator[tuple[in
 
 
 def _read_object(log: LogFile, row: int, line: str) -> dict[str, Any]:
-    """Decode a line of JSON; raises UsageError for anything but an object."""
     try:
         if line.lstrip().startswith("{"):
             return msgspec.json.decode(line, type=dict[str, Any])
@@ -279,11 +278,6 @@ def _read_csv(log: LogFile, lines: Iterator[tuple[int, str]], mark: str) -> Iter
             yield numbers[0], cells
 
 
-def _chain(number: int, first: str, rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield number, first
-    yield from rest
-
-
 def _match_line(line: str) -> dict[str, Any] | None:
     """Match a line of nginx's or Envoy's default as values by their names in JSON; None: of neither."""
     for pattern, names in ((_ENVOY, _ENVOY_KEYS), (_COMBINED, _COMBINED_KEYS)):
@@ -293,7 +287,6 @@ def _match_line(line: str) -> dict[str, Any] | None:
 
 
 def _decode_object(line: str) -> dict[str, Any] | None:
-    """Decode a line of JSON; None of anything but an object."""
     if not line.lstrip().startswith("{"):
         return None
     try:

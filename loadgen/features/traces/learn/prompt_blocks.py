@@ -171,16 +171,12 @@ class PromptMeter:
         return UNKNOWN
 
     def _count_text(self, counted: Counter[str], text: str) -> int:
-        """Count a text's tokens by the tokenizer, or estimate them by its bytes."""
         if self._tokenizer is not None:
-            return self._note(counted, "by the tokenizer", len(self._encode(text)))
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            return self._note(counted, "by the tokenizer", len(ids))
         how = f"estimated, {self.text_bytes:.3g} bytes of text a token"
         size = len(text.encode("utf-8", "surrogatepass"))
         return self._note(counted, how, math.ceil(size / self.text_bytes))
-
-    def _encode(self, text: str) -> list[int]:
-        assert self._tokenizer is not None
-        return self._tokenizer.encode(text, add_special_tokens=False)
 
     @staticmethod
     def _note(counted: Counter[str], how: str, length: int) -> int:
