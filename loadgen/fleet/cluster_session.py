@@ -149,7 +149,6 @@ class ClusterSender(PlanSender):
         return (("the shards", self._add_shards),)
 
     def _add_shards(self, known: Facts) -> Facts:
-        """Return the facts with the shards' client, parts and losses, and with their notes that are new."""
         facts = self.merged
         assert facts is not None
         return replace(

@@ -202,7 +202,6 @@ class Fleet:
         return RoundTrips(ask).measure(shard.boot, CLOCK)
 
     def _take(self, answer: Answer) -> None:
-        """Record the status that a shard answered, or why it is lost."""
         shard = self.shards[answer.shard]
         if answer.lost:
             shard.lost = shard.lost or answer.lost
@@ -225,7 +224,6 @@ class Fleet:
                 self.calls.ask(shard.number, "stop", _KILL)
 
     def _ask_all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
-        """Ask each shard that is not lost, and return the answers by number."""
         left = [shard.number for shard in self.shards if not shard.lost]
         return ask_all(self.calls, left, question, within_s, self.turn)
 

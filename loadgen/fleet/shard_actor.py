@@ -194,7 +194,10 @@ class ShardActor:
     def status(self) -> ShardStatus:
         """Return the shard's progress and counts, read from its files, and how its process ended."""
         ended = self._explain_end()  # before what it wrote last is read
-        events = dict(map(_split_event, _read_lines(self._place / EVENTS)))
+        events: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self._place / EVENTS).read_text("utf-8").splitlines()
+            events = {name: value for name, _, value in (line.partition(" ") for line in lines)}
         return ShardStatus(
             ready="ready" in events,
             failed=events.get("failed", ""),
@@ -233,7 +236,6 @@ class ShardActor:
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _write(self, data: bytes) -> None:
-        """Write to the process's standard input; nothing happens if it has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, and `status` says how
@@ -249,18 +251,6 @@ class ShardActor:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         last = f": {' '.join(tail.split())}" if tail.strip() else ""
         return f"its process was {how}{last}"
-
-
-def _read_lines(path: Path) -> list[str]:
-    """Return a file's lines; [] if there is no file."""
-    with contextlib.suppress(FileNotFoundError):
-        return path.read_text("utf-8").splitlines()
-    return []
-
-
-def _split_event(line: str) -> tuple[str, str]:
-    name, _, value = line.partition(" ")
-    return name, value
 
 
 def make_actor_class(ray: Any) -> Any:

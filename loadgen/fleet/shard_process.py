@@ -74,7 +74,6 @@ class DriverLine:
         return instant_ns
 
     def _read(self, count: int) -> bytes:
-        """Read `count` bytes of standard input; raises MeasureError at its end."""
         data = bytearray()
         while len(data) < count:
             more = self._stdin.read(min(count - len(data), _PIECE_BYTES))

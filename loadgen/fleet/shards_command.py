@@ -105,7 +105,6 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
 
 
 def _make_text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
-    """Return the manifest, script or lines; raises UsageError for a flag missing or without effect."""
     of_job = {name: getattr(asked, name) for name in ("image", "claim", "namespace", "secret", "memory")}
     given = {name: value for name, value in of_job.items() if value is not None}
     if asked.k8s:

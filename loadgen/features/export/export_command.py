@@ -70,8 +70,11 @@ def main(argv: Sequence[str]) -> int:
     if form is None and asked.output is not None:
         raise UsageError("--output: a tracker gets the run's own files")
     run = run_directory.load(asked.run_dir)
-    if form is not None and form.of_whole:
-        _check_whole(run, asked.format)
+    if form is not None and form.of_whole and (shard := run.facts.shard) is not None:
+        raise UsageError(
+            f"--format {asked.format}: the run is shard {shard.name}, a part of the load: join all by "
+            "`loadgen merge`"
+        )
     if form is None:
         name = next(name for name in TRACKERS if getattr(asked, name) is not None)
         place = TRACKERS[name].send(run, asked.run_dir.resolve(), getattr(asked, name))
@@ -83,24 +86,10 @@ def main(argv: Sequence[str]) -> int:
         path = asked.run_dir / form.file_name if asked.output is None else Path(asked.output)
         write_named(path, lambda file: form.write(run, given, file))
         print_text(f"{form.what}: {path}", sys.stdout)
-    if form.of_whole:
-        _warn_of_verdict(run, asked.format)
+    if form.of_whole and (level := run.verdict.level) is not Level.VALID:
+        why = ", ".join(run.verdict.reasons)
+        _LOG.warning("the run is %s (%s), which --format %s has no place for", level.value, why, asked.format)
     return ExitCode.FIGURES
-
-
-def _check_whole(run: Result, name: str) -> None:
-    """Raise UsageError for a shard's run, which another project's report would show as a whole one."""
-    if (shard := run.facts.shard) is not None:
-        raise UsageError(
-            f"--format {name}: the run is shard {shard.name}, a part of the load: join all by `loadgen merge`"
-        )
-
-
-def _warn_of_verdict(run: Result, name: str) -> None:
-    """Warn of a verdict that another project's report does not show."""
-    if (level := run.verdict.level) is not Level.VALID:
-        reasons = ", ".join(run.verdict.reasons)
-        _LOG.warning("the run is %s (%s), which --format %s has no place for", level.value, reasons, name)
 
 
 def _read_given(pairs: Sequence[str], form: ExportFormat | None) -> Given:

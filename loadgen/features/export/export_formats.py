@@ -102,6 +102,7 @@ def encode_llmd_report(run: Result) -> str:
 def make_llmd_report(run: Result) -> dict[str, Any]:
     """Make the report of a run: when, the load, the engine, and the figures over successful requests."""
     facts = run.facts
+    model, profile = name_marked_model(facts), facts.profile.name
     scenario = {"stack": [_describe_engine(facts)], "load": _describe_load(run)}
     results: dict[str, Any] = {"request_performance": {"aggregate": _list_figures(run)}}
     if gauges := _summarize_gauges(run):
@@ -115,17 +116,11 @@ def make_llmd_report(run: Result) -> dict[str, Any]:
                 "end": facts.finished.isoformat(),
                 "duration": f"PT{run.metrics.duration_s:.9f}S",
             },
-            "description": facts.label or _describe_run(facts),
+            "description": facts.label or (f"{model} [{profile}]" if profile else model),
         },
         "scenario": {name: part for name, part in scenario.items() if part},
         "results": results,
     }
-
-
-def _describe_run(facts: Facts) -> str:
-    """Describe a run without a label by its model, and its profile where that has a name."""
-    model, profile = name_marked_model(facts), facts.profile.name
-    return f"{model} [{profile}]" if profile else model
 
 
 def _describe_engine(facts: Facts) -> dict[str, Any]:
@@ -256,7 +251,6 @@ def _list_figures(run: Result) -> dict[str, Any]:
 
 
 def _encode_distribution(unit: str, figure: Distribution) -> dict[str, Any]:
-    """Encode a latency's distribution as llm-d's Statistics."""
     return {
         "units": unit,
         "mean": figure.mean_ms,
@@ -306,7 +300,6 @@ def _read_count(text: str) -> int:
 
 
 def _read_flag(text: str) -> bool:
-    """Parse true or false; raises ValueError."""
     return _read_flag_word(text) == "true"
 
 
@@ -459,7 +452,6 @@ class ExportFormat(msgspec.Struct, frozen=True):
 
 
 def _make_row_format(form: str) -> ExportFormat:
-    """Make the format of a row per request in a form of `FORMS`."""
     return ExportFormat(
         f"a row a request as {NAMES[form]}",
         f"{REQUESTS}.{form}",

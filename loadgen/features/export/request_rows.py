@@ -187,7 +187,6 @@ def make_frame(run: Result) -> pandas.DataFrame:
 
 
 def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
-    """Write each row as a line of JSON."""
     for batch in batches:
         file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in batch).encode())
 

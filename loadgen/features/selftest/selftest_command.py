@@ -83,7 +83,6 @@ def _run_selftest(options: argparse.Namespace, results: list[Mapping[str, Any]])
 
 
 def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:
-    """Run each transport's self-test in one worker, in equal parts of the time left, and print each."""
     measured: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))

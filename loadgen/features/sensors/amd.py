@@ -59,7 +59,6 @@ def _read_number(value: object) -> float | None:
 
 
 def _require_number(value: object) -> float:
-    """Read a number as `_read_number` does; raises ValueError for what is none."""
     if (number := _read_number(value)) is None:
         raise ValueError(_UNSUPPORTED)
     return number

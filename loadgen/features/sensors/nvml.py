@@ -261,7 +261,6 @@ class Gpus:
         return queries.get("why its clocks are held back", reasons, of_old_drivers)
 
     def _query_all(self, queries: Queries, query: Any) -> list[Any]:
-        """Query every GPU; return the answers, without GPUs that refuse, which `queries` notes."""
         answers = [queries.get("it", partial(query, handle)) for handle in self.devices.values()]
         return [answer for answer in answers if answer is not None]
 

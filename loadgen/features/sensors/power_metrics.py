@@ -164,7 +164,6 @@ def _select_lines(status: int, body: bytes) -> tuple[tuple[str, ...], str]:
 
 
 def _explain_no_power(lines: Sequence[str]) -> str:
-    """Explain what an exposition has instead of power, and what to do."""
     names = list(dict.fromkeys(read_name(line) for line in lines if line and line[0] != "#"))
     for family in FAMILIES:
         if any(name.startswith(family.marks) for name in names):

@@ -33,7 +33,6 @@ def find_sensors(root: Path = Path("/")) -> list[Sensor]:
 
 
 def _find_power_sensors(root: Path) -> list[Sensor]:
-    """Find the sensors of power: of GPUs, a Jetson's board, and CPU packages."""
     devices = call_guarded("NVML", find_gpus, Absent)
     found: list[Sensor | None] = [devices]
     if (root / "dev/kfd").exists():  # ROCm's driver

@@ -45,10 +45,13 @@ def summarize_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
     """Describe memory, energy, GPU and what could not be read, in lines not yet wrapped."""
+    is_all = sensed.energy is not None and sensed.energy.is_of_cpu
     parts = {
         "memory": ", ".join(_render_memory(sensed)) or "unknown",
         "energy": _render_energy(sensed, sensed.energy, output_tokens) or "unknown",
-        "CPU energy, apart from it": _render_energy(sensed, _find_cpu_energy(sensed), output_tokens),
+        "CPU energy, apart from it": _render_energy(
+            sensed, None if is_all else sensed.cpu_energy, output_tokens
+        ),
         "GPU": _render_heat(sensed),
         "not read": "; ".join(sensed.missing),
     }
@@ -95,12 +98,6 @@ def _render_memory(sensed: SensorSummary) -> Iterator[str]:
 
 def _format_gib(level: MemoryUse) -> str:
     return f"{level.peak_bytes / GIB:.2f} GiB"
-
-
-def _find_cpu_energy(sensed: SensorSummary) -> Energy | None:
-    """Return the CPU's energy where it is not the whole one; None without."""
-    spent = sensed.energy
-    return None if spent is not None and spent.is_of_cpu else sensed.cpu_energy
 
 
 def _render_energy(sensed: SensorSummary, spent: Energy | None, output_tokens: int) -> str:

@@ -10,7 +10,6 @@ from loadgen.base.text import align_cells, cut_end, format_cell_ms, format_count
 from loadgen.features.sessions.session_figures import (
     BranchFigures,
     CriticalPath,
-    EarlyEnd,
     PartFigures,
     SessionFigures,
     StoredSessions,
@@ -20,7 +19,6 @@ from loadgen.features.sessions.session_figures import (
     measure_critical_path,
     summarize_sessions,
 )
-from loadgen.figures.distribution import Distribution
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions, Room, Section
 
@@ -77,7 +75,6 @@ def tabulate_branches(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _tabulate(titles: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield a table's titles and its rows; nothing without rows."""
     lines = [align_cells(row, widths, " ") for row in rows]
     yield from [align_cells(titles, widths, " "), *lines] if lines else ()
 
@@ -132,7 +129,12 @@ def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
 def _describe_counts(result: Result, figures: SessionFigures) -> str:
     """Describe how many sessions began, finished and ended early, and how many turns they had."""
     of = f" of {figures.planned}" if figures.planned != figures.begun else ""
-    parts = [f"{figures.begun} begun{of}{_describe_pace(result)}", f"{figures.finished} finished"]
+    facts, rate_per_s, pace = result.facts, result.facts.profile.user_rate, ""
+    if facts.profile.users and rate_per_s:
+        pace = f" by {format_count(facts.profile.users, 'user')}, {rate_per_s:g} turns/s each"
+    elif math.isfinite(facts.planned_rate_per_s):
+        pace = f" at {facts.planned_rate_per_s:g}/s"
+    parts = [f"{figures.begun} begun{of}{pace}", f"{figures.finished} finished"]
     if figures.ended_early:
         parts.append(f"{figures.ended_early} ended early")
     if figures.unfinished:
@@ -142,14 +144,6 @@ def _describe_counts(result: Result, figures: SessionFigures) -> str:
         return line
     mean = _format_mean(figures.mean_turns)
     return f"{line}; {mean} turns on average, {figures.least_turns} to {figures.most_turns}"
-
-
-def _describe_pace(result: Result) -> str:
-    """Describe the planned pace of sessions or turns; "" if none is planned."""
-    facts, rate_per_s = result.facts, result.facts.profile.user_rate
-    if facts.profile.users and rate_per_s:
-        return f" by {format_count(facts.profile.users, 'user')}, {rate_per_s:g} turns/s each"
-    return f" at {facts.planned_rate_per_s:g}/s" if math.isfinite(facts.planned_rate_per_s) else ""
 
 
 def _list_times(figures: SessionFigures) -> Iterator[str]:
@@ -164,16 +158,14 @@ def _list_times(figures: SessionFigures) -> Iterator[str]:
                 f"; {100 * share:.0f} % of it waiting for the server, {100 * (1 - share):.0f} % between turns"
             )
         )
-        yield f"session duration: {_format_spread(duration, 1e3, 's')} ({duration.n} finished){waiting}"
+        mean_s, median_s, p99_s = (
+            value / 1e3 for value in (duration.mean_ms, duration.median_ms, duration.p99_ms)
+        )
+        spread = f"{mean_s:.2f} s mean, {median_s:.2f} P50, {p99_s:.2f} P99"
+        yield f"session duration: {spread} ({duration.n} finished){waiting}"
     if late.n:
         spread = f"{late.median_ms:.2f} P50, {late.p99_ms:.2f} P99, {late.max_ms:.2f} ms max"
         yield f"turns sent after their time: {spread} (previous answer's end + delay → sent)"
-
-
-def _format_spread(values: Distribution, scale: float, unit: str) -> str:
-    """Format mean, P50 and P99 of ms values ÷ `scale`, in this unit."""
-    mean, median, p99 = (value / scale for value in (values.mean_ms, values.median_ms, values.p99_ms))
-    return f"{mean:.2f} {unit} mean, {median:.2f} P50, {p99:.2f} P99"
 
 
 def _list_ends(sessions: StoredSessions, most: int) -> Iterator[str]:
@@ -181,13 +173,9 @@ def _list_ends(sessions: StoredSessions, most: int) -> Iterator[str]:
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
         where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
-        yield f"sessions ended early: {count} × {reason}: {where}{_describe_first_error(ends)}"
-
-
-def _describe_first_error(ends: list[EarlyEnd]) -> str:
-    """Return the first error's detail, of 150 characters at most, after `; the first: `; "" without any."""
-    detail = next((end.detail for end in ends if end.detail), "")
-    return f"; the first: {cut_end(detail, _MOST_DETAIL)}" if detail else ""
+        detail = cut_end(next((end.detail for end in ends if end.detail), ""), _MOST_DETAIL)
+        first = f"; the first: {detail}" if detail else ""
+        yield f"sessions ended early: {count} × {reason}: {where}{first}"
 
 
 def _format_share(seconds: float, path: CriticalPath) -> str:
@@ -195,7 +183,6 @@ def _format_share(seconds: float, path: CriticalPath) -> str:
 
 
 def _make_cells(row: TurnFigures) -> tuple[str, ...]:
-    """Return a row's cells of the table by turn; `-` for what is not known."""
     return (
         row.name if len(row.name) <= -_WIDTHS[0] else f"≤{row.last}",
         *_make_first_cells(row),
@@ -207,7 +194,6 @@ def _make_cells(row: TurnFigures) -> tuple[str, ...]:
 
 
 def _make_branch_cells(row: BranchFigures) -> tuple[str, ...]:
-    """Return a row's cells of the table by branch; `-` for what is not known."""
     times = (row.p99_ttft_ms, row.mean_e2el_ms, row.mean_queued_ms)
     name = cut_end(row.name, -_BRANCH_WIDTHS[0])
     return (name, *_make_first_cells(row), *(format_cell_ms(value) for value in times))

@@ -364,7 +364,6 @@ class TurnQueue:
             del self._under_way[session.number]
 
     def _build(self, index: int) -> bytes:
-        """Return the HTTP request of a turn, with the server's answers on its lane in it if they are live."""
         after = self.sessions.body_after
         session = self._under_way.get(self._find_number(index))
         if after is None or session is None:

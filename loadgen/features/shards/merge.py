@@ -489,7 +489,9 @@ def join_self_tests(shards: NamedValues) -> Calibration | None:
 RULES: dict[Join, Rule] = {
     Join.FIRST: lambda shards: shards.values[0],
     Join.PRESENT: lambda shards: next(filter(None, shards.values), shards.values[0]),
-    Join.COMMON: lambda shards: shards.values[0] if _are_alike(shards.values) else None,
+    Join.COMMON: lambda shards: (
+        shards.values[0] if all(value == shards.values[0] for value in shards.values) else None
+    ),
     Join.DIFFERENT: lambda shards: _list_different(_select_sending(shards).values),
     Join.LINES: join_lines,
     Join.WORDS: _join_words,
@@ -558,12 +560,7 @@ def _describe_difference(what: str, one: Any, other: Any) -> str:
     return f"{what}: {one} and {other}"
 
 
-def _are_alike(values: Sequence[Any]) -> bool:
-    return all(value == values[0] for value in values)
-
-
 def _list_different(values: Sequence[str]) -> str:
-    """Return the first four different values that are not "", and how many more there are."""
     every = [value for value in dict.fromkeys(values) if value]
     more = len(every) - _MOST_NAMED
     return "; ".join(every[:_MOST_NAMED]) + f" and {more} more" * (more > 0)

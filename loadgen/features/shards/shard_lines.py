@@ -39,7 +39,6 @@ def _describe_clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard
 
 
 def _describe_row(row: MergedShard) -> str:
-    """Return a line on a shard: its requests, cores and clock, or why it was lost."""
     if row.lost:
         return f"  {row.lost}"
     clock = ""

@@ -50,8 +50,6 @@ _NAMES = ", ".join(launcher.number for launcher in LAUNCHERS)
 
 
 class _Rank(msgspec.Struct, frozen=True):
-    """The rank that one launcher reports."""
-
     launcher: Launcher
     number: int
     of: int | None

@@ -178,7 +178,10 @@ class SpanSink:
                 self._send(records, batch)
         if not self.failing:
             self._send_metrics()
-        self._close()
+        assert self._exporter is not None
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        for name in _LOGGERS:
+            logging.getLogger(name).removeFilter(self._reasons)
 
     def abandon(self) -> None:
         """End the export under way, which then fails."""
@@ -218,12 +221,6 @@ class SpanSink:
         }
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._reasons)
-
-    def _close(self) -> None:
-        assert self._exporter is not None
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
-        for name in _LOGGERS:
-            logging.getLogger(name).removeFilter(self._reasons)
 
     def _send(self, records: Records, rows: Int64) -> None:
         """Make and export the spans of some rows, and record the metrics."""

@@ -75,13 +75,6 @@ class Sink(Protocol):
         """End what `take` or `finish` waits for, called once by another thread."""
 
 
-def _give_way() -> None:
-    """Have this thread take the CPU after all others: a server on this machine, capture and decoding."""
-    if sys.platform == "linux":  # where a thread has a priority of its own
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
-
-
 class Feed:
     """Follows the journal of a run for one sink; what it fails at is kept in `error`.
 
@@ -128,7 +121,10 @@ class Feed:
             self._thread.join(_LAST_S)
 
     def _run(self) -> None:
-        _give_way()
+        # The CPU is for a server on this machine, capture and decoding first.
+        if sys.platform == "linux":  # where a thread has a priority of its own
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
         while not self.error and not self._over.wait(_EVERY_S):
             self._guard(self._follow)
 
@@ -359,7 +355,6 @@ class TelemetrySender(PlanSender):
         return tuple(_describe_received(join.mark(rows), len(rows) - int(ours.sum()), receiver))
 
     def _list_places(self) -> Iterator[str]:
-        """Yield a line on each place that telemetry goes to."""
         if self.otel is not None:
             yield f"otel: a span a request, and metrics, to {describe_collector(self.otel)}"
         if self.page is not None:
