@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import socket
+import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+import loadgen
 from builders.loops import loop_over
+from builders.made_cases import run
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
+from fakes.span_exporter import DECODE_S, HTTP_S, PREFILL_S, QUEUE_S, SpanExporter
+from fakes.virtual_run import serving
 from features.telemetry.test_server_spans import RECORDED
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.facts.run_facts import SpanFacts
+from loadgen.features.telemetry import telemetry_sender
 from loadgen.features.telemetry.span_exports import (
     GRPC,
     LARGEST_BODY,
@@ -20,8 +37,15 @@ from loadgen.features.telemetry.span_exports import (
     ExportConnection,
     ReceivedSpans,
     Refused,
+    SpanReceiver,
     inflate,
 )
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
+from loadgen.run.command.progress import Display
+from loadgen.run.extension import PlanSender
+from loadgen.run.firing import Outcome
+from loadgen.transport.capture import Health
 
 TAKEN = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
 # The head as the SDK 1.45.2 sends it by `requests`.
@@ -31,6 +55,14 @@ HEAD = (
     b"Content-Type: application/x-protobuf\r\n"
 )
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x18\x04\x00\x00\x00\x00\x00"
+REQUESTS = 6
+COLUMNS = (
+    "server_queue_ns",
+    "server_first_token_ns",
+    "server_ttft_ns",
+    "server_prefill_ns",
+    "server_decode_ns",
+)
 
 
 class Transport:
@@ -333,3 +365,233 @@ def test_what_was_received_is_forgotten_before_a_run() -> None:
 @pytest.mark.parametrize(("encoding", "body"), [("", b"x"), ("GZIP", gzip.compress(b"x", mtime=0))])
 def test_a_body_is_inflated(encoding: str, body: bytes) -> None:
     assert inflate(body, encoding) == b"x"
+
+
+def bench(base_url: str, place: Path, **more: Any) -> Result:
+    load: dict[str, Any] = {
+        "num_prompts": REQUESTS,
+        "max_concurrency": 2,
+        "input_len": 4,
+        "output_len": 3,
+        "num_warmups": 0,
+    }
+    loadgen.bench(base_url, run_dir=str(place), **load, **more)
+    (directory,) = place.iterdir()
+    return run_directory.load(directory)
+
+
+def check_times(run: Result) -> None:
+    """Each request has the times of its own span."""
+    records = run.records
+    queue_ns = records.server_queue_ns
+    assert sorted(queue_ns.tolist()) == [round(QUEUE_S * 1e9) * (1 + place) for place in range(len(records))]
+    rest_ns = round((HTTP_S + PREFILL_S) * 1e9)
+    assert np.abs(records.server_first_token_ns - queue_ns - rest_ns).max() <= 1
+    assert set(records.server_prefill_ns.tolist()) == {round(PREFILL_S * 1e9)}
+    assert records.server_ttft_ns.tolist() == records.server_prefill_ns.tolist()
+    assert set(records.server_decode_ns.tolist()) == {round(DECODE_S * 1e9)}
+
+
+def test_each_request_of_a_call_gets_its_span(tmp_path: Path) -> None:
+    before, exporter = set(threading.enumerate()), SpanExporter(closed_port())
+
+    def answer(asked: Asked) -> Answer:
+        exporter.note(asked)
+        exporter.export()
+        return stream(3, 0.01)
+
+    with serving(api(answer)) as server:
+        run = bench(server.base_url, tmp_path, receive_spans=str(exporter.port))
+    check_times(run)
+    assert exporter.statuses == [200] * REQUESTS
+    assert run.facts.telemetry == (
+        f"spans: the server's received at http://127.0.0.1:{exporter.port}/v1/traces",
+        f"spans: 6 of 6 requests have the server's own, {REQUESTS} of no request",
+    )
+    assert {each.name for each in set(threading.enumerate()) - before} == set()
+    socket.create_server(("127.0.0.1", exporter.port)).close()
+
+
+def test_a_signal_in_the_wait_keeps_the_spans_that_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = SpanExporter(closed_port())
+
+    def answer(asked: Asked) -> Answer:
+        if exporter.noted < 4:
+            exporter.note(asked)
+            exporter.export()
+        return stream(3, 0.01)
+
+    def stop(wait_s: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(telemetry_sender, "time", SimpleNamespace(monotonic=time.monotonic, sleep=stop))
+    with serving(api(answer)) as server, contextlib.suppress(KeyboardInterrupt):
+        bench(server.base_url, tmp_path, receive_spans=str(exporter.port))
+    (directory,) = tmp_path.iterdir()
+    run = run_directory.load(directory)
+    assert (run.records.server_queue_ns > 0).sum() == 4
+    assert "before the end of telemetry was known" in " ".join(run.facts.notes)
+
+
+def test_spans_of_other_clients_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A server that others use, too, exports without end."""
+    clock_s, spans = [0.0], ReceivedSpans()
+
+    def pass_time(wait_s: float) -> None:
+        clock_s[0] += wait_s
+        spans.take(RECORDED)
+        assert clock_s[0] < 60
+
+    fake = SimpleNamespace(monotonic=lambda: clock_s[0], sleep=pass_time)
+    monkeypatch.setattr(telemetry_sender, "time", fake)
+    receiver = SpanReceiver(f"127.0.0.1:{closed_port()}")
+    request.addfinalizer(receiver.close)
+    receiver.spans = spans
+    sender = telemetry_sender.TelemetrySender(None, None, PlanSender(), receiver)
+    sender.known = run(spans=SpanFacts(key="00" * 16, wall_offset_ns=0)).facts
+    sender.outcome, sender.display = Outcome(run().records, Health(0, 0, 0, 0)), Display()
+    (line, _) = sender._collect_spans()
+    assert line.startswith(f"spans: 0 of {len(sender.outcome.records)} requests have the server's own, ")
+    assert 7 <= clock_s[0] < 8
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "1 export refused: gRPC, which is not taken: start the server with",
+        ),
+        (
+            b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n",
+            "1 export refused: exports to '/': give the endpoint",
+        ),
+        (b"", "the server exports none here: start vLLM or SGLang"),
+    ],
+)
+def test_a_server_without_spans_is_explained_once(
+    sent: bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry_sender, "_BATCH_S", 0.2)
+    port, told = closed_port(), threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        if sent and "traceparent" in asked.head and not told.is_set():
+            told.set()
+            with socket.create_connection(("127.0.0.1", port)) as exporter:
+                exporter.sendall(sent)
+                exporter.recv(1)
+        return stream(3, 0.01)
+
+    with serving(api(answer)) as server:
+        run = bench(server.base_url, tmp_path, receive_spans=str(port))
+    assert "spans: 0 of 6 requests have the server's own" in run.facts.telemetry
+    assert [says in line for line in run.facts.telemetry] == [False, False, True]
+    assert {getattr(run.records, name).max() for name in COLUMNS} == {-1}
+
+
+@loop_over(
+    ("ours", "others", "lines"),
+    [
+        ([True, False], 1, ["spans: 1 of 2 requests have the server's own, 1 of other requests"]),
+        (
+            [False, False],
+            3,
+            [
+                "spans: 0 of 2 requests have the server's own, 3 of other requests",
+                "spans: none has a traceparent of this run: what is in front of the server must pass it on",
+            ],
+        ),
+    ],
+)
+def test_spans_of_other_requests_are_explained(ours: list[bool], others: int, lines: list[str]) -> None:
+    receiver = SpanReceiver(f"127.0.0.1:{closed_port()}")
+    described = telemetry_sender._describe_received(np.array(ours), others, receiver)
+    assert list(described) == lines
+    receiver.close()
+
+
+def test_a_port_in_use_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(
+            UsageError, match=rf"--receive-spans {address}: cannot listen there \(Address already in use\):"
+        ):
+            SpanReceiver(address)
+
+
+def test_what_comes_before_and_after_a_run_waits_until_the_next() -> None:
+    receiver = SpanReceiver(f"127.0.0.1:{closed_port()}")
+    exporter = SpanExporter(int(receiver.address.rpartition(":")[2]))
+    for _ in range(2):
+        early = threading.Thread(target=exporter.export)
+        early.start()
+        receiver.serve()
+        early.join()
+        receiver.stop()
+        receiver.stop()
+    assert (exporter.statuses, len(receiver.spans.read_rows()), receiver.spans.other) == ([200, 200], 0, 2)
+    receiver.close()
+    receiver.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"receive_spans": "x"}, "receive_spans: 'x' is not a port"),
+        (
+            {"receive_spans": "1", "shard": "0/2", "seed": 1},
+            "--receive-spans: a server exports its spans to one place",
+        ),
+        (
+            {"receive_spans": "1", "headers": {"TraceParent": "00"}},
+            "leave that --header out, or --receive-spans",
+        ),
+    ],
+)
+def test_what_contradicts_it_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        loadgen.bench("http://127.0.0.1:1", **wrong)
+    assert says in str(refused.value)
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("flags", [(), ("--workers", "2"), ("--transport", "httpx"), ("--repeat", "2")])
+def test_a_batch_that_comes_after_the_last_answer_is_waited_for(
+    flags: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of two servers that export to one place, as vLLM does: seconds later."""
+    exporter, ended = SpanExporter(closed_port()), threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        exporter.note(asked)
+        return stream(3, 0.01)
+
+    def export_late() -> None:
+        while not ended.wait(1.0):
+            exporter.export()
+
+    with ScriptedServer(api(answer)) as first, ScriptedServer(api(answer)) as second:
+        thread = threading.Thread(target=export_late)
+        thread.start()
+        begin_s = time.monotonic()
+        load = ["--random-input-len", "4", "--random-output-len", "3", "--num-prompts", "8"]
+        where = ["--base-url", first.base_url, "--base-url", second.base_url, "--run-dir", str(tmp_path)]
+        receive = ["--receive-spans", str(exporter.port), "--max-concurrency", "2", "--num-warmups", "2"]
+        assert cli.main(["bench", *where, *load, *receive, *flags]) == 0
+        assert time.monotonic() - begin_s < 30
+        ended.set()
+        thread.join()
+    assert set(exporter.statuses) == {200}
+    for directory in filter(Path.is_dir, tmp_path.iterdir()):
+        run = run_directory.load(directory)
+        assert "spans: 8 of 8 requests have the server's own" in " ".join(run.facts.telemetry)
+        assert (run.records.server_first_token_ns > run.records.server_queue_ns).all()
+        assert (run.records.server_queue_ns > 0).all()
+    assert "WARNING" not in capfd.readouterr().err

@@ -7,6 +7,7 @@ import io
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,12 @@ from msgspec.structs import asdict, replace
 from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.fleet import shard_process
+from loadgen.fleet.cluster_session import ClusterFiring
 from loadgen.fleet.shard_actor import ShardOrder, unpack_order
 from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
 from loadgen.plan.request_sources import Seed, WordCounts
+from loadgen.run.command.progress import Totals
+from loadgen.run.stop_rules import StopRules
 from loadgen.transport.sending.job import Share
 
 KEY = "sk-order-key-0123456789"
@@ -107,3 +111,21 @@ def test_a_profile_that_is_none_is_one_line(tmp_path: Path) -> None:
     line = line_of(tmp_path, len(packed).to_bytes(8, "little") + packed)
     with pytest.raises(UsageError, match="no_key"):
         shard_process.run_shard(line)
+
+
+@loop_over(
+    ("seen", "expected"),
+    [
+        ([Totals(decoded=3, failed=3), Totals(decoded=5, failed=3, cancelled=2)], (3, 3, 3)),
+        ([Totals(decoded=3, failed=3), Totals(decoded=5, failed=3)], (5, 3, 0)),
+        ([Totals(decoded=4, failed=1, cancelled=2), Totals(decoded=6, failed=3, cancelled=2)], (4, 3, 2)),
+    ],
+)
+def test_cancelled_requests_end_no_row_of_failures(
+    seen: list[Totals], expected: tuple[int, int, int], tmp_path: Path
+) -> None:
+    fleet: Any = SimpleNamespace(rule="")
+    firing = ClusterFiring(fleet, StopRules(), tmp_path)
+    for totals in seen:
+        firing._note(totals)
+    assert (firing.rules.ended, firing.rules.failed, firing.rules.in_a_row) == expected
