@@ -20,7 +20,7 @@ from loadgen.features.export.export_command import export_parser
 from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.quality.quality_command import quality_parser
 from loadgen.features.selftest.selftest_command import selftest_parser
-from loadgen.features.shards.merge_command import merge_parser
+from loadgen.features.shards.merge import merge_parser
 from loadgen.features.traces.learn.learn_command import learn_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile

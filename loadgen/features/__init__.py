@@ -41,7 +41,7 @@ VERBS = {
         "loadgen.features.export.export_command",
     ),
     "merge": Verb(
-        READ, "join the runs of one plan's shards: bench --shard I/N", "loadgen.features.shards.merge_command"
+        READ, "join the runs of one plan's shards: bench --shard I/N", "loadgen.features.shards.merge"
     ),
 }
 

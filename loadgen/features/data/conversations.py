@@ -102,12 +102,6 @@ class RecordedTurn(msgspec.Struct, frozen=True):
     role: str
     fields: RowObject
 
-    @property
-    def delay_s(self) -> float:
-        """The recorded pause before it, in seconds: thinking, or a tool's work."""
-        raw = bytes(self.fields.get("delay_seconds", b"null"))
-        return 0.0 if raw == b"null" else float(msgspec.json.decode(raw))
-
     def make_messages(self) -> list[dict[str, Any]]:
         """Return the turn as messages of a request: one, or one for each tool result."""
         if "tool_results" in self.fields and self.role == TOOL:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes
 from loadgen.features.data.data_command import find_file_key, join_text, make_data_plan
-from loadgen.features.traces.trace_columns import make_load_columns
+from loadgen.features.traces.trace_blocks import make_load_columns
 from loadgen.features.traces.trace_formats import TraceSource, read_trace
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns

@@ -114,7 +114,7 @@ def test_conversations_may_be_interleaved(tmp_path: Path) -> None:
     assert found.generated.tolist() == [[0, 1], [1, 1], [0, 3]]
     assert [len(body["messages"]) for body in bodies(path)] == [2, 4, 1]
     assert found.with_tools == 0
-    assert [turn.delay_s for turn in found.list_before(0, 4).turns] == [0, 0, 0.5, 0]
+    assert found.delays_ns.tolist() == [0, 0, 500_000_000]
 
 
 @loop_over(

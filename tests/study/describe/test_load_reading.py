@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.features.traces.trace_blocks import find_growth_reuse
-from loadgen.features.traces.trace_columns import number_blocks
+from loadgen.features.traces.trace_blocks import find_growth_reuse, number_blocks
 from loadgen.features.traces.trace_rows import Growth
 from loadgen.figures.workloads.fidelity import find_ks_distance
 from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns

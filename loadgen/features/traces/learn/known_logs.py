@@ -22,10 +22,12 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import otel_spans
 from loadgen.features.traces.learn.calls import (
+    CUT,
     UNKNOWN,
     Call,
     CallEnd,
     Found,
+    LogFile,
     Rows,
     SkippedRow,
     ValueFault,
@@ -35,7 +37,6 @@ from loadgen.features.traces.learn.calls import (
     read_time_ns,
     write_messages,
 )
-from loadgen.features.traces.learn.log_file import CUT, LogFile
 from loadgen.features.traces.otel_sessions import KeptSpan, read_sessions
 from loadgen.features.traces.otel_spans import SpanFile
 from loadgen.settings.request_settings import SAMPLING

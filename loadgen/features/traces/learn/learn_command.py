@@ -21,9 +21,8 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import format_count, format_json, label_lines
 from loadgen.features.traces.learn import known_logs, log_rows
 from loadgen.features.traces.learn.call_spool import CallSpool
-from loadgen.features.traces.learn.calls import Call, CallEnd, Rows, SkippedRow
+from loadgen.features.traces.learn.calls import CUT, Call, CallEnd, LogFault, LogFile, Rows, SkippedRow
 from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, make_log_columns
-from loadgen.features.traces.learn.log_file import CUT, LogFault, LogFile
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import (
     BLOCK,

@@ -23,6 +23,7 @@ from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.learn.calls import (
     UNKNOWN,
     Call,
+    LogFile,
     Rows,
     SkippedRow,
     ValueFault,
@@ -31,7 +32,6 @@ from loadgen.features.traces.learn.calls import (
     read_span_ns,
     read_time_ns,
 )
-from loadgen.features.traces.learn.log_file import LogFile
 from loadgen.settings.request_settings import SAMPLING
 
 Cells = Mapping[str, Any]
