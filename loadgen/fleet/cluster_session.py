@@ -16,6 +16,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
+from loadgen.features.shards import merge, shard_clocks
 from loadgen.features.shards.shard_sender import check_divisible, compute_lead_s
 from loadgen.fleet import ray_cluster, shard_actor
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
@@ -302,8 +303,6 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
 
     Raises MeasureError if none left a run.
     """
-    from loadgen.features.shards import merge, shard_clocks  # only a run that has ended needs them
-    from loadgen.features.shards.merge import merge_results
 
     with tempfile.TemporaryDirectory(prefix="shards-", dir=directory) as place:
         named = fleet.fetch_results(Path(place))
@@ -324,7 +323,7 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
             by_driver = replace(result.facts, shard=clocks)
             timed.append((name, Result(by_driver, result.records, result.samples)))
         causes = {shard.number: why for shard in fleet.shards if (why := fleet.explain_loss(shard))}
-        merged = merge_results(timed, causes=causes)
+        merged = merge.merge_results(timed, causes=causes)
         first = next((row.number for row in merged.facts.shards if row.began_ns), min(offsets))
         if offset_ns := offsets[first]:  # from the clock of that one to this machine's
             records = merge.join_records([merge.Shifted(merged.records, offset_ns)], [])

@@ -45,7 +45,7 @@ LATER = {
     "loadgen.features.sessions.session_figures": "when a run has ended",
     "loadgen.features.sessions.turn_sending": "for sessions",
     "loadgen.features.traces.trace_formats": "for --trace",
-    "loadgen.features.traces.agents": "for --trace, of agents",
+    "loadgen.features.traces.agent_traces": "for --trace, of agents",
     "loadgen.features.telemetry.telemetry_sender": "for --otel and --prometheus",
     "opentelemetry": "for --otel",
     "loadgen.features.workers": "for --workers",

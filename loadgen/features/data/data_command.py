@@ -25,6 +25,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, LengthFacts, PromptRequests, Turns
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import TRACES, ModelTarget, Seed
+from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.command import progress
 from loadgen.run.command.options import add_unlisted_flags, lay_over_lengths, parse_words
 from loadgen.run.verbs import Verb, find_verbs
@@ -185,7 +186,6 @@ def count_lens(made: Plan, tokenizer: str | None) -> Int64 | None:
     lens = made.requests.input_lens[: len(made)]
     if tokenizer is None or not (lens == UNKNOWN_LEN).any():
         return None
-    from loadgen.plan.tokenizers import load_tokenizer  # slow, and only lengths need it
 
     encode = load_tokenizer(tokenizer, "auto").encode
     counted = [

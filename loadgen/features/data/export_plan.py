@@ -20,6 +20,7 @@ from loadgen.base.files import expand_path, write_output
 from loadgen.base.printing import print_text
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
+from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension
 from loadgen.settings.request_settings import CHAT_APIS
@@ -77,7 +78,9 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     written.
     """
     path = expand_path(file)
-    decode = _find_decode(made, tokenizer)
+    decode = None
+    if tokenizer is not None and find_form(made) == IDS:
+        decode = load_tokenizer(tokenizer, "ids").decode
     form = find_form(made, decode)
     if not path.name or path.is_dir():
         raise UsageError(f"{FLAG} {file}: is a directory: give the name of a file")
@@ -94,18 +97,8 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     ]
 
 
-def _find_decode(made: Plan, tokenizer: str | None) -> Decode | None:
-    """Return the function that decodes a plan's token ids to text; None without ids or tokenizer."""
-    if tokenizer is None or find_form(made) != IDS:
-        return None
-    from loadgen.plan.tokenizers import load_tokenizer  # slow, and only ids need it
-
-    return load_tokenizer(tokenizer, "ids").decode
-
-
 def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterator[str]:
     """Yield a line if some of the first 1,000 texts encode to more or fewer tokens than their ids."""
-    from loadgen.plan.tokenizers import load_tokenizer
 
     encode = load_tokenizer(tokenizer, "ids").encode
     assert isinstance(made.requests, PromptRequests)

@@ -12,7 +12,8 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.text import list_first, quote_value
-from loadgen.features.data import recognised_rows, row_kinds
+from loadgen.features.data import listed_texts, recognised_rows, row_kinds
+from loadgen.plan import tokenizers
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 
@@ -162,8 +163,6 @@ class PromptTokens:
         if chat and profile.skip_chat_template:
             self.why_not = "--skip-chat-template, and the server applies its own"
             return None
-        from loadgen.features.data import listed_texts
-        from loadgen.plan import tokenizers
 
         loaded = tokenizers.load_tokenizer(name, "auto")
         if not chat:

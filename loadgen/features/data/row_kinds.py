@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shlex
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -321,18 +322,11 @@ def _read_head(path: str) -> bytes:
     except OSError:
         return b""
     if head.startswith(GZIP):
-        head = _unpack_head(head)
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, _MOST_HEAD_BYTES)
+        except zlib.error:
+            return b""
     return head.lstrip(b"\xef\xbb\xbf \r\n")
-
-
-def _unpack_head(packed: bytes) -> bytes:
-    """Unpack the beginning of what gzip packed, 1 MiB at most; b"" if it is damaged."""
-    import zlib  # few files are packed
-
-    try:
-        return zlib.decompressobj(wbits=31).decompress(packed, _MOST_HEAD_BYTES)
-    except zlib.error:
-        return b""
 
 
 def read_body_text(body: bytes) -> str:

@@ -26,7 +26,7 @@ from loadgen.base.structs import replace
 from loadgen.base.text import describe_install, format_count
 from loadgen.base.urls import is_loopback, is_unspecified
 from loadgen.facts.run_facts import Facts, SpanFacts
-from loadgen.features.telemetry.server_spans import KEY_BYTES, TRACEPARENT, TraceIds
+from loadgen.features.telemetry.server_spans import KEY_BYTES, TRACEPARENT, SpanJoin, TraceIds
 from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
 from loadgen.plan.plan import Plan
 from loadgen.records.journal import Journal, Tail
@@ -330,7 +330,7 @@ class TelemetrySender(PlanSender):
         receiver, spans, records = self.receiver, self.known.spans, self.outcome.records
         if receiver is None or spans is None:
             return ()
-        from loadgen.features.telemetry.server_spans import SpanJoin
+
         from loadgen.features.telemetry.span_exports import GRPC
 
         join = SpanJoin(records, TraceIds(bytes.fromhex(spans.key)))

@@ -26,13 +26,13 @@ from loadgen.features.traces.learn.learned_sessions import LearnedColumns, Learn
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
 from loadgen.features.traces.learn.prompt_blocks import (
     BLOCK,
-    Encoder,
     PromptMeter,
     Salt,
     describe_counting,
 )
 from loadgen.features.traces.workload import WorkloadHead, encode_row
 from loadgen.figures.workloads.fidelity import Fidelity, compare_workloads
+from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.command import progress
 
 _PACKED = (".gz", ".gzip")
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     log, columns = LogFile(options.log), parse_columns(options.columns)
     name, form = choose_form(options.log_format, log, columns)
     path = _check_output(options.output, options.log)
-    tokenizer = _load_encoder(options.tokenizer)
+    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, "auto")
     salt = Salt(options.salt)
     meter = PromptMeter(salt, tokenizer, options.input_bytes, options.output_bytes)
     try:
@@ -132,14 +132,6 @@ def _check_output(name: str, log: str) -> Path:
     if path.exists() and path.samefile(expand_path(log)):
         raise UsageError(f"-o {name}: is the log itself: give another name")
     return path
-
-
-def _load_encoder(name: str | None) -> Encoder | None:
-    if name is None:
-        return None
-    from loadgen.plan.tokenizers import load_tokenizer  # slow, and few logs need it
-
-    return cast(Encoder, load_tokenizer(name, "auto"))
 
 
 def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:

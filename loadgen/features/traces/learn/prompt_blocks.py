@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.features.traces.learn.calls import UNKNOWN, Call, CallEnd, Found
+from loadgen.plan.tokenizers import Tokenizer
 
 BLOCK = 16  # tokens: a server's prefix cache keeps no smaller ones
 _USUAL_BYTES = 4.0  # of a token of text
@@ -29,12 +30,6 @@ _ID_BYTES = 4
 _TEMPLATE_IDS = 8  # tokens that a chat's template may have after a prompt, and not before the next turn
 _KEY_BYTES, _HASH_BYTES = 32, 8
 _MASK = np.uint64(2**63 - 1)
-
-
-class Encoder(Protocol):
-    """The part of a tokenizer that is used here."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
 class Salt:
@@ -80,7 +75,7 @@ class PromptMeter:
     """Measures prompts and answers in tokens, and counts how each length was found."""
 
     def __init__(
-        self, salt: Salt, tokenizer: Encoder | None, input_bytes: float, output_bytes: float
+        self, salt: Salt, tokenizer: Tokenizer | None, input_bytes: float, output_bytes: float
     ) -> None:
         self._salt, self._tokenizer = salt, tokenizer
         self._input_bytes, self._output_bytes = input_bytes, output_bytes  # of a token in a body
