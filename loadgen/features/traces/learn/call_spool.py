@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from loadgen.base import parsing
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.features.traces.learn.calls import UNKNOWN, Call, CallEnd
+from loadgen.features.traces.learn.calls import UNKNOWN, Call, CallEnd, keep_latest
 from loadgen.features.traces.learn.prompt_blocks import Measured, PromptMeter, Salt
 
 PARTS = 64  # of sessions, by the first bits of their hash
@@ -52,7 +52,6 @@ NO_ANSWER_LEN = 1  # tokens of an answer of which nothing is known
 _NO_BLOCKS = np.zeros(0, np.int64)
 _LISTED = 4096  # calls of which the fields are listed at once
 SpooledCalls = NDArray[np.void]
-T = TypeVar("T")
 
 
 def open_temporary(stack: ExitStack, directory: Path, count: int) -> list[IO[bytes]]:
@@ -239,7 +238,7 @@ class CallSpool:
         session = known or earlier or own or self._salt.hash_name("call", str(self.calls))
         self.joined += bool(earlier)
         if own:
-            _keep_latest(self._conversations, own, session)
+            keep_latest(self._conversations, own, session, _MOST_LINKS)
         self._note_prompt(call, made, session)
         return session
 
@@ -269,7 +268,8 @@ class CallSpool:
         last = _LastPrompt(
             session, call.begin_ns, made.input_len, len(tail), self._salt.hash_tail(block, tail)
         )
-        _keep_latest(self._prompts, block, [*self._prompts.get(block, ())[-_MOST_ENDS:], last])
+        prompts = [*self._prompts.get(block, ())[-_MOST_ENDS:], last]
+        keep_latest(self._prompts, block, prompts, _MOST_LINKS)
 
     def _number_sampling(self, call: Call) -> int:
         if not call.sampling:
@@ -310,11 +310,3 @@ class CallSpool:
         self._files[part].write(self._buffers[part])
         self._files[part].flush()
         self._buffers[part].clear()
-
-
-def _keep_latest(kept: OrderedDict[int, T], key: int, value: T) -> None:
-    """Keep a value as the latest one, of 262,144 at most."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _MOST_LINKS:
-        kept.popitem(last=False)

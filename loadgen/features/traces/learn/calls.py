@@ -11,10 +11,11 @@ import math
 import os
 import stat
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +30,8 @@ from loadgen.features.traces.trace_formats import open_rows
 from loadgen.features.traces.trace_rows import parse_instant_ns
 from loadgen.settings.request_settings import SAMPLING
 
+K = TypeVar("K")
+V = TypeVar("V")
 _BOM = "\ufeff"
 _MOST_HEAD_BYTES = 1 << 20
 CUT = "its last line, which the log ends within"
@@ -290,3 +293,11 @@ def _write_message(message: Any) -> str:
         if isinstance(content, str):
             return f"{message.get('role', '')}\n{content}\n"
     return msgspec.json.encode(message).decode() + "\n"
+
+
+def keep_latest(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Keep a value as the latest one; of more than `most` the oldest goes."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -31,6 +32,7 @@ from loadgen.features.traces.learn.calls import (
     Rows,
     SkippedRow,
     ValueFault,
+    keep_latest,
     read_number,
     read_sampling,
     read_size,
@@ -65,7 +67,6 @@ _MARCH, _LEAP_DAY = 3, (2, 29)
 _DAY_NS = 86_400 * SECOND_NS
 _YEAR_NS = 365 * _DAY_NS
 _MOST_KEPT = 1 << 16  # calls of which something is kept for a later line
-T = TypeVar("T")
 NO_ANSWER, NO_MODEL = "failed: no answer", "no request for an answer of a language model"
 _KINDS = ("completion", "messages", "responses", "generate_content", "pass_through")
 _CACHED = "answered from LiteLLM's own cache"
@@ -96,9 +97,9 @@ class _LineReader:
 
     def __init__(self) -> None:
         self._clock = _LineClock()
-        self._details: dict[str, tuple[str | None, list[int] | None]] = {}
-        self._deltas: dict[str, int] = {}  # messages of each stream
-        self._tokens: dict[str, int] = {}  # where their ids are logged
+        self._details: OrderedDict[str, tuple[str | None, list[int] | None]] = OrderedDict()
+        self._deltas: OrderedDict[str, int] = OrderedDict()  # messages of each stream
+        self._tokens: OrderedDict[str, int] = OrderedDict()  # where their ids are logged
 
     def read(self, line: str) -> Iterator[Found]:
         at_ns = self._clock.read_ns(line)
@@ -108,7 +109,7 @@ class _LineReader:
             yield _read_call(found[1], line[found.end() :], at_ns, self._details)
         elif found := _DETAILS.search(line):
             text, rest = _split_literal(line[found.end() :])
-            _keep(self._details, found[1], (text, _read_ids(rest)))
+            keep_latest(self._details, found[1], (text, _read_ids(rest)), _MOST_KEPT)
         elif found := _ABORTED.search(line):
             for name in (found[1] or found[2]).split(","):
                 streamed = self._take_streamed(name, name.rpartition("-")[0])
@@ -124,7 +125,7 @@ class _LineReader:
         if stream == _DELTA:
             counted, more = (self._tokens, len(ids or ())) if details else (self._deltas, 1)
             if more:
-                _keep(counted, name, counted.get(name, 0) + more)
+                keep_latest(counted, name, counted.get(name, 0) + more, _MOST_KEPT)
             return
         if details and ids is None:
             return  # the next line has its text
@@ -143,14 +144,6 @@ class _LineReader:
         """Return the tokens of a stream's messages, and forget them; UNKNOWN if none were logged."""
         streamed = [counted.pop(name, UNKNOWN) for name in names for counted in (self._tokens, self._deltas)]
         return next((count for count in streamed if count != UNKNOWN), UNKNOWN)
-
-
-def _keep(kept: dict[str, T], name: str, value: T) -> None:
-    """Keep a value under a name, the last one, of the latest 65,536 at most."""
-    kept.pop(name, None)
-    kept[name] = value
-    if len(kept) > _MOST_KEPT:
-        del kept[next(iter(kept))]
 
 
 class _LineClock:
