@@ -15,7 +15,7 @@ from builders.made_runs import keep, run
 from loadgen import __version__
 from loadgen.report import report
 from loadgen.report.run_directory import Result
-from loadgen.study.bundle import archive, packing
+from loadgen.study.bundle import archive, bundle_command
 
 ENVIRONMENT = {"python": "3", "cpu": "a processor", "loadgen": __version__}
 
@@ -30,7 +30,7 @@ def stored(directory: Path, of: Result | None = None, **changes: Any) -> Path:
 def bundled(directory: Path, *names: str, **changes: Any) -> Path:
     """A bundle of runs of these names."""
     runs = [stored(directory / name, seed=number, **changes) for number, name in enumerate(names or ["run"])]
-    packing.write_bundle(runs, directory / "x.bundle", with_text=False)
+    bundle_command.write_bundle(runs, directory / "x.bundle", with_text=False)
     return directory / "x.bundle"
 
 

@@ -4,17 +4,42 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, BinaryIO
 
+import msgspec
+from msgspec import structs
+
+from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
-from loadgen.study.bundle import packing, signature
-from loadgen.study.bundle.manifest import Manifest
+from loadgen.base.untrusted import open_unblocked, read_file_bytes
+from loadgen.report import result_block, run_directory
+from loadgen.report.report import SECTIONS
+from loadgen.report.result_file import OURS
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
+from loadgen.report.section import ReportOptions, make_section
+from loadgen.study.bundle import archive, manifest, signature
+from loadgen.study.bundle.archive import BundlePart, Packed
+from loadgen.study.bundle.manifest import (
+    ANSWERS,
+    ANSWERS_WHY,
+    INTERRUPTED,
+    KINDS,
+    LARGEST_RESULT,
+    Manifest,
+)
 
 _VERIFY = "loadgen.study.verify.verify_command"  # which imports what reads bundles
 
@@ -51,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"--sign {key}: no such file: pass a private SSH key, or the public one of an agent's"
         )
-    made = packing.write_bundle([expand_path(run) for run in given.runs], output, given.with_text)
+    made = write_bundle([expand_path(run) for run in given.runs], output, given.with_text)
     signed = signature.sign(output, key) if key else None
     for line in importlib.import_module(_VERIFY).list_unproven(output):
         print_text(clean_text(f"loadgen: verify will say: {line}"), sys.stderr)
@@ -73,3 +98,173 @@ def _describe(made: Manifest, output: str) -> str:
         f"left out: {'other files' if each.name == '*' else each.name}: {each.why}" for each in made.left_out
     ]
     return "\n".join(lines)
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A file that becomes a part."""
+
+    path: Path
+    name: str
+
+
+def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manifest:
+    """Write runs, campaigns, sweeps and searches as one bundle, and return its manifest.
+
+    The same places give the same bytes. Raises UsageError of a place without runs, a run without arrivals, a
+    link, or a file that cannot be read or written.
+    """
+    left = set[str]()
+    found = [
+        each for name, place in _name_places(places) for each in _find_parts(place, name, with_text, left)
+    ]
+    found.sort(key=lambda each: each.name)
+    with tempfile.TemporaryDirectory(prefix="loadgen-bundle-") as scratch:
+        results = Path(scratch)
+        try:
+            with tempfile.TemporaryFile(dir=scratch) as packed:
+                packed_parts = list(_pack(found, results, packed, with_text, left))
+                parts, headers = [part for part, _ in packed_parts], [each for _, each in packed_parts]
+                made = manifest.make_manifest(parts, results, left)
+                raw = made.encode()
+                size = (
+                    packed.tell()
+                    + len(raw)
+                    + archive.measure_overhead([archive.MANIFEST.encode(), *(each.name for each in headers)])
+                )
+                manifest.check_parts(parts, size, made.with_text)
+                if size > archive.LARGEST_BYTES or len(raw) > manifest.LARGEST_MANIFEST:
+                    raise UsageError("a bundle has at most 4 GiB: bundle fewer runs")
+                _write_file(output, lambda file: archive.write_archive(file, raw, headers, packed))
+        except OSError as error:
+            raise UsageError(f"cannot write {error.filename or output}: {error.strerror or error}") from None
+    return made
+
+
+def _name_places(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield each place with its own name in the bundle: its directory's, with -2, … where two have one."""
+    taken = set[str]()
+    for place in places:
+        real = Path(os.path.realpath(place))
+        name = next(each.name for each in files.number_paths(real) if each.name.casefold() not in taken)
+        taken.add(name.casefold())
+        yield name, place
+
+
+def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[_Found]:
+    """Yield a place's parts; the kinds that are left out are added to `left`. Raises UsageError."""
+    if not place.is_dir():
+        raise UsageError(
+            f"{place} is no directory: name a run, or the directory of a campaign, sweep or search"
+        )
+    runs = 0
+    for where, inside, names in os.walk(place, onerror=_refuse):
+        inside[:] = sorted(each for each in inside if not each.startswith(".") and each != INTERRUPTED)
+        below = os.path.relpath(where, place)
+        whole = {RESULT, ARRIVALS} <= set(names)
+        if RESULT in names and not whole:
+            raise UsageError(f"{where} has no {ARRIVALS}: nothing would prove its figures")
+        runs += whole
+        for each in sorted(names):
+            path = os.path.normpath(os.path.join(below, each))
+            kind = find_part_kind(path, with_text)
+            if each.startswith("."):
+                continue
+            if kind is not None:
+                left.add(kind)
+            elif os.path.islink(os.path.join(where, each)):
+                raise UsageError(f"{where}/{each} is a symbolic link, which no bundle follows")
+            elif not manifest.is_part_name(f"{name}/{path}"):
+                raise UsageError(
+                    f"{name}/{path} cannot be a name in a bundle: give it one of letters and digits"
+                )
+            else:
+                yield _Found(Path(where) / each, f"{name}/{path}")
+    if not runs:
+        raise UsageError(f"{place} has no finished run: a run has {RESULT} and {ARRIVALS}")
+
+
+def _refuse(error: OSError) -> None:
+    """Raise UsageError of a directory that cannot be listed."""
+    raise UsageError(f"cannot read {error.filename}: {error.strerror}")
+
+
+def find_part_kind(path: str, with_text: bool) -> str | None:
+    """Return the kind as which a file is left out, by its path below a place; None if it is a part."""
+    name = manifest.find_kind(path)
+    kind = KINDS[name]
+    return None if not kind.why or (kind.has_text and with_text) else name
+
+
+def _pack(
+    found: Sequence[_Found], results: Path, packed: IO[bytes], with_text: bool, left: set[str]
+) -> Iterator[tuple[BundlePart, Packed]]:
+    """Pack the files, results and reports without answers' texts unless `with_text`; results are copied too.
+
+    The copies go to the directory `results`; what is left out is added to `left`.
+    """
+    for each in found:
+        path, is_result = each.path, each.path.name == RESULT
+        if not is_result and (with_text or path.name != REPORT):
+            with os.fdopen(open_unblocked(path), "rb") as file:
+                yield archive.pack(archive.read_blocks(file, archive.LARGEST_BYTES), each.name, packed)
+            continue
+        raw: bytes | None = read_file_bytes(path, LARGEST_RESULT)
+        if not with_text and raw is not None:
+            raw = _drop_answers(raw, path, left) if is_result else _drop_answer_lines(raw, path)
+        if raw is None:
+            left.add(REPORT)
+            continue
+        if is_result:
+            copy = results / each.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            files.write_whole(copy, partial(_write, raw))
+        yield archive.pack([raw], each.name, packed)
+
+
+def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write the bundle's file whole; raises UsageError that names it."""
+    try:
+        files.write_output(output, write, mode=files.ANYONES)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror or error}") from None
+
+
+def _write(raw: bytes, file: BinaryIO) -> None:
+    file.write(raw)
+
+
+def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
+    """Return a result without the texts of its fingerprint's answers; raises UsageError if it is damaged."""
+    try:
+        result: dict[str, Any] = json.loads(raw)
+        answers = result[OURS].get("fingerprint")
+        if not (answers and answers.get("answers")):
+            return raw
+        result[OURS]["fingerprint"] = {**answers, "answers": [], "missing": ANSWERS_WHY}
+        left.add(ANSWERS)
+        return json.dumps(result, allow_nan=False).encode()
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {type(error).__name__}: {str(error)[:100]}") from None
+
+
+def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
+    """Return a report without the lines that judge its run's answers, which quote them.
+
+    None if these lines are not in it, as this version writes them. Raises UsageError if the run is damaged.
+    """
+    run = run_directory.load(path.parent)
+    answers = run.facts.fingerprint
+    if answers is None or not answers.answers:
+        return raw
+    left = structs.replace(answers, answers=(), missing=ANSWERS_WHY)
+    without = replace(run, facts=structs.replace(run.facts, fingerprint=left))
+    lines, instead = (_list_answer_lines(each) for each in (run, without))
+    before, found, after = raw.partition(lines)
+    return before + instead + after if found else None
+
+
+def _list_answer_lines(run: Result) -> bytes:
+    """Render the part of a report that judges the answers to greedy prompts."""
+    (section,) = (each for each in SECTIONS if each.name == "fingerprint")
+    options = ReportOptions(False, result_block.find_layout(None))
+    return ("\n".join(make_section(section, run, options).lines) + "\n").encode("utf-8", "backslashreplace")

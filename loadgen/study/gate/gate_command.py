@@ -27,8 +27,13 @@ from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_re
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_states import ALLOWING
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
-from loadgen.study.history.history_file import HistoryEntry, UnwrittenHistory, append_entry, read_history
-from loadgen.study.history.run_entries import make_entry
+from loadgen.study.history.history_file import (
+    HistoryEntry,
+    UnwrittenHistory,
+    append_entry,
+    make_entry,
+    read_history,
+)
 from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
 from loadgen.study.series.campaign.campaign_file import list_shipped

@@ -21,8 +21,7 @@ from loadgen.run.session import Session
 from loadgen.study.series.climb import Climb
 from loadgen.study.series.point_runs import MeasuredPoint, Step
 from loadgen.study.speed import batch_rows, ladder_rows
-from loadgen.study.speed.batch_rows import BatchRow, BatchTest
-from loadgen.study.speed.llama_benchy import make_benchy_report
+from loadgen.study.speed.batch_rows import BatchRow, BatchTest, make_benchy_report
 
 BATCHES = 3  # of each test, without --num-prompts
 _REPORT = "llama-benchy.json"

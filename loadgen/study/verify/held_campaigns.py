@@ -1,4 +1,4 @@
-"""Held campaigns: what a campaign or gate states of its cells, held to the runs that lie in them."""
+"""Held campaigns: what a campaign or gate states of cells and qualities, held to its runs and scores."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from loadgen.base.errors import UsageError
 from loadgen.base.text import list_first
 from loadgen.base.untrusted import read_file_bytes, read_mapping
 from loadgen.facts.run_facts import Cell, Facts
+from loadgen.features.quality.quality_record import Quality
 from loadgen.plan import profile
 from loadgen.report import run_directory
 from loadgen.report.run_directory import RESULT
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.arm_qualities import QUALITY, make_arm_id
+from loadgen.study.arm_qualities import ITSELF, QUALITY, make_arm_id
 from loadgen.study.gate.gate_record import RECORD as GATE
 from loadgen.study.gate.gate_record import read_gate_record
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN
 from loadgen.study.limit_record import LIMIT
+from loadgen.study.series.campaign.arm_scores import REFERENCE_FILE, SCORES, judge_arm
 from loadgen.study.series.campaign.arms import ONCE, Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions
 from loadgen.study.series.campaign.campaign_store import (
@@ -33,16 +37,28 @@ from loadgen.study.series.campaign.campaign_store import (
     ArmRecord,
     CampaignRecord,
 )
-from loadgen.study.series.campaign.quality_store import TASKS
+from loadgen.study.series.campaign.quality_store import TASKS, read_tasks
 from loadgen.study.series.series_store import FAILED
 from loadgen.study.sweep_record import LARGEST_BYTES, parse_record
-from loadgen.study.verify.held_figures import Difference, Held, encode_record, hold_document, hold_values
+from loadgen.study.verify.proof import (
+    OF_SCORES,
+    Difference,
+    Held,
+    encode_record,
+    hold_document,
+    hold_keys,
+    hold_values,
+)
 
 _MOST_CELLS = 100_000
 _ATTACHING = {"base_url", "base-url", "host", "port"}  # flags of a server that runs already
 _SHOWN = 3  # ids that are named
 _LEAST_LETTERS = 3  # of a flag's value that a run is recognised by
 _CHOSEN = "decides what is concluded, and follows from no run"
+_QUALITY_FORMAT = Quality.model_fields["format"].default
+_MOST_BYTES = 16 << 20
+_MOST_SCORES = 128 << 20  # uncompressed, of a file of them: a stranger's may be small, and much
+_NOT_KEPT = "the scores it was measured from are not here: `loadgen bundle --with-text` takes them along"
 
 
 def hold_campaign(directory: Path, held: Held) -> None:
@@ -296,3 +312,44 @@ def hold_gate(directory: Path, held: Held) -> None:
             held.unchecked.append(f"{GATE}: the margin of {metric.name} ({metric.margin:g}) {_CHOSEN}")
     if record.alpha != ALPHA:
         held.unchecked.append(f"{GATE}: alpha ({record.alpha:g}) {_CHOSEN}")
+
+
+def hold_arm_quality(path: Path, held: Held) -> None:
+    """Hold every value of an arm's quality to what the files of scores next to it give.
+
+    It is unchecked where a file is missing or cannot be read, and where nothing says for how many tokens it
+    was measured.
+    """
+    raw = read_file_bytes(path, _MOST_BYTES)
+    stated = read_mapping(json.loads(raw))
+    folder, arm, held.source = path.parent, path.stem, OF_SCORES
+    if (version := stated.get("format")) != _QUALITY_FORMAT:
+        held.unchecked.append(
+            f"its figures have format {version}, this loadgen {_QUALITY_FORMAT}: use one with that"
+        )
+        return
+    is_reference = read_mapping(stated.get("why")).get("kl") == ITSELF
+    needed = [REFERENCE_FILE, *([] if is_reference else [f"{arm}{SCORES}"])]
+    if not all((folder / name).is_file() for name in needed):
+        held.unchecked.append(_NOT_KEPT)
+        return
+    try:
+        with np.errstate(all="ignore"):
+            made = judge_arm(folder, arm, _MOST_SCORES).model_dump(mode="json")
+    except UsageError as error:
+        held.unchecked.append(str(error).replace(f"{folder}/", ""))
+        return
+    tokens = [task.tokens for task in read_tasks(folder) if make_arm_id(*_split_arm(task.arm)) == arm]
+    if tokens:
+        made["settings"]["tokens"] = tokens[-1]
+    elif "tokens" in read_mapping(stated.get("settings")):
+        held.unchecked.append(f"settings.tokens: {TASKS} has no task of it")
+        made["settings"]["tokens"] = stated["settings"]["tokens"]
+    hold_values(stated, made, path.name, held)
+    hold_keys(raw, path.name, held)
+
+
+def _split_arm(name: str) -> tuple[str, str]:
+    """Split an arm's name into its checkpoint and its server."""
+    checkpoint, _, server = name.rpartition(" on ")
+    return checkpoint, server

@@ -31,17 +31,17 @@ from loadgen.study.speed.batch_rows import BatchRow, BatchTest, encode_batch_row
 from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP
-from loadgen.study.verify.held_campaigns import hold_campaign, hold_gate
-from loadgen.study.verify.held_figures import (
+from loadgen.study.verify.held_campaigns import hold_arm_quality, hold_campaign, hold_gate
+from loadgen.study.verify.proof import (
+    DAMAGE,
     Difference,
     Held,
+    Proof,
     encode_record,
     excuse_version,
     hold_document,
     hold_values,
 )
-from loadgen.study.verify.held_qualities import hold_arm_quality
-from loadgen.study.verify.proof import DAMAGE, Proof
 
 DEPTH = "depth.json"
 _TEST = re.compile(r"(pp|tg)(\d{1,9})(?: @ d(\d{1,9}))?", re.ASCII)

@@ -1,37 +1,297 @@
-"""Proof: one run, from its files: whether what it states is what its arrivals give."""
+"""Proof: one run, whose every figure, doubt and printed line is held to what its arrivals give."""
 
 from __future__ import annotations
 
+import filecmp
 import json
-from collections.abc import Iterator
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
+import numpy as np
+from msgspec.structs import asdict
 
+from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
 from loadgen.base.untrusted import NOT_JSON, read_file_bytes
-from loadgen.report import run_directory
+from loadgen.features.routed.reconciled_roles import count_by_role
+from loadgen.figures.metrics import DEFINITIONS_VERSION
+from loadgen.plan.planned_requests import LengthFacts
+from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
+from loadgen.plan.request_sources import RANDOM
+from loadgen.report import report, run_directory
+from loadgen.report.result_block import LAYOUTS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.server import sample_file
-from loadgen.server.sample_file import SAMPLES
+from loadgen.server.sample_file import MOST_KEPT, SAMPLES
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.bundle.manifest import LARGEST_RESULT
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, CELLS, FAILED
 from loadgen.study.run_summary import summarise_run
-from loadgen.study.verify.held_figures import (
-    OF_ARRIVALS,
-    Difference,
-    Held,
-    excuse_version,
-    hold_archive,
-    hold_copies,
-    hold_document,
-    hold_lengths,
-    hold_report,
-)
+
+OF_ARRIVALS, OF_SCORES = "arrivals", "scores"  # from which figures follow
+# A sum of floats in another order, as another machine's numpy makes it, differs by less.
+_RELATIVE = 1e-9
+_LONGEST = 120
+_NUMBER = re.compile(r"\d[\d,.e+-]*")
+_ADDED_TOKENS = 8  # that a tokenizer adds to each prompt, at most
+_NEAR = "equal to nine digits only, as where another machine adds up in another order"
+_OTHERWISE = "in other bytes, as with a key that stands twice, other spaces or another order"
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A figure or line that is not what the arrivals give: its file and name, as stated and as found."""
+
+    name: str
+    stated: str
+    found: str
+    source: str = OF_ARRIVALS  # of what was found
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether both have the same words, and other numbers."""
+        return _NUMBER.sub("0", self.stated) == _NUMBER.sub("0", self.found)
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.stated}, the {self.source} give {self.found}"
+
+
+class Held(msgspec.Struct):
+    """What was held to the arrivals: how many values and lines, what differs, and what was not checked."""
+
+    values: int = 0
+    differences: list[Difference] = []
+    unchecked: list[str] = []
+    source: str = OF_ARRIVALS  # to which values are held
+
+
+def excuse_version(by: object, definitions: object, held: Held) -> None:
+    """Move differences of a file that names another version or definitions to what is unchecked.
+
+    Its words and keys may be that version's own. Other numbers alone are still differences, of the same
+    definitions.
+    """
+    if (by, definitions) == (__version__, DEFINITIONS_VERSION):
+        return
+    same = definitions == DEFINITIONS_VERSION
+    kept = [each for each in held.differences if same and each.is_of_numbers]
+    others = [str(each) for each in held.differences if each not in kept]
+    written = f"written by loadgen {by or 'of no version'}, definitions {definitions}"
+    held.unchecked = [f"{each} ({written})" for each in (*others, *held.unchecked)]
+    held.differences = kept
+
+
+def encode_record(value: Any) -> bytes:
+    """Encode a value as the records of series are written: JSON with an indent of 1, and a line end."""
+    return (json.dumps(value, allow_nan=False, indent=1) + "\n").encode()
+
+
+def hold_document(raw: bytes, made: bytes, file: str, held: Held) -> None:
+    """Hold the bytes of a JSON file to those that this version writes; the values that differ are named.
+
+    What differs in a float's last digits alone is unchecked: another machine adds up in another order. With
+    equal values the file still differs where keys stand twice or in another order.
+    """
+    found = json.loads(made)
+    if raw == made:
+        held.values += sum(1 for _ in _walk(found, found, ""))
+        return
+    stated, before = json.loads(raw), len(held.differences)
+    near: list[str] = []
+    for name, first, second in _walk(stated, found, ""):
+        held.values += 1
+        if _is_same(first, second):
+            continue
+        if is_equal(first, second):
+            near.append(name)
+        else:
+            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
+    if near:
+        more = f" and {len(near) - 1} more" if near[1:] else ""
+        held.unchecked.append(f"{file}: {near[0]}{more}: {_NEAR}")
+    if len(held.differences) == before:
+        # As written again, with the same digits: only bytes that say nothing else may be left to differ.
+        again = json.dumps(stated, allow_nan=False, indent=1 if made[-1:] == b"\n" else None)
+        in_order = json.dumps(_blank(stated)) == json.dumps(_blank(found))
+        if not (near and in_order and again.encode() == raw.removesuffix(b"\n")):
+            held.differences.append(Difference(file, _OTHERWISE, "the same values once, in their order"))
+
+
+def _blank(value: Any) -> Any:
+    """Return a JSON value with null for each number: what may differ in its last digits."""
+    if isinstance(value, dict):
+        return {key: _blank(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_blank(inner) for inner in value]
+    return None if isinstance(value, float) else value
+
+
+def hold_keys(raw: bytes, file: str, held: Held) -> None:
+    """Name the keys that stand twice in one object of a JSON document: readers differ in which they take."""
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        held.differences += [
+            Difference(f"{file}: {name}", f"there {count} times", "one", held.source)
+            for name, count in Counter(name for name, _ in pairs).items()
+            if count > 1
+        ]
+
+    json.loads(raw, object_pairs_hook=note)
+
+
+def hold_archive(path: Path, write: Callable[[Path], None], held: Held) -> None:
+    """Hold the bytes of a file of columns to those that are written of what was read from it."""
+    held.values += 1
+    with TemporaryDirectory(prefix="loadgen-verify-") as scratch:
+        write(again := Path(scratch) / path.name)
+        if not filecmp.cmp(path, again, shallow=False):
+            held.unchecked.append(f"{path.name}: other bytes than this loadgen writes of its columns")
+
+
+def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
+    """Hold every value of a JSON document to another's; `file` is before its name in a difference."""
+    for name, first, second in _walk(stated, found, ""):
+        held.values += 1
+        if not is_equal(first, second):
+            held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
+
+
+def hold_copies(run: Result, held: Held) -> None:
+    """Hold what a result states a second time to its other place: the server's gauges, planned lengths.
+
+    Gauges are in samples.npz too; a window's tokens are those of the servers behind the router.
+    Lengths are of a plan, so they are held only where all of it was sent.
+    """
+    facts, records = run.facts, run.records
+    kept = {(each.quantity, each.where): each for each in run.samples.series}
+    for gauge in () if facts.shards or not kept else sample_file.list_gauge_series(facts.window, 0):
+        other, own = kept.get((gauge.quantity, gauge.where)), sample_file.thin_series(gauge, MOST_KEPT)
+        if other is None:
+            held.differences.append(Difference(f"{SAMPLES}: {gauge.quantity}", "missing", "samples of it"))
+        else:
+            pairs = ((own.values, other.values), (np.diff(own.at_ns), np.diff(other.at_ns)))
+            for stated, found in pairs:
+                hold_values(
+                    stated.tolist(), found.tolist(), f"{RESULT}: window.samples {gauge.quantity}", held
+                )
+    if facts.window is not None and facts.window.is_known and facts.role_windows:
+        sums = count_by_role(facts.role_windows)
+        whole = {quantity: getattr(facts.window, quantity) for quantity in sums}
+        hold_values(whole, sums, f"{RESULT}: window", held)
+    if run.sessions is not None or len(records) != facts.requests:
+        return
+    planned_lens = {"input": records.planned_input, "output": records.planned_output}
+    for name, planned in planned_lens.items():
+        stated_lens: LengthFacts | None = getattr(facts.data, name)
+        if stated_lens is not None and stated_lens.known == len(records) and (planned > 0).all():
+            lens = asdict(LengthFacts.measure(planned) or stated_lens)
+            hold_values(asdict(stated_lens), lens, f"{RESULT}: loadgen.data.{name}", held)
+
+
+def hold_lengths(run: Result, held: Held) -> None:
+    """Hold the lengths that a workload asks of random prompts to those that were planned, request by request.
+
+    Texts may be re-encoded to a few tokens more or less: theirs are held to a tenth. Lengths of a
+    distribution, of classes, of conversations and of a file are not held.
+    """
+    facts, profile = run.facts, run.facts.profile
+    if facts.data.kind != RANDOM or run.sessions is not None or profile.classes:
+        return
+    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
+    rows = (
+        ("input_len", profile.input_dist, ratios[0], profile.prefix_len, run.records.planned_input),
+        ("output_len", profile.output_dist, ratios[1], 0, run.records.planned_output),
+    )
+    for name, drawn, ratio, prefix, planned in rows:
+        if drawn or not len(planned) or not (planned > 0).all():
+            continue
+        low, high = (
+            prefix + length for length in find_length_bounds(getattr(profile, name), ratio, profile.compat)
+        )
+        exact = name == "output_len" or facts.prompt_format == IDS
+        slack = 0.0 if exact else 0.1 * high + _ADDED_TOKENS
+        least, most = int(planned.min()), int(planned.max())
+        held.values += 1
+        if least < low - slack or most > high + slack:
+            stated = f"{getattr(profile, name)}, which asks for {low} to {high} tokens"
+            where = f"{RESULT}: loadgen.profile.{name}"
+            held.differences.append(Difference(where, stated, f"{least} to {most}"))
+
+
+_MISSING: Any = object()
+
+
+def _walk(stated: Any, found: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each leaf of two JSON values by its dotted name; what one of them lacks is _MISSING."""
+    if isinstance(stated, dict) and isinstance(found, dict):
+        for key in dict.fromkeys((*stated, *found)):
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _walk(stated.get(key, _MISSING), found.get(key, _MISSING), inner)
+    elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
+        for number, pair in enumerate(zip(stated, found, strict=True)):
+            yield from _walk(*pair, f"{name}[{number}]")
+    else:
+        yield name, stated, found
+
+
+def _is_same(stated: Any, found: Any) -> bool:
+    """Whether two values of JSON are written alike."""
+    return type(stated) is type(found) and bool(stated == found)
+
+
+def is_equal(stated: Any, found: Any) -> bool:
+    """Whether two JSON values are the same; numbers that are not whole may differ by 1e-9 of themselves."""
+    kinds = {type(stated), type(found)}
+    if float in kinds and kinds <= {float, int}:
+        return math.isclose(stated, found, rel_tol=_RELATIVE, abs_tol=1e-12)
+    return _is_same(stated, found)
+
+
+def hold_report(raw: bytes, run: Result, held: Held) -> None:
+    """Hold each line of a printed report to that which the arrivals give, in the form that is nearest."""
+    stated = raw.decode("utf-8", "backslashreplace").split("\n")
+    held.values += len(stated) - 1
+    found, fewest = list[str](), math.inf
+    for explain, layout in ((explain, layout) for explain in (False, True) for layout in LAYOUTS):
+        made = report.render_report(run, explain, layout) + "\n"
+        if made.encode("utf-8", "backslashreplace") == raw:
+            return
+        if (differing := len({*stated} ^ {*made.split("\n")})) < fewest:
+            found, fewest = made.split("\n"), differing
+    _hold_lines(stated, found, held)
+
+
+def _hold_lines(stated: Sequence[str], found: Sequence[str], held: Held) -> None:
+    """Add the lines that differ between the first and the last that are the same."""
+    fewer = min(len(stated), len(found))
+    first = next((at for at in range(fewer) if stated[at] != found[at]), fewer)
+    after = next((at for at in range(fewer - first) if stated[-1 - at] != found[-1 - at]), fewer - first)
+    left, right = stated[first : len(stated) - after], found[first : len(found) - after]
+    for at, (line, gives) in enumerate(zip_longest(left, right), first + 1):
+        if line != gives:
+            held.differences.append(_differ(at, line, gives))
+
+
+def _differ(number: int, line: str | None, gives: str | None) -> Difference:
+    """Make the difference of a line of the report; None is no line."""
+    shown = ("no line" if each is None else _show(each.strip()) for each in (line, gives))
+    return Difference(f"{REPORT}: line {number}", *shown)
+
+
+def _show(value: object) -> str:
+    """Show a value on one line, cut at 120 characters."""
+    text = "missing" if value is _MISSING else value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
 
 _MOST_REPORT = 4 << 20
 _DEEPEST = 4  # folders of a cell, from its run to the campaign's

@@ -27,9 +27,8 @@ from loadgen.study.importers.clients.loadgen_runs import CELLS
 from loadgen.study.importers.result_sources import is_campaign, may_hold_results
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.sweep_record import SWEEP
-from loadgen.study.verify.held_figures import OF_SCORES
 from loadgen.study.verify.held_series import prove_series
-from loadgen.study.verify.proof import Proof, prove_run
+from loadgen.study.verify.proof import OF_SCORES, Proof, prove_run
 
 _NAMED = 3
 _MOST_RUNS = 20_000

@@ -21,7 +21,7 @@ from loadgen.server.role_window import RoleWindow
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study.compare import comparability
 from loadgen.study.pages import run_section
-from loadgen.study.verify.held_figures import Held, hold_copies
+from loadgen.study.verify.proof import Held, hold_copies
 
 MS_10 = ServerLatency(count=8, mean_ms=10.0, brackets_ms={"50": (0, 20), "90": (0, 20), "99": (0, 20)})
 

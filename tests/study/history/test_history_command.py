@@ -13,8 +13,8 @@ from builders import made_runs
 from builders.made_runs import WHEN
 from loadgen import cli
 from loadgen.facts.run_facts import Cell
-from loadgen.study.bundle import packing
-from loadgen.study.history.run_entries import describe_history_load, list_run_entries, make_entry
+from loadgen.study.bundle import bundle_command
+from loadgen.study.history.history_file import describe_history_load, list_run_entries, make_entry
 
 RECORDED = Path(__file__).parents[2] / "data" / "histories"
 SLOWER = str(RECORDED / "slower.jsonl")
@@ -91,7 +91,7 @@ def test_bundles_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[s
     (tmp_path / "kept").mkdir()
     for seed in range(2):
         run = keep(tmp_path / "runs", seed, metadata=(f"commit=c{seed}",))
-        packing.write_bundle([Path(run)], tmp_path / "kept" / f"{seed}.bundle", False)
+        bundle_command.write_bundle([Path(run)], tmp_path / "kept" / f"{seed}.bundle", False)
     told = json.loads(shown(capsys, str(tmp_path / "kept"), "--json"))
     assert [each["commit"] for each in told["entries"]] == ["c0", "c1"]
     assert shown(capsys, str(tmp_path / "kept")) == shown(capsys, str(tmp_path / "runs"))

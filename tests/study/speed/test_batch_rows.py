@@ -17,8 +17,14 @@ from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.study.importers import result_sources
-from loadgen.study.speed.batch_rows import BatchRow, BatchTest, describe_batch, make_batch_row, measure_batch
-from loadgen.study.speed.llama_benchy import make_benchy_report
+from loadgen.study.speed.batch_rows import (
+    BatchRow,
+    BatchTest,
+    describe_batch,
+    make_batch_row,
+    make_benchy_report,
+    measure_batch,
+)
 
 MS = 1_000_000
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -19,7 +19,7 @@ from builders.loops import loop_over
 from builders.made_bundles import forged, stored
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
-from loadgen.study.bundle import packing, reading
+from loadgen.study.bundle import bundle_command, reading
 from study.verify.test_verify import SMALL, changed, edited, is_fact, leaves
 
 pytestmark = [
@@ -344,7 +344,7 @@ def test_a_key_of_several_names_and_a_bundle_that_is_replaced(
         assert cli.main(words) == code
         assert said in capsys.readouterr().out
     signers.write_text(f"me@lab {public}")
-    packing.write_bundle(
+    bundle_command.write_bundle(
         [stored(tmp_path / "other", seed=3, **SMALL)], tmp_path / "y.bundle", with_text=False
     )
     signed, forgery = bundle.read_bytes(), (tmp_path / "y.bundle").read_bytes()

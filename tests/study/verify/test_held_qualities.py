@@ -12,10 +12,9 @@ from builders.made_bundles import stored
 from builders.made_qualities import keep_scores
 from loadgen import cli
 from loadgen.features.quality.quality_record import BACKWARD
-from loadgen.study.verify.held_figures import Held
-from loadgen.study.verify.held_qualities import hold_arm_quality
+from loadgen.study.verify.held_campaigns import hold_arm_quality
 from loadgen.study.verify.held_series import prove_series
-from loadgen.study.verify.proof import Proof
+from loadgen.study.verify.proof import Held, Proof
 from study.verify.test_verify import changed, edited, leaves
 
 
@@ -99,7 +98,7 @@ def test_scores_that_were_edited_are_another_reference(
 def test_scores_of_more_than_the_most_bytes_are_not_read(
     campaign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.study.verify.held_qualities._MOST_SCORES", 1000)
+    monkeypatch.setattr("loadgen.study.verify.held_campaigns._MOST_SCORES", 1000)
     assert "reference.jsonl.gz has more than" in proofs(campaign)["b-x"].unchecked[0]
 
 

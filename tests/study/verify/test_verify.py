@@ -20,7 +20,7 @@ from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import find_fact_types
 from loadgen.report import report, run_directory
 from loadgen.study.verify import proof
-from loadgen.study.verify.held_figures import Held, hold_lengths, is_equal
+from loadgen.study.verify.proof import Held, hold_lengths, is_equal
 
 OLD = Path(__file__).parents[2] / "data" / "run_directories" / "format-1"
 SMALL: dict[str, Any] = {"requests": 8, "tokens": 4, "concurrency": 2, "failed": 1}
