@@ -38,22 +38,20 @@ from benchmarks.simulated.populations import (  # noqa: E402
 )
 from loadgen.base.arrays import Bool, Float64, Int64  # noqa: E402
 from loadgen.study.compare.model import Decision  # noqa: E402
-from loadgen.study.gate.gate_verdict import (  # noqa: E402
+from loadgen.study.gate.gate_verdict import (  # noqa: E402  # noqa: E402
     ALPHA,
+    FIRST_LOOK,
     MARGIN,
     MAX_PAIRS,
+    SPENDING_POWER,
     GateOutcome,
     GatePlan,
     GateSeries,
     Looks,
     estimate_in_turn,
+    find_levels,
     judge_gate,
     list_strict_levels,
-)
-from loadgen.study.gate.group_sequential import (  # noqa: E402
-    FIRST_LOOK,
-    SPENDING_POWER,
-    find_levels,
     spend_alpha,
 )
 

@@ -21,20 +21,25 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
-from loadgen.study.gate import gate_metrics, gate_sides
-from loadgen.study.gate.gate_metrics import GateMetric
-from loadgen.study.gate.gate_record import MOST_PAIRS, GateRecord, make_gate_record, write_gate_record
+from loadgen.study.gate import gate_record, gate_sides
+from loadgen.study.gate.gate_record import (
+    MOST_PAIRS,
+    GateMetric,
+    GateRecord,
+    make_gate_record,
+    write_gate_record,
+)
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import GateSides
 from loadgen.study.gate.gate_verdict import (
     ALPHA,
+    FIRST_LOOK,
     MAX_PAIRS,
     GateOutcome,
     GatePlan,
     GateVerdict,
     judge_gate,
 )
-from loadgen.study.gate.group_sequential import FIRST_LOOK
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, resumption
@@ -140,7 +145,7 @@ def choose_metrics(
     for metric in asked:
         for workload in workloads:
             _check_percentile(metric, workload)
-    return gate_metrics.lay_margins(asked, margins)
+    return gate_record.lay_margins(asked, margins)
 
 
 def _check_percentile(metric: GateMetric, workload: Profile) -> None:

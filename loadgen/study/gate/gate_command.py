@@ -21,11 +21,10 @@ from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study.compare import model
 from loadgen.study.compare_command import report_unread
-from loadgen.study.gate import gate_metrics, gate_report, gate_sides
-from loadgen.study.gate.gate_metrics import GateMetric
-from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_record
+from loadgen.study.gate import gate_record, gate_report, gate_sides
+from loadgen.study.gate.gate_record import GateMetric, find_gate, list_choices, read_gate_record
 from loadgen.study.gate.gate_report import GateResult
-from loadgen.study.gate.gate_states import ALLOWING
+from loadgen.study.gate.gate_sides import ALLOWING
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
 from loadgen.study.history.history_file import (
     HistoryEntry,
@@ -109,9 +108,9 @@ def main(argv: Sequence[str]) -> int:
     What could not be written makes 4 of 0. Raises LoadgenError.
     """
     given = parse_arguments(gate_parser(), argv)
-    metrics = gate_metrics.parse_gate_metrics(given.metric)
+    metrics = gate_record.parse_gate_metrics(given.metric)
     if metrics:
-        gate_metrics.lay_margins(metrics, given.margin)  # a wrong one is an error before anything is read
+        gate_record.lay_margins(metrics, given.margin)  # a wrong one is an error before anything is read
     check_outputs(given)
     if len(given.places) > 2:
         raise UsageError("give two places, NEW and BASE; or one campaign")
@@ -177,7 +176,7 @@ def judge_places(
     whole = [each for each in sides if each.new and each.base]
     every = list(metrics) or ([gate_sides.choose_metric(sides)] if sides else [])
     if sides:
-        every = gate_metrics.lay_margins(every, given.margin)
+        every = gate_record.lay_margins(every, given.margin)
         gate_sides.check_metrics(every, [run for each in sides for run in each.runs])
     reasons += gate_sides.list_reasons(sides, every, given.allow_other_state)
     runs = tuple(run for each in whole for run in each.new)

@@ -11,7 +11,7 @@ import msgspec
 
 from loadgen.base.errors import ExitCode
 from loadgen.base.text import clean_line, format_count, wrap_text
-from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateRow, GateVerdict
 from loadgen.study.tables import Table, escape_markdown, make_table, render_markdown_table, render_text_table
 

@@ -1,8 +1,8 @@
 """Batch rows: speed at depth of N requests at once, as llama-benchy measures it.
 
 A test is a batch, repeated: N requests begin together, each with a context of its own, which a batch before
-has put into the server's cache. Definitions are those of llama-benchy 0.4 (`results.py`), by our arrivals; the
-report is its JSON, which Spark Arena's `sparkrun` and our importer read.
+has put into the server's cache. Definitions are those of llama-benchy 0.4 (`results.py`), by our arrivals.
+The report is its JSON, which Spark Arena's `sparkrun` and our importer read.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from builders.made_answers import speeds, with_facts
 from loadgen.facts.run_facts import ATTACHED
 from loadgen.study.compare.comparability import explain_other_quantity, list_one_servers
-from loadgen.study.gate.gate_metrics import parse_gate_metrics
+from loadgen.study.gate.gate_record import parse_gate_metrics
 from loadgen.study.gate.gate_sides import group_sides, list_reasons, list_remarks
 from loadgen.study.run_summary import Reported
 

@@ -25,7 +25,7 @@ from loadgen.study.compare.blocks import ADVICE, UNTIMED, UnitOrder, find_order,
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.compare.statistics import judge_effect, pair_units
-from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_sides import GateSides, list_remarks, make_series
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, judge_gate
 from loadgen.study.run_summary import Reported

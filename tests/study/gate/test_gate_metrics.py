@@ -7,7 +7,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import SELECTABLE
-from loadgen.study.gate.gate_metrics import lay_margins, parse_gate_metrics
+from loadgen.study.gate.gate_record import lay_margins, parse_gate_metrics
 
 
 @loop_over(

@@ -10,8 +10,13 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.study.gate.gate_metrics import parse_gate_metrics
-from loadgen.study.gate.gate_record import GateRecord, make_gate_record, read_gate_record, write_gate_record
+from loadgen.study.gate.gate_record import (
+    GateRecord,
+    make_gate_record,
+    parse_gate_metrics,
+    read_gate_record,
+    write_gate_record,
+)
 from loadgen.study.gate.gate_verdict import GatePlan
 
 ROW = {"name": "tok/s", "key": "output_throughput", "higher_is_faster": True, "margin": 0.03}

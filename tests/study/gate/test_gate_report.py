@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import ExitCode
 from loadgen.base.text import WIDTH
-from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_report import (
     GateResult,
     encode_result,

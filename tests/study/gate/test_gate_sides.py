@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells, failed, run, runs
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.study.gate.gate_metrics import GateMetric
+from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_sides import (
     check_metrics,
     choose_metric,

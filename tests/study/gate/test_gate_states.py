@@ -5,7 +5,7 @@ from __future__ import annotations
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.facts.machine_state import ClockState, MachineState
-from loadgen.study.gate.gate_states import list_passing_states, list_unequal_states
+from loadgen.study.gate.gate_sides import list_passing_states, list_unequal_states
 from loadgen.study.run_summary import Reported
 
 SLOW = MachineState(clocks={"CPU": ClockState(now_mhz=1700, limit_mhz=1700, most_mhz=3400)})

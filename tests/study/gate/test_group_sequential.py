@@ -10,8 +10,8 @@ import pytest
 from scipy import special
 
 from builders.loops import loop_over
-from loadgen.study.gate import group_sequential
-from loadgen.study.gate.group_sequential import FIRST_LOOK, find_levels, find_look_levels, spend_alpha
+from loadgen.study.gate import gate_verdict
+from loadgen.study.gate.gate_verdict import FIRST_LOOK, find_levels, find_look_levels, spend_alpha
 
 
 def spend_as_obrien_fleming(alpha: float, shares: Any) -> Any:
@@ -34,7 +34,7 @@ def test_many_pairs_have_the_published_boundaries(
     spend: Callable[[float, Any], Any], published: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of R's ldbounds and gsDesign: Lan and DeMets, known variance, five looks, one-sided 0.025."""
-    monkeypatch.setattr(group_sequential, "_CELLS", 160)
+    monkeypatch.setattr(gate_verdict, "_CELLS", 160)
     shares = np.arange(1, 6) / 5
     levels = find_levels(spend(0.025, shares), (300 * shares).astype(int).tolist())
     assert -special.ndtri(levels) == pytest.approx(
