@@ -6,19 +6,18 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import files, signals
-from loadgen.base.clock import read_wall_clock
+from loadgen.base import signals
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
 from loadgen.figures.figure_table import parse_percentiles, percentile_name
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import Seed
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
 from loadgen.study.gate import gate_record, gate_sides
@@ -42,17 +41,11 @@ from loadgen.study.gate.gate_verdict import (
 )
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
-from loadgen.study.series.campaign import arms, resumption
+from loadgen.study.series.campaign import arms, campaign_command, campaign_store
 from loadgen.study.series.campaign.arms import ONCE, Arm, Start
-from loadgen.study.series.campaign.campaign_request import (
-    CampaignRequest,
-    make_record,
-    make_request,
-    make_watch,
-)
-from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore, read_pace
-from loadgen.study.series.campaign.execution import Execution
-from loadgen.study.series.series_store import StoreError, list_names
+from loadgen.study.series.campaign.campaign_command import CampaignRequest, make_request
+from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
+from loadgen.study.series.series_store import StoreError, list_names, print_progress
 
 Measured = tuple[GateResult, tuple[Reported, ...], int]
 
@@ -63,30 +56,27 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     Returns the result, the new arms' runs, and the exit code of a signal that ended it, else 0. Raises
     LoadgenError.
     """
-    kept = None if given.resume is None else resumption.find_store(given.resume, None, Path(given.run_dir))
+    kept = (
+        None if given.resume is None else campaign_store.find_store(given.resume, None, Path(given.run_dir))
+    )
     max_pairs = given.max_pairs
     if max_pairs is None:
         max_pairs = MAX_PAIRS if kept is None else kept.record.repeats
     if max_pairs > MOST_PAIRS:
         raise UsageError(f"--max-pairs {max_pairs}: give at most {MOST_PAIRS}")
     plan = GatePlan(given.alpha, max_pairs, sequential=True)
-    as_campaign = {"file": given.places[0], "repeats": max_pairs, "require_equal_state": False}
+    as_campaign = {"file": given.places[0], "repeats": max_pairs}
+    as_campaign |= {"require_equal_state": False, "retry_failed": True}
     given = argparse.Namespace(**{**vars(given), **as_campaign, "quiet": given.quiet or given.json})
     wanted = make_request(given, kept)
     base, new = choose_sides(wanted, given.baseline)
     metrics = choose_metrics(wanted.arms, asked, given.margin)
     if given.history is not None and (loads := len(new) * len(base.profiles)) > 1:
         raise UsageError(f"--history: a history is of one load, and this gate has {loads}")
-    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
-        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
+    campaign_command.check_variables(wanted)
     if reason := _explain_other_load(base, new):
         return GateResult(plan, tuple(metrics), reasons=(reason,)), (), 0
-    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
-    for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
-        print_text(f"loadgen: {line}", sys.stderr)
-    if kept is None:
-        name, now = f"{wanted.file.name}-gate", read_wall_clock()
-        kept = CampaignStore(files.create_directory(Path(given.run_dir), name, now))
+    kept = campaign_command.open_store(wanted, kept, Path(given.run_dir), f"{wanted.file.name}-gate")
     wanted = interleave(wanted, kept.directory.name)
     record = make_gate_record(metrics, plan, [base.name, *(arm.name for arm in new)])
     judge = PairJudge(kept.directory, record, given.allow_other_state)
@@ -233,33 +223,17 @@ def _measure_pairs(
     wanted: CampaignRequest, kept: CampaignStore, judge: PairJudge, given: argparse.Namespace
 ) -> Measured:
     """Lock the store, write the records, and measure pair by pair until the gate knows."""
-
-    def say(line: str) -> None:
-        if not given.quiet:
-            print_text(clean_text(line), sys.stdout)
-
+    say = partial(print_progress, given.quiet)
     resume = shlex.join(_list_resume_words(wanted, kept, given))
     with kept.lock():
-        campaign = make_record(wanted)
-        if given.resume is not None:
-            campaign = resumption.resume_record(kept, campaign, wanted.path, retry_failed=True)
-            resumption.clear_unfinished(kept)
-            for cell_id in kept.list_failed():
-                kept.forget_failure(cell_id)
+        campaign = campaign_command.continue_campaign(wanted, kept, given)
+        for cell_id in kept.list_failed() if given.resume is not None else ():
+            kept.forget_failure(cell_id)
         write_gate_record(kept.directory, judge.record)
         kept.write_record(campaign)
-        execution = Execution(
-            store=kept,
-            starts=wanted.starts,
-            seed=Seed(campaign.seed, campaign.seed_chosen),
-            done=resumption.list_done(kept, retry_failed=True),
-            pace=read_pace(kept, wanted.starts),
-            say=say,
-            quiet=given.quiet,
-            watch=make_watch(wanted, kept, given, say),
-            is_over=_make_stop(judge, say),
-            keeps_servers=wanted.file.starts == ONCE,
-        )
+        execution = campaign_command.make_execution(wanted, kept, campaign, given, say)
+        execution.is_over = _make_stop(judge, say)
+        execution.keeps_servers = wanted.file.starts == ONCE
         try:
             execution.run()
         except KeyboardInterrupt as stop:

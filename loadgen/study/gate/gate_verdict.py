@@ -5,12 +5,12 @@ Both errors are held to alpha whatever the truth: that of calling slower what is
 rows and looks, and that of calling not slower what is beyond it.
 
 A gate that measures looks after each pair and spends alpha in turn. Lan and DeMets (1983) spend it by a
-function of the share of the planned pairs that was made; the level of each look follows by recursive numerical
-integration (Armitage, McPherson and Rowe 1969; Jennison and Turnbull, Group Sequential Methods, 2000, chapters 7
-and 19). Usually the p of t is taken for that of a normal deviate (ch. 11); with looks from three pairs on that
-makes an error of up to 0.059 where 0.05 is asked for. So the law of t itself is integrated (after Jennison and
-Turnbull, Biometrika 78, 1991). Where the true difference is 0, u = Σd / √Σd² after n pairs is a Markov chain,
-because Σd² is independent of all u:
+function of the share of the planned pairs that was made; the level of each look follows by recursive
+numerical integration (Armitage, McPherson and Rowe 1969; Jennison and Turnbull, Group Sequential Methods,
+2000, chapters 7 and 19). Usually the p of t is taken for that of a normal deviate (ch. 11); with looks from
+three pairs on that makes an error of up to 0.059 where 0.05 is asked for. So the law of t itself is
+integrated (after Jennison and Turnbull, Biometrika 78, 1991). Where the true difference is 0, u = Σd / √Σd²
+after n pairs is a Markov chain, because Σd² is independent of all u:
 
     u' = (u + y) / √(1 + y²)    √n y has Student's t distribution with n degrees of freedom
     t = u √((n − 1) / (n − u²))

@@ -14,7 +14,7 @@ from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.study import load_table, repeats
 from loadgen.study.load_table import LoadRow
-from loadgen.study.series.ladder_command import LadderClimb
+from loadgen.study.series.climb import LadderClimb
 from loadgen.study.series.point_runs import GivenServer
 from loadgen.study.speed import ladder_rows, speed_tables
 

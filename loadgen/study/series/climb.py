@@ -1,21 +1,26 @@
-"""Climb: rungs measured one after another on a server, with tables that are on disk after each."""
+"""Climbs: ladders and tests at depth, measured one after another, with tables that are on disk after each."""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from json import dumps
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from loadgen.base import files, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import MeasureError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text
+from loadgen.base.version import __version__
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
@@ -31,6 +36,10 @@ from loadgen.study.series.point_runs import (
     measure_point,
     run_series,
 )
+from loadgen.study.speed import batch_rows, ladder_rows, speed_tables
+from loadgen.study.speed.batch_rows import BatchRow, BatchTest, make_benchy_report
+from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
+from loadgen.study.speed.speed_rows import TOTAL, SpeedRow
 
 Rung = TypeVar("Rung")
 Row = TypeVar("Row")
@@ -182,3 +191,209 @@ class Climb(ABC, Generic[Rung, Row]):
         """Return the content of each table file by its name."""
         tables = {f"{self.name}.{form}": self.draw(form) for form in self.forms}
         return tables | {f"{self.name}.json": dumps(self.encode_rows(), allow_nan=False)}
+
+
+@dataclass
+class LadderClimb(Climb[int, SpeedRow]):
+    """The rungs of a profile's ladder of input lengths that are left, and the rows of those that are not."""
+
+    runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
+
+    name, forms, speed = "ladder", ("html", "rst", "md", "csv"), "speed_tok_s"
+
+    @property
+    def formula(self) -> str:
+        """The name of the formula of the speed, Qwen3's unless --formula is given."""
+        return self.options.formula or TOTAL
+
+    def list_rungs(self) -> Iterable[int]:
+        return self.workload.ladder or ()
+
+    def list_changes(self, rung: int) -> dict[str, Any]:
+        return {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
+
+    def make_row(self, run: Result, rung: int, directory: str) -> SpeedRow:
+        """Make the row of a rung from its run, whose directory is added to `runs`."""
+        self.runs.append(directory)
+        return ladder_rows.make_speed_row(run, self.formula)
+
+    def make_missed_row(self, rung: int, why: str) -> SpeedRow:
+        """Make a row without a speed, with the reason, of the model and machine of the row before.
+
+        Without one they are the session's. "" is added to `runs`.
+        """
+        self.runs.append("")
+        if self.rows:
+            previous = self.rows[-1]
+        else:
+            base, quantization, backend = ladder_rows.name_served(self.session)
+            previous = SpeedRow(base, backend, "", rung, quantization, None, None)
+        return replace(
+            previous,
+            input_length=rung,
+            gpu_num=None,
+            speed_tok_s=None,
+            ttft_ms=None,
+            decode_tok_s=None,
+            gpu_memory=None,
+            note=why,
+            formula=self.formula,
+            output_length=self.workload.output_len,
+        )
+
+    def draw(self, form: str) -> str:
+        """Return all rows as a table in one of `forms`.
+
+        As text with published speeds next to them, if any.
+        """
+        drawn = speed_tables.draw_speeds(self.rows, form)
+        published = speed_tables.draw_next_to_published(self.rows) if form == "text" else ""
+        return f"{drawn}\n{published}" if published else drawn
+
+    def describe(self, row: SpeedRow) -> str:
+        return ladder_rows.describe_speed(row)
+
+    def encode_rows(self) -> dict[str, Any]:
+        return {"rows": list(map(ladder_rows.encode_speed_row, self.rows, self.runs))}
+
+
+@dataclass
+class DepthClimb(Climb[DepthTest, DepthRow]):
+    """Prompt and generation speed of one request after ever more cached tokens: the tests that are left.
+
+    The prefix is the same for all requests of a test: the first one puts it into the server's cache, and
+    whether it was found there is read from each answer.
+    """
+
+    name, forms, speed = "depth", ("md", "csv"), "tok_s"
+
+    def list_rungs(self) -> Iterable[DepthTest]:
+        tests = {PROMPT: self.workload.input_len, GENERATION: self.workload.output_len}
+        depths: tuple[int, ...] = self.options.depth or ()
+        return (DepthTest(kind, tokens, depth) for depth in depths for kind, tokens in tests.items())
+
+    def list_changes(self, rung: DepthTest) -> dict[str, Any]:
+        """Return the rung's lengths and name; at a depth one request more replaces the warm-up."""
+        # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
+        return {
+            "input_len": rung.input_len,
+            "output_len": rung.output_len,
+            "prefix_len": rung.depth,
+            "num_prompts": (self.workload.num_prompts or 1) + (rung.depth > 0),
+            "num_warmups": 0 if rung.depth else self.workload.num_warmups,
+            "name": f"{rung.kind}{rung.tokens}-d{rung.depth}",
+        }
+
+    def make_row(self, run: Result, rung: DepthTest, directory: str) -> DepthRow:
+        return replace(ladder_rows.make_depth_row(run, rung), run=directory)
+
+    def make_missed_row(self, rung: DepthTest, why: str) -> DepthRow:
+        """Make a row without a speed; the model is that of the row before."""
+        if self.rows:
+            before = self.rows[-1]
+            names = before.model, before.quantization, before.backend
+        else:
+            names = ladder_rows.name_served(self.session)
+        return DepthRow(*names, str(rung), rung.depth, note=why)
+
+    def draw(self, form: str) -> str:
+        return ladder_rows.draw_depths(self.rows, form)
+
+    def describe(self, row: DepthRow) -> str:
+        return ladder_rows.describe_depth(row)
+
+    def encode_rows(self) -> dict[str, Any]:
+        return {"rows": list(map(asdict, self.rows))}
+
+
+BATCHES = 3  # of each test, without --num-prompts
+_REPORT = "llama-benchy.json"
+
+
+class BatchRung(msgspec.Struct, frozen=True):
+    """One batch of a test: its number, from 0, and whether it is the first that the test sends."""
+
+    test: BatchTest
+    number: int
+    warms_up: bool
+
+
+@dataclass
+class BatchClimb(Climb[BatchRung, BatchRow]):
+    """The batches that are left of each depth and concurrency, and a row of each test that was begun.
+
+    At a depth a batch of the contexts alone comes before each batch; no other has the contexts of the two.
+    """
+
+    began: datetime = field(default_factory=read_wall_clock)
+    ended: Counter[BatchTest] = field(default_factory=Counter)  # batches by test, those without figures too
+
+    name, forms, speed = "depth", ("md", "csv"), "batches"
+
+    def list_rungs(self) -> Iterable[BatchRung]:
+        for depth in self.options.depth or ():
+            for level in self.options.batch_sizes or ():
+                test = BatchTest(self.workload.input_len, self.workload.output_len, depth, level)
+                for number in range(self.batches):
+                    if depth:
+                        yield BatchRung(replace(test, is_context=True), number, number == 0)
+                    yield BatchRung(test, number, number == 0 and not depth)
+
+    @property
+    def batches(self) -> int:
+        """The number of batches of each test: --num-prompts."""
+        return self.workload.num_prompts or BATCHES
+
+    def list_changes(self, rung: BatchRung) -> dict[str, Any]:
+        """Return the workload of a batch's test, all sent at once; the first batch of a test warms up."""
+        warmups = "wave" if rung.warms_up and self.workload.num_warmups else 0
+        return {**rung.test.workload, "request_rate": float("inf"), "num_warmups": warmups}
+
+    def measure(self, step: Step[BatchRung], session: Session) -> MeasuredPoint:
+        """Measure a batch as any rung, with prompts by its number."""
+        self.seed = replace(self.seed, repeat=step.what.number)
+        return super().measure(step, session)
+
+    def make_row(self, run: Result, rung: BatchRung, directory: str) -> BatchRow:
+        return batch_rows.make_batch_row(run, rung.test, directory)
+
+    def make_missed_row(self, rung: BatchRung, why: str) -> BatchRow:
+        """Make a row without a batch; the model is that of the row before, else the session's."""
+        if self.rows:
+            before = self.rows[-1]
+            names = before.model, before.quantization, before.backend, before.served
+        else:
+            served = self.session.served.model if self.session is not None else ""
+            names = *ladder_rows.name_served(self.session), served
+        return BatchRow(*names, rung.test, note=why)
+
+    def count_measured(self) -> int:
+        return sum(bool(row.batches) for row in self.rows)
+
+    def _add(self, row: BatchRow) -> None:
+        """Merge a batch into its test's row, write every table, and print the test as its last batch ends."""
+        places = [place for place, known in enumerate(self.rows) if known.test == row.test]
+        if places:
+            row = self.rows[places[0]] = self.rows[places[0]].merge(row)
+        else:
+            self.rows.append(row)
+        self.ended[row.test] += 1
+        self.write_tables()
+        if not self.quiet and self.ended[row.test] == self.batches:
+            print_text(self.describe(row), sys.stdout)
+
+    def draw(self, form: str) -> str:
+        return batch_rows.draw_batches(self.rows, form)
+
+    def describe(self, row: BatchRow) -> str:
+        return batch_rows.describe_batch(row)
+
+    def encode_rows(self) -> dict[str, Any]:
+        return {"rows": list(map(batch_rows.encode_batch_row, self.rows))}
+
+    def list_tables(self) -> dict[str, str]:
+        """Return the tables and, once a batch was measured, llama-benchy's report."""
+        if not self.count_measured():
+            return super().list_tables()
+        report = make_benchy_report(self.rows, self.began, f"loadgen {__version__}")
+        return super().list_tables() | {_REPORT: dumps(report, indent=2, allow_nan=False)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
@@ -19,25 +19,21 @@ from loadgen.engines.engines import find_by_name
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.series.batch_climb import BATCHES, BatchClimb
-from loadgen.study.series.climb import Climb
-from loadgen.study.series.point_runs import (
-    PointServers,
-)
+from loadgen.study.series.climb import BATCHES, BatchClimb, Climb, DepthClimb, LadderClimb
+from loadgen.study.series.point_runs import PointServers
 from loadgen.study.series.series_store import refuse_flags
-from loadgen.study.speed import ladder_rows, speed_tables
-from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
-from loadgen.study.speed.speed_rows import FORMULAS, TOTAL, SpeedRow
+from loadgen.study.speed.speed_rows import FORMULAS, TOTAL
 
 DEFAULT_PROFILE = "qwen-speed"
 _PROMPT, _ANSWER, _REPEATS = 2048, 128, 5
 _USUAL = {"input_len": _PROMPT, "output_len": _ANSWER, "num_prompts": _REPEATS}  # with --depth alone
+_TOKENS = "tokens, none of them twice: 0,4096"
+_LEVELS = "concurrencies, none of them twice: 1,2,5,10"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,46 +74,26 @@ def ladder_parser() -> argparse.ArgumentParser:
     parser.add_argument("--formula", choices=tuple(FORMULAS), help=formula)
     depth = parser.add_argument_group("speed at depth, as llama-bench has it (docs/ladder.md)")
     add = depth.add_argument
-    add(
-        "-d",
-        "--depth",
-        type=_parse_depths,
-        metavar="N[,N…]",
-        help="instead of the ladder: prompt and generation speed after N tokens that are cached",
-    )
-    add(
-        "--concurrency",
-        dest="batch_sizes",
-        type=_parse_levels,
-        metavar="N[,N…]",
+    tokens = partial(_parse_counts, least=0, most=parsing.MOST_TOKENS, of=_TOKENS)
+    add("-d", "--depth", type=tokens, metavar="N[,N…]",
+        help="instead of the ladder: prompt and generation speed after N tokens that are cached")  # fmt: skip
+    levels = partial(_parse_counts, least=1, most=parsing.MOST_REQUESTS, of=_LEVELS)
+    add("--concurrency", dest="batch_sizes", type=levels, metavar="N[,N…]",
         help="at each --depth batches of N requests at once, as llama-benchy has them; --num-prompts of them "
-        f"(default {BATCHES})",
-    )
+        f"(default {BATCHES})")  # fmt: skip
     add("-p", "--n-prompt", dest="input_len", type=int, metavar="N", help=f"new tokens (default {_PROMPT})")
     add("-n", "--n-gen", dest="output_len", type=int, metavar="N", help=f"generated (default {_ANSWER})")
     return parser
 
 
-def _parse_depths(text: str) -> tuple[int, ...]:
-    """Parse token counts between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
+def _parse_counts(text: str, least: int, most: int, of: str) -> tuple[int, ...]:
+    """Parse counts between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
     words = [word.strip() for word in text.split(",")]
-    depths = [value for word in words if (value := untrusted.read_digits(word)) is not None]
-    if len(depths) < len(words) or max(depths) > parsing.MOST_TOKENS or len(set(depths)) < len(depths):
-        raise argparse.ArgumentTypeError(
-            f"{quote_value(text)} is not a list of tokens, none of them twice: 0,4096"
-        )
-    return tuple(depths)
-
-
-def _parse_levels(text: str) -> tuple[int, ...]:
-    """Parse concurrencies between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
-    words = [word.strip() for word in text.split(",")]
-    levels = [value for word in words if (value := untrusted.read_digits(word))]
-    if len(levels) < len(words) or max(levels) > parsing.MOST_REQUESTS or len(set(levels)) < len(levels):
-        raise argparse.ArgumentTypeError(
-            f"{quote_value(text)} is not a list of concurrencies, none of them twice: 1,2,5,10"
-        )
-    return tuple(levels)
+    found = (untrusted.read_digits(word) for word in words)
+    counts = [value for value in found if value is not None and least <= value <= most]
+    if len(set(counts)) < len(words):
+        raise argparse.ArgumentTypeError(f"{quote_value(text)} is not a list of {of}")
+    return tuple(counts)
 
 
 def _refuse_flags(options: Options) -> None:
@@ -184,116 +160,3 @@ def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Prof
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
     return workload.model_copy(update={"backend": backend})
-
-
-@dataclass
-class LadderClimb(Climb[int, SpeedRow]):
-    """The rungs of a profile's ladder of input lengths that are left, and the rows of those that are not."""
-
-    runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
-
-    name, forms, speed = "ladder", ("html", "rst", "md", "csv"), "speed_tok_s"
-
-    @property
-    def formula(self) -> str:
-        """The name of the formula of the speed, Qwen3's unless --formula is given."""
-        return self.options.formula or TOTAL
-
-    def list_rungs(self) -> Iterable[int]:
-        return self.workload.ladder or ()
-
-    def list_changes(self, rung: int) -> dict[str, Any]:
-        return {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
-
-    def make_row(self, run: Result, rung: int, directory: str) -> SpeedRow:
-        """Make the row of a rung from its run, whose directory is added to `runs`."""
-        self.runs.append(directory)
-        return ladder_rows.make_speed_row(run, self.formula)
-
-    def make_missed_row(self, rung: int, why: str) -> SpeedRow:
-        """Make a row without a speed, with the reason, of the model and machine of the row before.
-
-        Without one they are the session's. "" is added to `runs`.
-        """
-        self.runs.append("")
-        if self.rows:
-            previous = self.rows[-1]
-        else:
-            base, quantization, backend = ladder_rows.name_served(self.session)
-            previous = SpeedRow(base, backend, "", rung, quantization, None, None)
-        return replace(
-            previous,
-            input_length=rung,
-            gpu_num=None,
-            speed_tok_s=None,
-            ttft_ms=None,
-            decode_tok_s=None,
-            gpu_memory=None,
-            note=why,
-            formula=self.formula,
-            output_length=self.workload.output_len,
-        )
-
-    def draw(self, form: str) -> str:
-        """Return all rows as a table in one of `forms`.
-
-        As text with published speeds next to them, if any.
-        """
-        drawn = speed_tables.draw_speeds(self.rows, form)
-        published = speed_tables.draw_next_to_published(self.rows) if form == "text" else ""
-        return f"{drawn}\n{published}" if published else drawn
-
-    def describe(self, row: SpeedRow) -> str:
-        return ladder_rows.describe_speed(row)
-
-    def encode_rows(self) -> dict[str, Any]:
-        return {"rows": list(map(ladder_rows.encode_speed_row, self.rows, self.runs))}
-
-
-@dataclass
-class DepthClimb(Climb[DepthTest, DepthRow]):
-    """Prompt and generation speed of one request after ever more cached tokens: the tests that are left.
-
-    The prefix is the same for all requests of a test: the first one puts it into the server's cache, and
-    whether it was found there is read from each answer.
-    """
-
-    name, forms, speed = "depth", ("md", "csv"), "tok_s"
-
-    def list_rungs(self) -> Iterable[DepthTest]:
-        tests = {PROMPT: self.workload.input_len, GENERATION: self.workload.output_len}
-        depths: tuple[int, ...] = self.options.depth or ()
-        return (DepthTest(kind, tokens, depth) for depth in depths for kind, tokens in tests.items())
-
-    def list_changes(self, rung: DepthTest) -> dict[str, Any]:
-        """Return the rung's lengths and name; at a depth one request more replaces the warm-up."""
-        # At a depth the first request warms up: one of a warm-up would have a prefix of its own.
-        return {
-            "input_len": rung.input_len,
-            "output_len": rung.output_len,
-            "prefix_len": rung.depth,
-            "num_prompts": (self.workload.num_prompts or 1) + (rung.depth > 0),
-            "num_warmups": 0 if rung.depth else self.workload.num_warmups,
-            "name": f"{rung.kind}{rung.tokens}-d{rung.depth}",
-        }
-
-    def make_row(self, run: Result, rung: DepthTest, directory: str) -> DepthRow:
-        return replace(ladder_rows.make_depth_row(run, rung), run=directory)
-
-    def make_missed_row(self, rung: DepthTest, why: str) -> DepthRow:
-        """Make a row without a speed; the model is that of the row before."""
-        if self.rows:
-            before = self.rows[-1]
-            names = before.model, before.quantization, before.backend
-        else:
-            names = ladder_rows.name_served(self.session)
-        return DepthRow(*names, str(rung), rung.depth, note=why)
-
-    def draw(self, form: str) -> str:
-        return ladder_rows.draw_depths(self.rows, form)
-
-    def describe(self, row: DepthRow) -> str:
-        return ladder_rows.describe_depth(row)
-
-    def encode_rows(self) -> dict[str, Any]:
-        return {"rows": list(map(asdict, self.rows))}

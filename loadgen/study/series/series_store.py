@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,9 @@ from pydantic import BaseModel
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.json_lines import OpenedFile
+from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.base.text import clean_text
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import SOURCES, find_source
@@ -266,3 +269,9 @@ def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
 def show_resume_command(directory: Path) -> str:
     """Return this process's command line with `--resume DIRECTORY` in place of its own, secrets hidden."""
     return shlex.join(["loadgen", *strip_resume(hide_argument_secrets())[1:], "--resume", str(directory)])
+
+
+def print_progress(quiet: bool, line: str) -> None:
+    """Print a line on how far a series is, unless `quiet`."""
+    if not quiet:
+        print_text(clean_text(line), sys.stdout)

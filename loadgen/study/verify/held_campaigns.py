@@ -37,7 +37,7 @@ from loadgen.study.series.campaign.campaign_store import (
     ArmRecord,
     CampaignRecord,
 )
-from loadgen.study.series.campaign.quality_store import TASKS, read_tasks
+from loadgen.study.series.campaign.quality_cells import TASKS, read_tasks
 from loadgen.study.series.series_store import FAILED
 from loadgen.study.sweep_record import LARGEST_BYTES, parse_record
 from loadgen.study.verify.proof import (

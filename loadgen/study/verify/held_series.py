@@ -23,7 +23,7 @@ from loadgen.study.gate.gate_record import RECORD as GATE
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.series.campaign.quality_store import TASKS
+from loadgen.study.series.campaign.quality_cells import TASKS
 from loadgen.study.series.limit.limit_search import RUNS, make_record_again
 from loadgen.study.series.sweep.sweep_run import POINTS
 from loadgen.study.speed import ladder_rows

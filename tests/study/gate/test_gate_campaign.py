@@ -16,7 +16,7 @@ from loadgen.base.errors import ExitCode
 from loadgen.base.signals import Stopped
 from loadgen.study.gate.gate_campaign import interleave
 from loadgen.study.series.campaign import arms, campaign_file
-from loadgen.study.series.campaign.campaign_request import CampaignRequest
+from loadgen.study.series.campaign.campaign_command import CampaignRequest
 from loadgen.study.series.campaign.execution import Execution
 
 pytestmark = [

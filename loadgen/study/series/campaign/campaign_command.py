@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
 
 import msgspec
 
@@ -20,15 +22,27 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import align_cells, clean_text, format_count, wrap_chain, wrap_text
+from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
+from loadgen.run.command.credentials import read_api_key
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
+from loadgen.study import compare_command
+from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, read_answer_flags
-from loadgen.study.series.campaign import arms, resumption
+from loadgen.study.compare import limits, model
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.machine_states import Rows, check_equal_states
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.importers import result_sources
+from loadgen.study.series.campaign import arms, campaign_store
+from loadgen.study.series.campaign.arm_scores import ServerMeasuring
 from loadgen.study.series.campaign.arms import (
     ONCE,
     Arm,
+    Start,
+    Trust,
     estimate_left,
     list_cells,
     list_unsent_keys,
@@ -36,28 +50,28 @@ from loadgen.study.series.campaign.arms import (
 )
 from loadgen.study.series.campaign.campaign_file import (
     EXAMPLE,
+    CampaignFile,
+    QualityTable,
     list_shipped,
     load_campaign,
+    locate_campaign,
 )
-from loadgen.study.series.campaign.campaign_request import (
-    CampaignRequest,
-    make_record,
-    make_request,
-    make_watch,
-)
-from loadgen.study.series.campaign.campaign_store import CampaignStore, read_pace
+from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Execution
-from loadgen.study.series.campaign.quality_cells import QualityCells
-from loadgen.study.series.campaign.quality_preview import QualityPreview, preview_quality
-from loadgen.study.series.campaign.quality_store import QualityStore
-from loadgen.study.series.series_store import FAILED, StoreError
-from loadgen.study.series.time_estimate import Pace, format_duration
-
-if TYPE_CHECKING:
-    from loadgen.study.answer.answer import CheckpointAnswer
-    from loadgen.study.compare.limits import ComparedLimits
-    from loadgen.study.compare.machine_states import Rows
-    from loadgen.study.compare.model import ComparedLoad
+from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
+from loadgen.study.series.campaign.quality_cells import (
+    WORDS,
+    FinishedTask,
+    QualityCells,
+    QualityKind,
+    QualityState,
+    QualityStore,
+    QualityTask,
+    find_reference,
+    plan_tasks,
+)
+from loadgen.study.series.series_store import FAILED, StoreError, print_progress
+from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_tokens_s, format_duration
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
         print_text(list_shipped()[EXAMPLE].read_text("utf-8"), sys.stdout, end="")
         return 0
     read_answer_flags(given, {})
-    if given.file is None and given.resume in (None, resumption.LATEST):
+    if given.file is None and given.resume in (None, campaign_store.LATEST):
         shipped = {name: load_campaign(path).description for name, path in list_shipped().items()}
         if given.json:
             print_json({"campaigns": [{"name": name, "description": shipped[name]} for name in shipped]})
@@ -83,30 +97,22 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if given.retry_failed and given.resume is None:
         raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
-    kept = resumption.find_store(given.resume, given.file, Path(given.run_dir))
+    kept = campaign_store.find_store(given.resume, given.file, Path(given.run_dir))
     wanted = make_request(given, kept)
     if given.dry_run:
         quality = preview_quality(wanted.file, wanted.arms, wanted.reference, kept, given.retry_failed)
         shown = Preview(wanted, set(), Pace(), wanted.file.seed, quality)
         if kept is not None:
-            record = resumption.resume_record(kept, make_record(wanted), wanted.path, given.retry_failed)
-            done, pace = resumption.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
+            record = campaign_store.resume_record(kept, make_record(wanted), wanted.path, given.retry_failed)
+            done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
             shown = Preview(wanted, done, pace, record.seed, quality)
         print_text(shown.render(), sys.stdout)
         return 0
-    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
-        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
-    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
-    for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
-        print_text(f"loadgen: {line}", sys.stderr)
-    if kept is None:
-        name, now = wanted.file.name, read_wall_clock()
-        kept = CampaignStore(files.create_directory(Path(given.run_dir), name, now))
+    check_variables(wanted)
+    kept = open_store(wanted, kept, Path(given.run_dir), wanted.file.name)
     with print_one_object(given.json) as results:
         code = _run_campaign(wanted, kept, given)
         if given.json and kept.list_finished():
-            from loadgen.study import compare_command
-
             results.append(compare_command.encode_comparison(*_compare_cells(kept, given)))
         return code
 
@@ -122,7 +128,7 @@ def campaign_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign file, or the name of a shipped one")
     add("--run-dir", metavar="DIR", default="runs", help="parent of its directory (default: runs)")
-    add("--resume", nargs="?", const=resumption.LATEST, metavar="DIR",
+    add("--resume", nargs="?", const=campaign_store.LATEST, metavar="DIR",
         help="resume a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
     add("--retry-failed", action="store_true", help="with --resume: measure failed cells again")
     add("--repeats", type=int, metavar="N", help="instead of the file's; with --resume, more than before")
@@ -142,38 +148,139 @@ def campaign_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class CampaignRequest(msgspec.Struct, frozen=True):
+    """A campaign as the command line and its file have it."""
+
+    path: Path
+    trust: Trust
+    file: CampaignFile
+    every: tuple[Arm, ...]  # of the file
+    arms: tuple[Arm, ...]  # those of --only
+    starts: tuple[Start, ...]
+    reference: Arm | None = None  # of the quality, which may be none of `arms`; None: no quality
+
+
+def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
+    """Read and check the campaign of FILE, or of the file in the record of `kept`, without starting anything.
+
+    --repeats replaces the file's, --only selects the arms. Raises UsageError.
+    """
+    known = given.file is None and kept is not None
+    path = Path(kept.record.file) if known and kept is not None else locate_campaign(given.file)
+    if given.file is None and not path.is_file():
+        raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
+    campaign = load_campaign(path)
+    if given.repeats is not None:
+        if not 1 <= given.repeats <= 1000:
+            raise UsageError(f"--repeats {given.repeats}: give 1 or more")
+        campaign = campaign.model_copy(update={"repeats": given.repeats})
+    only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
+    trust = read_trust(given).apply_to(path)
+    every = arms.make_arms(campaign, path, trust)
+    chosen = arms.choose_arms(every, only, path)
+    reference = find_reference(campaign, every)
+    return CampaignRequest(path, trust, campaign, every, chosen, plan_starts(campaign, chosen), reference)
+
+
+def read_trust(given: argparse.Namespace) -> Trust:
+    """Read what the command line lets the file do; raises UsageError for a bad variable name or API key."""
+    for name in given.allow_env:
+        if not re.fullmatch(r"\w+", name):
+            raise UsageError(f"--allow-env {name!r}: give the name of one variable")
+    if given.api_key_env or given.api_key_file:
+        read_api_key(given.api_key_env, given.api_key_file)
+    return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
+
+
+def plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
+    """Plan the starts of the chosen arms with the campaign's repeats, once per arm with `starts = "once"`."""
+    return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
+
+
+def make_record(wanted: CampaignRequest) -> CampaignRecord:
+    """Make the campaign's record, dated now, of every cell in the file, also those that --only leaves out."""
+    starts, now = plan_starts(wanted.file, wanted.every), read_wall_clock()
+    return campaign_store.make_record(wanted.file, wanted.path, wanted.every, starts, now)
+
+
+def check_variables(wanted: CampaignRequest) -> None:
+    """Raise UsageError where variables that the arms need are not set in the environment."""
+    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
+        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
+
+
+def open_store(wanted: CampaignRequest, kept: CampaignStore | None, base: Path, name: str) -> CampaignStore:
+    """Return `kept`, else a new store below `base`; raises UsageError of what the file may not do.
+
+    The standard error gets a line on each host that the environment's key is not sent to.
+    """
+    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
+    for line in list_unsent_keys(wanted.trust, wanted.arms):
+        print_text(f"loadgen: {line}", sys.stderr)
+    return kept or CampaignStore(files.create_directory(base, name, read_wall_clock()))
+
+
+def continue_campaign(
+    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace
+) -> CampaignRecord:
+    """Make the record; with --resume it continues the stored one, and unfinished cells are removed."""
+    campaign = make_record(wanted)
+    if given.resume is None:
+        return campaign
+    campaign = campaign_store.resume_record(kept, campaign, wanted.path, given.retry_failed)
+    campaign_store.clear_unfinished(kept)
+    return campaign
+
+
+def make_execution(
+    wanted: CampaignRequest,
+    kept: CampaignStore,
+    campaign: CampaignRecord,
+    given: argparse.Namespace,
+    say: Callable[[str], None],
+) -> Execution:
+    """Make what measures the cells that are left in a store, without its quality."""
+    return Execution(
+        store=kept,
+        starts=wanted.starts,
+        seed=Seed(campaign.seed, campaign.seed_chosen),
+        done=campaign_store.list_done(kept, given.retry_failed),
+        pace=read_pace(kept, wanted.starts),
+        say=say,
+        quiet=given.quiet,
+        watch=make_watch(wanted, kept, given, say),
+        limit=wanted.file.limit,
+    )
+
+
+def make_watch(
+    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, say: Callable[[str], None]
+) -> MachineWatch | None:
+    """Make the watch over this machine; None if the file has no `cool_down` and no arm is measured here."""
+    cool = wanted.file.cool_down
+    if cool is None and not any(is_measured_here(arm.options) for arm in wanted.arms):
+        return None
+    states = (kept.read_state_before(planned.id) for planned in arms.list_cells(wanted.starts))
+    first = next((state for state in states if state is not None), None)
+    sensors, shown = sensor_discovery.find_sensors(), progress.display(given.quiet)
+    return MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
+
+
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
     """Lock the store, write the record, measure every cell that is left, and return the exit code.
 
     With --resume the record continues the stored one and unfinished cells are removed first. On Ctrl-C or
     SIGTERM it prints how to resume; raises StoreError with the same advice if nothing can be written.
     """
-
-    def say(line: str) -> None:
-        if not given.quiet:
-            print_text(clean_text(line), sys.stdout)
-
+    say = partial(print_progress, given.quiet)
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     again += ["--require-equal-state"] if given.require_equal_state else []
     resume = shlex.join(["loadgen", "campaign", *again])
     with kept.lock():
-        campaign = make_record(wanted)
-        if given.resume is not None:
-            campaign = resumption.resume_record(kept, campaign, wanted.path, given.retry_failed)
-            resumption.clear_unfinished(kept)
+        campaign = continue_campaign(wanted, kept, given)
         kept.write_record(campaign)
-        execution = Execution(
-            store=kept,
-            starts=wanted.starts,
-            seed=Seed(campaign.seed, campaign.seed_chosen),
-            done=resumption.list_done(kept, given.retry_failed),
-            pace=read_pace(kept, wanted.starts),
-            say=say,
-            quiet=given.quiet,
-            watch=make_watch(wanted, kept, given, say),
-            limit=wanted.file.limit,
-            quality=_open_quality(wanted, kept, given, say),
-        )
+        execution = make_execution(wanted, kept, campaign, given, say)
+        execution.quality = _open_quality(wanted, kept, given, say)
         try:
             execution.run()
         except KeyboardInterrupt as stop:
@@ -194,8 +301,6 @@ def _open_quality(
     table, reference = wanted.file.quality, wanted.reference
     if table is None or reference is None:
         return None
-    from loadgen.study.series.campaign.quality_servers import ServerMeasuring  # few campaigns need it
-
     measuring = ServerMeasuring.open(table, progress.display(given.quiet))
     store, retried = QualityStore(kept), given.retry_failed
     return QualityCells.open(store, table, wanted.arms, reference, measuring, say, retried)
@@ -224,8 +329,6 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     if given.require_equal_state:
-        from loadgen.study.compare.machine_states import check_equal_states
-
         check_equal_states(rows)
     return 0
 
@@ -235,8 +338,6 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
 
     A LoadgenError is printed, not raised, and nothing is returned.
     """
-    from loadgen.study import compare_command
-
     try:
         tables, searches, found = _compare_cells(kept, given)
         shown = compare_command.render_comparison(tables, searches, found=found)
@@ -251,12 +352,6 @@ def _compare_cells(
     kept: CampaignStore, given: argparse.Namespace
 ) -> tuple[list[ComparedLoad], list[ComparedLimits], CheckpointAnswer | None]:
     """Compare the finished runs and searches, and find what to take; raises UsageError."""
-    from loadgen.study import compare_command
-    from loadgen.study.answer.answer import make_answer
-    from loadgen.study.compare import limits, model
-    from loadgen.study.compare.model import ComparisonOptions
-    from loadgen.study.importers import result_sources
-
     places = [str(kept.directory)]
     read = result_sources.read_sources(places)
     compare_command.report_unread(read.errors)
@@ -374,3 +469,79 @@ class Preview(msgspec.Struct, frozen=True):
             words = "unknown until it is measured" if left.unknown else f"{left.words} more"
             yield f"quality: {words}"
         yield "nothing was started or written (--dry-run)"
+
+
+def preview_quality(
+    file: CampaignFile, arms: Sequence[Arm], reference: Arm | None, kept: CampaignStore | None, retry: bool
+) -> QualityPreview | None:
+    """Make the preview of what is left of a campaign's quality, of a new campaign without `kept`.
+
+    None without `[quality]`. With `retry` failed tasks are left too.
+    """
+    table = file.quality
+    if table is None or reference is None:
+        return None
+    state, finished = QualityState(reference.name, tuple(arm.name for arm in arms)), list[FinishedTask]()
+    if kept is not None:
+        store = QualityStore(kept)
+        state, finished = store.read_state(table, arms, reference, retry), store.read_tasks()
+    return QualityPreview(table, {arm.name: arm for arm in (*arms, reference)}, state, finished)
+
+
+class QualityPreview(msgspec.Struct, frozen=True):
+    """The quality of a campaign that is left: its table, arms by name, state, and the tasks that are done."""
+
+    table: QualityTable
+    arms: Mapping[str, Arm]
+    state: QualityState
+    finished: Sequence[FinishedTask] = ()
+
+    def list_order(self, starts: Sequence[Start], done: Collection[str]) -> Iterator[str]:
+        """Yield lines on the tasks that are left, by whether a server is up for its load then.
+
+        `done` are the ids of cells that are not measured again.
+        """
+        left = [start for start in starts if any(planned.id not in done for planned in start.planned)]
+        tasks = self._plan(left)
+        reference, margin = self.state.reference, f"the same within {self.table.margin:g} nats a token"
+        yield f"quality: {self.table.tokens:,} tokens of {reference}, {margin}"
+        own = [(name, task) for name, task in tasks if name]
+        more = [(name, task) for name, task in tasks if not name]
+        for label, several in (("after the load of", own), ("on one more start of", more)):
+            words = [
+                f"{name} {task.on}: {WORDS[task.kind].does} {'' if task.on == task.arm else task.arm}".strip()
+                for name, task in several
+            ]
+            if words:
+                yield from wrap_chain(f"  {label}", words, "    ")
+        if not tasks and self.state.left:
+            yield f"  nothing can be measured: {reference} has failed, or is not among --only"
+
+    def estimate_left(self) -> TimeLeft:
+        """Estimate the seconds of the tasks that are left, by those that are done, else at the roofline."""
+        seconds, unknown, at_best = 0.0, 0, False
+        for _, task in self._plan(()):
+            known = self._estimate_by_done(task)
+            if known is None:
+                known = self._estimate_at_best(task)
+                at_best = True
+            seconds += known or 0.0
+            unknown += known is None
+        return TimeLeft(seconds, unknown, at_best)
+
+    def _plan(self, starts: Sequence[Start]) -> list[tuple[str, QualityTask]]:
+        """List the tasks that are left, each with the name of its start; "" for one more start."""
+        planned = plan_tasks(self.state, [start.arm.name for start in starts])
+        return [(starts[number].name if number is not None else "", task) for number, task in planned]
+
+    def _estimate_by_done(self, task: QualityTask) -> float | None:
+        """Estimate a task by the median of the same kind, the arm's own first; None without any."""
+        done = [one for one in self.finished if one.kind is task.kind]
+        alike = [one for one in done if one.arm == task.arm] or done
+        rates = [one.seconds / one.tokens for one in alike]
+        return median(rates) * self.table.tokens if rates else None
+
+    def _estimate_at_best(self, task: QualityTask) -> float | None:
+        """Estimate a task by the preset's steps, else at the machine's roofline; None if there is neither."""
+        sampled = self.table.tokens if task.kind is QualityKind.SAMPLE else 0
+        return estimate_tokens_s(self.arms[task.on].options, sampled, self.table.tokens)

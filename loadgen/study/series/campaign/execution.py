@@ -28,7 +28,7 @@ from loadgen.study.series.campaign.campaign_file import LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
 from loadgen.study.series.campaign.quality_cells import QualityCells
-from loadgen.study.series.ladder_command import LadderClimb
+from loadgen.study.series.climb import LadderClimb
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import (

@@ -2,43 +2,244 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, UsageError
+from loadgen.base.untrusted import read_count, read_file_bytes
 from loadgen.features.quality.quality_record import Quality
 from loadgen.run.session import Session
-from loadgen.study.arm_qualities import describe_quality, format_spread
+from loadgen.study.arm_qualities import (
+    FAILED,
+    QUALITY,
+    describe_quality,
+    format_spread,
+    make_arm_id,
+    read_quality,
+)
+from loadgen.study.series.campaign.arm_scores import BACK, REFERENCE_FILE, SCORES, ServerMeasuring
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
-from loadgen.study.series.campaign.quality_order import WORDS, QualityKind, QualityState, QualityTask
-from loadgen.study.series.campaign.quality_store import FinishedTask, QualityStore, name_arm
+from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.point_runs import PointServers, do_on_server
-from loadgen.study.series.series_store import StoreError
+from loadgen.study.series.series_store import StoreError, create_directory, list_names
+
+
+class QualityKind(StrEnum):
+    """What a task does on an arm's server."""
+
+    SAMPLE = "sample"  # the reference samples answers, and scores them and the text
+    SCORE = "score"  # a candidate scores the reference's answers and the text, or else samples its own
+    SCORE_BACK = "score back"  # the reference scores a candidate's answers
+
+
+class KindWords(NamedTuple):
+    """What a server does in a task of one kind, in words."""
+
+    does: str  # of a plan; before the arm where that is another
+    begun: str  # of its line when it begins
+
+
+WORDS = {
+    QualityKind.SAMPLE: KindWords("samples", "sampling"),
+    QualityKind.SCORE: KindWords("scores", "scoring"),
+    QualityKind.SCORE_BACK: KindWords("scores the answers of", "scoring its answers by the reference"),
+}
+
+
+class QualityTask(msgspec.Struct, frozen=True):
+    """A task of one arm's quality, and the arm whose server does it."""
+
+    kind: QualityKind
+    arm: str  # whose quality it is
+    on: str  # whose server does it
+
+
+class QualityState(msgspec.Struct, frozen=True):
+    """How far the quality of a campaign's arms is: arms by their names, each in at most one of the sets."""
+
+    reference: str
+    arms: tuple[str, ...]
+    done: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
+    answered: frozenset[str] = frozenset()  # candidates that cannot score, and have sampled
+
+    def list_tasks(self, arm: str) -> list[QualityTask]:
+        """List what can be done now on an arm's server, in order; [] where nothing is left or possible."""
+        over = self.done | self.failed
+        if arm == self.reference:
+            own = [] if arm in over else [QualityTask(QualityKind.SAMPLE, arm, arm)]
+            waiting = (other for other in self.arms if other in self.answered - over)
+            return own + [QualityTask(QualityKind.SCORE_BACK, other, arm) for other in waiting]
+        if self.reference not in self.done or arm in over | self.answered:
+            return []
+        return [QualityTask(QualityKind.SCORE, arm, arm)]
+
+    def choose_arm(self) -> str | None:
+        """Choose the arm whose server is started once more for its quality; None if no task is left.
+
+        The reference is first where nothing can go on without it, and last where answers wait for it.
+        """
+        waits = self.reference in self.done | self.failed
+        order = sorted(self.arms, key=lambda arm: (arm == self.reference) == waits)
+        return next((arm for arm in order if self.list_tasks(arm)), None)
+
+    def finish(self, arm: str) -> QualityState:
+        """Return the state after an arm's quality was found."""
+        return replace(self, done=self.done | {arm})
+
+    def answer(self, arm: str) -> QualityState:
+        """Return the state after a candidate that cannot score has sampled."""
+        return replace(self, answered=self.answered | {arm})
+
+    def fail(self, arm: str) -> QualityState:
+        """Return the state after a task of an arm's quality has failed."""
+        return replace(self, failed=self.failed | {arm})
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The arms whose quality is neither there nor failed."""
+        return tuple(arm for arm in self.arms if arm not in self.done | self.failed)
+
+
+def plan_tasks(state: QualityState, starts: Sequence[str]) -> Iterator[tuple[int | None, QualityTask]]:
+    """Yield every task that is left, in order, with its start's number among `starts`, from 0.
+
+    `starts` are the arms whose servers are started for their load; None is one more start, for the quality
+    alone. Every candidate is taken to be able to score.
+    """
+    for number, arm in enumerate(starts):
+        while tasks := state.list_tasks(arm):
+            yield number, tasks[0]
+            state = state.finish(tasks[0].arm)
+    while (chosen := state.choose_arm()) is not None:
+        for task in state.list_tasks(chosen):
+            yield None, task
+            state = state.finish(task.arm)
+
+
+TASKS = "tasks.json"
+_MOST_BYTES = 16 << 20
+
+
+class FinishedTask(msgspec.Struct, frozen=True):
+    """A task that is done: for how many tokens, and its seconds; `answered`: the candidate has sampled."""
+
+    kind: QualityKind
+    arm: str
+    tokens: int
+    seconds: float
+    answered: bool = False
+
+
+class QualityStore:
+    """The `quality` folder in a campaign's directory; what it writes raises StoreError.
+
+    reference.jsonl.gz     what the reference has sampled and scored, as `loadgen quality --save` writes it
+    <arm>.jsonl.gz         the scores of an arm, or its own answers
+    <arm>-back.jsonl.gz    the reference's scores of these
+    <arm>.json             the arm's quality, once it is known
+    failed/<arm>.json      why it is not: {"arm", "reason", "at"}
+    tasks.json             the tasks that are done, in order, and their seconds
+    """
+
+    def __init__(self, store: CampaignStore) -> None:
+        self.store, self.directory = store, store.directory / QUALITY
+        self.reference = self.directory / REFERENCE_FILE
+
+    def create(self) -> None:
+        """Create the folder if it is missing."""
+        with self.store.writing():
+            create_directory(self.directory)
+
+    def find_scores(self, arm: Arm) -> Path:
+        """Return the path of the file with an arm's scores, or its own answers."""
+        return self.directory / f"{name_arm(arm)}{SCORES}"
+
+    def find_back(self, arm: Arm) -> Path:
+        """Return the path of the file with the reference's scores of an arm's answers."""
+        return self.directory / f"{name_arm(arm)}{BACK}"
+
+    def read_state(
+        self, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
+    ) -> QualityState:
+        """Read how far the quality of these arms is; with `retry_failed` none has failed.
+
+        What was measured with fewer tokens than the table has is not done.
+        """
+        names = {arm.name: name_arm(arm) for arm in (*arms, reference)}
+        done = {name for name, own in names.items() if self._read_tokens(own) >= table.tokens}
+        reasons = self.list_failed()
+        failed = {name for name, own in names.items() if own in reasons}
+        tasks = self.read_tasks()
+        answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
+        return QualityState(
+            reference=reference.name,
+            arms=tuple(arm.name for arm in arms),
+            done=frozenset(done),
+            failed=frozenset() if retry_failed else frozenset(failed - done),
+            answered=frozenset(answered & set(names)),
+        )
+
+    def list_failed(self) -> set[str]:
+        """List the ids of the arms with a reason in `failed`."""
+        return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
+
+    def keep(self, arm: Arm, quality: Quality) -> None:
+        """Write an arm's quality, and remove why it failed before, if it did."""
+        path = self.directory / f"{name_arm(arm)}.json"
+        self.store.replace(path, quality.model_dump(mode="json"))
+        with self.store.writing():
+            (self.directory / FAILED / path.name).unlink(missing_ok=True)
+
+    def fail(self, arm: Arm, reason: str, at: datetime) -> None:
+        """Write why and when a task of an arm's quality failed."""
+        place = self.directory / FAILED / f"{name_arm(arm)}.json"
+        with self.store.writing():
+            create_directory(place.parent)
+        self.store.replace(place, {"arm": arm.name, "reason": reason, "at": at.isoformat()})
+
+    def _read_tokens(self, name: str) -> int:
+        """Read for how many tokens the quality of the arm of an id was measured; -1 without one."""
+        found = read_quality(self.directory / f"{name}.json")
+        return -1 if found is None else read_count(found.settings.get("tokens")) or 0
+
+    def note(self, task: FinishedTask) -> None:
+        """Append a task that is done to `tasks.json`."""
+        rows = [*self.read_tasks(), task]
+        self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
+
+    def read_tasks(self) -> list[FinishedTask]:
+        """Read the tasks of `tasks.json`; [] where it is missing or damaged."""
+        return read_tasks(self.directory)
+
+
+def read_tasks(directory: Path) -> list[FinishedTask]:
+    """Read the tasks that a quality folder's `tasks.json` has; [] where it is missing or damaged."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        raw = read_file_bytes(directory / TASKS, _MOST_BYTES)
+        return msgspec.json.decode(raw, type=list[FinishedTask])
+    return []
+
+
+def name_arm(arm: Arm) -> str:
+    """Return an arm's id, by which its files are named."""
+    return make_arm_id(arm.checkpoint, arm.server)
+
 
 EXTRA = "quality"  # a start of a server for its quality alone
 _ANSWERED = "it cannot score a prompt, and has sampled: the reference will score"
-
-
-class QualityMeasuring(Protocol):
-    """Measures on a server that is up, and goes on where its files stand; raises LoadgenError."""
-
-    def sample_reference(self, session: Session, reference: Path) -> Quality:
-        """Have the reference sample and score, into its file, and return its own quality: its noise floor."""
-
-    def score_reference(self, session: Session, reference: Path, scores: Path) -> Quality | None:
-        """Have a candidate score the reference's file, and return its quality.
-
-        None if it cannot score; then it has sampled, into `scores`.
-        """
-
-    def score_back(self, session: Session, reference: Path, answers: Path, scores: Path) -> Quality:
-        """Have the reference score a candidate's answers, and return the candidate's quality."""
 
 
 def find_reference(file: CampaignFile, arms: Sequence[Arm]) -> Arm | None:
@@ -65,7 +266,7 @@ class QualityCells:
     table: QualityTable
     arms: Mapping[str, Arm]  # by their names
     state: QualityState
-    measuring: QualityMeasuring
+    measuring: ServerMeasuring
     say: Callable[[str], None] = print
 
     @classmethod
@@ -75,7 +276,7 @@ class QualityCells:
         table: QualityTable,
         arms: Sequence[Arm],
         reference: Arm,
-        measuring: QualityMeasuring,
+        measuring: ServerMeasuring,
         say: Callable[[str], None],
         retry_failed: bool,
     ) -> QualityCells:

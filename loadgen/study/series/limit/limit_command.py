@@ -22,7 +22,7 @@ from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
-from loadgen.base.text import clean_text, quote_value
+from loadgen.base.text import quote_value
 from loadgen.figures import objectives
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
@@ -121,15 +121,9 @@ def main(argv: Sequence[str]) -> int:
 
     with print_one_object(options.json) as results:
         command = hide_argument_secrets(["loadgen", "limit", *argv])
-        found = find_limit(options, request, command, partial(_say, options.quiet))
+        found = find_limit(options, request, command, partial(series_store.print_progress, options.quiet))
         results.append(found.record.model_dump(mode="json"))
         return _report_found(found, options)
-
-
-def _say(quiet: bool, text: str) -> None:
-    """Print a line on the search's progress, unless `quiet`."""
-    if not quiet:
-        print_text(clean_text(text), sys.stdout)
 
 
 def _report_found(found: LimitSearch, options: Options) -> int:

@@ -15,7 +15,7 @@ from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.sensor import Absent, Reading, Sensor
 from loadgen.run.command.options import Options
-from loadgen.study.series.campaign import campaign_request, execution
+from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.machine_watch import Cooling, MachineWatch, is_measured_here
 
@@ -110,7 +110,7 @@ def test_a_campaign_refuses_the_cell_of_a_machine_in_another_state(
 ) -> None:
     machine = Machine(state(), state(mhz=1700))
     monkeypatch.setattr(sensor_discovery, "find_sensors", lambda: [machine])
-    for module in (campaign_request, execution):
+    for module in (campaign_command, execution):
         monkeypatch.setattr(module, "is_measured_here", lambda options: True)
     path = written(tmp_path, *TWO, repeats=1)
     command = ["campaign", str(path), "--run-dir", str(tmp_path / "runs"), "--quiet"]

@@ -14,7 +14,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
 from loadgen.plan import profile
-from loadgen.study.series.campaign import arms, campaign_file, campaign_store, resumption
+from loadgen.study.series.campaign import arms, campaign_file, campaign_store
 from loadgen.study.series.campaign.arms import Arm, Start
 from loadgen.study.series.campaign.campaign_store import CampaignRecord
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_at_best_s, format_duration
@@ -156,8 +156,8 @@ def test_there_may_be_more_of_everything_and_what_was_run_stays_as_it_was(
     path = written(tmp_path, *AB, seed=7)
     old, cells = the_record(path), ran(path)
     new = the_record(written(tmp_path, *checkpoints, **{"seed": 7, **keys}))
-    assert list(resumption.list_differences(old, new, cells)) == changed
-    assert list(resumption.list_differences(old, new, [])) == []
+    assert list(campaign_store.list_differences(old, new, cells)) == changed
+    assert list(campaign_store.list_differences(old, new, [])) == []
     assert CampaignRecord.model_validate_json(old.model_dump_json()) == old
 
 
@@ -165,7 +165,7 @@ def test_a_profile_that_was_run_stays_as_it_was(tmp_path: Path) -> None:
     path = written(tmp_path, *AB)
     old, cells = the_record(path), ran(path)
     (tmp_path / "tiny.toml").write_text("input_len = 9\noutput_len = 3\nnum_prompts = 3\n", "utf-8")
-    assert list(resumption.list_differences(old, the_record(path), cells)) == [
+    assert list(campaign_store.list_differences(old, the_record(path), cells)) == [
         "profile tiny: input_len was 8 and is 9",
         "profile tiny: max_concurrency was 2 and is not given",
         "profile tiny: temperature was 0.0 and is not given",
@@ -174,7 +174,7 @@ def test_a_profile_that_was_run_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Path) -> None:
     old = the_record(written(tmp_path, *ABC, repeats=3))
-    new = resumption.continue_record(old, the_record(written(tmp_path, *AB, repeats=2)))
+    new = campaign_store.continue_record(old, the_record(written(tmp_path, *AB, repeats=2)))
     assert (new.seed, new.seed_chosen, new.repeats) == (old.seed, False, 3)
     assert [arm.checkpoint for arm in new.arms] == ["A", "B", "C"]
     assert sorted(new.order) == sorted(old.order)

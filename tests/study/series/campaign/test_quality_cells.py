@@ -16,7 +16,7 @@ from loadgen.base.errors import MeasureError
 from loadgen.features.quality.quality_record import KlDivergence, MeanInterval, Quality
 from loadgen.run.session import Session
 from loadgen.study.series.campaign import campaign_command
-from loadgen.study.series.campaign.quality_servers import ServerMeasuring
+from loadgen.study.series.campaign.arm_scores import ServerMeasuring
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")

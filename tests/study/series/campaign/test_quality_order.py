@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.study.series.campaign.quality_order import QualityState, plan_tasks
+from loadgen.study.series.campaign.quality_cells import QualityState, plan_tasks
 
 ABC = ("A", "B", "C")
 ORDERS: list[tuple[QualityState, tuple[str, ...], list[str]]] = [

@@ -31,8 +31,7 @@ from loadgen.report.run_directory import load
 from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
-from loadgen.study.series.campaign.campaign_store import CampaignStore
-from loadgen.study.series.campaign.resumption import clear_unfinished
+from loadgen.study.series.campaign.campaign_store import CampaignStore, clear_unfinished
 from loadgen.study.series.series_store import StoreError
 
 pytestmark = [

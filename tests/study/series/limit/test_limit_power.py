@@ -12,8 +12,12 @@ from builders.loops import loop_over
 from builders.made_limits import limit_run, speed_run
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.study.limit_record import LimitEstimate, LimitRun
-from loadgen.study.series.limit.limit_answer import make_answer
-from loadgen.study.series.limit.limit_power import divide_by_power, estimate_power, measure_efficiency
+from loadgen.study.series.limit.limit_answer import (
+    divide_by_power,
+    estimate_power,
+    make_answer,
+    measure_efficiency,
+)
 from loadgen.study.series.limit.search import SearchSettings, Trial
 
 LIMIT = LimitEstimate(value=40, low=36, high=44)
