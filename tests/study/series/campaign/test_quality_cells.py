@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, contents, the_directory, written
+from builders.loops import loop_over
 from builders.made_qualities import read_qualities
 from loadgen import cli
 from loadgen.base.errors import MeasureError
@@ -17,6 +18,7 @@ from loadgen.features.quality.quality_record import KlDivergence, MeanInterval, 
 from loadgen.run.session import Session
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arm_scores import ServerMeasuring
+from loadgen.study.series.campaign.quality_cells import QualityState, plan_tasks
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")
@@ -209,3 +211,45 @@ def test_a_dry_run_shows_where_the_quality_is_measured(
     out = capsys.readouterr().out
     assert "  on one more start of C on embedded: scores" in out
     assert "quality: about 0 s more" in out
+
+
+ABC = ("A", "B", "C")
+ORDERS: list[tuple[QualityState, tuple[str, ...], list[str]]] = [
+    # The reference is first: the others score while they are up.
+    (QualityState("A", ABC), ABC, ["0 sample A", "1 score B", "2 score C"]),
+    # It is last in the first repeat, and first in the second.
+    (QualityState("C", ABC), (*ABC, *ABC[::-1]), ["2 sample C", "4 score B", "5 score A"]),
+    # One start each: those before the reference are started once more.
+    (QualityState("C", ABC), ABC, ["2 sample C", "None score A", "None score B"]),
+    # Nothing is up for its load any more.
+    (QualityState("C", ABC), (), ["None sample C", "None score A", "None score B"]),
+    (QualityState("A", ABC, done=frozenset("AB")), ABC, ["2 score C"]),
+    # What cannot score has sampled: the reference scores, on its next start or one more.
+    (QualityState("A", ABC, frozenset("AB"), answered=frozenset("C")), ("C", "A"), ["1 score back C"]),
+    (QualityState("A", ABC, frozenset("AB"), answered=frozenset("C")), (), ["None score back C"]),
+    (
+        QualityState("A", ABC, frozenset("A"), answered=frozenset("C")),
+        (),
+        ["None score B", "None score back C"],
+    ),
+    # Without a reference nothing can be held to it; a candidate that failed costs itself alone.
+    (QualityState("A", ABC, failed=frozenset("A")), ABC, []),
+    (QualityState("A", ABC, failed=frozenset("B")), ABC, ["0 sample A", "2 score C"]),
+    (QualityState("A", ABC, frozenset("A"), frozenset("C"), frozenset("C")), ABC, ["1 score B"]),
+    # --only without the reference: what it has sampled earlier is enough.
+    (QualityState("A", ("B",)), ("B",), []),
+    (QualityState("A", ("B",), done=frozenset("A")), ("B",), ["0 score B"]),
+]  # fmt: skip
+
+
+@loop_over(("state", "starts", "tasks"), ORDERS)
+def test_tasks_are_done_on_the_first_server_that_can(
+    state: QualityState, starts: tuple[str, ...], tasks: list[str]
+) -> None:
+    assert [f"{number} {task.kind} {task.arm}" for number, task in plan_tasks(state, starts)] == tasks
+
+
+def test_what_is_left_is_neither_done_nor_failed() -> None:
+    state = QualityState("A", ABC).finish("A").answer("B").fail("C")
+    assert state.left == ("B",)
+    assert state.finish("B").left == ()

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.made_limits import limit_run, speed_run
 from builders.made_runs import run
 from loadgen.facts.run_facts import Client
-from loadgen.figures.objectives import Objective
+from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
-from loadgen.study.series.limit.limit_answer import find_bottleneck, measure_headroom
+from loadgen.study.limit_record import LimitEstimate, LimitRun
+from loadgen.study.series.limit.limit_answer import (
+    divide_by_power,
+    estimate_power,
+    find_bottleneck,
+    make_answer,
+    measure_efficiency,
+    measure_headroom,
+)
+from loadgen.study.series.limit.search import SearchSettings, Trial
 
 TTFT, TPOT = Objective("ttft", 99, 500), Objective("tpot", 99, 50)
 E2EL = Objective("e2el", 90, 1000)
@@ -73,3 +85,87 @@ def test_headroom_without_a_self_test_is_by_the_busiest_cpu() -> None:
         busiest_cpu_s=0.5,
     )  # fmt: skip
     assert measure_headroom(run(client=client)) == {"headroom": 4.0, "headroom_at_least": False}
+
+
+LIMIT = LimitEstimate(value=40, low=36, high=44)
+
+
+def at(load: float, watts: float | None, **changes: Any) -> LimitRun:
+    return limit_run(1, load, 100, 110, power_w=watts, **changes)
+
+
+@loop_over(
+    ("runs", "watts"),
+    [
+        ([at(40, 500)], 500),
+        ([at(32, 400), at(50, 625), at(31.9, 1), at(50.1, 9000)], 500),
+        ([at(40, 500), at(40, None), at(41, 900, saturated=True), at(39, 90, disturbed=True)], 500),
+        ([at(40, 500), at(40, 90, cut=True)], 500),
+        ([at(40, None)], None),
+        ([at(10, 500)], None),
+        ([], None),
+    ],
+)
+def test_power_is_that_of_whole_runs_near_the_limit(runs: list[LimitRun], watts: float | None) -> None:
+    found = estimate_power(runs, LIMIT)
+    assert (None if found is None else found.value) == (None if watts is None else pytest.approx(watts))
+
+
+def test_one_run_has_power_without_an_interval() -> None:
+    assert estimate_power([at(40, 500)], LIMIT) == LimitEstimate(value=500, low=None, high=None)
+    made = measure_efficiency([at(40, 500)], LIMIT)["per_kw"]
+    assert made == LimitEstimate(value=80, low=None, high=None)
+
+
+def test_the_interval_has_both_spreads() -> None:
+    made = divide_by_power(LIMIT, LimitEstimate(value=500, low=480, high=525))
+    assert made is not None
+    assert made.value == 80
+    assert made.low == pytest.approx(80 * math.exp(-math.hypot(math.log(40 / 36), math.log(525 / 500))))
+    assert made.high == pytest.approx(80 * math.exp(math.hypot(math.log(44 / 40), math.log(500 / 480))))
+
+
+@loop_over(
+    ("limit", "known"),
+    [
+        (LimitEstimate(value=40, low=None, high=44), (False, True)),
+        (LimitEstimate(value=40, low=36, high=None), (True, False)),
+    ],
+)
+def test_an_end_that_is_not_known_stays_unknown(limit: LimitEstimate, known: tuple[bool, bool]) -> None:
+    made = divide_by_power(limit, LimitEstimate(value=500, low=480, high=525))
+    assert made is not None
+    assert (made.low is not None, made.high is not None) == known
+
+
+@loop_over("limit", [None, LimitEstimate(value=None, low=36, high=44)])
+def test_without_a_limit_there_is_nothing_per_kilowatt(limit: LimitEstimate | None) -> None:
+    assert measure_efficiency([at(40, 500)], limit) == {"power_w": None, "per_kw": None}
+
+
+def test_a_searchs_answer_has_the_limit_per_kilowatt() -> None:
+    settings = SearchSettings("concurrency", (Objective("tps_user", 10, 30),), 1, 1, 1024)
+    runs, trials = [], []
+    for load, over in ((36, 0), (38, 0), (39, 0), (40, 0), (41, 1200), (42, 1200), (44, 1200)):
+        runs.append(speed_run(load, load, 35, 31 if over == 0 else 25).model_copy(update={"power_w": 400.0}))
+        (figures,) = runs[-1].objectives
+        evidence = ObjectiveEvidence(
+            settings.objectives[0], figures.samples, over, 35, figures.bound, ((120, over // 10),) * 10
+        )
+        trials.append(Trial(load, 60, 60, (evidence,), requests_per_s=load))
+    answer = make_answer(settings, runs, trials)
+    assert answer["limit"].value == 40
+    assert [getattr(answer["power_w"], end) for end in ("value", "low", "high")] == pytest.approx([400.0] * 3)
+    assert answer["per_kw"].value == pytest.approx(100)
+    assert answer["per_kw"].low == pytest.approx(100 * answer["limit"].low / 40)
+
+
+def test_the_interval_covers_the_truth() -> None:
+    random, covered, times = np.random.default_rng(1), 0, 1000
+    for _ in range(times):
+        value = 40 * math.exp(random.normal(0, 0.02))
+        limit = LimitEstimate(value=value, low=value * math.exp(-0.0392), high=value * math.exp(0.0392))
+        runs = [at(value, 500 * math.exp(random.normal(0, 0.01))) for _ in range(4)]
+        made = measure_efficiency(runs, limit)["per_kw"]
+        covered += made.low <= 80 <= made.high
+    assert 0.93 <= covered / times <= 0.99
