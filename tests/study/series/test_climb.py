@@ -1,4 +1,4 @@
-"""Batches at depth: a row for each depth and concurrency, of requests whose contexts were cached."""
+"""Climbs at depth: a row for each prompt, answer and concurrency, of requests whose contexts were cached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def measured(*words: str, code: int = 0) -> tuple[Path, list[dict[str, Any]]]:
     """The directory of a command, and its rows."""
     assert cli.main(["ladder", "--quiet", *words]) == code
     (directory,) = Path("runs").glob("*-depth")
-    return directory, json.loads((directory / "depth.json").read_text("utf-8"))["rows"]
+    assert not list(Path("runs").glob("*-ladder"))
+    rows: list[dict[str, Any]] = json.loads((directory / "depth.json").read_text("utf-8"))["rows"]
+    assert all((directory / row["run"]).is_dir() for row in rows if row.get("run"))
+    return directory, rows
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +90,46 @@ def test_nothing_that_fits_is_no_report() -> None:
     assert not (directory / "llama-benchy.json").exists()
 
 
+def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    directory, rows = measured(*ENGINE, "--depth", "0,256", *SHORT)
+    assert [(row["test"], row["cached_tokens"]) for row in rows] == [
+        ("pp64", 0),
+        ("tg4", 0),
+        ("pp64 @ d256", 256),
+        ("tg4 @ d256", 256),
+    ]
+    assert all(row["requests"] == 2 for row in rows)  # the one that filled the cache is in none
+    assert all(row["tok_s"] > 0 and row["std_tok_s"] >= 0 for row in rows)
+    assert all(row["tok_s"] < 52 for row in rows[1::2])  # the engine's 20 ms a token
+    assert "| pp64 @ d256 |" in (directory / "depth.md").read_text("utf-8")
+    out = capsys.readouterr().out
+    assert "tg4 @ d256: " in out
+    assert "@ dN: after N tokens that the server had in its cache" in out
+
+
+def test_a_prefix_that_is_not_cached_gives_no_speed() -> None:
+    with VirtualServing(engine_server(*ENGINE, "--no-enable-prefix-caching")) as server:
+        _, rows = measured("--base-url", server.base_url, "--depth", "256", *SHORT, code=1)
+    assert [row["tok_s"] for row in rows] == [None, None]
+    assert all(row["note"].startswith("not at that depth: 0 of 256 tokens were cached") for row in rows)
+
+
+def test_a_depth_beyond_the_context_is_a_row_with_the_reason() -> None:
+    _, rows = measured(*ENGINE, "--depth", "0,9999999", *SHORT)
+    assert [row["tok_s"] is None for row in rows] == [False, False, True, True]
+    assert rows[-1]["note"].startswith("needs 10000004 tokens, the context limit is ")
+
+
 @loop_over(
     ("words", "says"),
     [
+        (["--depth", "0,x"], "'0,x' is not a list of tokens"),
+        (["--depth", "4,4"], "'4,4' is not a list of tokens, none of them twice"),
+        (["--depth", ""], "is not a list of tokens"),
+        (["--depth", "-1"], "'-1' is not a list of tokens"),
+        (["--depth", "0", "--formula", "output/time"], "--formula does not apply to a ladder: with --depth"),
+        (["--depth", "0", "--random-prefix-len", "9"], "--depth has the lengths of what comes before"),
+        (["-p", "9"], "the profile's `ladder` has the lengths; with --depth it is that of the new tokens"),
         (["--depth", "0", "--concurrency", "0"], "'0' is not a list of concurrencies"),
         (
             ["--depth", "0", "--concurrency", "2,2"],
@@ -103,7 +143,7 @@ def test_nothing_that_fits_is_no_report() -> None:
         ),
     ],
 )
-def test_what_is_no_concurrency_is_refused_in_a_line(
+def test_what_is_no_depth_or_concurrency_is_refused_in_a_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["ladder", *ENGINE, *words]) == 2

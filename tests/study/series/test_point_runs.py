@@ -1,20 +1,32 @@
-"""The loop of a series: what is chosen is measured and kept, whatever becomes of server and signals."""
+"""The loop of a series and the server that it keeps, whatever becomes of them, and varied flags."""
 
 from __future__ import annotations
 
 import signal
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.errors import LoadgenError, MeasureError, ServerDied
+from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
 from loadgen.base.signals import Stopped
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import Seed
+from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.study.series.point_runs import GivenServer, MeasuredPoint, PointServers, Step, run_series
+from loadgen.settings.validation import ServerSettings
+from loadgen.study.series.point_runs import (
+    GivenServer,
+    MeasuredPoint,
+    PointServers,
+    Step,
+    measure_point,
+    overlay_settings,
+    run_series,
+)
 
 SESSION = cast(Session, "session")
 DONE, GONE = MeasuredPoint(), MeasuredPoint(reason="gone", server_gone=True)
@@ -92,3 +104,62 @@ def test_a_server_that_another_owns_ends_the_series_by_its_death_alone() -> None
     with pytest.raises(ServerDied, match="it ended"):
         run_series(series, GivenServer(SESSION))
     assert series.log == ["keep gone", "keep died"]
+
+
+TINY = Profile(name="tiny", input_len=8, output_len=4, num_prompts=6, max_concurrency=2)
+
+
+@loop_over(
+    ("serve", "expected"),
+    [
+        ({}, {}),
+        ({"max-num-seqs": "8"}, {"arguments": ("--a", "--max-num-seqs=8")}),
+        ({"enable-chunked-prefill": "true"}, {"arguments": ("--a", "--enable-chunked-prefill")}),
+        ({"enable-chunked-prefill": "false"}, {"arguments": ("--a", "--no-enable-chunked-prefill")}),
+        ({"context-len": "4096"}, {"context_len": 4096}),
+        ({"memory_fraction": "0.5"}, {"memory_fraction": 0.5}),
+        (
+            {"prefix-caching": "false", "quantization": "fp8"},
+            {"prefix_caching": False, "quantization": "fp8"},
+        ),
+    ],
+)
+def test_a_varied_flag_is_a_setting_of_ours_or_the_engines(
+    serve: dict[str, str], expected: dict[str, object]
+) -> None:
+    asked = ServerSettings(arguments=("--a",))
+    assert overlay_settings(asked, serve) == asked.model_copy(update=expected)
+
+
+@loop_over(
+    ("serve", "message"),
+    [
+        ({"context-len": "many"}, "--context-len 'many': input should be a valid integer"),
+        ({"arguments": "--x"}, "--serve-param arguments: give single flags of the engine, as max-num-seqs=8"),
+    ],
+)
+def test_a_varied_flag_that_is_not_valid_is_refused(serve: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        overlay_settings(ServerSettings(), serve)
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_server_is_kept_until_it_is_closed(tmp_path: Path) -> None:
+    servers = PointServers(
+        Options(preset="instant", quiet=True), ServerSettings(), tmp_path / "servers", print
+    )
+    assert servers.restartable
+    with servers:
+        first = servers.session(TINY)
+        assert servers.session(TINY) is first
+        points = [measure_point(first, TINY, Seed(3, True, repeat), tmp_path / "runs") for repeat in (0, 1)]
+        servers.close()
+        assert measure_point(first, TINY, Seed(3, True, 2), tmp_path / "runs").server_gone
+        again = servers.session(TINY)
+        assert again.access.base_url != first.access.base_url
+        points.append(measure_point(again, TINY, Seed(3, True, 0), tmp_path / "runs"))
+    assert [(point.reason, point.signal, point.server_gone) for point in points] == [("", 0, False)] * 3
+    digests = [point.run.facts.plan_digest for point in points if point.run is not None]
+    assert digests[0] == digests[2] != digests[1]
+    assert len(servers.starts_s) == 2
