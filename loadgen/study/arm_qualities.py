@@ -58,7 +58,6 @@ def read_arm_quality(campaign: Path, checkpoint: str, server: str) -> Quality | 
 
 
 def _explain_nothing(reason: str) -> Quality:
-    """Make a quality without figures, and with the reason why it has none."""
     return Quality(reference="", candidate="", why={figure.key: reason for figure in FIGURES})
 
 

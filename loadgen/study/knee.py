@@ -70,7 +70,6 @@ def _take_logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[F
 
 
 def _subtract_line(x: Float64, y: Float64) -> Float64:
-    """Subtract the best straight line from each curve y, float64[…, points]."""
     centred = x - x.mean()
     rest = y - y.mean(axis=-1, keepdims=True)
     left: Float64 = rest - (rest @ centred)[..., None] * centred / (centred @ centred)

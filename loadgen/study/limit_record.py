@@ -377,7 +377,6 @@ def _format_interval(estimate: LimitEstimate | None) -> str:
 
 
 def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:
-    """Return a run's figures of an objective; None if it has none."""
     return next((figures for figures in run.objectives if figures.objective == objective), None)
 
 

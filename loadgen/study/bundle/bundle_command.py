@@ -90,7 +90,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _describe(made: Manifest, output: str) -> str:
-    """Describe what a bundle holds, and what was left out of it."""
     runs, parts = format_count(len(made.runs), "run"), format_count(len(made.parts), "part")
     packed = sum(part.packed_bytes for part in made.parts)
     lines = [f"{output}: {runs} in {parts}, {max(packed >> 10, 1)} KiB"]
@@ -184,7 +183,6 @@ def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iter
 
 
 def _refuse(error: OSError) -> None:
-    """Raise UsageError of a directory that cannot be listed."""
     raise UsageError(f"cannot read {error.filename}: {error.strerror}")
 
 
@@ -222,7 +220,6 @@ def _pack(
 
 
 def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write the bundle's file whole; raises UsageError that names it."""
     try:
         files.write_output(output, write, mode=files.ANYONES)
     except OSError as error:

@@ -123,14 +123,12 @@ def _run(
 
 
 def _find_tool() -> str:
-    """Return the path of ssh-keygen; raises UsageError if it is not installed."""
     if (found := shutil.which("ssh-keygen")) is None:
         raise UsageError("ssh-keygen is not installed: signatures need OpenSSH 8.2 or newer")
     return found
 
 
 def _explain(ended: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line that ssh-keygen printed."""
     lines = [line.strip() for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
     return lines[-1][:200] if lines else f"ssh-keygen ended with {ended.returncode}"
 

@@ -114,7 +114,6 @@ def _describe_file(file: str | None, values: dict[str, Any], options: dict[str, 
 
 
 def _render_text(described: Sequence[DescribedLoad], compared: Fidelity | None) -> str:
-    """Return the figures of each workload, and the comparison below them."""
     texts = [render_load(each.figures) for each in described]
     if compared is not None:
         first, second = (cut_middle(each.name, _COLUMN) for each in reversed(described))
@@ -202,7 +201,6 @@ def describe_arrivals(found: ArrivalFigures) -> str:
 
 
 def _describe_scales(found: ArrivalFigures) -> str:
-    """Return the index of dispersion at each scale."""
     scales = ", ".join(f"{format_value(scale.index)} over {scale.window}" for scale in found.scales)
     return f"{scales}: variance / mean of the arrivals in a window (Poisson: 1)"
 

@@ -91,7 +91,6 @@ def _plot_dispersion(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
 
 
 def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-    """Yield the panels of the distributions of prompts and answers."""
     prompts = [(each.name, each.load.input_lens) for each in described]
     answers = [(each.name, each.load.output_lens) for each in described]
     for name, columns in (("prompt", prompts), ("answer", answers)):
@@ -141,7 +140,6 @@ def _plot_joint_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
 
 
 def _plot_reuse(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-    """Yield the panel of what caches of all sizes reuse."""
     shown = [(each.name, each.figures.reuse) for each in described]
     curves = [
         _make_curve(name, None if own is None else (own.sizes, 100 * own.shares)) for name, own in shown

@@ -50,7 +50,6 @@ def read_load(file: str | None, values: dict[str, Any], options: dict[str, Any])
 
 
 def _shorten(path: str) -> str:
-    """Return the last part of a path; the whole of one that has none."""
     return PurePath(path).name or path
 
 

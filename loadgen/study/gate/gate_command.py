@@ -64,7 +64,6 @@ def gate_parser() -> argparse.ArgumentParser:
 
 # fmt: off
 def _add_decision(group: argparse._ActionsContainer) -> None:
-    """Add the flags of what is judged and how."""
     add = group.add_argument
     add("--metric", action="append", default=[], metavar="NAME[,…]",
         help="tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, … (default: tok/s, with a request rate e2el)")
@@ -78,7 +77,6 @@ def _add_decision(group: argparse._ActionsContainer) -> None:
 
 
 def _add_outputs(group: argparse._ActionsContainer) -> None:
-    """Add the flags of what is written."""
     add = group.add_argument
     add_json_flag(group, "print one line of JSON instead of the table")
     add("--junit", metavar="FILE", help="write JUnit's XML")
@@ -87,7 +85,6 @@ def _add_outputs(group: argparse._ActionsContainer) -> None:
 
 
 def _add_campaign(group: argparse._ActionsContainer) -> None:
-    """Add the flags of a measured gate."""
     add = group.add_argument
     add("--max-pairs", type=int, metavar="N", help=f"measure at most N pairs (default {MAX_PAIRS})")
     add("--run-dir", metavar="DIR", default="runs", help="parent of the campaign's directory (default: runs)")

@@ -107,13 +107,11 @@ def _list_notes(result: GateResult) -> Iterator[str]:
 
 
 def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
-    """Make the table of a verdict: a row a metric under each load."""
     columns = ("load", "metric", "new", "base", "new is", "slowdown", "margin", "verdict")
     return make_table(columns, (_list_cells(result, row) for row in verdict.rows), spanned=1)
 
 
 def _list_cells(result: GateResult, row: GateRow) -> tuple[str, ...]:
-    """List the cells of a row; a dash where it has no test."""
     series = row.series
     tested = math.isfinite(row.ratio)
     return (
@@ -129,7 +127,6 @@ def _list_cells(result: GateResult, row: GateRow) -> tuple[str, ...]:
 
 
 def _format_mean(values: Sequence[float]) -> str:
-    """Write the mean of values with four digits; a dash if there are none."""
     return f"{math.fsum(values) / len(values):.4g}" if values else "-"
 
 
@@ -154,7 +151,6 @@ def encode_result(result: GateResult) -> dict[str, Any]:
 
 
 def _encode_row(result: GateResult, row: GateRow) -> dict[str, Any]:
-    """Encode a row with the values of both sides."""
     numbers = {name: getattr(row, name) for name in ("ratio", "low", "high", "level", "p")}
     series = row.series
     return {
@@ -210,13 +206,11 @@ def _describe_case(kind: str, message: str) -> dict[str, str]:
 
 
 def _describe(row: GateRow) -> str:
-    """Describe a row's slowdown in a sentence."""
     low, high = (100 * (ratio - 1) for ratio in (row.low, row.high))
     interval = f"slowdown {low:+.1f} to {high:+.1f} %"
     return f"{_describe_change(row.ratio)} ({interval}), margin {100 * row.series.margin:g} %"
 
 
 def _describe_change(slowdown: float) -> str:
-    """Write by how much the new side is slower or faster."""
     by = 100 * (slowdown - 1)
     return f"{abs(by):.1f} % {'faster' if by < 0 else 'slower'}"

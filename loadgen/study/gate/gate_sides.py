@@ -351,12 +351,10 @@ def list_passing_states(new: Sequence[Reported], base: Sequence[Reported]) -> li
 
 
 def _varies(runs: Sequence[Reported]) -> bool:
-    """Whether the memory bandwidth differs between runs of one side."""
     return any(what == MEMORY_BANDWIDTH for run in runs for what, *_ in _list_differences(run, runs[0]))
 
 
 def _match(new: Sequence[Reported], base: Sequence[Reported]) -> list[tuple[Reported, Reported]]:
-    """Match each new run with the base's at its place, or with the last."""
     return [(run, base[min(at, len(base) - 1)]) for at, run in enumerate(new)]
 
 

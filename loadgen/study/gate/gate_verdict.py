@@ -218,7 +218,6 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
 
 
 def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
-    """Explain why a series has no test; "" if it has one."""
     early = plan.sequential and series.units < FIRST_LOOK
     return EARLY if early else explain_untested(series.new, series.base)
 
@@ -316,7 +315,6 @@ def estimate_in_turn(logs: Float64, floors: Float64 | float = CLOCK_ERROR) -> Es
 
 
 def _list_limits(series: Sequence[GateSeries]) -> Float64:
-    """List the logarithms of the slowdowns that are just allowed, (rows, 1)."""
     return np.log1p([[one.margin] for one in series])
 
 

@@ -145,7 +145,6 @@ def _render_text(entries: Sequence[HistoryEntry], metrics: Sequence[MetricHistor
 def _make_document(
     entries: Sequence[HistoryEntry], metrics: Sequence[MetricHistory], alpha: float
 ) -> Document:
-    """Make the page: the changes, the pictures, and every measurement."""
     pictures, table = tuple(plot_history(metrics)), make_history_table(entries, metrics)
     lines = tuple(describe_changes(metrics, alpha))
     sections = (

@@ -165,7 +165,6 @@ class UnwrittenHistory(UsageError):
 
 
 def _refuse(place: Path, error: OSError) -> UnwrittenHistory:
-    """Make the error of a history that cannot be written."""
     return UnwrittenHistory(f"cannot write {place}: {error.strerror or error}; name another history")
 
 

@@ -198,7 +198,6 @@ def create_directory(directory: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or a directory's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -255,7 +254,6 @@ def hash_files(profiles: Iterable[Profile]) -> str:
 
 
 def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
-    """Yield the files and directories that a profile reads, each with its flag."""
     named = {
         "--trace": profile.trace,
         "--dataset-path": profile.dataset_path if SOURCES[find_source(profile)].reads_file else "",

@@ -187,7 +187,6 @@ def measure_batch(run: Result, test: BatchTest) -> BatchFigures:
 
 
 def _divide(tokens: np.int64, time_ns: np.int64) -> float | None:
-    """Divide tokens by nanoseconds, in tokens per second; None without tokens or time."""
     return float(tokens / time_ns * SECOND_NS) if tokens > 0 and time_ns > 0 else None
 
 
@@ -220,7 +219,6 @@ def _list_kinds(row: BatchRow) -> Iterable[str]:
 
 
 def _make_cells(row: BatchRow, kind: str) -> dict[str, str]:
-    """Write the cells of a row's prompts or answers by column; "" of an unknown one."""
     is_prompt = kind == PROMPT
     return {
         "model": " ".join(filter(None, (row.model, row.quantization))),
@@ -235,7 +233,6 @@ def _make_cells(row: BatchRow, kind: str) -> dict[str, str]:
 
 
 def _format(samples: Sequence[float]) -> str:
-    """Format a mean and, of several samples, their deviation; "" if there are none."""
     if not samples:
         return ""
     spread = f" ± {np.std(samples):.2f}" if len(samples) > 1 else ""

@@ -369,7 +369,6 @@ def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
 
 
 def _make_cells(row: DepthRow) -> dict[str, str]:
-    """Write a row's cells by column; "" of an unknown one."""
     return {
         "model": " ".join(filter(None, (row.model, row.quantization))),
         "test": row.test,

@@ -97,7 +97,6 @@ def make_speed_table(
 
 
 def _list_keys(shape: TableShape) -> list[str]:
-    """List the keys of a shape's columns."""
     return [column.key for column in shape.columns]
 
 
@@ -170,7 +169,6 @@ def _make_cells(row: SpeedRow, names: Mapping[EngineSetting, str]) -> dict[str, 
 
 
 def _make_words(row: SpeedRow | ThroughputRow) -> dict[str, str]:
-    """Write each field of a row as a text; "-" for None."""
     return {key: "-" if value is None else str(value) for key, value in asdict(row).items()}
 
 

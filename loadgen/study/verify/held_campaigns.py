@@ -122,7 +122,6 @@ def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
 
 
 def _list_folders(directory: Path) -> list[str]:
-    """List the folders in a directory, hidden ones left out; [] if there is none."""
     if not directory.is_dir():
         return []
     return sorted(each.name for each in directory.iterdir() if each.is_dir() and each.name[:1] != ".")
@@ -350,6 +349,5 @@ def hold_arm_quality(path: Path, held: Held) -> None:
 
 
 def _split_arm(name: str) -> tuple[str, str]:
-    """Split an arm's name into its checkpoint and its server."""
     checkpoint, _, server = name.rpartition(" on ")
     return checkpoint, server

@@ -86,7 +86,6 @@ def _prove(place: str, hold: Callable[[Held], None], path: Path | None = None) -
 
 
 def _hold_search(directory: Path, held: Held) -> None:
-    """Hold the record of a search to its runs."""
     stored = loadgen_runs.read_limit(directory)
     if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
         raise UsageError("a run of it lies outside")

@@ -244,7 +244,6 @@ def _walk(stated: Any, found: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _is_same(stated: Any, found: Any) -> bool:
-    """Whether two values of JSON are written alike."""
     return type(stated) is type(found) and bool(stated == found)
 
 
@@ -288,7 +287,6 @@ def _differ(number: int, line: str | None, gives: str | None) -> Difference:
 
 
 def _show(value: object) -> str:
-    """Show a value on one line, cut at 120 characters."""
     text = "missing" if value is _MISSING else value if isinstance(value, str) else repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 

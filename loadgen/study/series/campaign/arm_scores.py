@@ -123,7 +123,6 @@ def _pair_answers(sampled: ReferenceContents, scored: ReferenceContents) -> Mapp
 
 
 def _describe_origin(kept: ReferenceContents, measured: ReferenceContents) -> dict[str, Any]:
-    """Describe what figures are of, by the headers of the reference's file and of the candidate's."""
     header = measured.header
     return describe_origin(header.settings, header.text_digest, {CANDIDATE: header.engine}, kept)
 

@@ -69,6 +69,7 @@ from loadgen.study.series.campaign.quality_cells import (
     QualityTask,
     find_reference,
     plan_tasks,
+    read_tasks,
 )
 from loadgen.study.series.series_store import FAILED, StoreError, print_progress
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_tokens_s, format_duration
@@ -302,8 +303,9 @@ def _open_quality(
     if table is None or reference is None:
         return None
     measuring = ServerMeasuring.open(table, progress.display(given.quiet))
-    store, retried = QualityStore(kept), given.retry_failed
-    return QualityCells.open(store, table, wanted.arms, reference, measuring, say, retried)
+    store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
+    state = store.read_state(table, wanted.arms, reference, given.retry_failed)
+    return QualityCells(store, table, every, state, measuring, say)
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
@@ -484,7 +486,7 @@ def preview_quality(
     state, finished = QualityState(reference.name, tuple(arm.name for arm in arms)), list[FinishedTask]()
     if kept is not None:
         store = QualityStore(kept)
-        state, finished = store.read_state(table, arms, reference, retry), store.read_tasks()
+        state, finished = store.read_state(table, arms, reference, retry), read_tasks(store.directory)
     return QualityPreview(table, {arm.name: arm for arm in (*arms, reference)}, state, finished)
 
 

@@ -159,7 +159,6 @@ class CampaignStore(SeriesStore):
 
 
 def _read_json(path: Path) -> Any:
-    """Read and parse a JSON file; raises OSError, ValueError (also if too large) and RecursionError."""
     return json.loads(read_file_bytes(path, LARGEST_BYTES))
 
 
@@ -273,24 +272,17 @@ def find_store(resume: str | None, file: str | None, base: Path) -> CampaignStor
     if resume is None:
         return None
     if resume == LATEST and file is not None:
-        return find_latest_campaign(base, load_campaign(locate_campaign(file)).name)
+        name = load_campaign(locate_campaign(file)).name
+        for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
+            with contextlib.suppress(UsageError):  # of a damaged record
+                if CampaignStore(path.parent).record.name == name:
+                    return CampaignStore(path.parent)
+        raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
     if resume.endswith(".toml"):
         raise UsageError("--resume takes the campaign's directory: put the file before it")
     store = CampaignStore(Path(resume))
     _ = store.record  # raises where it is missing
     return store
-
-
-def find_latest_campaign(base: Path, name: str) -> CampaignStore:
-    """Find the campaign of that name whose directory sorts last (the newest) among those in `base`.
-
-    Directories with damaged records are skipped; raises UsageError if none is left.
-    """
-    for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
-        with contextlib.suppress(UsageError):
-            if CampaignStore(path.parent).record.name == name:
-                return CampaignStore(path.parent)
-    raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
 
 
 def list_done(store: CampaignStore, retry_failed: bool) -> set[str]:
@@ -368,7 +360,6 @@ def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) 
 
 
 def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
-    """Yield a sentence with both values if they differ."""
     if old != new:
         was, now = ("not given" if value is None else repr(value) for value in (old, new))
         yield f"{key} was {was} and is {now}"

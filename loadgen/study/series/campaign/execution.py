@@ -73,23 +73,19 @@ class Execution:
         KeyboardInterrupt on a signal.
         """
         with self._stack:
-            self._run_starts()
-
-    def _run_starts(self) -> None:
-        """Measure start by start, and last what is left of the quality."""
-        for start in self.starts:
-            if any(planned.id not in self.done for planned in start.planned) and self.is_over(start):
-                break
-            self._left.extend(planned for planned in start.planned if planned.id not in self.done)
-            if 0 < len(self._left) < len(start.planned):
-                # Cells that were measured earlier ran on other starts: another start is another name.
-                runs = (run for planned in start.planned for run in self.store.read_facts(planned.id))
-                cells = [run.get("cell") or {} for run in runs]
-                self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
-            if self._left:
-                self._run_on_servers(start)
-        while self.quality is not None and (extra := self.quality.choose_start()) is not None:
-            self._run_on_servers(extra)
+            for start in self.starts:
+                if any(planned.id not in self.done for planned in start.planned) and self.is_over(start):
+                    break
+                self._left.extend(planned for planned in start.planned if planned.id not in self.done)
+                if 0 < len(self._left) < len(start.planned):
+                    # Cells that were measured earlier ran on other starts: another start is another name.
+                    runs = (run for planned in start.planned for run in self.store.read_facts(planned.id))
+                    cells = [run.get("cell") or {} for run in runs]
+                    self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
+                if self._left:
+                    self._run_on_servers(start)
+            while self.quality is not None and (extra := self.quality.choose_start()) is not None:
+                self._run_on_servers(extra)
 
     def _run_on_servers(self, start: Start) -> None:
         """Measure or search the cells in `_left` on the server of `start`, started again where it has died.
@@ -162,7 +158,6 @@ class Execution:
         return "" if self.watch is None else self.watch.prepare_cell(here)
 
     def _place_on_start(self, planned: Planned) -> Planned:
-        """Return the cell with the name of the current start in it."""
         return replace(planned, cell=planned.cell.model_copy(update={"start": self._name}))
 
     def choose(self) -> Step[Planned] | None:

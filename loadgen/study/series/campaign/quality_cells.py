@@ -163,14 +163,6 @@ class QualityStore:
         with self.store.writing():
             create_directory(self.directory)
 
-    def find_scores(self, arm: Arm) -> Path:
-        """Return the path of the file with an arm's scores, or its own answers."""
-        return self.directory / f"{name_arm(arm)}{SCORES}"
-
-    def find_back(self, arm: Arm) -> Path:
-        """Return the path of the file with the reference's scores of an arm's answers."""
-        return self.directory / f"{name_arm(arm)}{BACK}"
-
     def read_state(
         self, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
     ) -> QualityState:
@@ -182,7 +174,7 @@ class QualityStore:
         done = {name for name, own in names.items() if self._read_tokens(own) >= table.tokens}
         reasons = self.list_failed()
         failed = {name for name, own in names.items() if own in reasons}
-        tasks = self.read_tasks()
+        tasks = read_tasks(self.directory)
         answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
         return QualityState(
             reference=reference.name,
@@ -217,12 +209,8 @@ class QualityStore:
 
     def note(self, task: FinishedTask) -> None:
         """Append a task that is done to `tasks.json`."""
-        rows = [*self.read_tasks(), task]
+        rows = [*read_tasks(self.directory), task]
         self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
-
-    def read_tasks(self) -> list[FinishedTask]:
-        """Read the tasks of `tasks.json`; [] where it is missing or damaged."""
-        return read_tasks(self.directory)
 
 
 def read_tasks(directory: Path) -> list[FinishedTask]:
@@ -269,21 +257,6 @@ class QualityCells:
     measuring: ServerMeasuring
     say: Callable[[str], None] = print
 
-    @classmethod
-    def open(
-        cls,
-        store: QualityStore,
-        table: QualityTable,
-        arms: Sequence[Arm],
-        reference: Arm,
-        measuring: ServerMeasuring,
-        say: Callable[[str], None],
-        retry_failed: bool,
-    ) -> QualityCells:
-        """Open the quality of these arms as the store has it; with `retry_failed` none has failed."""
-        state = store.read_state(table, arms, reference, retry_failed)
-        return cls(store, table, {arm.name: arm for arm in (*arms, reference)}, state, measuring, say)
-
     def choose_start(self) -> Start | None:
         """Choose the arm whose server is started once more, for its quality alone; None if none is left."""
         chosen = self.state.choose_arm()
@@ -324,12 +297,13 @@ class QualityCells:
     def _do(self, task: QualityTask, session: Session) -> Quality | None:
         """Do a task on a session's server, and return the quality that is known then, if it is."""
         arm, store = self.arms[task.arm], self.store
-        scores = store.find_scores(arm)
+        scores = store.directory / f"{name_arm(arm)}{SCORES}"
         if task.kind is QualityKind.SAMPLE:
             return self.measuring.sample_reference(session, store.reference)
         if task.kind is QualityKind.SCORE:
             return self.measuring.score_reference(session, store.reference, scores)
-        return self.measuring.score_back(session, store.reference, scores, store.find_back(arm))
+        back = store.directory / f"{name_arm(arm)}{BACK}"
+        return self.measuring.score_back(session, store.reference, scores, back)
 
     def _describe(self, task: QualityTask, found: Quality) -> str:
         """Describe what is known of an arm: of the reference its noise floor, else its verdict."""

@@ -118,27 +118,22 @@ def main(argv: Sequence[str]) -> int:
     """
     options, own = split_own_flags(parse(argv, limit_parser()), LimitRequest.__struct_fields__)
     request = LimitRequest(**own)
-
     with print_one_object(options.json) as results:
         command = hide_argument_secrets(["loadgen", "limit", *argv])
         found = find_limit(options, request, command, partial(series_store.print_progress, options.quiet))
-        results.append(found.record.model_dump(mode="json"))
-        return _report_found(found, options)
-
-
-def _report_found(found: LimitSearch, options: Options) -> int:
-    """Print the answer and where the search is, and return the exit code of `main`."""
-    print_text("\n" + limit_record.render_search(found.record), sys.stdout, end="")
-    print_text(f"search: {found.kept.directory}", sys.stdout)
-    if found.signal:
-        resume = series_store.show_resume_command(found.kept.directory)
-        print_text(f"interrupted; resume with: {resume}", sys.stdout)
-        return decide_exit_code(signal=found.signal)
-    record = found.record
-    measured = record.ended is not None and (record.ended in limit_answer.ANSWERS or record.limit is not None)
-    measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
-    failed_on = find_failing_search(found.kept.directory, record, options.failing) if measured else set()
-    return decide_exit_code(measured=measured, whole=record.ended != "server-died", failed_on=failed_on)
+        record = found.record
+        results.append(record.model_dump(mode="json"))
+        print_text("\n" + limit_record.render_search(record), sys.stdout, end="")
+        print_text(f"search: {found.kept.directory}", sys.stdout)
+        if found.signal:
+            resume = series_store.show_resume_command(found.kept.directory)
+            print_text(f"interrupted; resume with: {resume}", sys.stdout)
+            return decide_exit_code(signal=found.signal)
+        ended_with_one = record.ended is not None and record.limit is not None
+        measured = ended_with_one or record.ended in limit_answer.ANSWERS
+        measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
+        failed_on = find_failing_search(found.kept.directory, record, options.failing) if measured else set()
+        return decide_exit_code(measured=measured, whole=record.ended != "server-died", failed_on=failed_on)
 
 
 def find_failing_search(directory: Path, record: LimitRecord, asked: Collection[str]) -> set[str]:
@@ -245,13 +240,8 @@ def limit_parser() -> argparse.ArgumentParser:
         "interval, by whole runs: docs/limits.md. A run of P99 needs 459 requests, one of P90 44."
     )
     parser.epilog = "The other flags are those of `loadgen bench`."
-    _add_flags(parser.add_argument_group("the search"))
-    return parser
-
-
-# fmt: off
-def _add_flags(group: argparse._ActionsContainer) -> None:
-    """Add the flags of a search."""
+    group = parser.add_argument_group("the search")
+    # fmt: off
     add, load = group.add_argument, number_between(1e-6, 1e9)
     add("--slo", metavar="LIST",
         help="as 'ttft p90 < 500ms, tps_user p10 > 30', mlperf/llama3.1-8b or agentperf/gpt-oss-120b-1 "
@@ -270,7 +260,8 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
     add("--from", dest="lowest", type=load, metavar="LOAD", help="no load below this one")
     add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
     add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
-# fmt: on
+    # fmt: on
+    return parser
 
 
 def _parse_budget(text: str) -> float:

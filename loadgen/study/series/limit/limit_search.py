@@ -209,7 +209,6 @@ class LimitSearch:
 
 
 def _read_settings(record: LimitRecord, objectives: Sequence[Objective]) -> SearchSettings:
-    """Read the settings of a search from its record."""
     names = SearchSettings.__struct_fields__
     kept = {name: getattr(record, name) for name in names if name != "objectives"}
     return SearchSettings(**kept, objectives=tuple(objectives))

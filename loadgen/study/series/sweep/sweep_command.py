@@ -90,13 +90,8 @@ def sweep_parser() -> argparse.ArgumentParser:
     )
     parser._negative_number_matcher = _NEGATIVE
     parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here
-    _add_flags(parser.add_argument_group("what is varied (docs/sweeps.md)"))
-    return parser
-
-
-# fmt: off
-def _add_flags(group: argparse._ActionsContainer) -> None:
-    """Add the flags of a sweep."""
+    group = parser.add_argument_group("what is varied (docs/sweeps.md)")
+    # fmt: off
     add = group.add_argument
     add("--concurrency", metavar="LIST", help="requests in flight, as 1,2,4…512: … goes on to the last")
     add("--rate", metavar="LIST", help="requests per second, as 0.05,0.1…2 (with --concurrency: the grid)")
@@ -115,7 +110,8 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
         "failed are measured again")
     add("--dry-run", dest="preview", action="store_true",
         help="show the points, their order and the time, then exit")
-# fmt: on
+    # fmt: on
+    return parser
 
 
 def _read_variation(flags: SweepFlags) -> Variation:
