@@ -10,11 +10,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-import msgspec
 from msgspec import structs
 
 from loadgen.base import files
@@ -99,13 +97,6 @@ def _describe(made: Manifest, output: str) -> str:
     return "\n".join(lines)
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """A file that becomes a part."""
-
-    path: Path
-    name: str
-
-
 def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manifest:
     """Write runs, campaigns, sweeps and searches as one bundle, and return its manifest.
 
@@ -116,7 +107,7 @@ def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manif
     found = [
         each for name, place in _name_places(places) for each in _find_parts(place, name, with_text, left)
     ]
-    found.sort(key=lambda each: each.name)
+    found.sort(key=lambda part: part[1])
     with tempfile.TemporaryDirectory(prefix="loadgen-bundle-") as scratch:
         results = Path(scratch)
         try:
@@ -149,8 +140,8 @@ def _name_places(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield name, place
 
 
-def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[_Found]:
-    """Yield a place's parts; the kinds that are left out are added to `left`. Raises UsageError."""
+def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[tuple[Path, str]]:
+    """Yield each part of a place and its name; `left` gets the kinds that are left out. Raises UsageError."""
     if not place.is_dir():
         raise UsageError(
             f"{place} is no directory: name a run, or the directory of a campaign, sweep or search"
@@ -165,10 +156,10 @@ def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iter
         runs += whole
         for each in sorted(names):
             path = os.path.normpath(os.path.join(below, each))
-            kind = find_part_kind(path, with_text)
+            kind = manifest.find_kind(path)
             if each.startswith("."):
                 continue
-            if kind is not None:
+            if KINDS[kind].why and not (KINDS[kind].has_text and with_text):
                 left.add(kind)
             elif os.path.islink(os.path.join(where, each)):
                 raise UsageError(f"{where}/{each} is a symbolic link, which no bundle follows")
@@ -177,7 +168,7 @@ def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iter
                     f"{name}/{path} cannot be a name in a bundle: give it one of letters and digits"
                 )
             else:
-                yield _Found(Path(where) / each, f"{name}/{path}")
+                yield Path(where) / each, f"{name}/{path}"
     if not runs:
         raise UsageError(f"{place} has no finished run: a run has {RESULT} and {ARRIVALS}")
 
@@ -186,25 +177,18 @@ def _refuse(error: OSError) -> None:
     raise UsageError(f"cannot read {error.filename}: {error.strerror}")
 
 
-def find_part_kind(path: str, with_text: bool) -> str | None:
-    """Return the kind as which a file is left out, by its path below a place; None if it is a part."""
-    name = manifest.find_kind(path)
-    kind = KINDS[name]
-    return None if not kind.why or (kind.has_text and with_text) else name
-
-
 def _pack(
-    found: Sequence[_Found], results: Path, packed: IO[bytes], with_text: bool, left: set[str]
+    found: Sequence[tuple[Path, str]], results: Path, packed: IO[bytes], with_text: bool, left: set[str]
 ) -> Iterator[tuple[BundlePart, Packed]]:
     """Pack the files, results and reports without answers' texts unless `with_text`; results are copied too.
 
     The copies go to the directory `results`; what is left out is added to `left`.
     """
-    for each in found:
-        path, is_result = each.path, each.path.name == RESULT
+    for path, name in found:
+        is_result = path.name == RESULT
         if not is_result and (with_text or path.name != REPORT):
             with os.fdopen(open_unblocked(path), "rb") as file:
-                yield archive.pack(archive.read_blocks(file, archive.LARGEST_BYTES), each.name, packed)
+                yield archive.pack(archive.read_blocks(file, archive.LARGEST_BYTES), name, packed)
             continue
         raw: bytes | None = read_file_bytes(path, LARGEST_RESULT)
         if not with_text and raw is not None:
@@ -213,10 +197,10 @@ def _pack(
             left.add(REPORT)
             continue
         if is_result:
-            copy = results / each.name
+            copy = results / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            files.write_whole(copy, partial(_write, raw))
-        yield archive.pack([raw], each.name, packed)
+            files.write_whole(copy, lambda file, raw=raw: file.write(raw))
+        yield archive.pack([raw], name, packed)
 
 
 def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -224,10 +208,6 @@ def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
         files.write_output(output, write, mode=files.ANYONES)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror or error}") from None
-
-
-def _write(raw: bytes, file: BinaryIO) -> None:
-    file.write(raw)
 
 
 def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:

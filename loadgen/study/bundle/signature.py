@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.files import expand_path
 from loadgen.study.bundle.archive import BLOCK
 
 NAMESPACE = "loadgen-bundle"
@@ -131,8 +130,3 @@ def _find_tool() -> str:
 def _explain(ended: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
     return lines[-1][:200] if lines else f"ssh-keygen ended with {ended.returncode}"
-
-
-def read_signers(given: str | None) -> Path | None:
-    """Return the path of --allowed-signers; None if it is not given."""
-    return None if given is None else expand_path(given)

@@ -114,7 +114,10 @@ def _describe_file(file: str | None, values: dict[str, Any], options: dict[str, 
 
 
 def _render_text(described: Sequence[DescribedLoad], compared: Fidelity | None) -> str:
-    texts = [render_load(each.figures) for each in described]
+    texts = [
+        "\n".join(label_lines((label, clean_line(text)) for label, text in list_parts(each.figures)))
+        for each in described
+    ]
     if compared is not None:
         first, second = (cut_middle(each.name, _COLUMN) for each in reversed(described))
         texts.append("\n".join(compared.lines(first, second)))
@@ -159,11 +162,6 @@ def _make_fidelity_section(described: Sequence[DescribedLoad], compared: Fidelit
 
 
 _PARTS = (0.5, 0.9)  # of what is reused, for which sizes are named
-
-
-def render_load(found: WorkloadFigures) -> str:
-    """Render the figures of a workload as lines of 80 columns, a label before each."""
-    return "\n".join(label_lines((label, clean_line(text)) for label, text in list_parts(found)))
 
 
 def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:

@@ -32,8 +32,7 @@ from loadgen.study.speed.ladder_rows import (
     name_backend,
     name_model,
 )
-from loadgen.study.speed.speed_tables import TABLES
-from loadgen.study.tables import Column, Table
+from loadgen.study.speed.speed_tables import draw_cells
 
 _COLUMNS = {
     "model": "Model", "test": "Test", "total": "t/s (total)", "each": "t/s (req)", "peak": "peak t/s",
@@ -208,9 +207,7 @@ def _find_peak(arrival_ns: Int64, tokens: Int64) -> float:
 def draw_batches(rows: Sequence[BatchRow], form: str) -> str:
     """Draw the rows, prompts and answers of each, in a form of `TABLES`."""
     cells = [_make_cells(row, kind) for row in rows for kind in _list_kinds(row)]
-    keys = [key for key in _COLUMNS if any(each[key] for each in cells)]
-    body = tuple(tuple(each[key] for key in keys) for each in cells)
-    return TABLES[form](Table(tuple(Column(key, _COLUMNS[key]) for key in keys), body, 1, _NOTES))
+    return draw_cells(cells, _COLUMNS, form, _NOTES)
 
 
 def _list_kinds(row: BatchRow) -> Iterable[str]:

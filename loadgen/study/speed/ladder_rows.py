@@ -30,8 +30,7 @@ from loadgen.study.speed.speed_rows import (
     ThroughputRow,
     round_speed,
 )
-from loadgen.study.speed.speed_tables import TABLES
-from loadgen.study.tables import Column, Table
+from loadgen.study.speed.speed_tables import draw_cells
 from loadgen.verdict.verdict import Level
 
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")
@@ -360,12 +359,8 @@ def _format_speed(row: DepthRow) -> str:
 
 def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
     """Draw the rows in a form of `TABLES`."""
-    cells = [_make_cells(row) for row in rows]
-    keys = [key for key in _COLUMNS if any(each[key] for each in cells)]
-    body = tuple(tuple(each[key] for key in keys) for each in cells)
-    columns = tuple(Column(key, _COLUMNS[key]) for key in keys)
     notes = _NOTES if any(row.depth for row in rows) else _NOTES[:1]
-    return TABLES[form](Table(columns, body, 1, notes))
+    return draw_cells(list(map(_make_cells, rows)), _COLUMNS, form, notes)
 
 
 def _make_cells(row: DepthRow) -> dict[str, str]:

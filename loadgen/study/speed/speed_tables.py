@@ -229,6 +229,15 @@ def _escape_rst(cell: str) -> str:
     return re.sub(r"[\\*`|]|_(?![A-Za-z0-9_])", r"\\\g<0>", cell)
 
 
+def draw_cells(
+    cells: Sequence[Mapping[str, str]], titles: Mapping[str, str], form: str, notes: Sequence[str]
+) -> str:
+    """Draw rows of cells by column, those of `titles` that are not empty, in a form of `TABLES`."""
+    columns = tuple(Column(key, title) for key, title in titles.items() if any(row[key] for row in cells))
+    body = tuple(tuple(row[column.key] for column in columns) for row in cells)
+    return TABLES[form](Table(columns, body, 1, tuple(notes)))
+
+
 TABLES: dict[str, Callable[[Table], str]] = {
     "text": render_text_table,
     "html": render_html_table,

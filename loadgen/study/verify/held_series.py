@@ -1,4 +1,4 @@
-"""Held series: the records of searches, sweeps and ladders, held to the runs that lie below them."""
+"""Held series: records of campaigns, gates, searches, sweeps and ladders, held to the runs that lie below."""
 
 from __future__ import annotations
 
@@ -7,39 +7,63 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import list_first
 from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
+from loadgen.facts.run_facts import Cell, Facts
+from loadgen.features.quality.quality_record import Quality
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.figures.objectives import parse_objectives
+from loadgen.plan import profile
 from loadgen.report import run_directory
 from loadgen.report.result_file import make_strict
 from loadgen.report.run_directory import RESULT
+from loadgen.run.command.options import Options
+from loadgen.settings.validation import ServerSettings
+from loadgen.study.arm_qualities import ITSELF, QUALITY, make_arm_id
 from loadgen.study.gate.gate_record import RECORD as GATE
+from loadgen.study.gate.gate_record import read_gate_record
+from loadgen.study.gate.gate_verdict import ALPHA, MARGIN
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.series.campaign.quality_cells import TASKS
+from loadgen.study.series.campaign.arm_scores import REFERENCE_FILE, SCORES, judge_arm
+from loadgen.study.series.campaign.arms import ONCE, Arm, list_cells, plan_starts
+from loadgen.study.series.campaign.campaign_file import CampaignOptions
+from loadgen.study.series.campaign.campaign_store import (
+    ATTEMPTS,
+    CELLS,
+    FORMAT,
+    RECORD,
+    ArmRecord,
+    CampaignRecord,
+)
+from loadgen.study.series.campaign.quality_cells import TASKS, read_tasks
 from loadgen.study.series.limit.limit_search import RUNS, make_record_again
+from loadgen.study.series.series_store import FAILED
 from loadgen.study.series.sweep.sweep_run import POINTS
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.batch_rows import BatchRow, BatchTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.ladder_rows import DepthTest
 from loadgen.study.speed.speed_rows import FORMULAS
-from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP
-from loadgen.study.verify.held_campaigns import hold_arm_quality, hold_campaign, hold_gate
+from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP, parse_record
 from loadgen.study.verify.proof import (
     DAMAGE,
+    OF_SCORES,
     Difference,
     Held,
     Proof,
     encode_record,
     excuse_version,
     hold_document,
+    hold_keys,
     hold_values,
 )
 
@@ -217,3 +241,302 @@ def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, A
 def _hold_nothing(directory: Path, held: Held) -> None:
     """Note that nothing is kept from which a quality follows that a campaign has not measured."""
     held.unchecked.append("`loadgen quality --json` keeps no scores: measure it again, or in a campaign")
+
+
+_MOST_CELLS = 100_000
+_ATTACHING = {"base_url", "base-url", "host", "port"}  # flags of a server that runs already
+_SHOWN = 3  # ids that are named
+_LEAST_LETTERS = 3  # of a flag's value that a run is recognised by
+_CHOSEN = "decides what is concluded, and follows from no run"
+_QUALITY_FORMAT = Quality.model_fields["format"].default
+_MOST_BYTES = 16 << 20
+_MOST_SCORES = 128 << 20  # uncompressed, of a file of them: a stranger's may be small, and much
+_NOT_KEPT = "the scores it was measured from are not here: `loadgen bundle --with-text` takes them along"
+
+
+def hold_campaign(directory: Path, held: Held) -> None:
+    """Hold a campaign's record to its cells: their names, arms, seeds and number.
+
+    A choice of its author that decides what is concluded (baseline, margin, constraints) is unchecked unless
+    it is the default, as are a cell that is missing and the reason of one that failed.
+    """
+    raw, held.source = read_file_bytes(directory / RECORD, LARGEST_BYTES), "arms"
+    record = parse_record(raw, directory / RECORD, CampaignRecord, FORMAT)
+    hold_document(raw, encode_record(record.model_dump(mode="json")), RECORD, held)
+    planned = _plan_cells(record)
+    if list(record.order) != list(planned):
+        held.differences.append(
+            Difference(f"{RECORD}: order", "other cells", "the cells of its arms", "arms")
+        )
+    defaults = {name: field.default for name, field in CampaignOptions.model_fields.items()}
+    defaults["baseline"] = record.arms[0].checkpoint if record.arms else ""
+    for name in ("baseline", "margin", "answer"):
+        if (value := getattr(record, name)) != defaults[name]:
+            shown = value if isinstance(value, str | float) else "what a checkpoint must hold"
+            held.unchecked.append(f"{RECORD}: {name} ({shown}) {_CHOSEN}")
+    found = {  # one run of a cell, of a ladder or a search several
+        name: [
+            run_directory.load(path.parent).facts for path in sorted((directory / CELLS / name).rglob(RESULT))
+        ]
+        for name in _list_folders(directory / CELLS)
+    }
+    failed = {path.stem: path for path in sorted((directory / FAILED).glob("*.json"))}
+    for name, each in found.items():
+        _hold_cell(name, each, planned.get(name), record, held)
+        if (directory / CELLS / name / LIMIT).is_file() and name in planned:
+            search = json.loads(read_file_bytes(directory / CELLS / name / LIMIT, LARGEST_BYTES))
+            hold_values(read_mapping(search).get("name"), planned[name].checkpoint, f"{name}/{LIMIT}", held)
+    for name, path in failed.items():
+        stated = read_mapping(json.loads(read_file_bytes(path, LARGEST_BYTES)))
+        hold_values(stated.get("cell"), _describe(planned.get(name), stated), f"{FAILED}/{path.name}", held)
+        held.unchecked.append(f"{FAILED}/{path.name}: why a cell failed follows from no arrivals")
+    named = [(facts.cell, facts) for each in found.values() for facts in each if facts.cell is not None]
+    _hold_arms(record, named, held)
+    _hold_attempts(directory, planned, found, held)
+    _note_missing(planned, {*found, *failed}, (directory / GATE).is_file(), held)
+    arms = {make_arm_id(arm.checkpoint, arm.server) for arm in record.arms}
+    for path in sorted((directory / QUALITY).glob("*.json")):
+        if path.name != TASKS and path.stem not in arms:
+            held.differences.append(Difference(f"{QUALITY}/{path.name}", "an arm's", "no such arm", "arms"))
+
+
+def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
+    """Plan the cells of a record by their ids, in order; raises UsageError of too many."""
+    if record.repeats * sum(len(arm.profiles) for arm in record.arms) > _MOST_CELLS:
+        raise UsageError(f"it has more than {_MOST_CELLS} cells")
+    arms = tuple(
+        Arm(
+            arm.checkpoint,
+            arm.server,
+            arm.flags,
+            Options(base_url="running" if _ATTACHING & set(arm.flags) else None),
+            tuple(profile.build({"name": name}) for name in arm.profiles),
+            {},
+            ServerSettings(),
+        )
+        for arm in record.arms
+    )
+    starts = plan_starts(record.name, arms, record.repeats, record.starts == ONCE)
+    return {each.id: each.cell for each in list_cells(starts)}
+
+
+def _list_folders(directory: Path) -> list[str]:
+    if not directory.is_dir():
+        return []
+    return sorted(each.name for each in directory.iterdir() if each.is_dir() and each.name[:1] != ".")
+
+
+def _describe(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a planned cell as JSON, with the stated start where the server may have started again."""
+    if cell is None:
+        return None
+    start = str(read_mapping(stated.get("cell")).get("start"))
+    again = re.fullmatch(rf"{re.escape(cell.start)}\.\d+", start) is not None
+    return {**cell.model_dump(mode="json"), "start": start if again else cell.start}
+
+
+def _hold_cell(
+    name: str, runs: list[Facts], planned: Cell | None, record: CampaignRecord, held: Held
+) -> None:
+    """Hold what the runs of a cell state of it, and the seed of one that is a single run, to the plan."""
+    if planned is None:
+        held.differences.append(Difference(f"{CELLS}/{name}", "a cell", "none that was planned", "arms"))
+        return
+    for facts in runs:
+        stated = {"cell": None if facts.cell is None else facts.cell.model_dump(mode="json")}
+        hold_values(stated["cell"], _describe(planned, stated), f"{CELLS}/{name}: loadgen.cell", held)
+        if facts.profile.ladder is None and record.limit is None:
+            of_run = [facts.seed, facts.seed_chosen, facts.repeat]
+            of_plan = [record.seed, record.seed_chosen, planned.repeat]
+            hold_values(of_run, of_plan, f"{CELLS}/{name}: seed, whether it was chosen, and repeat", held)
+
+
+def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Held) -> None:
+    """Hold each run's server to its arm's flags: it shows none that another arm has in their place.
+
+    Two arms of which no flag is shown by all runs of the one, and none of the other, are unchecked.
+    """
+    shown = [(cell, _Shown.make(facts)) for cell, facts in runs]
+    for own, other in combinations(record.arms, 2):
+        held.values += 1
+        of_own, of_other = (
+            [each for cell, each in shown if (cell.checkpoint, cell.server) == (arm.checkpoint, arm.server)]
+            for arm in (own, other)
+        )
+        if not (of_own and of_other):
+            continue
+        ours, others = _list_marks(own, other), _list_marks(other, own)
+        told = [
+            mark
+            for marks, of_these, of_those in ((ours, of_own, of_other), (others, of_other, of_own))
+            for mark in marks
+            if all(each.has(mark) for each in of_these) and not any(each.has(mark) for each in of_those)
+        ]
+        for arm, marks, strange, of_these in ((own, ours, others, of_own), (other, others, ours, of_other)):
+            wrong = [
+                mark
+                for each in of_these
+                for mark in strange
+                if mark.is_text and each.has(mark) and not any(map(each.has, marks))
+            ]
+            if wrong:
+                where = f"{CELLS}: a run of {_name(arm)}"
+                held.differences.append(Difference(where, "of its arm", f"{wrong[0]}, another's", "flags"))
+        if not told:
+            held.unchecked.append(f"{RECORD}: no run shows which of {_name(own)} and {_name(other)} it is of")
+
+
+def _name(arm: ArmRecord) -> str:
+    return f"{arm.checkpoint} on {arm.server}"
+
+
+class _Mark(NamedTuple):
+    """A flag in which an arm differs from another: its name, and the words of its value."""
+
+    name: str
+    words: tuple[str, ...]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a word of it is more than a number."""
+        return any(len(word) >= _LEAST_LETTERS and re.search("[A-Za-z]", word) for word in self.words)
+
+    def __str__(self) -> str:
+        return f"{self.name} {' '.join(self.words)}"
+
+
+class _Shown(NamedTuple):
+    """The texts in what a run knows of its server, and those of how that was started, and runs."""
+
+    texts: frozenset[str]
+    started: frozenset[str]
+
+    @classmethod
+    def make(cls, facts: Facts) -> _Shown:
+        """Make that of a run."""
+        stated = facts.json()
+        started = frozenset(_list_texts([stated[name] for name in ("launched", "as_run")]))
+        others = [stated[name] for name in ("server", "targets", "checkpoint", "profile")]
+        return cls(started.union(_list_texts(others)), started)
+
+    def has(self, mark: _Mark) -> bool:
+        """Whether all words of a flag's value are shown; numbers count only where the server was started."""
+        texts = self.texts if mark.is_text else self.started
+        return all(word in texts or any(text.startswith(f"{word}/") for text in texts) for word in mark.words)
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    """Yield every text and number inside a JSON value, as text; of `--flag=value` the value too."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(inner)
+    elif value is not None and str(value):
+        yield str(value)
+        yield from filter(None, [str(value).rpartition("=")[2]])
+
+
+def _list_marks(own: ArmRecord, other: ArmRecord) -> list[_Mark]:
+    """List the flags of an arm in which it differs from another."""
+    differing = {name: value for name, value in own.flags.items() if other.flags.get(name) != value}
+    marks = (
+        _Mark(name, tuple(word.rstrip("/") for part in _list_texts(value) for word in part.split()))
+        for name, value in differing.items()
+    )
+    return [mark for mark in marks if any(mark.words)]
+
+
+def _hold_attempts(
+    directory: Path, planned: Mapping[str, Cell], found: Mapping[str, list[Facts]], held: Held
+) -> None:
+    """Hold how often each cell was begun to its run, whose prompts follow from it."""
+    path = directory / ATTEMPTS
+    if not path.is_file():
+        return
+    raw = read_file_bytes(path, LARGEST_BYTES)
+    counts = read_mapping(json.loads(raw))
+    known: dict[str, Any] = {name: count for name, count in counts.items() if name in planned}
+    for name, runs in found.items():
+        if name in known and len(runs) == 1 and runs[0].cell is not None:
+            attached = runs[0].cell.start == "attached"
+            known[name] = runs[0].attempt + 1 if attached else known[name]
+    hold_document(raw, encode_record(known), ATTEMPTS, held)
+
+
+def _note_missing(planned: Mapping[str, Cell], known: set[str], is_gate: bool, held: Held) -> None:
+    """Note the planned cells that are not there; a gate ends after any whole pair."""
+    last = max((planned[name].repeat for name in known if name in planned), default=-1)
+    missing = [
+        name for name, cell in planned.items() if name not in known and (cell.repeat <= last or not is_gate)
+    ]
+    if missing:
+        held.unchecked.append(
+            f"{RECORD}: {len(missing)} of {len(planned)} cells are not here: {list_first(missing, _SHOWN)}"
+        )
+
+
+def hold_gate(directory: Path, held: Held) -> None:
+    """Hold a gate's record to its campaign; margins and alpha that are not the defaults are unchecked."""
+    raw = read_file_bytes(directory / GATE, LARGEST_BYTES)
+    record = read_gate_record(directory)
+    if record is None or not (directory / RECORD).is_file():
+        held.unchecked.append(f"there is no {RECORD} next to it")
+        return
+    hold_document(raw, (record.model_dump_json(indent=1) + "\n").encode(), GATE, held)
+    campaign = parse_record(
+        read_file_bytes(directory / RECORD, LARGEST_BYTES), directory / RECORD, CampaignRecord, FORMAT
+    )
+    arms = [_name(arm) for arm in campaign.arms]
+    base = next(
+        (_name(arm) for arm in campaign.arms if campaign.baseline in (_name(arm), arm.checkpoint)), ""
+    )
+    hold_values(record.max_pairs, campaign.repeats, f"{GATE}: max_pairs", held)
+    strangers = [name for name in record.arms if name not in arms]
+    if strangers:
+        held.differences.append(Difference(f"{GATE}: arms", strangers[0], "no such arm", "arms"))
+    elif record.arms[0] != base:
+        held.unchecked.append(f"{GATE}: the base ({record.arms[0]}) {_CHOSEN}")
+    for metric in record.metrics:
+        if metric.margin != MARGIN:
+            held.unchecked.append(f"{GATE}: the margin of {metric.name} ({metric.margin:g}) {_CHOSEN}")
+    if record.alpha != ALPHA:
+        held.unchecked.append(f"{GATE}: alpha ({record.alpha:g}) {_CHOSEN}")
+
+
+def hold_arm_quality(path: Path, held: Held) -> None:
+    """Hold every value of an arm's quality to what the files of scores next to it give.
+
+    It is unchecked where a file is missing or cannot be read, and where nothing says for how many tokens it
+    was measured.
+    """
+    raw = read_file_bytes(path, _MOST_BYTES)
+    stated = read_mapping(json.loads(raw))
+    folder, arm, held.source = path.parent, path.stem, OF_SCORES
+    if (version := stated.get("format")) != _QUALITY_FORMAT:
+        held.unchecked.append(
+            f"its figures have format {version}, this loadgen {_QUALITY_FORMAT}: use one with that"
+        )
+        return
+    is_reference = read_mapping(stated.get("why")).get("kl") == ITSELF
+    needed = [REFERENCE_FILE, *([] if is_reference else [f"{arm}{SCORES}"])]
+    if not all((folder / name).is_file() for name in needed):
+        held.unchecked.append(_NOT_KEPT)
+        return
+    try:
+        with np.errstate(all="ignore"):
+            made = judge_arm(folder, arm, _MOST_SCORES).model_dump(mode="json")
+    except UsageError as error:
+        held.unchecked.append(str(error).replace(f"{folder}/", ""))
+        return
+    tokens = [task.tokens for task in read_tasks(folder) if make_arm_id(*_split_arm(task.arm)) == arm]
+    if tokens:
+        made["settings"]["tokens"] = tokens[-1]
+    elif "tokens" in read_mapping(stated.get("settings")):
+        held.unchecked.append(f"settings.tokens: {TASKS} has no task of it")
+        made["settings"]["tokens"] = stated["settings"]["tokens"]
+    hold_values(stated, made, path.name, held)
+    hold_keys(raw, path.name, held)
+
+
+def _split_arm(name: str) -> tuple[str, str]:
+    checkpoint, _, server = name.rpartition(" on ")
+    return checkpoint, server

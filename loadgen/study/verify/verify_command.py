@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     given = parse_arguments(verify_parser(), argv, intermixed=True)
     if not given.places:
         raise UsageError("nothing to verify: name a bundle, a run directory or a directory of runs")
-    allowed = signature.read_signers(given.allowed_signers)
+    allowed = None if given.allowed_signers is None else expand_path(given.allowed_signers)
     paths = [expand_path(place) for place in given.places]
     if missing := [str(path) for path in paths if not path.exists()]:
         raise UsageError(f"{missing[0]}: No such file or directory")
