@@ -42,7 +42,7 @@ from loadgen.study.gate.gate_verdict import (
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, campaign_command, campaign_store
-from loadgen.study.series.campaign.arms import ONCE, Arm, Start
+from loadgen.study.series.campaign.arms import ONCE, Arm
 from loadgen.study.series.campaign.campaign_command import CampaignRequest, make_request
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.series_store import StoreError, list_names, print_progress
@@ -255,11 +255,11 @@ def _measure_pairs(
     return result, judge.list_new_runs(), 0
 
 
-def _make_stop(judge: PairJudge, say: Callable[[str], None]) -> Callable[[Start], bool]:
+def _make_stop(judge: PairJudge, say: Callable[[str], None]) -> Callable[[], bool]:
     """Make the rule that ends the measuring: it looks before a start once a further repeat is whole."""
     looked = [0]
 
-    def is_over(start: Start) -> bool:
+    def is_over() -> bool:
         result = judge.judge()
         if result is None:
             return False

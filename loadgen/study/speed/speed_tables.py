@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.text import WIDTH, clean_line
+from loadgen.base.text import clean_line
 from loadgen.study.speed.speed_rows import (
     GENERATED,
     PAGES,
@@ -131,7 +131,7 @@ def draw_throughput(rows: Sequence[ThroughputRow], form: str, shape: TableShape 
     return TABLES[form](_make_table(list(map(_make_words, rows)), shape, ()))
 
 
-def draw_next_to_published(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
+def draw_next_to_published(rows: Sequence[SpeedRow]) -> str:
     """Draw our rows next to the published ones, for a terminal; "" where none was published.
 
     A published speed of the other formula is converted, for the 2048 tokens it was measured with.
@@ -152,7 +152,7 @@ def draw_next_to_published(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
         ratio = f"{row.speed_tok_s / theirs:.2f}" if row.speed_tok_s and theirs else "-"
         where = f"{other.backend}, {other.gpu_num or '-'}× {other.gpu}" if other else "-"
         cells.append(_make_cells(row, {}) | {"published": str(theirs or "-"), "ratio": ratio, "where": where})
-    return render_text_table(_make_table(cells, _COMPARED, list(notes)), width) if any(others) else ""
+    return render_text_table(_make_table(cells, _COMPARED, list(notes))) if any(others) else ""
 
 
 def _make_cells(row: SpeedRow, names: Mapping[EngineSetting, str]) -> dict[str, str]:

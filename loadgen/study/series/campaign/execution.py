@@ -56,7 +56,7 @@ class Execution:
     watch: MachineWatch | None = None  # None: no cell waits
     limit: LimitTable | None = None  # each cell is a search
     quality: QualityCells | None = None  # measured on the same servers
-    is_over: Callable[[Start], bool] = lambda start: False  # asked before each start that has cells left
+    is_over: Callable[[], bool] = lambda: False  # asked before each start that has cells left
     keeps_servers: bool = False  # each arm's from its first start to the end, next to one another
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
     _left: deque[Planned] = field(default_factory=deque)  # of the cells that share a server
@@ -74,7 +74,7 @@ class Execution:
         """
         with self._stack:
             for start in self.starts:
-                if any(planned.id not in self.done for planned in start.planned) and self.is_over(start):
+                if any(planned.id not in self.done for planned in start.planned) and self.is_over():
                     break
                 self._left.extend(planned for planned in start.planned if planned.id not in self.done)
                 if 0 < len(self._left) < len(start.planned):
