@@ -15,7 +15,6 @@ from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report import run_directory
 
-pytestmark = pytest.mark.usefixtures("engines")
 ENGINE = ["--preset", "bench/1024x50"]  # 20 ms a token
 SHORT = ["-p", "64", "-n", "4", "--num-prompts", "2"]
 _SCHEMA = Path(__file__).parents[2] / "data/schemas/llama_benchy_report_0.4.0.json"
@@ -29,11 +28,6 @@ def measured(*words: str, code: int = 0) -> tuple[Path, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = json.loads((directory / "depth.json").read_text("utf-8"))["rows"]
     assert all((directory / row["run"]).is_dir() for row in rows if row.get("run"))
     return directory, rows
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_each_depth_and_concurrency_has_its_batches(capsys: pytest.CaptureFixture[str]) -> None:

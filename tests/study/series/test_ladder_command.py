@@ -30,10 +30,8 @@ ENGINE = ["--preset", "bench/1024x50", "--served-model-name", "Qwen/Qwen3-8B"]  
 
 
 @pytest.fixture(autouse=True)
-def _at_the_foot(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_the_foot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile to climb; a server that failed is soon known to live."""
-    request.getfixturevalue("engines" if request.node.get_closest_marker("unit") else "ports")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "_FAILED_S", 1.0)
     (tmp_path / "p.toml").write_text(LADDER, "utf-8")
 

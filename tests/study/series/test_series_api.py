@@ -28,10 +28,7 @@ SEARCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_sweep_is_its_points_each_with_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_sweep_is_its_points_each_with_its_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sweep = loadgen.sweep(concurrency=[1, 2], vary={"output_len": [2, 3]}, **_without("output_len"))
     assert [point.settings for point in sweep.points] == [
         {"output_len": length, "max_concurrency": limit} for length in (2, 3) for limit in (1, 2)
@@ -94,10 +91,7 @@ def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
     assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2]
 
 
-def test_a_limit_is_a_value_with_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_limit_is_a_value_with_its_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     limit = loadgen.limit(slo="e2el p50 < 60s", **SEARCH)
     assert (limit.record.axis, limit.record.ended) == ("concurrency", "everything-passes")
     assert (limit.value, limit.low, limit.high) == (None, 4, None)

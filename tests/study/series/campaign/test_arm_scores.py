@@ -71,9 +71,8 @@ def serving(a: LoadedServer, b: LoadedServer, directory: Path, tokens: int = TOK
 
 
 def test_the_divergence_of_a_known_candidate_is_in_its_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b")
     with serving(a, b, tmp_path) as file:
         assert cli.main(["campaign", str(file)]) == 0
@@ -94,10 +93,7 @@ def test_the_divergence_of_a_known_candidate_is_in_its_interval(
         assert cli.main(["verify", str(place)]) == 0
 
 
-def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(tmp_path: Path) -> None:
     a, b = LoadedServer(REFERENCE, "a"), LoadedServer(disturb(REFERENCE, KL), "b", prompt_logprobs=False)
     with serving(a, b, tmp_path) as file:
         assert cli.main(["campaign", str(file)]) == 0
@@ -111,9 +107,8 @@ def test_a_candidate_that_scores_nothing_is_scored_by_the_reference(
 
 
 def test_other_vocabularies_have_bits_per_byte_and_no_kl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     smaller = MarkovModel(normalize(np.random.default_rng(3).normal(size=(48, 48))))
     with serving(LoadedServer(REFERENCE, "a"), LoadedServer(smaller, "b"), tmp_path) as file:
         assert cli.main(["campaign", str(file)]) == 0
@@ -144,10 +139,7 @@ def end_at(directory: Path, file: Path, reached: threading.Event, number: signal
     ("side", "number"),
     [("a", signal.SIGKILL), ("b", signal.SIGKILL), ("a", signal.SIGINT), ("b", signal.SIGTERM)],
 )
-def test_an_end_costs_the_requests_in_flight_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, number: signal.Signals
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_end_costs_the_requests_in_flight_alone(tmp_path: Path, side: str, number: signal.Signals) -> None:
     reached, seen = threading.Event(), list[int]()
 
     def hold(body: dict[str, Any]) -> None:

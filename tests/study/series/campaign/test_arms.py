@@ -25,11 +25,6 @@ from loadgen_servers.launch.spec import Command, LaunchError
 SECRET = "sk-very-secret-0123456789"
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def touching(tmp_path: Path) -> str:
     """A command line that leaves a mark."""
     return f"/bin/sh -c 'echo {{port}} > {tmp_path}/mark'"

@@ -27,12 +27,6 @@ from loadgen.study.series.campaign.campaign_file import (
 )
 from loadgen.study.series.campaign.campaign_store import make_record
 
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 LAUNCHED = {"name": "a", "model": "m", "launch": "vllm"}
 BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([], {}, "nothing to compare: write a [[checkpoints]] table for each"),

@@ -27,9 +27,8 @@ LIMIT: dict[str, Any] = {
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_each_cell_is_a_search_and_the_limits_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     path = written(tmp_path, {**PACED, "name": "A"}, {**PACED, "name": "B"}, repeats=1, limit=LIMIT)
     assert cli.main(["campaign", str(path)]) == 0
     place = the_directory()
@@ -53,7 +52,6 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
 def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT)
     add = LimitSearch._add
 

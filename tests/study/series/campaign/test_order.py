@@ -24,11 +24,6 @@ AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 ABC = (*AB, {"name": "C", "preset": "instant"})
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def made(path: Path) -> tuple[Arm, ...]:
     return arms.make_arms(campaign_file.load_campaign(path), path)
 

@@ -68,9 +68,8 @@ class FakeMeasuring:
 
 
 @pytest.fixture(autouse=True)
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMeasuring:
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasuring:
     """What measures in place of servers that have probabilities; what is compared is tested elsewhere."""
-    monkeypatch.chdir(tmp_path)
     measuring = FakeMeasuring()
     monkeypatch.setattr(ServerMeasuring, "open", lambda table, display: measuring)
     monkeypatch.setattr(campaign_command, "_print_comparison", lambda *given: None)

@@ -30,11 +30,6 @@ PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to 
 SLO = ["--slo", "ttft p99 < 500ms"]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @loop_over(
     ("argv", "message"),
     [
