@@ -210,7 +210,6 @@ def _render(
 
 
 def _refuse_wishes(given: argparse.Namespace) -> None:
-    """Raise UsageError, where there is no answer, for --answer and flags that decide one."""
     flags = [row.option for row in AnswerSettings.rows if getattr(given, row.dest)]
     if flags := ["--answer"] * given.answer + flags:
         raise UsageError(

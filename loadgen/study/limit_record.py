@@ -318,7 +318,6 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
 
 
 def _describe_efficiency(record: LimitRecord) -> Iterator[str]:
-    """Yield a sentence on the limit per kilowatt, where power was measured near it."""
     if record.per_kw is None or record.per_kw.value is None or record.power_w is None:
         return
     under_way = "sessions under way" if record.of_sessions else "requests under way"
@@ -357,7 +356,6 @@ def _describe_doubts(record: LimitRecord) -> Iterator[str]:
 
 
 def _describe_value(record: LimitRecord) -> str:
-    """Describe the limit, else the side on which it is; "" if nothing is known."""
     if record.limit is not None and record.limit.value is not None:
         return format_load(record.limit.value)
     if record.highest_passing is not None:

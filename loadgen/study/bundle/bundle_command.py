@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -199,8 +200,12 @@ def _pack(
         if is_result:
             copy = results / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            files.write_whole(copy, lambda file, raw=raw: file.write(raw))
+            files.write_whole(copy, partial(_write, raw))
         yield archive.pack([raw], name, packed)
+
+
+def _write(raw: bytes, file: BinaryIO) -> None:
+    file.write(raw)
 
 
 def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -241,7 +246,6 @@ def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
 
 
 def _list_answer_lines(run: Result) -> bytes:
-    """Render the part of a report that judges the answers to greedy prompts."""
     (section,) = (each for each in SECTIONS if each.name == "fingerprint")
     options = ReportOptions(False, result_block.find_layout(None))
     return ("\n".join(make_section(section, run, options).lines) + "\n").encode("utf-8", "backslashreplace")

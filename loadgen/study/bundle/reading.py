@@ -157,7 +157,6 @@ def _unpack_parts(file: ByteSource, size: int, directory: Path) -> Manifest:
 
 
 def _read_manifest_bytes(file: ByteSource) -> tuple[bytes, Packed]:
-    """Read the manifest's header and bytes from the file's begin; raises ChangedBundle."""
     header = file.read(LOCAL.size + len(MANIFEST))
     size = LOCAL.unpack_from(header)[7]
     if size > LARGEST_MANIFEST:

@@ -106,7 +106,6 @@ def _describe_files(
 
 
 def _describe_file(file: str | None, values: dict[str, Any], options: dict[str, Any]) -> DescribedLoad:
-    """Read and measure a workload; raises UsageError if it has no request."""
     load = read_load(file, values, options)
     if not len(load):
         raise UsageError(f"{load.name} has no request to describe")
@@ -170,7 +169,9 @@ def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:
     if found.arrivals is not None:
         yield "arrivals", describe_arrivals(found.arrivals)
         if found.arrivals.scales:
-            yield "dispersion", _describe_scales(found.arrivals)
+            scales = (f"{format_value(scale.index)} over {scale.window}" for scale in found.arrivals.scales)
+            words = "variance / mean of the arrivals in a window (Poisson: 1)"
+            yield "dispersion", f"{', '.join(scales)}: {words}"
     lengths = found.lengths
     yield "prompts", describe_lengths(lengths.input, found.requests, "known only to the server")
     yield "answers", describe_lengths(lengths.output, found.requests, "as long as the model makes them")
@@ -198,11 +199,6 @@ def describe_arrivals(found: ArrivalFigures) -> str:
     return "; ".join(parts)
 
 
-def _describe_scales(found: ArrivalFigures) -> str:
-    scales = ", ".join(f"{format_value(scale.index)} over {scale.window}" for scale in found.scales)
-    return f"{scales}: variance / mean of the arrivals in a window (Poisson: 1)"
-
-
 def _describe_reuse(found: ReuseFigures) -> str:
     """Return the reuse of a cache without a limit, and the sizes that reach parts of it."""
     text = f"{100 * found.share:.1f} % of the prompt tokens, in a cache without a limit"
@@ -223,7 +219,6 @@ def _find_size(found: ReuseFigures, share: float) -> float:
 
 
 def _describe_distances(found: ReuseFigures) -> str:
-    """Return what lies between two uses of a reused token, in tokens and in time."""
     low, middle, high = found.distances
     text = f"{middle:,.0f} other tokens (P10 {low:,.0f}, P90 {high:,.0f})"
     if not found.gaps_s:
@@ -233,7 +228,6 @@ def _describe_distances(found: ReuseFigures) -> str:
 
 
 def _list_sessions(found: SessionShape) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of sessions: how many, their requests, pauses, and sub-agents."""
     each = found.requests
     many = f"P50 {each.p50:,}, P90 {each.p90:,}, max {each.most:,} requests; mean {each.mean:,.1f}"
     if each.least == each.most:

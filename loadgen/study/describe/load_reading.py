@@ -89,7 +89,6 @@ def _describe_plan(made: Plan, tokenizer: str | None) -> LoadColumns:
 
 
 def _list_sessions(made: Plan) -> Int64 | None:
-    """Return the session of each request, int64[requests]; None where the plan has none."""
     if made.turns is not None:
         return made.turns.list_sessions()[: len(made)]
     return None if made.sessions is None else made.sessions[: len(made)]

@@ -150,7 +150,6 @@ def _check_percentile(metric: GateMetric, workload: Profile) -> None:
 
 
 def _explain_other_load(base: Arm, new: Sequence[Arm]) -> str:
-    """Write which arm has other workloads than the base; "" if none."""
     shown = [workload.name for workload in base.profiles]
     for arm in new:
         if sorted(own := [workload.name for workload in arm.profiles]) != sorted(shown):
@@ -189,7 +188,6 @@ class PairJudge:
         return tuple(run for run in self._read.values() if run.cell is not None and run.cell.arm in new)
 
     def _judge_sides(self, sides: Sequence[GateSides]) -> GateResult:
-        """Judge the sides in pairs, if they can be compared."""
         metrics = self.record.gate_metrics
         gate_sides.check_metrics(metrics, [run for each in sides for run in each.runs])
         # Before the first look there is no verdict that a passing state could have made.
@@ -222,7 +220,6 @@ def judge_again(
 def _measure_pairs(
     wanted: CampaignRequest, kept: CampaignStore, judge: PairJudge, given: argparse.Namespace
 ) -> Measured:
-    """Lock the store, write the records, and measure pair by pair until the gate knows."""
     say = partial(print_progress, given.quiet)
     resume = shlex.join(_list_resume_words(wanted, kept, given))
     with kept.lock():
@@ -275,7 +272,6 @@ def _make_stop(judge: PairJudge, say: Callable[[str], None]) -> Callable[[], boo
 
 
 def _list_resume_words(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> list[str]:
-    """List the words of the command that goes on with this gate."""
     words = ["loadgen", "gate", str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     words += [word for name in given.metric for word in ("--metric", name)]
     words += [word for margin in given.margin for word in ("--margin", margin)]

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -131,7 +130,6 @@ def is_campaign_file(place: str) -> bool:
 
 
 def _refuse_campaign_flags(given: argparse.Namespace) -> None:
-    """Raise UsageError for flags of a measured gate where runs are given."""
     flags = {
         "--max-pairs": given.max_pairs is not None, "--resume": given.resume is not None,
         "--only": given.only is not None, "--allow-launch": given.allow_launch,
@@ -194,13 +192,11 @@ def check_outputs(given: argparse.Namespace) -> None:
             raise UsageError(f"{flag} {quote_value(path)}: name a file")
         if not place.parent.is_dir():
             raise UsageError(f"{flag} {path}: {place.parent} is no directory: make it first")
-    if given.history is not None and _has_bytes(expand_path(given.history)):
-        read_history(given.history)
-
-
-def _has_bytes(path: Path) -> bool:
-    """Whether there is something at a path, an empty file aside, to which a first line is appended."""
-    return path.exists() and not (path.is_file() and path.stat().st_size == 0)
+    if given.history is not None:
+        place = expand_path(given.history)
+        is_empty = place.is_file() and place.stat().st_size == 0  # it gets its first line
+        if place.exists() and not is_empty:
+            read_history(given.history)
 
 
 def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse.Namespace) -> int:

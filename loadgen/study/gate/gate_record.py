@@ -70,7 +70,6 @@ def lay_margins(metrics: Sequence[GateMetric], texts: Sequence[str]) -> list[Gat
 
 
 def _find_metric(name: str, flag: str = "--metric") -> GateMetric:
-    """Find the figure that a name means; raises UsageError, with the nearest name."""
     try:
         figure, key = find_named_figure(name)
     except ValueError as error:

@@ -58,7 +58,6 @@ class GateResult(msgspec.Struct, frozen=True):
         return f"{self.outcome} by more than {margins}: {of} ({units})"
 
     def _explain_undecided(self, rows: Sequence[GateRow]) -> str:
-        """Write how many more pairs would probably decide, or why that is not known."""
         verdict = self.verdict
         if verdict is not None and verdict.more_pairs is not None:
             what = "pair" if all(row.series.paired for row in rows) else "run a side"

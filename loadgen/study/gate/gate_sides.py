@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -211,7 +211,6 @@ def _explain_lone(lone: Sequence[GateSides]) -> Iterator[str]:
 
 
 def _explain_runs(sides: GateSides) -> Iterator[str]:
-    """Yield which runs of a side are INVALID, or ended early since the server fell behind."""
     for side, runs in ((NEW, sides.new), (BASE, sides.base)):
         yield from _count_runs(side, [run for run in runs if run.level == INVALID], len(runs), INVALID)
         if saturated := sum(run.saturated for run in runs):
@@ -220,7 +219,6 @@ def _explain_runs(sides: GateSides) -> Iterator[str]:
 
 
 def _count_runs(side: str, runs: Sequence[Reported], of: int, level: str) -> Iterator[str]:
-    """Yield how many runs of a side have a level, with their doubts; nothing if none has."""
     if runs:
         doubts = ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts))
         yield f"{side}: {len(runs)} of {format_count(of, 'run')} {level}{f': {doubts}' if doubts else ''}"
@@ -282,7 +280,9 @@ def make_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSer
     """Make the series of given runs, a unit a start of the server or a run, paired as by `compare`."""
 
     def make_one(metric: GateMetric) -> GateSeries:
-        units = statistics.pair_units(sides.new, sides.base, _read(metric))
+        units = statistics.pair_units(
+            sides.new, sides.base, lambda run: comparison.read_figure(run, metric.key)
+        )
         return GateSeries(
             metric.key, sides.load, tuple(units.row), tuple(units.baseline), units.paired,
             metric.higher_is_faster, metric.margin, units.order,
@@ -308,10 +308,6 @@ def make_paired_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[
         )
         for metric in metrics
     ]
-
-
-def _read(metric: GateMetric) -> Callable[[Reported], float | None]:
-    return lambda run: comparison.read_figure(run, metric.key)
 
 
 # Of pairs that were measured in turn: what differs the same way in as many sets the sides apart; what differs

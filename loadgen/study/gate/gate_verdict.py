@@ -223,7 +223,6 @@ def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
 
 
 def _leave_undecided(series: GateSeries, why: str) -> GateRow:
-    """Return the row of a series without a test."""
     nan, more = math.nan, FIRST_LOOK - series.units if why == EARLY else None
     return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, more, why)
 

@@ -124,7 +124,6 @@ def _is_history(path: Path) -> bool:
 
 
 def _list_subject(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
-    """List what a history is of: load, machine, count and days."""
     machine = next((entry.machine for entry in entries if entry.machine), "")
     days = dict.fromkeys(f"{entry.time:%Y-%m-%d}" for entry in (entries[0], entries[-1]))
     parts = (entries[0].load, machine, format_count(len(entries), "measurement"), " to ".join(days))
@@ -132,7 +131,6 @@ def _list_subject(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
 
 
 def _render_text(entries: Sequence[HistoryEntry], metrics: Sequence[MetricHistory], alpha: float) -> str:
-    """Render subject, the newest measurements and the changes for a terminal."""
     table = make_history_table(entries, metrics)
     left = len(table.body) - _MOST_ROWS
     if left > 0:
@@ -192,7 +190,6 @@ class MetricHistory(msgspec.Struct, frozen=True):
         )
 
     def _describe_step(self, ratio: float) -> str:
-        """Describe a ratio as faster or slower, or higher or lower where neither is, with the change."""
         better = self.figure.higher_is_faster
         word = ("higher", "lower") if better is None else ("faster", "slower")
         rises = (ratio > 1) if better is None else (ratio > 1) == better

@@ -97,7 +97,6 @@ def _parse_counts(text: str, least: int, most: int, of: str) -> tuple[int, ...]:
 
 
 def _refuse_flags(options: Options) -> None:
-    """Raise UsageError for a flag of `bench` that a ladder would not heed, with what to do instead."""
     advice = {
         "--input-len": (
             "input_len" in options.overrides and options.depth is None,

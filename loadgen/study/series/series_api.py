@@ -134,7 +134,6 @@ def limit(
 
 
 def _take_variation(given: dict[str, Any]) -> Variation:
-    """Remove what is varied from the keywords, and return it; raises UsageError."""
     fields = [
         grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
     ]

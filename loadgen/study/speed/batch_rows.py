@@ -211,7 +211,6 @@ def draw_batches(rows: Sequence[BatchRow], form: str) -> str:
 
 
 def _list_kinds(row: BatchRow) -> Iterable[str]:
-    """List the kinds of speed that have a line: both, or without any batch the prompt's alone."""
     return (PROMPT, GENERATION) if row.batches else (PROMPT,)
 
 

@@ -179,7 +179,6 @@ def _list_notes(run: Result) -> Iterator[str]:
 
 
 def _describe_doubts(run: Result) -> str:
-    """Name the verdict where it is not VALID, and what it rests on; "" of a VALID run."""
     if run.verdict.level is Level.VALID:
         return ""
     return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"

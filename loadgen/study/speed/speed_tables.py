@@ -51,7 +51,6 @@ _CSV_KEYS = (
 
 
 def _make_shape(keys: str, spanned: int = 2, optional: Collection[str] = ()) -> TableShape:
-    """Make a shape of the columns whose keys stand in `keys`, between blanks."""
     return TableShape(tuple(Column(key, _TITLES[key]) for key in keys.split()), spanned, frozenset(optional))
 
 

@@ -301,7 +301,6 @@ def hold_campaign(directory: Path, held: Held) -> None:
 
 
 def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
-    """Plan the cells of a record by their ids, in order; raises UsageError of too many."""
     if record.repeats * sum(len(arm.profiles) for arm in record.arms) > _MOST_CELLS:
         raise UsageError(f"it has more than {_MOST_CELLS} cells")
     arms = tuple(
@@ -436,7 +435,6 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def _list_marks(own: ArmRecord, other: ArmRecord) -> list[_Mark]:
-    """List the flags of an arm in which it differs from another."""
     differing = {name: value for name, value in own.flags.items() if other.flags.get(name) != value}
     marks = (
         _Mark(name, tuple(word.rstrip("/") for part in _list_texts(value) for word in part.split()))

@@ -277,13 +277,8 @@ def _hold_lines(stated: Sequence[str], found: Sequence[str], held: Held) -> None
     left, right = stated[first : len(stated) - after], found[first : len(found) - after]
     for at, (line, gives) in enumerate(zip_longest(left, right), first + 1):
         if line != gives:
-            held.differences.append(_differ(at, line, gives))
-
-
-def _differ(number: int, line: str | None, gives: str | None) -> Difference:
-    """Make the difference of a line of the report; None is no line."""
-    shown = ("no line" if each is None else _show(each.strip()) for each in (line, gives))
-    return Difference(f"{REPORT}: line {number}", *shown)
+            shown = ("no line" if each is None else _show(each.strip()) for each in (line, gives))
+            held.differences.append(Difference(f"{REPORT}: line {at}", *shown))
 
 
 def _show(value: object) -> str:

@@ -184,7 +184,6 @@ def list_unproven(bundle: Path) -> list[str]:
 
 
 def _describe(one: Verified) -> Iterator[str]:
-    """Yield the lines on a place: a bundle's own, then one a run with the first figures that differ."""
     if one.refused:
         yield f"REFUSED  {one.refused}"
         return

@@ -353,7 +353,6 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
 def _compare_cells(
     kept: CampaignStore, given: argparse.Namespace
 ) -> tuple[list[ComparedLoad], list[ComparedLimits], CheckpointAnswer | None]:
-    """Compare the finished runs and searches, and find what to take; raises UsageError."""
     places = [str(kept.directory)]
     read = result_sources.read_sources(places)
     compare_command.report_unread(read.errors)
@@ -382,7 +381,6 @@ class Preview(msgspec.Struct, frozen=True):
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _list_arms(self) -> Iterator[str]:
-        """Yield lines on the campaign's size, its arms with their profiles, and what is missing for them."""
         file, cells = self.wanted.file, list_cells(self.wanted.starts)
         yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
         started = sum(not start.arm.attached for start in self.wanted.starts)
@@ -432,7 +430,6 @@ class Preview(msgspec.Struct, frozen=True):
         return arm.checkpoint if len({each.server for each in self.wanted.arms}) == 1 else arm.name
 
     def _list_commands(self) -> Iterator[str]:
-        """Yield each arm's `bench` or `limit` command, and the line that would start its server, if any."""
         verb = "bench" if self.wanted.file.limit is None else "limit"
         yield f"commands that would measure the same with `loadgen {verb}`:"
         for arm in self.wanted.arms:
@@ -443,7 +440,6 @@ class Preview(msgspec.Struct, frozen=True):
                 yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.may_start)}"
 
     def _list_access(self) -> Iterator[str]:
-        """Yield lines on the file's programs, hosts, variables and keys, with the flags that allow them."""
         starting = [arm.name for arm in self.wanted.arms if arm.options.launching.wanted]
         if starting and not self.wanted.trust.may_start:
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
@@ -544,6 +540,5 @@ class QualityPreview(msgspec.Struct, frozen=True):
         return median(rates) * self.table.tokens if rates else None
 
     def _estimate_at_best(self, task: QualityTask) -> float | None:
-        """Estimate a task by the preset's steps, else at the machine's roofline; None if there is neither."""
         sampled = self.table.tokens if task.kind is QualityKind.SAMPLE else 0
         return estimate_tokens_s(self.arms[task.on].options, sampled, self.table.tokens)

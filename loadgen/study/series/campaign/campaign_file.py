@@ -171,7 +171,6 @@ def load_campaign(path: Path) -> CampaignFile:
 
 
 def _read_answer(table: Mapping[str, Any], where: str) -> AnswerTable:
-    """Read `[answer]`; raises UsageError, which begins with `where`."""
     if "lm_eval" in table:
         raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
     answer = validate_table(AnswerTable, table, where)
@@ -199,7 +198,6 @@ def _read_quality(table: Mapping[str, Any], path: Path) -> QualityTable:
 
 
 def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:
-    """Yield the checkpoints of a file's tables; raises UsageError for one without a name or not valid."""
     for number, row in enumerate(rows, 1):
         name = row.get("name")
         if name is None:

@@ -295,7 +295,6 @@ class Execution:
         return MeasuredPoint()
 
     def _fail(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
-        """Store why a cell failed, move `directory`, if any, to `failed`, and print the cell's line."""
         self.store.fail_cell(planned, str(error), read_wall_clock(), directory)
         self._report(planned, f"FAILED: {error.summary}")
 

@@ -271,7 +271,6 @@ class QualityCells:
             self._measure(tasks[0], servers)
 
     def _measure(self, task: QualityTask, servers: PointServers) -> None:
-        """Do one task, store what came of it or why it failed, and print its line."""
         began_ns, arm = clock.now_ns(), self.arms[task.arm]
         self.store.create()
         self.say(f"quality, {task.arm}: {WORDS[task.kind].begun}")

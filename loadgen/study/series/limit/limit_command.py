@@ -273,7 +273,6 @@ def _parse_budget(text: str) -> float:
 
 
 def _parse_seconds(text: str) -> float:
-    """Parse a time from 1 ms to a year; raises ValueError."""
     seconds = parsing.parse_seconds(text)
     if not _LEAST_S <= seconds <= parsing.YEAR_S:
         raise ValueError(f"{quote_value(text)}: give a time from 1ms to a year")

@@ -203,7 +203,6 @@ class LimitSearch:
         )
 
     def _keep(self, **update: object) -> None:
-        """Set these fields of the record, and write it; raises StoreError."""
         self.record = self.record.model_copy(update=update)
         self.kept.write_record(self.record)
 
@@ -320,7 +319,6 @@ def estimate_time(settings: SearchSettings) -> str:
 
 
 def _estimate_two_runs_s(settings: SearchSettings) -> float:
-    """Estimate the seconds of two runs together: the first, and the shortest next, at a higher load."""
     first_s, _ = search.estimate_first_run(settings)
     next_s, _ = search.find_least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S

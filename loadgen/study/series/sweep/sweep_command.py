@@ -195,7 +195,6 @@ def _find_failing(directory: Path, record: SweepRecord, asked: Collection[str]) 
 
 
 def _print_points(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:
-    """Print the table of the points that are over, how many are measured, and their directory."""
     if table := draw_sweep_table(store.directory, record, request.points):
         print_text(f"\n{table}", sys.stdout)
     over = sum(point.state in FINISHED for point in record.points)

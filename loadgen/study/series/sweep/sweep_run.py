@@ -317,11 +317,9 @@ class Sweeping:
         return measure_point(session, point.workload, seed, self.store.begin(point.id))
 
     def _show_place(self, point: GridPoint) -> str:
-        """Return `[4/12] `, the place of a point, with which a line about it begins."""
         return f"[{point.number + 1}/{len(self.points)}] "
 
     def _estimate(self, left: Sequence[GridPoint]) -> TimeLeft:
-        """Estimate the time of the points `left` by those that are finished and the starts so far."""
         finished = grid.list_finished(self.record.points, self.points)
         done = [(planned, known.duration_s) for known, planned in finished]
         return forecast_time(left, done, self.servers.starts_s, self.servers.options)
@@ -380,7 +378,6 @@ class Sweeping:
             raise MeasureError("the server answers no more: start it again")
 
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
-        """Write the record with a point's state and outcome, its attempts kept; raises StoreError."""
         known = self.record.points[point.number]
         changed = plan_point(known, known.attempts).model_copy(update={"state": state, **outcome})
         self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
