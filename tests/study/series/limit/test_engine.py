@@ -10,7 +10,8 @@ import pytest
 from benchmarks.simulated.engine import Engine, trial
 from loadgen.figures.objectives import Objective
 from loadgen.study.series.limit.limit_answer import estimate_limit
-from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial, choose_next_run, is_above
+from loadgen.study.series.limit import search
+from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen_servers.engine.scheduler import Limits
 from loadgen_servers.engine.step_times import FittedTiming
 
@@ -38,7 +39,7 @@ def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objectiv
     random = np.random.default_rng(1)
     settings = SearchSettings("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
     trials: list[Trial] = []
-    while not isinstance(step := choose_next_run(settings, trials), str):
+    while not isinstance(step := search.choose_next_run(settings, trials), str):
         sent = ENGINE.in_flight(int(step.load), step.duration_s, random)
         trials.append(trial(step, sent, settings.objectives))
     found = estimate_limit(settings, trials)
@@ -54,4 +55,4 @@ def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objectiv
 def beyond(streams: float, objective: Objective) -> bool:
     """Whether a long run of so many at a time misses the objective."""
     sent = ENGINE.in_flight(int(streams), 600, np.random.default_rng(2))
-    return is_above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])
+    return search.is_above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])
