@@ -1,17 +1,24 @@
-"""The queue that searches are proven on: it is the engine with one slot, and its formula is true of it."""
+"""Searches on servers whose limit is a formula, or that are the embedded engine in virtual time."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 
+from benchmarks.bars import limits_floors
 from benchmarks.bars.limits import CASES, Case, searched, show_evidence
+from benchmarks.simulated.engine import Engine, trial
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from builders.loops import loop_over
 from builders.virtual_engine import open_loop
 from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Record, Records
+from loadgen.study.series.limit import search
+from loadgen.study.series.limit.limit_answer import estimate_limit
+from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
 
@@ -80,3 +87,73 @@ def test_prompts_over_the_limit_at_any_load_do_not_bend_the_curve(floor: float, 
     narrow = [each.ratio for each in found if each.ended == "within"]
     assert narrow == pytest.approx([1.0] * len(narrow), rel=0.2)
     assert sum(not each.covered for each in found) <= len(seeds) // 3
+
+
+@loop_over("case", limits_floors.CASES)
+def test_at_the_true_limit_the_allowed_share_is_below_the_floor(case: limits_floors.Case) -> None:
+    load = case.true_load + (0.5 if case.axis == "concurrency" else 0.0)  # the floor is between two numbers
+    long = case.run(load, 400_000 / case.truth, np.random.default_rng(1))
+    share, allowed = (
+        search.compute_share_over(long.objectives[0]),
+        search.compute_allowed_share(case.objective),
+    )
+    assert allowed == case.percentile / 100
+    assert share == pytest.approx(allowed, rel=0.35)  # neighbours are alike: few count
+
+
+def test_the_users_that_a_request_finds_are_the_rate_times_their_stay() -> None:
+    case = limits_floors.Rate(5, 25)
+    assert (case.users, round(case.true_load, 3)) == (23, 5.135)  # P(Poisson(20.5) > 23) = 0.25
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(1000, 1001), pytest.param(range(1001, 1021), marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize("case", limits_floors.CASES, ids=str)
+def test_searches_find_the_limit_of_a_floor(case: limits_floors.Case, seeds: range) -> None:
+    found = [limits_floors.searched(case, seed) for seed in seeds]
+    assert [each.ratio for each in found] == pytest.approx([1.0] * len(seeds), rel=0.1)
+    assert max(each.runs for each in found) <= 12
+
+
+# That of the preset jetson-thor/qwen3-8b-bf16, 128 tokens in and 16 out.
+ENGINE = Engine(
+    Limits(max_num_batched_tokens=2048, kv_cache_tokens=600_000, prefix_caching=False),
+    FittedTiming(weights_ms=62.36, compute_us=188.4, sequence_us=130, kv_us=0.54, pair_ns=8.4),
+    prompt=128,
+    output=16,
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective("tpot", 90, 95),
+        Objective("tpot", 99, 120),
+        Objective("e2el", 95, 2500),
+        Objective("tps_user", 10, 10.5),
+    ],
+    ids=str,
+)
+def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objective) -> None:
+    random = np.random.default_rng(1)
+    settings = SearchSettings("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
+    trials: list[Trial] = []
+    while not isinstance(step := search.choose_next_run(settings, trials), str):
+        sent = ENGINE.in_flight(int(step.load), step.duration_s, random)
+        trials.append(trial(step, sent, settings.objectives))
+    found = estimate_limit(settings, trials)
+    assert (step, len(trials) <= 12) == ("within", True)
+    assert math.fsum(each.took_s for each in trials) <= 1800
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert not beyond(found.low, objective)
+    assert beyond(found.high + 1, objective)
+
+
+def beyond(streams: float, objective: Objective) -> bool:
+    """Whether a long run of so many at a time misses the objective."""
+    sent = ENGINE.in_flight(int(streams), 600, np.random.default_rng(2))
+    return search.is_above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])
