@@ -1,14 +1,19 @@
-"""Sweep run: a sweep from its request to its last point, begun or resumed; the command and the API use it."""
+"""Sweep run: a sweep from its request to its last point, and its runs as vLLM's plots read them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import math
+import re
 import shlex
 import shutil
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +29,8 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.fail_conditions import check_fail_on
-from loadgen.report.run_directory import Result
+from loadgen.report.result_file import OURS
+from loadgen.report.run_directory import RESULT, Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command.bench import check, make_seed
 from loadgen.run.command.options import Options
@@ -37,6 +43,7 @@ from loadgen.study.series.point_runs import (
     Step,
     measure_point,
     overlay_settings,
+    parse_value,
     run_series,
 )
 from loadgen.study.series.series_store import (
@@ -45,12 +52,13 @@ from loadgen.study.series.series_store import (
     SERVERS,
     UNFINISHED,
     SeriesStore,
+    create_directory,
     digest_options,
     hash_files,
     refuse_flags,
 )
-from loadgen.study.series.sweep import grid, vllm_layout
-from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
+from loadgen.study.series.sweep import grid
+from loadgen.study.series.sweep.grid import Build, GridPoint, Variation, list_finished
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 from loadgen.study.sweep_record import (
     FINISHED,
@@ -59,6 +67,7 @@ from loadgen.study.sweep_record import (
     PointState,
     SweepPoint,
     SweepRecord,
+    format_value,
 )
 
 
@@ -139,7 +148,7 @@ def finish_sweep(
         record, options = _drop_damaged(store, request.points, say), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
         servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
-        vllm_layout.complete_layout(store, record, request.points)
+        complete_layout(store, record, request.points)
         try:
             with servers:
                 sweeping = Sweeping(store, record, request.points, servers, seed, say)
@@ -372,7 +381,7 @@ class Sweeping:
         if outcome.run is None or outcome.reason:
             self._report(point, f"FAILED: {outcome.reason}")
         else:
-            vllm_layout.write_combination(self.store, self.record, self.points, point)
+            write_combination(self.store, self.record, self.points, point)
             self._report(point, _summarize_run(outcome.run))
         if outcome.server_gone and not self.servers.restartable:
             raise MeasureError("the server answers no more: start it again")
@@ -435,3 +444,82 @@ def forecast_time(
     starts = {tuple(point.serve.items()) for point in left if point.serve not in served}
     pace = Pace(taken, [("", seconds) for seconds in starts_s])
     return pace.estimate_left(map(time_point, left), [""] * len(starts))
+
+
+VLLM, SUMMARY = "vllm", "summary.json"
+_LONGEST_NAME = 150
+
+
+def write_combination(
+    store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint
+) -> None:
+    """Write the folder of a point's combination: `run=N.json` for each repeat, and all in `summary.json`.
+
+    `vllm bench sweep plot` and `plot_pareto` read every summary.json below the directory they are given.
+    Raises StoreError.
+    """
+    name = _name_combination(of)
+    runs = [
+        _read_run(store.directory / point.directory, planned)
+        for point, planned in list_finished(record.points, points)
+        if _name_combination(planned) == name
+    ]
+    with store.writing():
+        place = store.directory / VLLM / name
+        create_directory(place)
+        files.write_text(place / SUMMARY, json.dumps(runs, indent=4))
+        for run in runs:  # last: `complete` finds by them what was not written to its end
+            files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
+
+
+def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
+    """Write each folder that lacks a finished point's file, as an ended process left it.
+
+    Raises StoreError, and UsageError where a result is damaged.
+    """
+    lacking = {}
+    for _, point in list_finished(record.points, points):
+        name = _name_combination(point)
+        if not (store.directory / VLLM / name / f"run={point.repeat}.json").is_file():
+            lacking[name] = point
+    for point in lacking.values():
+        write_combination(store, record, points, point)
+
+
+def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
+    """Read a run's result without loadgen's own part, and add the varied values and the repeat's number.
+
+    An infinite value becomes a text. Raises UsageError where the result is missing or damaged.
+    """
+    try:
+        stored = json.loads((directory / RESULT).read_bytes())
+        if not isinstance(stored, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{directory / RESULT} is missing or damaged: {error}") from None
+    stored.pop(OURS, None)
+    # As vLLM's own parameters have what was varied: a number or a switch where it is one.
+    served = {name.replace("-", "_"): parse_value(value) for name, value in point.serve.items()}
+    varied = {**served, **point.settings}
+    for name, value in varied.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            varied[name] = str(value)  # JSON has no infinity
+    return {**stored, **varied, "run_number": point.repeat}
+
+
+def _name_combination(point: GridPoint) -> str:
+    """Return a combination's folder name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4.
+
+    Other signs become `_`, and a name that changed, or is cut at 150 characters, ends with a hash.
+    """
+    parts = []
+    for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):
+        if table:
+            named = (f"{name.replace('-', '_')}={format_value(value)}" for name, value in table.items())
+            parts.append(f"{kind}--{'-'.join(named)}")
+    whole = "-".join(parts)
+    plain = re.sub(r"[^\w.=-]+", "_", whole, flags=re.ASCII)[:_LONGEST_NAME]
+    if plain == whole:
+        return plain
+    digest = hashlib.blake2b(whole.encode("utf-8", "surrogateescape"), digest_size=4)
+    return f"{plain}-{digest.hexdigest()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -284,3 +284,42 @@ def test_a_preset_has_the_time_in_its_steps() -> None:
     assert 2 < one.seconds / four.seconds <= 4
     measured = [(together, 10.0)]
     assert forecast_time([alone], measured, (), preset).seconds == 40.0
+
+
+def varied(settings: Mapping[str, Any], serve: Mapping[str, str] | None = None) -> GridPoint:
+    return GridPoint(0, dict(settings), dict(serve or {}), 0, Profile())
+
+
+def test_a_folder_is_named_by_what_is_varied() -> None:
+    of = varied({"max_concurrency": 4, "temperature": 0.5}, {"max-num-seqs": "8"})
+    assert sweep_run._name_combination(of) == "SERVE--max_num_seqs=8-BENCH--max_concurrency=4-temperature=0.5"
+
+
+@loop_over(
+    ("one", "other"),
+    [
+        ({"dataset_path": "ds/a.jsonl"}, {"dataset_path": "ds_a.jsonl"}),
+        ({"dataset_path": f"{'x' * 300}/a"}, {"dataset_path": f"{'x' * 300}/b"}),
+        ({"request_rate": 0.1234567}, {"request_rate": 0.1234568}),
+        ({"dataset_path": "ä"}, {"dataset_path": "ö"}),
+    ],
+)
+def test_no_two_combinations_share_a_folder(one: dict[str, Any], other: dict[str, Any]) -> None:
+    names = {sweep_run._name_combination(varied(settings)) for settings in (one, other)}
+    assert len(names) == 2
+    assert all(len(name.encode()) <= 200 and "/" not in name for name in names)
+
+
+def test_what_was_varied_has_the_types_of_vllms_parameters(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{}", "utf-8")
+    serve = {"max-num-seqs": "8", "gpu-memory-utilization": "0.9", "enforce-eager": "true", "dtype": "half"}
+    read = sweep_run._read_run(tmp_path, varied({"request_rate": float("inf")}, serve))
+    assert read == {
+        "max_num_seqs": 8,
+        "gpu_memory_utilization": 0.9,
+        "enforce_eager": True,
+        "dtype": "half",
+        "request_rate": "inf",
+        "run_number": 0,
+    }
+    json.dumps(read, allow_nan=False)
