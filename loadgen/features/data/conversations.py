@@ -159,7 +159,7 @@ class Conversations:
         self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
         self.delays_ns: Int64 = np.frombuffer(found.delays_ns, dtype=np.int64).copy()
         # Messages of each role, calls of tools, and conversations that have tools: what there is of each.
-        self.held = {**found.roles, "tool calls": found.called, "conversations with tools": found.tooled}
+        self.held = {**found.roles, "tool calls": found.called, "conversations with tools": len(found.tooled)}
 
     def __len__(self) -> int:
         return len(self.begins) - 1
@@ -200,7 +200,7 @@ class _Checked:
         self._known: dict[str, int] = {}
         self.roles: Counter[str] = Counter()
         self.called = 0  # tools, by all assistants
-        self._tooled: set[int] = set()  # conversations with tools
+        self.tooled: set[int] = set()  # conversations with tools
         self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
         self._waited_ns = array("q")  # since the last answer of each conversation
         self._last_role: list[str] = []
@@ -214,10 +214,6 @@ class _Checked:
             except NOT_JSON as error:
                 raise lines.refusal(i, _name_invalid(fields) + explain_json(encoded, error)) from None
             self._add(i, row)
-
-    @property
-    def tooled(self) -> int:
-        return len(self._tooled)
 
     def _add(self, i: int, row: TurnRow) -> None:
         """Check row i and add it to the columns; raises UsageError if it cannot follow the rows before it.
@@ -239,9 +235,9 @@ class _Checked:
         self.roles[row.role] += 1
         self.called += len(row.tool_calls or ())
         if row.tools:
-            self._tooled.add(code)
+            self.tooled.add(code)
         if row.role == ASSISTANT:
-            if self.with_tools is None and code in self._tooled:
+            if self.with_tools is None and code in self.tooled:
                 self.with_tools = len(self.answers)
             if self.with_system is None and self._system[code]:
                 self.with_system = len(self.answers)

@@ -66,7 +66,7 @@ def _run_selftest(options: argparse.Namespace, results: list[Mapping[str, Any]])
     seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
     deadline_ns = clock.now_ns() + int(seconds * 1e9)
     with display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
-        modes = examine_modes(transports)
+        modes = {mode.words: examine(mode, transports) for mode in MODES}
     lines = draw_modes(modes, transports)
     print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
     if options.workers > 1:
@@ -223,14 +223,6 @@ def find_fault(seen: Seen, tokens: int) -> str:
     if seen.unlike:
         return f"{seen.unlike} of {seen.requests} answers with more or fewer messages than were sent"
     return "ok" if seen.tokens == tokens else f"{seen.tokens} tokens of {tokens}"
-
-
-def examine_modes(transports: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Examine each mode, and return by its words "ok" or what is wrong of each transport.
-
-    Raises MeasureError.
-    """
-    return {mode.words: dict(examine(mode, transports)) for mode in MODES}
 
 
 def draw_modes(outcomes: Mapping[str, Mapping[str, str]], transports: Sequence[str]) -> list[str]:
