@@ -77,7 +77,7 @@ FEATURES: dict[str, dict[str, str]] = {
         "doubts": "session_checks",
         "parts": "session_figures",
         "plan": "session_settings",
-        "sections": "session_lines",
+        "sections": "session_figures",
         "settings": "session_settings",
         "turns": "turn_sending",
     },
@@ -121,7 +121,7 @@ FEATURES: dict[str, dict[str, str]] = {
     "sensors": {
         "doubts": "state_checks",
         "options": "power_settings",
-        "sections": "sensor_lines",
+        "sections": "sensor_summary",
         "sensors": "sensor_discovery",
         "throttling": "nvml",
     },

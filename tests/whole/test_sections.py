@@ -19,7 +19,7 @@ from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.quality.greedy import answer_check
 from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
 from loadgen.features.roofline import run_roofline
-from loadgen.features.sensors import sensor_lines
+from loadgen.features.sensors import sensor_summary
 from loadgen.figures import steady_state
 from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
@@ -188,7 +188,7 @@ def test_what_a_section_is_made_of_may_raise(
 
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensor_lines, "render_summary", broken_one)
+    monkeypatch.setattr(sensor_summary, "render_summary", broken_one)
     nothing = SensorSummary(duration_s=1, period_s=1, samples=0, cpu_ms_per_sample=0)
     seen = Result(replace(FULL.facts, sensed=nothing), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}

@@ -11,8 +11,8 @@ from builders.loops import loop_over
 from builders.made_runs import run
 from features.export.test_request_rows import stored
 from loadgen import cli
-from loadgen.features.export import trackers
-from loadgen.features.export.trackers import list_numbers, list_parameters, list_tags
+from loadgen.features.export import export_command
+from loadgen.features.export.export_command import list_numbers, list_parameters, list_tags
 
 
 def test_what_is_unknown_is_no_parameter_and_no_figure() -> None:
@@ -72,7 +72,7 @@ def test_what_is_half_logged_has_failed(
     mlflow = pytest.importorskip("mlflow")
     store = (tmp_path / "store").as_uri()
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setattr(trackers, "_list_files", lambda directory: [directory / "gone"])
+    monkeypatch.setattr(export_command, "_list_files", lambda directory: [directory / "gone"])
     assert cli.main(["export", str(stored(_make(tmp_path / "made"), run())), "--mlflow", store]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     client = mlflow.MlflowClient(tracking_uri=store)

@@ -12,8 +12,7 @@ from loadgen.base import clock
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sampler import Sampler
 from loadgen.features.sensors.sensor import Absent, Key, Quantity, Reading, Sample, Sensor
-from loadgen.features.sensors.sensor_lines import render_summary
-from loadgen.features.sensors.sensor_summary import Window, summarize_window
+from loadgen.features.sensors.sensor_summary import Window, render_summary, summarize_window
 
 S = 1_000_000_000
 GIB = 1 << 30

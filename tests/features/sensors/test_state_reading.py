@@ -17,7 +17,7 @@ from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sampler import Sampler, measure_copy_gb_per_s
 from loadgen.features.sensors.sensor import Absent, Reading, Sensor, merge_states, read_machine_state
 from loadgen.features.sensors.sensor_discovery import System
-from loadgen.features.sensors.sensor_lines import describe_state
+from loadgen.features.sensors.sensor_summary import describe_state
 
 GIB = 1 << 30
 
