@@ -170,10 +170,7 @@ class Fleet:
         )  # fmt: skip
 
     def _fetch(self, shard: FleetShard, directory: Path) -> Result | None:
-        """Write a shard's files into a folder of `directory` and load its run.
-
-        If that fails set `lost`, None.
-        """
+        """Write a shard's files below `directory` and load its run; sets `lost` if that fails."""
         (answer,) = ask_all(self.calls, [shard.number], lambda _: ("fetch",), _FETCHED_S, self.turn)
         if answer.lost:
             shard.lost = answer.lost
@@ -291,10 +288,7 @@ class RayCalls:
             self.ray.kill(actor)
 
     def _read_answer(self, ref: Any) -> Answer:
-        """Return the answer of a reference that is ready, `lost` with the reason if its call failed.
-
-        The reference is removed from those still open.
-        """
+        """Take the answer of a reference that is ready, `lost` with the reason if its call failed."""
         (shard, method), errors = self._asked.pop(ref), self.ray.exceptions
         try:
             return Answer(shard, method, self.ray.get(ref, timeout=_CLOSES_S))

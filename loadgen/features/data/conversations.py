@@ -282,10 +282,7 @@ class _Checked:
         return ""
 
     def _explain_foreign_result(self, code: int, row: TurnRow) -> str:
-        """Return that a tool's row has a result that the last assistant did not call for.
-
-        "" if it has none.
-        """
+        """Return that a tool's result was not called for by the last assistant; "" if there is none."""
         if row.role != TOOL:
             return ""
         foreign = [each for each in row.list_answered_calls() if each not in self._calls.get(code, ())]

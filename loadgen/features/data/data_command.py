@@ -162,10 +162,7 @@ def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
 
 
 def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
-    """Make the plan; with `any_api` for completions, else for chat if that refuses.
-
-    Raises the first UsageError.
-    """
+    """Make the plan; with `any_api` for chat too, if completions refuse; raises the first UsageError."""
     if not any_api:
         return plan.make(workload, subject, seed)
     refused: UsageError | None = None

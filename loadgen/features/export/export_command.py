@@ -118,10 +118,7 @@ def _read_given(pairs: Sequence[str], form: ExportFormat | None) -> Given:
 
 
 def _write_to_standard_output(run: Result, form: ExportFormat, given: Given) -> None:
-    """Write a run to standard output; a reader that is gone is no failure.
-
-    Raises UsageError if it is closed or cannot be written.
-    """
+    """Write a run to standard output, whose reader may go; raises UsageError if it cannot be written."""
     if sys.stdout is None:
         raise UsageError("standard output is closed: use --output FILE")
     try:

@@ -251,10 +251,7 @@ class Gpus:
         return queries.get(what, compute) or [], drawing or []
 
     def _read_event_reasons(self, queries: Queries, handle: Any) -> int | None:
-        """Read the bits of why a GPU's clocks are held back, also by an old driver's query.
-
-        None if unknown.
-        """
+        """Read the bits of why clocks are held back, also by an old driver's query; None if unknown."""
         nvml = self.nvml
         reasons: partial[int] = partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
         of_old_drivers = partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)  # before 535

@@ -176,10 +176,7 @@ def _explain_no_power(lines: Sequence[str]) -> str:
 
 @lru_cache(maxsize=64)  # many exporters answer with the same for seconds
 def _parse_lines(lines: tuple[str, ...]) -> tuple[ExportedValue, ...]:
-    """Parse selected lines; those of repeated zones and of values that there are not are left out.
-
-    Raises ValueError for a line that is none.
-    """
+    """Parse selected lines, without repeated zones and absent values; raises ValueError for other lines."""
     return tuple(_parse_rows(lines))
 
 

@@ -167,10 +167,7 @@ class Sampler(msgspec.Struct, eq=False):
             over.wait((period_ns - (clock.now_ns() - began_ns) % period_ns) / 1e9)
 
     def _find_server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ids of the server's processes now.
-
-        The earlier ones, and a line in `errors`, if that fails.
-        """
+        """Find the server's process ids now; if that fails the earlier ones, with a line in `errors`."""
 
         def explain_failure(why: str) -> tuple[int, ...]:
             if why not in self.errors:

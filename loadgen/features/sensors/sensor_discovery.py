@@ -220,10 +220,7 @@ def _sum_processes(
 
 
 def _read_size(size: Callable[[psutil.Process], int], pid: int) -> int:
-    """Read a size of a process in bytes; 0 if it has ended.
-
-    Raises PermissionError if it is another user's.
-    """
+    """Read a size of a process in bytes, 0 if it has ended; raises PermissionError if it is another's."""
     try:
         return size(psutil.Process(pid))
     except psutil.NoSuchProcess:

@@ -94,10 +94,7 @@ def _is_gpu(where: str) -> bool:
 
 
 def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | None:
-    """Return the server's GPU memory: by process, else as the increase over `before_bytes`.
-
-    None without either.
-    """
+    """Measure the server's GPU memory: by process, else what is more than `before_bytes`; None without."""
     ours = window.list_places("server_bytes")
     if ours:
         return window.measure_memory("server_bytes", ours, f"{_name_readers(window, ours)}, by process")
@@ -506,10 +503,7 @@ def _format_gib(level: MemoryUse) -> str:
 
 
 def _render_energy(sensed: SensorSummary, spent: Energy | None, output_tokens: int) -> str:
-    """Return joules, mean and idle watts, joules per token, source and parts.
-
-    "" without energy.
-    """
+    """Return joules, mean and idle watts, joules per token, source and parts; "" without energy."""
     if spent is None:
         return ""
     idle = "" if spent.idle_w is None else f" (idle {spent.idle_w:,.1f})"

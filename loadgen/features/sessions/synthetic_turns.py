@@ -86,10 +86,7 @@ class SyntheticTurns(TurnRequests):
         return self._groups.digest(fingerprint(self.format, (self.input_lens, self.output_lens), contents))
 
     def _history(self, i: int, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages before that of request i: the system prompt, if any, and earlier turns.
-
-        Answers are the given ones, then generated ones.
-        """
+        """Return the messages before that of request i; answers are the given ones, then generated ones."""
         session, turn = divmod(i, self._turns)
         system, history = self.system(session), list[dict[str, Any]]()
         if system:
@@ -164,10 +161,7 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
-    """Return the number of requests: all turns of --num-sessions, else the profile's most, `most` at most.
-
-    Raises UsageError for too many.
-    """
+    """Count the requests: all turns of --num-sessions, else the profile's most, `most` at most."""
     if profile.num_sessions is None:
         return profile.most_prompts if most is None else most
     count = profile.num_sessions * turns

@@ -544,10 +544,7 @@ def _make_judge(decoder: Decoder, goes_on: bool = False) -> Callable[[Capture], 
 
 
 def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], TurnAnswer | None]:
-    """Make the judge of turns whose answers the next one needs: it returns the message, or the state.
-
-    It returns None for a failure.
-    """
+    """Make the judge of turns whose answers the next ones need: their message or state, None if failed."""
     judged = _make_judge(decoder)
 
     def answer_of(capture: Capture) -> TurnAnswer | None:

@@ -233,10 +233,7 @@ def _find_unheld(held: Sequence[Int64], total: int | None) -> Int64:
 def _join_parts(
     parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
 ) -> Result:
-    """Join the parts to one run, with times on the clock of the first that sent anything.
-
-    Lost requests become failed records.
-    """
+    """Join the parts to one run on the clock of the first that sent anything; lost requests fail."""
     here = [part for part in parts if part.run is not None]
     spans = [
         ClockSpan(run.shard, *measure_span_ns(part.records)) for run, part in zip(runs, here, strict=True)
@@ -286,10 +283,7 @@ def _make_row(part: _Part, shift: ClockShift) -> MergedShard:
 
 
 def _collect_samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
-    """Return the sampled series on one clock, each from the first shard that has it.
-
-    An error only if empty.
-    """
+    """Join the sampled series on one clock, each from the first shard that has it; an error only if empty."""
     series: dict[tuple[str, str], SampledSeries] = {}
     for part in parts:
         offset_ns = moved[part.number].offset_ns
@@ -637,10 +631,7 @@ def _merge_and_print(
 
 
 def _create_directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
-    """Create the merged run's directory, `output` or one below `runs`, and return it.
-
-    Raises UsageError if that fails, or a run is there.
-    """
+    """Create the merged run's directory, `output` or below `runs`; raises UsageError if a run is there."""
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
         return files.create_directory(Path(_RUNS), f"{name}-merged", read_wall_clock(), "--output")

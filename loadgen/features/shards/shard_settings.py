@@ -84,10 +84,7 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
 
 
 def _read_rank(environ: Mapping[str, str]) -> _Rank:
-    """Return the first launcher's rank that has a count, else the first.
-
-    Raises ValueError if none, or they differ.
-    """
+    """Return the first launcher's rank that has a count, else the first; raises ValueError if they differ."""
     ranks = list(_list_ranks(environ))
     if not ranks:
         raise ValueError(f"no launcher has numbered this process ({_NAMES} are not set): give I/N")
@@ -109,10 +106,7 @@ def _list_ranks(environ: Mapping[str, str]) -> Iterator[_Rank]:
 
 
 def _read_number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable's whole number, None if it is empty or not set.
-
-    Raises ValueError for another value.
-    """
+    """Read a variable's whole number, None if it is empty or not set; raises ValueError for other values."""
     text = environ.get(name, "")
     if not text:
         return None

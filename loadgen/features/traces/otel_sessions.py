@@ -269,10 +269,7 @@ class _Rows:
 
 
 def _name_agents(spans: list[KeptSpan], calls: RecordedCalls) -> dict[tuple[str, ...], int]:
-    """Add the agents of a session to its calls, and return their numbers by the spans that they are in.
-
-    Outermost agents are all the main line.
-    """
+    """Add the agents of a session to its calls, and number them by span; outermost ones are the main line."""
     agents: dict[tuple[str, ...], int] = {(): 0}
     owners = {span.id: span.role for span in spans if span.operation is Operation.AGENT}
     for path in sorted({span.above for span in spans}, key=len):

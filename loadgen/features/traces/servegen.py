@@ -147,10 +147,7 @@ def _list_matches(path: str) -> list[tuple[re.Match[str], Path]]:
 
 
 def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
-    """List (client name, trace file) of a directory or a single file, by number.
-
-    Raises UsageError if empty.
-    """
+    """List (client name, trace file) of a directory or one file, by number; raises UsageError if empty."""
     found = _list_matches(path)
     if not found:
         raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")

@@ -135,10 +135,7 @@ def _check_output(name: str, log: str) -> Path:
 
 
 def _read_calls(log: LogFile, found: Rows, spool: CallSpool, meter: PromptMeter) -> Counter[str]:
-    """Keep all calls of a log in the spool; return how many rows were left out, by why.
-
-    Raises UsageError for a call that is over a year from another one.
-    """
+    """Keep all calls of a log in the spool; return how many rows were left out, by why."""
     left_out = Counter[str]()
     for number, row in meter.learn_bytes(_skip_cut_row(found)):
         if isinstance(row, Call):
