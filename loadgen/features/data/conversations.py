@@ -88,10 +88,7 @@ class TurnRow(msgspec.Struct, gc=False):
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of the answer to this row, the first of LENGTH_KEYS that is given.
-
-        None if none is.
-        """
+        """The most tokens of the answer to this row, by the first of LENGTH_KEYS that is given, or None."""
         return next((value for key in LENGTH_KEYS if (value := getattr(self, key)) is not None), None)
 
 

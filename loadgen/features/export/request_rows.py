@@ -224,10 +224,7 @@ def write_rows(run: Result, form: str, file: IO[bytes]) -> None:
 
 
 def write_named(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Call `write` on a file that the user named, which is whole or not there.
-
-    Raises UsageError where it cannot be written.
-    """
+    """Call `write` on a file that the user named, whole or not there; raises UsageError if that fails."""
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:

@@ -191,10 +191,7 @@ MODES = (
 
 
 def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
-    """Send requests to a null server in a mode, and return by transport what is wrong, `ok` if nothing.
-
-    Raises MeasureError.
-    """
+    """Send requests to a null server in a mode, and return by transport what is wrong, or `ok`."""
     load = SelftestLoad(streams=2, interval_ms=2.0, chat=mode.chat)
     requests, tokens = 2 * load.streams, 18
     with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
@@ -214,10 +211,7 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
 
 
 def find_fault(seen: Seen, tokens: int) -> str:
-    """Return what is wrong with a run of `tokens` requested tokens: failures, messages, tokens.
-
-    `ok` if nothing.
-    """
+    """Return what is wrong with a run of `tokens` requested tokens: failures, messages, tokens; else `ok`."""
     if seen.failed:
         return f"{seen.failed} of {seen.requests} failed, the first with {seen.first_error}"
     if seen.unlike:

@@ -33,10 +33,7 @@ _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
 
 
 def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
-    """Load NVML and return this machine's NVIDIA GPUs.
-
-    Absent, with the reason, if it does not load or start.
-    """
+    """Load NVML and return this machine's NVIDIA GPUs; Absent, with why, if it does not load or start."""
     try:
         ctypes.CDLL(library)
     except OSError:

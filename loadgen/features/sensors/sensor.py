@@ -52,10 +52,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     @classmethod
     def merge(cls, readings: Iterable[Reading]) -> Reading:
-        """Merge the readings of several sensors into one.
-
-        A later value of one key replaces an earlier one.
-        """
+        """Merge the readings of several sensors into one; a later value of a key replaces an earlier one."""
         parts = tuple(readings)
         held_back = [part.held_back for part in parts if part.held_back is not None]
         return cls(
@@ -186,10 +183,7 @@ class Queries:
         self.values: dict[Key, float] = {}
 
     def get(self, what: str, *ways: Callable[[], T]) -> T | None:
-        """Return the value by the first of `ways` that works.
-
-        If none does, None, and note the first's error.
-        """
+        """Return the value by the first of `ways` that works; else None, and note the first's error."""
         reasons = []
         for way in ways:
             try:
@@ -200,10 +194,7 @@ class Queries:
         return None
 
     def note(self, key: Key, what: str, *ways: Callable[[], float]) -> None:
-        """Store in `values` the value by the first of `ways` that works.
-
-        If none does, note the first's error.
-        """
+        """Store in `values` the value by the first of `ways` that works; else note the first's error."""
         if (value := self.get(what, *ways)) is not None:
             self.values[key] = value
 

@@ -417,10 +417,7 @@ def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
 
 
 def describe_sensors(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on this machine's memory, energy and GPU, and on what was not read.
-
-    Nothing if not sensed.
-    """
+    """Yield lines on this machine's memory, energy and GPU, and on what was not read; none if not sensed."""
     if result.facts.sensed is not None:
         yield from render_summary(result.facts.sensed, result.whole.total_output_tokens)
     if result.facts.state_before is not None and (words := describe_state(result.facts.state_before)):

@@ -208,10 +208,7 @@ def _is_mooncake(lines: Lines) -> bool:
 
 
 def read_trace(name: str, source: TraceSource) -> tuple[str, TraceRows]:
-    """Read a trace of the format `name`, recognized if "", and return the format and the rows.
-
-    Raises UsageError.
-    """
+    """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError."""
     name, lines = open_trace(name, source.path)
     kind = FORMATS[name]
     if lines is None:
