@@ -31,7 +31,7 @@ from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
-from loadgen.study.audit import audit_checks
+from loadgen.study.audit import findings
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.study.series.limit import limit_search, search
@@ -138,7 +138,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"those of which {arrival_scales._LEAST_WINDOWS} fit",
         f"exact up to {reuse_distances.MOST_BLOCKS >> 20} Mi blocks",
     ),
-    "audit.md": (f"up to {100 * audit_checks.FAR_BEYOND - 100:g} % is SUSPECT",),
+    "audit.md": (f"up to {100 * findings.FAR_BEYOND - 100:g} % is SUSPECT",),
     "selftest.md": (f"({trial.USUAL_STREAMS} streams",),
     "sessions.md": (f"A P99 above {load_checks.TRACE_LATE_MS:g} ms",),
     "hosted.md": (

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from loadgen.base.arrays import Float64
-from loadgen.study.compare.blocks import UnitOrder
 from loadgen.study.compare.model import Decision, Effect
-from loadgen.study.compare.statistics import judge_effect
+from loadgen.study.compare.statistics import UnitOrder, judge_effect
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateSeries, judge_gate
 
 SPREAD = 0.02  # of a run

@@ -19,9 +19,9 @@ from loadgen.study import sweep_record
 from loadgen.study.answer import answer_report
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, is_size, read_answer_flags
-from loadgen.study.compare import comparison, limits, machine_states, model, speculation_split
+from loadgen.study.compare import comparability, comparison, limits, model, speculation_split
+from loadgen.study.compare.comparability import Rows
 from loadgen.study.compare.limits import ComparedLimits
-from loadgen.study.compare.machine_states import Rows
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import comparison_report, quality_table, rankings
 from loadgen.study.compare.tables.quality_table import RowQuality
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     missing = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
     tables, searches = compare_sources(read, ask), limits.compare_limits(read.limits, ask)
     if given.require_equal_state:
-        machine_states.check_equal_states(list_table_rows(tables, searches))
+        comparability.check_equal_states(list_table_rows(tables, searches))
     asked = read_answer_flags(given, ask.campaign.answer)
     found = make_answer(tables, searches, ask, asked, given.answer)
     if found is None:

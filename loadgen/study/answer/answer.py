@@ -10,13 +10,11 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_mapping
-from loadgen.study.answer import lm_eval
-from loadgen.study.answer.answer_columns import AnswerColumn, list_columns
+from loadgen.study.answer import answer_settings
+from loadgen.study.answer.answer_columns import AnswerColumn, list_columns, write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.candidate import Candidate, Value, list_candidates
-from loadgen.study.answer.contest import Contest, list_contests
+from loadgen.study.answer.contest import Candidate, Contest, Value, list_candidates, list_contests
 from loadgen.study.answer.recommendation import Recommendation, recommend
-from loadgen.study.answer.sentence import write_sentence
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
 from loadgen.study.load_table import mark_simulated
@@ -90,7 +88,7 @@ def _read_scores(
     scores, unread = dict[str, Mapping[str, Value]](), list[str]()
     for name, file in files.items():
         try:
-            scores[name] = lm_eval.read_scores(file)
+            scores[name] = answer_settings.read_scores(file)
         except UsageError as error:
             if recorded.get(name) != file:
                 raise

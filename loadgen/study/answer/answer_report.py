@@ -11,7 +11,7 @@ from loadgen.base.text import WIDTH, clean_line, wrap_text
 from loadgen.report.result_file import make_strict
 from loadgen.study.answer.answer import AnswerRow, CheckpointAnswer
 from loadgen.study.answer.answer_columns import format_value
-from loadgen.study.answer.candidate import Value
+from loadgen.study.answer.contest import Value
 from loadgen.study.answer.recommendation import Recommendation
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND

@@ -1,21 +1,270 @@
-"""Recommendation: the checkpoint to take in a contest, or why none can be named, and what would change it."""
+"""Recommendation: the checkpoint to take within constraints, or why none, and what would change that."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from loadgen.base.text import format_count, list_first
+from loadgen.base.text import GIB, format_count, list_first
+from loadgen.figures.distribution import CONFIDENCE, find_lower_place, find_upper_index
+from loadgen.figures.figure_table import SELECTABLE, find_figure
+from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_objectives
+from loadgen.records.record import Records
+from loadgen.study.answer.answer_columns import write_lead, write_times
 from loadgen.study.answer.answer_settings import AnswerRequest, describe_constraints
-from loadgen.study.answer.candidate import Candidate
-from loadgen.study.answer.constraint import Judged, judge_constraints
-from loadgen.study.answer.contest import Contest, SpeedUp
-from loadgen.study.answer.sentence import write_lead, write_times
+from loadgen.study.answer.contest import Candidate, Contest, SpeedUp
+from loadgen.study.compare import statistics
 from loadgen.study.compare.comparability import list_one_servers
+from loadgen.study.compare.comparison import BROKEN
 from loadgen.study.compare.model import Decision
+from loadgen.study.compare.tables.rankings import compute_need
+from loadgen.study.run_summary import Reported
+
+_LEAST_RUNS, _LEAST_OVER = 2, 1.9  # runs, and requests beyond the percentile in each, to bound it by runs
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Whether a candidate holds one constraint: True, False, or None if that is not known."""
+
+    holds: bool | None
+    evidence: str  # that it rests on, or why it is not known
+    needed: Mapping[str, Any] = {}  # the setting of an answer with which it would hold; {}: none would
+    wanted: str = ""  # what is asked, in words
+
+
+Judge = Callable[[Candidate, Contest, AnswerRequest], Judged | None]
+
+
+def judge_constraints(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> list[Judged]:
+    """Judge a candidate by each constraint that is asked for, and by its answers if they look broken."""
+    every = (judge(candidate, contest, asked) for judge in CONSTRAINTS)
+    return [judged for judged in every if judged is not None]
+
+
+def _judge_fits(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge the memory that a checkpoint needs: as measured, else by its files or its shape.
+
+    One that took more, of an engine that takes what there is, is not known to fit.
+    """
+    if asked.fits_bytes is None:
+        return None
+    wanted = f"{asked.fits_bytes / GIB:.4g} GiB"
+    need = compute_need(candidate.checkpoint, candidate.runs)
+    if not math.isfinite(need.gib):
+        return Judged(None, f"the memory it needs is not known ({need.how})", wanted=wanted)
+    evidence = f"it needs {need.gib:.1f} GiB ({need.how})"
+    taken = max((run.memory_bytes or 0 for run in candidate.runs), default=0) / GIB
+    holds: bool | None = need.gib * GIB <= asked.fits_bytes
+    if holds and taken * GIB > asked.fits_bytes:
+        holds, evidence = None, f"{evidence}, but took {taken:.2f} GiB as it was run"
+    return Judged(holds, evidence, {"fits": f"{math.ceil(max(need.gib, taken))}GiB"}, wanted)
+
+
+def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge the objectives by each run; at a load that was searched for those of the search hold."""
+    searched = set(contest.objectives)
+    left = [objective for objective in asked.slo if str(objective) not in searched]
+    if not left:
+        return Judged(True, "by the search", wanted=", ".join(map(str, asked.slo))) if asked.slo else None
+    wanted = ", ".join(map(str, asked.slo))
+    found = [_judge_objective(objective, candidate) for objective in left]
+    failed = [each for each in found if each[0] is not Standing.MEETS]
+    if not failed:
+        return Judged(True, ", ".join(each[1] for each in found), wanted=wanted)
+    holds = False if any(each[0] is Standing.FAILS for each in failed) else None
+    changed = [each[2] or str(objective) for objective, each in zip(left, found, strict=True)]
+    needed = {"slo": ", ".join(changed)} if all(each[2] for each in failed) else {}
+    return Judged(holds, ", ".join(each[1] for each in failed), needed, wanted)
+
+
+def _judge_objective(objective: Objective, candidate: Candidate) -> tuple[Standing, str, str]:
+    """Return a candidate's standing over the requests of its runs, the evidence, and what it would meet.
+
+    By the bounds of its requests, else, where only figures are known, by those of its runs.
+    """
+    name = f"{objective.metric} p{objective.percentile:g}"
+    results = [run.run for run in candidate.runs if run.run is not None]
+    slowest: float | None
+    if results and len(results) == len(candidate.runs):
+        pooled = Records.join_in_turn(result.counted for result in results)
+        times_tokens = all(result.metrics.times_tokens for result in results)
+        if not is_judgeable(objective, times_tokens):
+            return Standing.NOT_SHOWN, f"its {name} is not known", ""
+        (evidence,) = judge_objectives(pooled, (objective,), results[0].ask)
+        standing, slowest, bound, least = evidence.standing, evidence.value, evidence.bound, ""
+    else:
+        standing, slowest, bound, least = judge_reported(objective, candidate.runs)
+        if slowest is None or (least and standing is Standing.NOT_SHOWN):
+            return Standing.NOT_SHOWN, f"its {name} is not known", ""
+    words = f"{name} is {least}{_format(slowest)} {objective.unit}"
+    if bound is None or not math.isfinite(bound) or bound <= 0:
+        few = ", of too few requests or runs" if bound is None and standing is Standing.NOT_SHOWN else ""
+        return standing, f"{words}{few}", ""
+    if objective.is_floor:
+        side, needed, clause = "least", _round_down(bound), f"{name} > {_round_down(bound):g}"
+    else:
+        side, needed, clause = "most", _round_up(bound), f"{name} < {_round_up(bound):g}ms"
+    limit = f", at {side} {_format(needed)} {objective.unit}" if standing is Standing.NOT_SHOWN else ""
+    return standing, f"{words}{limit}", clause
+
+
+def judge_reported(
+    objective: Objective, runs: Sequence[Reported]
+) -> tuple[Standing, float | None, float | None, str]:
+    """Judge an objective by the percentiles that results report, failed requests beyond any limit.
+
+    Return its standing at 99 %, the slowest value of a run, infinite where more failed than the percentile
+    leaves out (0 of a speed), and its bound on the slow side over the runs; None where they are not known.
+    Last comes "at least " (of a speed "at most ") where the value is of a faster percentile, for want of it.
+    """
+    named = [_list_percentiles(objective, run) for run in runs]
+    sent = [run.failures[1] or run.sent or 0.0 for run in runs]
+    if not all(named) or not all(sent):
+        return Standing.NOT_SHOWN, None, None, ""
+    tail, infinite = objective.tail / 100, 0.0 if objective.is_floor else math.inf
+    failed = [run.failures[0] for run in runs]
+    # Of the requests that succeeded; 1 and more: it is one that failed.
+    ranks = [tail * n / max(n - f, 1e-9) for n, f in zip(sent, failed, strict=True)]
+    above = [_find_percentile(own, rank) for own, rank in zip(named, ranks, strict=True)]
+    below = [_find_percentile(own, rank, below=True) for own, rank in zip(named, ranks, strict=True)]
+    nearest = [slow if slow is not None else fast for slow, fast in zip(above, below, strict=True)]
+    known = [infinite if rank > 1 else value for rank, value in zip(ranks, nearest, strict=True)]
+    slowest = max((value for value in known if value is not None), key=objective.measure_excess)
+    bounds = _bound_percentile(objective, above, below, sent)
+    shown = _count_within(objective, named, sent, failed)
+    if shown is Standing.NOT_SHOWN and bounds is not None and max(ranks) <= 1:
+        slow, fast = bounds
+        meets = slow is not None and objective.holds(slow)
+        fails = fast is not None and not objective.holds(fast)
+        shown = Standing.MEETS if meets else Standing.FAILS if fails else shown
+    least = ("at least ", "at most ")[objective.is_floor] if None in above and max(ranks) <= 1 else ""
+    return shown, slowest, None if bounds is None else bounds[0], least
+
+
+def _list_percentiles(objective: Objective, run: Reported) -> dict[float, float]:
+    """List a figure's values in a result by how many of the successes, 0 to 1, are no slower, ascending."""
+    found = {}
+    for key, figure in ((key, find_figure(key)) for key in run.figures):
+        word = key.partition("_")[0]
+        rank = {"median": 0.5, "max": 1.0}.get(word)
+        if word[:1] == "p" and word[1:2].isdigit():
+            rank = float(word[1:]) / 100
+        value = run.figure(key)
+        if figure is SELECTABLE[objective.metric] and rank is not None and value is not None:
+            found[1 - rank if objective.is_floor else rank] = value
+    return dict(sorted(found.items()))
+
+
+def _find_percentile(named: Mapping[float, float], rank: float, below: bool = False) -> float | None:
+    """Find the value of the nearest percentile that is no faster (`below`: no slower) than a rank."""
+    if below:
+        return next((named[own] for own in reversed(named) if own <= rank + 1e-9), None)
+    return next((named[own] for own in named if own >= rank - 1e-9), None)
+
+
+def _bound_percentile(
+    objective: Objective,
+    above: Sequence[float | None],
+    below: Sequence[float | None],
+    sent: Sequence[float],
+) -> tuple[float | None, float | None] | None:
+    """Bound a percentile on its slow and fast side at 99 %, by Student's t of the runs' logarithms.
+
+    Runs and not requests are the units, so that waiting requests need no model. A percentile of n requests
+    lies low by (q − its expected rank) ÷ its deviation, which is added. None of too few runs or requests.
+    """
+    q, n, sign = objective.tail / 100, min(sent), -1.0 if objective.is_floor else 1.0
+    few = len(sent) < _LEAST_RUNS or n * (1 - q) < _LEAST_OVER
+    if few or find_upper_index(int(sum(sent)), objective.tail) is None:
+        return None
+    low_by = (q - (q * (n - 1) + 1) / (n + 1)) * math.sqrt(n / (q * (1 - q)))
+    try:
+        reach = float(-statistics.invert_student(1 - CONFIDENCE, len(sent) - 1)) / math.sqrt(len(sent))
+    except ImportError:
+        return None
+    ends: list[float | None] = []
+    for values, times in ((above, reach + low_by), (below, -reach)):
+        if not all(values):
+            ends.append(None)
+            continue
+        logs = sign * np.log([value for value in values if value is not None])
+        end = sign * (float(logs.mean()) + times * float(logs.std(ddof=1)))
+        ends.append(math.exp(end))
+    return ends[0], ends[1]
+
+
+def _count_within(
+    objective: Objective,
+    named: Sequence[Mapping[float, float]],
+    sent: Sequence[float],
+    failed: Sequence[float],
+) -> Standing:
+    """Judge an objective by how many requests are surely within and beyond the limit, of all that were sent.
+
+    Of m values a percentile is the one at rank · (m − 1), or between its neighbours.
+    """
+    within = beyond = 0.0
+    for own, n, f in zip(named, sent, failed, strict=True):
+        good = [rank for rank, value in own.items() if objective.holds(value)]
+        bad = [rank for rank, value in own.items() if not objective.holds(value)]
+        within += math.floor(good[-1] * (n - f - 1) + 1e-9) + 1 if good else 0
+        beyond += f + (n - f - math.ceil(bad[0] * (n - f - 1) - 1e-9) if bad else 0)
+    total = int(sum(sent))
+    upper, lower = find_upper_index(total, objective.tail), find_lower_place(total, total, objective.tail)
+    if upper is not None and within > upper:
+        return Standing.MEETS
+    return Standing.FAILS if lower is not None and total - beyond <= lower else Standing.NOT_SHOWN
+
+
+def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge how far a candidate is from the reference by both ends of the interval of its KL divergence."""
+    if asked.max_kl is None:
+        return None
+    wanted = f"a KL of {asked.max_kl:g}"
+    if candidate.is_reference:
+        return Judged(True, "it is the reference", wanted=wanted)
+    quality = candidate.quality
+    if quality is None or quality.kl is None:
+        why = "quality was not measured" if quality is None else quality.why.get("kl", "no reason is known")
+        return Judged(None, f"its KL is not known: {why}", wanted=wanted)
+    kl = quality.kl
+    holds = True if kl.high <= asked.max_kl else False if kl.low > asked.max_kl else None
+    evidence = f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g})"
+    needed = {"max_kl": _round_up(kl.high)} if kl.high > 0 else {}
+    return Judged(holds, evidence, needed, wanted)
+
+
+def _judge_answers(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+    """Judge that a candidate's greedy answers are not those of a broken model, if they look so."""
+    marks = contest.faults.get(candidate.name, ())
+    broken = next((mark for mark in marks if mark.startswith(BROKEN)), "")
+    return Judged(None, broken, wanted="answers like the baseline's") if broken else None
+
+
+def _format(value: float) -> str:
+    """Write a value with three digits, or all before the point."""
+    return f"{value:.3g}" if not 1e3 <= value < 1e9 else f"{value:.0f}"
+
+
+def _round_up(value: float) -> float:
+    """Round a positive number up to two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
+
+
+def _round_down(value: float) -> float:
+    """Round a positive number down to two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.floor(value / step + 1e-9) * step:.6g}")
+
+
+CONSTRAINTS: tuple[Judge, ...] = (_judge_fits, _judge_objectives, _judge_kl, _judge_answers)
+
 
 _MOST_CHANGES = 3
 

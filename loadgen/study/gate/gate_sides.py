@@ -16,8 +16,8 @@ from loadgen.facts.machine_state import MEMORY_BANDWIDTH, Difference, list_setti
 from loadgen.facts.run_facts import ATTACHED
 from loadgen.figures.figure_table import SELECTABLE, find_figure
 from loadgen.study.compare import comparability, comparison, run_groups, statistics
+from loadgen.study.compare.comparability import MODE, list_run_differences
 from loadgen.study.compare.comparison import INVALID, SUSPECT
-from loadgen.study.compare.machine_states import MODE, list_run_differences
 from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.gate.gate_record import GateMetric

@@ -29,14 +29,15 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.errors import UsageError
-from loadgen.study.compare.blocks import ADVICE, UnitOrder
 from loadgen.study.compare.statistics import (
+    ADVICE,
     CLOCK_ERROR,
     LOOKS,
     MOST_UNITS,
     NO_SCIPY,
     POWER,
     Estimate,
+    UnitOrder,
     compute_student,
     estimate_in_blocks,
     estimate_ratio,

@@ -1,4 +1,4 @@
-"""Comparison section: rows against a baseline as values, words and bars, for every form of the report."""
+"""Comparison section: rows, limits, qualities and the answer of several checkpoints, for every form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,35 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.study import repeats
+from loadgen.features.quality.quality_record import MeanInterval
+from loadgen.features.quality.quality_verdict import DIFFERENT
+from loadgen.study import limit_record, repeats
+from loadgen.study.answer import answer_report
+from loadgen.study.answer.answer import CheckpointAnswer
+from loadgen.study.answer.answer_columns import AnswerColumn, format_value
+from loadgen.study.answer.contest import Value
+from loadgen.study.arm_qualities import ITSELF, format_spread
 from loadgen.study.compare.comparison import find_column
+from loadgen.study.compare.limits import ComparedLimits, describe_limits
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
-from loadgen.study.compare.tables import comparison_report, loads, rankings
+from loadgen.study.compare.tables import comparison_report, quality_table, rankings
+from loadgen.study.compare.tables.quality_table import RowQuality, make_quality_table
+from loadgen.study.compare_command import list_qualities
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Number, Panel
+from loadgen.study.pages.page_parts import (
+    NAN,
+    Bar,
+    Curve,
+    CurveStyle,
+    Floats,
+    Number,
+    PageSection,
+    Panel,
+    is_wide,
+)
+from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import Table, make_table
 
@@ -152,8 +175,8 @@ def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
         yield "Ranking", ranking
     if len(effects.columns) > 3:  # more than one quantization
         yield "Effect of quantization", effects
-    if (turns := loads.make_turn_table(comparison)) is not None:
-        yield loads.TITLE, turns
+    if (turns := comparison_report.make_turn_table(comparison)) is not None:
+        yield comparison_report.TURNS_TITLE, turns
 
 
 def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
@@ -291,3 +314,246 @@ def plot_ladders(
         key, title = f"ladder-{start // MOST_CURVES + 1}", "Speed over input length"
         numbers, caption = make_table(("", "input", "tokens/s"), rows), "One request at a time."
         yield Panel(key, title, "input tokens", "tokens/s", drawn, caption=caption, numbers=numbers)
+
+
+_TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
+
+
+def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
+    """Yield a section for each search, in order: its answer, statements, table of runs and panels."""
+    for number, limit in enumerate(limits, 1):
+        record, key = limit.record, f"limit-{number}"
+        title, lines = (
+            f"{limit.shown_name}, {limit_record.describe_limit(record)}",
+            tuple(limit_record.list_statements(record)),
+        )
+        yield PageSection(
+            title, key, menu=title, lines=lines[1:], table=limit_record.make_run_table(record), style="words",
+            panels=tuple(_plot_search(record, key)),
+        )  # fmt: skip
+
+
+def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
+    """Yield a panel for each objective with values, over the load, then one of goodput if any is above 0."""
+    runs = sorted(record.runs, key=lambda run: (run.load, run.number))
+    for place, objective in enumerate(record.objectives, 1):
+        shown = [
+            (run, figures)
+            for run in runs
+            for figures in run.objectives
+            if figures.objective == objective and figures.value is not None
+        ]
+        if shown:
+            yield _plot_objective(record, f"{anchor}-objective-{place}", shown)
+    runs = [run for run in runs if run.goodput_per_s is not None]
+    goodput = np.array([run.goodput_per_s for run in runs], np.float64)
+    if goodput.any():
+        rows = [(limit_record.format_load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs]
+        numbers = make_table(("load", "requests/s within the objectives"), rows)
+        panel = _plot_runs(record, f"{anchor}-goodput", ("goodput", "requests/s"), runs, goodput)
+        yield replace(panel, title="Goodput over load", numbers=numbers)
+
+
+def _plot_objective(
+    record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]
+) -> Panel:
+    """Make the panel of each run's percentile with its bound over the load, and the objective's limit.
+
+    It is cut off at 2.5 times a latency's limit, which the caption notes if a value is above; not a speed's.
+    """
+    runs, first = [run for run, _ in shown], shown[0][1]
+    values, bounds = (
+        np.array([NAN if value is None else value for value in column], np.float64)
+        for column in ([each.value for _, each in shown], [each.bound for _, each in shown])
+    )
+    limit, unit, figure = first.limit, first.unit, limit_record.name_percentile(first.objective)
+    panel = _plot_runs(record, key, (figure, unit), runs, values)
+    loads, known = np.array([run.load for run in runs]), np.isfinite(bounds)
+    top, side, most = (_TOP * limit, "upper", "at most") if unit == "ms" else (None, "lower", "at least")
+    whole, *apart = panel.curves
+    curves = (
+        whole,
+        Curve(f"its {side} bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
+        Curve(f"limit, {limit:g} {unit}", np.array([loads.min(), loads.max()]), np.full(2, limit)),
+        *apart,
+    )
+    above = " Points at the upper edge are above it." if top and np.nanmax([values, bounds]) > top else ""
+    rows = [
+        (limit_record.format_load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
+         limit_record.describe_standing(run))
+        for run, value, bound in zip(runs, values.tolist(), bounds.tolist(), strict=True)
+    ]  # fmt: skip
+    numbers = make_table(("load", figure, f"{most}, 99 %", ""), rows)
+    return replace(panel, curves=curves, y_top=top, caption=panel.caption + above, numbers=numbers)
+
+
+def _plot_runs(
+    record: LimitRecord, key: str, figure: tuple[str, str], runs: Sequence[LimitRun], values: Floats
+) -> Panel:
+    """Make the panel of a figure (name and unit) of the runs over the load, the limit's interval as a band.
+
+    Runs that were ended early as saturated are a curve of their own, and points of runs that did not pass
+    hollow.
+    """
+    name, unit = figure
+    curves = []
+    for saturated, title in ((False, name), (True, f"{name}, saturated")):
+        own = [at for at, run in enumerate(runs) if run.saturated is saturated]
+        x, labels = np.array([runs[at].load for at in own]), tuple(_label_run(runs[at]) for at in own)
+        hollow = tuple(not runs[at].passed for at in own)
+        if not saturated:
+            curves.append(Curve(title, x, values[own], CurveStyle.JOINED, labels, hollow))
+        elif own:
+            curves.append(Curve(title, x, values[own], CurveStyle.MARKS, labels, hollow, of=0))
+    sentences = ["A point per run."]
+    if not all(run.passed for run in runs):
+        sentences.append("A run at a hollow point is not shown to meet the objectives.")
+    loads, band = np.array([run.load for run in runs]), None
+    if record.limit is not None and record.limit.value is not None:
+        least, most = float(loads.min()), float(loads.max())
+        high = record.limit.high
+        band = max(least, record.limit.low or 0.0), most if high is None else min(most, high)
+        sentences.append("The band is where the limit is, at 95 %.")
+    unit_asked = limit_record.name_unit(record.axis, record.of_sessions)
+    x_label = f"{unit_asked} asked" if record.axis == "rate" else "concurrency"
+    return Panel(
+        key, f"{name} over load", x_label, unit, tuple(curves), x_log=is_wide(loads), band=band,
+        caption=" ".join(sentences),
+    )  # fmt: skip
+
+
+def _label_run(run: LimitRun) -> str:
+    """Return a run's label: saturated, disturbed or INVALID, the first that holds; "" otherwise."""
+    if run.saturated or run.disturbed:
+        return "saturated" if run.saturated else "disturbed"
+    return run.verdict if run.verdict == "INVALID" else ""
+
+
+_MOST_PANELS = 8
+_CAPTION = "Both 95 % intervals are lines. A hollow point is different from the reference by its verdict."
+
+
+class _Point(msgspec.Struct, frozen=True):
+    """A row's place in the picture: its KL and its speed, each with the ends of its interval."""
+
+    row: RowQuality
+    distance: MeanInterval
+    speed: MeanInterval
+    text: str  # of the speed
+
+
+def make_quality_section(
+    comparisons: Sequence[ComparedLoad], searches: Sequence[ComparedLimits] = ()
+) -> PageSection:
+    """Make the section of rows' qualities, with a panel for each of the first eight loads; empty if none.
+
+    Of searches for a limit the panel has the limit in place of a speed.
+    """
+    rows = list_qualities(comparisons, searches)
+    if not rows:
+        return PageSection("")
+    panels = [*(_plot_limit(each) for each in searches), *(_plot_load(each) for each in comparisons)]
+    drawn = [replace(panel, key=f"quality-{number}") for number, panel in enumerate(filter(None, panels), 1)]
+    return PageSection(
+        quality_table.TITLE, "quality", menu="Quality", table=make_quality_table(rows), style="words",
+        panels=tuple(drawn[:_MOST_PANELS]),
+    )  # fmt: skip
+
+
+def _plot_load(comparison: ComparedLoad) -> Panel | None:
+    """Plot the headline figure against KL, a point a row; None without two rows that have both."""
+    column = find_column(comparison.headline)
+    means = {line.name: line.summaries.get(comparison.headline) for line in comparison.lines}
+    points = []
+    for row in list_qualities([comparison], ()):
+        mean, distance = means[row.name], _find_distance(row)
+        if mean is not None and distance is not None:
+            text = comparison_report.format_spread(column, mean)
+            points.append(_Point(row, distance, _scale_mean(column, mean), text))
+    better = {None: "", True: "Higher is faster.", False: "Lower is faster."}[column.higher_is_faster]
+    load = comparison.load.name or comparison_report.describe_load(comparison.load)
+    title = f"{column.label} against KL, {load}"
+    return _plot_points(points, title, column.label, better)
+
+
+def _plot_limit(compared: ComparedLimits) -> Panel | None:
+    """Plot the highest load against KL, a point a row; None without two rows that have both."""
+    limits = {row.name: row.limit for row in compared.rows}
+    points = []
+    for row in list_qualities((), [compared]):
+        limit, distance = limits[row.name], _find_distance(row)
+        if limit is not None and limit.value is not None and distance is not None:
+            low, high = (limit.value if end is None else end for end in (limit.low, limit.high))
+            speed = MeanInterval(mean=limit.value, low=low, high=high)
+            points.append(_Point(row, distance, speed, limit_record.format_load(limit.value)))
+    label = limit_record.name_unit(compared.axis, compared.of_sessions)
+    return _plot_points(points, "Limit against KL", label, f"{describe_limits(compared)}. Higher is better.")
+
+
+def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) -> Panel | None:
+    """Plot points with both intervals as lines; None below two."""
+    if len(points) < 2:
+        return None
+    marks, lines = [], []
+    for place, point in enumerate(points):
+        hollow = point.row.verdict is not None and point.row.verdict.verdict == DIFFERENT
+        x, y, name = point.distance, point.speed, point.row.name
+        marks.append(
+            Curve(name, np.array([x.mean]), np.array([y.mean]), CurveStyle.MARKS, (name,), (hollow,))
+        )
+        across: tuple[Floats, Floats] = np.array([x.low, x.high]), np.full(2, y.mean)
+        up: tuple[Floats, Floats] = np.full(2, x.mean), np.array([y.low, y.high])
+        lines += [Curve("", *ends, CurveStyle.LINE, of=place) for ends in (across, up)]
+    numbers = [(point.row.name, format_spread(point.distance), point.text) for point in points]
+    return Panel(
+        "", title, "KL, nats a token", label, (*marks, *lines), caption=f"{better} {_CAPTION}".strip(),
+        numbers=make_table(("", "KL", label), numbers),
+    )  # fmt: skip
+
+
+def _find_distance(row: RowQuality) -> MeanInterval | None:
+    """Return a row's KL divergence; of the reference 0, up to its noise floor; None if unknown."""
+    quality = row.quality
+    if quality.why.get("kl") != ITSELF or quality.noise_floor is None:
+        return quality.kl
+    return MeanInterval(mean=0.0, low=0.0, high=quality.noise_floor.high)
+
+
+def _scale_mean(column: ComparedFigure, mean: Mean) -> MeanInterval:
+    """Return a mean in its column's unit, with ends at the mean itself where its interval bounds nothing."""
+    ends = [mean.low, mean.high] if np.isfinite(mean.half) else [mean.mean] * 2
+    value, low, high = map(column.scale, (mean.mean, max(ends[0], 0.0), ends[1]))
+    return MeanInterval(mean=value, low=low, high=high)
+
+
+def make_answer_section(found: CheckpointAnswer) -> PageSection:
+    """Make the section: recommendations, then the sentence of each row, the table and its notes."""
+    lines = [
+        " ".join(filter(None, (title, sentence)))
+        for title, sentences in answer_report.list_recommendations(found, plain=True)
+        for sentence in sentences
+    ]
+    titles = ["Checkpoint", *(column.title for column in found.columns)]
+    names = (row[0] for row in answer_report.make_answer_table(found).body)
+    rows = [
+        (name, *(_make_answer_cell(column, row.values[column.key]) for column in found.columns))
+        for name, row in zip(names, found.rows, strict=True)
+    ]
+    return PageSection(
+        answer_report.TITLE,
+        "answer",
+        menu=answer_report.TITLE,
+        lines=(*lines, *answer_report.list_sentences(found)),
+        table=make_table(titles, rows),
+        style="answer",
+        remarks=tuple(answer_report.list_notes(found)),
+    )
+
+
+def _make_answer_cell(column: AnswerColumn, value: Value | str) -> str:
+    """Write a value as the table has it, a number with its whole value and its half interval aside."""
+    text = format_value(column, value)
+    if isinstance(value, str) or value.words or not math.isfinite(value.mean):
+        return text
+    mean, _, half = text.partition(" ")
+    return Number(mean, value.mean * column.scale, f"answer.{column.key}", half)

@@ -11,15 +11,19 @@ from loadgen.base.text import list_first
 from loadgen.study import sweep_record
 from loadgen.study.compare.limits import ComparedLimits, describe_limits, make_limit_table
 from loadgen.study.compare.model import ComparedLoad
-from loadgen.study.compare.tables import loads, rankings
-from loadgen.study.compare.tables.comparison_report import describe_load
-from loadgen.study.compare.tables.loads import SweptLoads
+from loadgen.study.compare.tables import comparison_report, rankings
+from loadgen.study.compare.tables.comparison_report import SweptLoads, describe_load
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
-from loadgen.study.pages.comparison_section import LEVELS, Compared, make_compared, plot_ladders
-from loadgen.study.pages.limit_section import make_limit_sections
+from loadgen.study.pages.comparison_section import (
+    LEVELS,
+    Compared,
+    make_compared,
+    make_limit_sections,
+    make_quality_section,
+    plot_ladders,
+)
 from loadgen.study.pages.page_parts import PageSection, Panel, find_section
-from loadgen.study.pages.quality_section import make_quality_section
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.tables import Table
@@ -90,13 +94,13 @@ def compose_document(
     accounts = tuple(
         make_account(run, f"run-{number}", number in drawn, divide) for number, run in enumerate(reported, 1)
     )
-    swept = loads.arrange_loads(comparisons)
+    swept = comparison_report.arrange_loads(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
     pictures = _plot_all_loads(reported, named, swept)
     tabled = load_charts.make_load_section(swept, pictures)
     shown = [
         comparison
-        for comparison in (swept if alone is None else loads.arrange_loads(alone)).compared
+        for comparison in (swept if alone is None else comparison_report.arrange_loads(alone)).compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     compared = [make_compared(comparison, number) for number, comparison in enumerate(shown, 1)]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
-from loadgen.study.compare.tables.loads import SweptLoads
+from loadgen.study.compare.tables.comparison_report import SweptLoads
 from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import LoadRow, settle_lengths

@@ -36,7 +36,7 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
-from loadgen.study.pages.answer_section import make_answer_section
+from loadgen.study.pages.comparison_section import make_answer_section
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel

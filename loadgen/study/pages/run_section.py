@@ -32,8 +32,8 @@ from loadgen.server import engine_config
 from loadgen.study import load_table
 from loadgen.study.compare.tables.comparison_report import describe_load
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.attribution_charts import make_attribution_section
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
+from loadgen.study.pages.run_charts import make_attribution_section
 from loadgen.study.run_summary import Reported, shorten_name
 from loadgen.study.tables import Table, make_table
 from loadgen.verdict.evidence import least_samples

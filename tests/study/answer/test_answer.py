@@ -21,10 +21,9 @@ from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.answer import answer_report
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
+from loadgen.study.answer.answer_columns import write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest, parse_size
-from loadgen.study.answer.candidate import Candidate, Value
-from loadgen.study.answer.contest import LoadContest
-from loadgen.study.answer.sentence import write_sentence
+from loadgen.study.answer.contest import Candidate, LoadContest, Value
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions, Factor, Split
 

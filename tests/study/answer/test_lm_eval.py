@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, speeds
 from loadgen.base.errors import UsageError
 from loadgen.study.answer import answer_report
-from loadgen.study.answer.lm_eval import read_scores
+from loadgen.study.answer.answer_settings import read_scores
 
 # As lm-evaluation-harness 0.4 writes it, most keys left out.
 RESULTS: dict[str, Any] = {

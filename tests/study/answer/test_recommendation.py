@@ -13,11 +13,9 @@ from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
 from builders.made_limits import TTFT, limit_record
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.candidate import Candidate
-from loadgen.study.answer.constraint import judge_constraints
-from loadgen.study.answer.contest import LoadContest
-from loadgen.study.compare.answer_marks import BROKEN
-from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.answer.contest import Candidate, LoadContest
+from loadgen.study.answer.recommendation import judge_constraints
+from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate

@@ -22,7 +22,7 @@ from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.report.load_identity import Load
 from loadgen.study.answer.answer import make_answer
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.constraint import judge_reported
+from loadgen.study.answer.recommendation import judge_reported
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.run_summary import Reported

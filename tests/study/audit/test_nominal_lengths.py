@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
-from loadgen.study.audit.audit_checks import compute_tolerance, find_nominal_lengths, nine_tenths
+from loadgen.study.audit.findings import compute_tolerance, find_nominal_lengths, nine_tenths
 from loadgen.study.consistency.subject import AuditedRun
 from loadgen.study.run_summary import Reported
 

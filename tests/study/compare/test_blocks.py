@@ -21,10 +21,17 @@ from benchmarks.simulated.drifts import (
 )
 from builders.comparison_samples import cells, run, runs
 from builders.loops import loop_over
-from loadgen.study.compare.blocks import ADVICE, UNTIMED, UnitOrder, find_order, fit_in_blocks
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions, Decision
-from loadgen.study.compare.statistics import judge_effect, pair_units
+from loadgen.study.compare.statistics import (
+    ADVICE,
+    UNTIMED,
+    UnitOrder,
+    find_order,
+    fit_in_blocks,
+    judge_effect,
+    pair_units,
+)
 from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_sides import GateSides, list_remarks, make_series
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, judge_gate

@@ -14,8 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.study.compare import run_groups
-from loadgen.study.compare.answer_marks import BROKEN
-from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions, Decision, Line
 from loadgen.study.compare.tables import comparison_report
 from loadgen.study.consistency import ceilings

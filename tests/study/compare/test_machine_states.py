@@ -14,8 +14,7 @@ from loadgen import cli
 from loadgen.base.rule import Severity
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.report.report import render_report as report
-from loadgen.study.compare.comparability import find_differences
-from loadgen.study.compare.machine_states import explain_state_differences
+from loadgen.study.compare.comparability import explain_state_differences, find_differences
 from loadgen.study.run_summary import Reported
 
 SLOW = MachineState(clocks={"CPU": ClockState(now_mhz=1700, limit_mhz=1700, most_mhz=3400)})

@@ -14,8 +14,8 @@ from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import column_titles, csv_tables, pasted_tables, row_figures
-from loadgen.study.importers.pasted.column_titles import WHOLE_THROUGHPUT
+from loadgen.study.importers.pasted import csv_tables, pasted_tables, row_figures
+from loadgen.study.importers.pasted.row_figures import WHOLE_THROUGHPUT
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -237,7 +237,7 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     ],
 )
 def test_a_title_names_the_phase_that_is_measured(title: str, key: str) -> None:
-    assert column_titles.read_column(title).key == key
+    assert row_figures.read_column(title).key == key
 
 
 @pytest.mark.parametrize("batch", [1, 8])

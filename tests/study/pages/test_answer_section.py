@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.pages.answer_section import make_answer_section
+from loadgen.study.pages.comparison_section import make_answer_section
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
 

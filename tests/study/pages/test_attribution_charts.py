@@ -7,11 +7,11 @@ import numpy as np
 from builders import made_attributions as made
 from builders import made_runs
 from loadgen.features.attribution.parts import PARTS
-from loadgen.study.pages import attribution_charts, html
-from loadgen.study.pages.attribution_charts import make_attribution_section, plot_waits
+from loadgen.study.pages import html, run_charts
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.pictures.drawing import DARK, LIGHT, SHADES
+from loadgen.study.pages.run_charts import make_attribution_section, plot_waits
 
 BUSY = made.run(made.BUSY)
 
@@ -39,7 +39,7 @@ def test_bars_are_whole_waits_longest_first() -> None:
     tokens, gaps = plot_waits(BUSY, made.BUSY)
     assert (tokens.key, gaps.key) == ("slowest-first-tokens", "longest-gaps")
     for panel, waits in ((tokens, made.BUSY.ttft), (gaps, made.BUSY.gaps)):
-        longest_ms = np.sort(waits.whole_ns)[::-1][: attribution_charts.MOST_WAITS] / 1e6
+        longest_ms = np.sort(waits.whole_ns)[::-1][: run_charts.MOST_WAITS] / 1e6
         lengths = np.zeros(len(longest_ms))
         for spans in panel.spans:
             np.add.at(lengths, spans.at.astype(int) - 1, spans.end - spans.begin)

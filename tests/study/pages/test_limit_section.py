@@ -9,7 +9,7 @@ import numpy as np
 from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
-from loadgen.study.pages.limit_section import make_limit_sections
+from loadgen.study.pages.comparison_section import make_limit_sections
 from loadgen.study.pages.page_parts import CurveStyle, PageSection
 
 

@@ -9,11 +9,11 @@ from builders.made_qualities import quality, reference, rows
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.pages import markdown, outputs
+from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.page_parts import CurveStyle
 from loadgen.study.pages.pictures.drawing import draw_panel
 from loadgen.study.pages.pictures.picture_files import render_inline_svg
-from loadgen.study.pages.quality_section import make_quality_section
 
 SLOW, FAST = [100.0, 101.0, 99.0], [200.0, 202.0, 199.0]
 RUNS = [

@@ -10,14 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import (
-    column_titles,
-    pasted_blocks,
-    pasted_tables,
-    row_figures,
-    upright_grids,
-)
-from loadgen.study.importers.pasted.column_titles import SPEED, TableColumn
+from loadgen.study.importers.pasted import pasted_blocks, pasted_tables, row_figures, upright_grids
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.numbers import parse_whole
 from loadgen.study.importers.pasted.pasted_tables import (
@@ -28,6 +21,7 @@ from loadgen.study.importers.pasted.pasted_tables import (
     describe_statistics,
     name_machine,
 )
+from loadgen.study.importers.pasted.row_figures import SPEED, TableColumn
 from loadgen.study.run_summary import Reported, join_quantization
 from loadgen.study.speed import speed_rows
 from loadgen.study.speed.speed_rows import OUTPUT
@@ -80,7 +74,7 @@ def _read_head(text: str) -> tuple[Columns, str]:
         rows = [cells for cells in csv.reader(lines, delimiter=delimiter) if len(cells) == len(header)]
     except csv.Error:
         rows = []
-    return dict(zip(header, column_titles.read_columns(header, rows), strict=True)), delimiter
+    return dict(zip(header, row_figures.read_columns(header, rows), strict=True)), delimiter
 
 
 def _find_kind(known: Columns) -> str:
@@ -111,7 +105,7 @@ def _find_figure_key(name: str, key: str) -> str | None:
     own = name if is_key else pasted_blocks.find_key(name)
     if own is not None and key in ("", own):
         return own
-    return key if column_titles.is_measured(key) else None
+    return key if row_figures.is_measured(key) else None
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
@@ -124,7 +118,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
     upright = upright_grids.gather_ranks(grid)
     left = [] if upright is None else describe_statistics(path, grid, upright)
     if upright is not None:
-        columns = column_titles.read_columns(upright.titles, [row.cells for row in upright.rows])
+        columns = row_figures.read_columns(upright.titles, [row.cells for row in upright.rows])
         known = dict(zip(upright.titles, columns, strict=True))
         rows = [(row.line, dict(zip(known, row.cells, strict=True))) for row in upright.rows]
     figured = _select_figures(known)

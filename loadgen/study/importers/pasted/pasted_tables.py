@@ -25,7 +25,10 @@ from loadgen.study.importers.pasted import (
     row_figures,
     surroundings,
 )
-from loadgen.study.importers.pasted.column_titles import (
+from loadgen.study.importers.pasted.grids import Grid, Row
+from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
+from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
+from loadgen.study.importers.pasted.row_figures import (
     LENGTHS,
     RATE,
     SPEED,
@@ -33,9 +36,6 @@ from loadgen.study.importers.pasted.column_titles import (
     is_measured,
     read_columns,
 )
-from loadgen.study.importers.pasted.grids import Grid, Row
-from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
-from loadgen.study.importers.pasted.numbers import parse_decimal, parse_mean, parse_whole
 from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.importers.pasted.upright_grids import (
     ENGINES,

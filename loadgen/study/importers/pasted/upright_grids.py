@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from loadgen.features.roofline import machines
 from loadgen.study.importers.pasted import headings
-from loadgen.study.importers.pasted.column_titles import is_measured, read_column, read_columns
 from loadgen.study.importers.pasted.grids import Grid, Row
-from loadgen.study.importers.pasted.numbers import parse_cell
-from loadgen.study.importers.pasted.row_figures import parse_test
-from loadgen.study.importers.pasted.translation import translate_title
+from loadgen.study.importers.pasted.numbers import parse_cell, translate_title
+from loadgen.study.importers.pasted.row_figures import is_measured, parse_test, read_column, read_columns
 
 _MOST_METRICS = 200
 _NUMBERS = frozenset("0123456789 ")

@@ -32,8 +32,8 @@ from loadgen.study import compare_command
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, read_answer_flags
 from loadgen.study.compare import limits, model
+from loadgen.study.compare.comparability import Rows, check_equal_states
 from loadgen.study.compare.limits import ComparedLimits
-from loadgen.study.compare.machine_states import Rows, check_equal_states
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import result_sources
 from loadgen.study.series.campaign import arms, campaign_store

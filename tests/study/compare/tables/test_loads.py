@@ -19,8 +19,8 @@ from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ALONE, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report, loads
-from loadgen.study.compare.tables.loads import make_turn_table
+from loadgen.study.compare.tables import comparison_report
+from loadgen.study.compare.tables.comparison_report import make_turn_table
 from loadgen.study.pages.document import compose_document
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
 
@@ -31,7 +31,7 @@ def at(concurrency: int | None, **changes: object) -> Load:
 
 def points(reported: list[Reported]) -> tuple[list[tuple[str, str]], int]:
     """The rows of the table of loads, name and load, and how many loads are compared."""
-    found = loads.arrange_loads(compare_runs(reported, ComparisonOptions()))
+    found = comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions()))
     return [(row.name, row.load.pressure_words) for row in found.rows], len(found.compared)
 
 
@@ -64,7 +64,7 @@ def test_what_is_a_row_of_loads_and_what_is_compared(
 
 
 def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth() -> None:
-    found = loads.arrange_loads(
+    found = comparison_report.arrange_loads(
         compare_runs([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)], ComparisonOptions())
     )
     assert [row.load.lengths[0] for row in found.rows] == [2049.0, 2049.0, 2049.0]
@@ -72,13 +72,14 @@ def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth() -> None:
 
 def test_lengths_that_were_asked_for_are_rows_of_their_own() -> None:
     asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]
-    found = loads.arrange_loads(compare_runs([run("a", 1.0, load) for load in asked], ComparisonOptions()))
+    compared = compare_runs([run("a", 1.0, load) for load in asked], ComparisonOptions())
+    found = comparison_report.arrange_loads(compared)
     assert [row.load.lengths[0] for row in found.rows] == [1000, 1005, 1024]
 
 
 def test_runs_of_different_durations_are_rows_of_their_own() -> None:
     timed = [run("a", 1.0, at(8, duration_s=duration)) for duration in (20.0, 8.2)]
-    found = loads.arrange_loads(
+    found = comparison_report.arrange_loads(
         compare_runs([*timed, run("a", 1.0, at(4, duration_s=5.0))], ComparisonOptions())
     )
     assert [row.load.duration_words for row in found.rows] == ["5 s", "20 s", "8.2 s"]
@@ -86,7 +87,7 @@ def test_runs_of_different_durations_are_rows_of_their_own() -> None:
 
 def test_a_saturated_row_has_the_tokens_that_arrived_and_no_latency() -> None:
     measured = [made_runs.run(concurrency=1), made_runs.saturated(concurrency=8, seed=2)]
-    found = loads.arrange_loads(
+    found = comparison_report.arrange_loads(
         compare_runs([made_runs.reported(each) for each in measured], ComparisonOptions())
     )
     first, second = found.rows
@@ -101,7 +102,7 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
         *runs("a", [10.0, 12.0, 11.0], at(1), level="VALID"), run("a", 9.0, at(1), level="SUSPECT"),
         *runs("a", [20.0], at(2), level="VALID"), run("a", 1.0, at(2), level="INVALID"),
     ]  # fmt: skip
-    first, second = loads.arrange_loads(compare_runs(reported, ComparisonOptions())).rows
+    first, second = comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions())).rows
     figure = first.figures["output_throughput"]
     assert (figure.mean, first.runs, first.verdict) == (10.5, 4, "SUSPECT")
     assert figure.half == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2)
@@ -131,10 +132,10 @@ def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
 def test_marks_of_a_row_name_its_load() -> None:
     suspect = {"level": "SUSPECT", "doubts": ("thin",)}
     reported = [run("a", 1.0, at(1)), run("a", 2.0, at(2), **suspect), run("a", 3.0, at(8), **suspect)]
-    found = loads.arrange_loads(compare_runs(reported, ComparisonOptions()))
+    found = comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions()))
     assert found.notes == ["2 at a time; 8 at a time: SUSPECT: thin"]
     named = [*reported, run("b", 2.0, at(4), **suspect)]
-    assert loads.arrange_loads(compare_runs(named, ComparisonOptions())).notes == [
+    assert comparison_report.arrange_loads(compare_runs(named, ComparisonOptions())).notes == [
         "a, 2 at a time; a, 8 at a time; b, 4 at a time: SUSPECT: thin"
     ]
 

@@ -12,15 +12,14 @@ from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from loadgen.features.quality.quality_record import BACKWARD, Quality
 from loadgen.study.compare import limits
-from loadgen.study.compare.answer_marks import BROKEN
-from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
 from loadgen.study.compare.tables import quality_table
 from loadgen.study.compare_command import encode_comparison, list_qualities, render_comparison
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
+from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.pages.page_parts import CurveStyle
-from loadgen.study.pages.quality_section import make_quality_section
 from loadgen.study.run_summary import Reported
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]

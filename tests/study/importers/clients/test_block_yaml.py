@@ -12,7 +12,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.clients.block_yaml import parse_block
+from loadgen.study.importers.clients.inference_perf import parse_block
 
 RESULTS = Path(__file__).parents[3] / "data" / "results"
 

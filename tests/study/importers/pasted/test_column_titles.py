@@ -9,7 +9,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import column_titles, pasted_pages, pasted_tables
+from loadgen.study.importers.pasted import pasted_pages, pasted_tables, row_figures
 from loadgen.study.run_summary import Reported
 
 HERE = Path("page.md")
@@ -77,7 +77,7 @@ def figures(page: str) -> list[dict[str, float]]:
     ],
 )
 def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: float) -> None:
-    column = column_titles.read_column(title)
+    column = row_figures.read_column(title)
     assert (column.key, column.times) == (key, times)
 
 

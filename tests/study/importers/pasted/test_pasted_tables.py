@@ -18,7 +18,7 @@ from loadgen.base.rule import Severity
 from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.pasted import column_titles, grids, pasted_tables
+from loadgen.study.importers.pasted import grids, pasted_tables, row_figures
 from loadgen.study.run_summary import Reported, join_quantization
 from loadgen.study.speed import speed_tables
 from loadgen.study.speed.speed_rows import (
@@ -313,7 +313,7 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
     ],
 )
 def test_a_title_says_what_stands_below_it(title: str, key: str, times: float) -> None:
-    column = column_titles.read_column(title)
+    column = row_figures.read_column(title)
     assert (column.key, column.times) == (key, times)
 
 
