@@ -281,7 +281,7 @@ WRITERS = {"loadgen/base/files.py", "servers/loadgen_servers/log_file.py"}
 MEMBERS = {
     ("loadgen/base/arrays.py", "archive.open(info, 'w', force_zip64=True)"),
     (
-        "loadgen/study/pages/pictures/picture_files.py",
+        "loadgen/study/pages/picture_files.py",
         "figure.savefig(png, format='png', dpi=_DOTS_PER_INCH, metadata=_METADATA)",
     ),
 }

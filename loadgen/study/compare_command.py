@@ -19,12 +19,20 @@ from loadgen.study import sweep_record
 from loadgen.study.answer import answer_report
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, is_size, read_answer_flags
-from loadgen.study.compare import comparability, comparison, limits, model, speculation_split
+from loadgen.study.compare import (
+    comparability,
+    comparison,
+    comparison_report,
+    limits,
+    model,
+    quality_table,
+    rankings,
+    speculation_split,
+)
 from loadgen.study.compare.comparability import Rows
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report, quality_table, rankings
-from loadgen.study.compare.tables.quality_table import RowQuality
+from loadgen.study.compare.quality_table import RowQuality
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources

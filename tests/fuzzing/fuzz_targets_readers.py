@@ -20,9 +20,8 @@ from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
 from loadgen.study.audit import audit_command
 from loadgen.study.audit import findings as audits
-from loadgen.study.compare import comparison
+from loadgen.study.compare import comparison, comparison_report
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.compare.tables import comparison_report
 from loadgen.study.importers import json_fields, result_sources
 from loadgen.study.importers.pasted import csv_tables, pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported

@@ -16,6 +16,7 @@ from loadgen.features.quality.quality_record import MeanInterval, Quality
 from loadgen.study import limit_record
 from loadgen.study.compare import limits, statistics
 from loadgen.study.compare.comparison import INVALID, BaselineRuns, find_column
+from loadgen.study.compare.comparison_report import compute_speed_up, describe_load
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import (
     CampaignSettings,
@@ -26,7 +27,6 @@ from loadgen.study.compare.model import (
     Factor,
     Split,
 )
-from loadgen.study.compare.tables.comparison_report import compute_speed_up, describe_load
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported

@@ -22,7 +22,7 @@ from loadgen.study.compare import statistics
 from loadgen.study.compare.comparability import list_one_servers
 from loadgen.study.compare.comparison import BROKEN
 from loadgen.study.compare.model import Decision
-from loadgen.study.compare.tables.rankings import compute_need
+from loadgen.study.compare.rankings import compute_need
 from loadgen.study.run_summary import Reported
 
 _LEAST_RUNS, _LEAST_OVER = 2, 1.9  # runs, and requests beyond the percentile in each, to bound it by runs

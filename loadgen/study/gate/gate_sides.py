@@ -18,7 +18,7 @@ from loadgen.figures.figure_table import SELECTABLE, find_figure
 from loadgen.study.compare import comparability, comparison, run_groups, statistics
 from loadgen.study.compare.comparability import MODE, list_run_differences
 from loadgen.study.compare.comparison import INVALID, SUSPECT
-from loadgen.study.compare.tables.comparison_report import describe_load
+from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_verdict import GateSeries

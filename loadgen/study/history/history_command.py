@@ -156,7 +156,7 @@ def _make_document(
 def _render_plots(metrics: Sequence[MetricHistory]) -> str:
     """Render a picture of each metric in characters; raises UsageError without the extra `report`."""
     with outputs.require_extra():
-        from loadgen.study.pages.pictures import terminal_plots
+        from loadgen.study.pages import terminal_plots
     width, plain = outputs.measure_screen()
     parts = [terminal_plots.render_panel(panel, width, plain) for panel in plot_history(metrics)]
     return "".join(f"\n{part}" for part in parts)

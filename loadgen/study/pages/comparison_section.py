@@ -18,11 +18,11 @@ from loadgen.study.answer.answer import CheckpointAnswer
 from loadgen.study.answer.answer_columns import AnswerColumn, format_value
 from loadgen.study.answer.contest import Value
 from loadgen.study.arm_qualities import ITSELF, format_spread
+from loadgen.study.compare import comparison_report, quality_table, rankings
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
-from loadgen.study.compare.tables import comparison_report, quality_table, rankings
-from loadgen.study.compare.tables.quality_table import RowQuality, make_quality_table
+from loadgen.study.compare.quality_table import RowQuality, make_quality_table
 from loadgen.study.compare_command import list_qualities
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures

@@ -9,10 +9,10 @@ import msgspec
 
 from loadgen.base.text import list_first
 from loadgen.study import sweep_record
+from loadgen.study.compare import comparison_report, rankings
+from loadgen.study.compare.comparison_report import SweptLoads, describe_load
 from loadgen.study.compare.limits import ComparedLimits, describe_limits, make_limit_table
 from loadgen.study.compare.model import ComparedLoad
-from loadgen.study.compare.tables import comparison_report, rankings
-from loadgen.study.compare.tables.comparison_report import SweptLoads, describe_load
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import (

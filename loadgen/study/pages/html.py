@@ -11,11 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from loadgen import __version__
+from loadgen.study.pages import picture_files
 from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS
 from loadgen.study.pages.document import Document
+from loadgen.study.pages.drawing import DARK, LIGHT
 from loadgen.study.pages.page_parts import Panel
-from loadgen.study.pages.pictures import picture_files
-from loadgen.study.pages.pictures.drawing import DARK, LIGHT
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("page.js", "charts.js")

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
-from loadgen.study.compare.tables.comparison_report import SweptLoads
+from loadgen.study.compare.comparison_report import SweptLoads
 from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import LoadRow, settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
+from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
-from loadgen.study.pages.pictures.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import make_table
 

@@ -26,22 +26,21 @@ from loadgen.study import compare_command, limit_record, sweep_record
 from loadgen.study.answer import answer_report
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import read_answer_flags
-from loadgen.study.compare import limits, model
+from loadgen.study.compare import comparison_report, limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report
-from loadgen.study.compare.tables.quality_table import list_quality_figures
+from loadgen.study.compare.quality_table import list_quality_figures
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import make_answer_section
 from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.drawing import Drawing, draw_panel
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel
-from loadgen.study.pages.pictures.drawing import Drawing, draw_panel
-from loadgen.study.pages.pictures.picture_files import render_png, render_svg
+from loadgen.study.pages.picture_files import render_png, render_svg
 from loadgen.study.run_summary import Reported
 from loadgen.study.tables import format_csv_table
 
@@ -226,7 +225,7 @@ def _write_svg(given: _Given) -> str:
 def _make_plot(given: _Given) -> str:
     """Return the plots of loads and runs for the terminal."""
     with require_extra():
-        from loadgen.study.pages.pictures import terminal_plots
+        from loadgen.study.pages import terminal_plots
     tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
     loads = [panel for section in tabled for panel in section.panels]
     return terminal_plots.render_plots(given.reported, *measure_screen(), loads)

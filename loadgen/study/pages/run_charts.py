@@ -30,6 +30,7 @@ from loadgen.figures.steady_state import Steady
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import LEAST_SAMPLES, SampledSeries, list_gauge_series, thin_series
+from loadgen.study.pages.drawing import SHADES
 from loadgen.study.pages.page_parts import (
     Curve,
     CurveStyle,
@@ -40,7 +41,6 @@ from loadgen.study.pages.page_parts import (
     Tone,
     format_number,
 )
-from loadgen.study.pages.pictures.drawing import SHADES
 from loadgen.study.tables import Table, make_table
 from loadgen.verdict.evidence import has_tail
 

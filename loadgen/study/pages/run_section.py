@@ -30,7 +30,7 @@ from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle
 from loadgen.server import engine_config
 from loadgen.study import load_table
-from loadgen.study.compare.tables.comparison_report import describe_load
+from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
 from loadgen.study.pages.run_charts import make_attribution_section

@@ -13,10 +13,9 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.study.compare import run_groups
+from loadgen.study.compare import comparison_report, run_groups
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions, Decision, Line
-from loadgen.study.compare.tables import comparison_report
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.run_summary import Reported

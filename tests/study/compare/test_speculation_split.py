@@ -23,6 +23,13 @@ from loadgen.report.run_directory import Result
 from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerWindow
 from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.comparison_report import (
+    describe_split,
+    encode_comparisons,
+    render_csv,
+    render_markdown,
+    render_text,
+)
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Factor, Split
 from loadgen.study.compare.speculation_split import (
     ACCEPTANCE,
@@ -32,13 +39,6 @@ from loadgen.study.compare.speculation_split import (
     add_step_figures,
     read_steps,
     split_speed,
-)
-from loadgen.study.compare.tables.comparison_report import (
-    describe_split,
-    encode_comparisons,
-    render_csv,
-    render_markdown,
-    render_text,
 )
 from loadgen.study.run_summary import Reported, summarise_run
 

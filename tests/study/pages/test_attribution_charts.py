@@ -9,8 +9,8 @@ from builders import made_runs
 from loadgen.features.attribution.parts import PARTS
 from loadgen.study.pages import html, run_charts
 from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.drawing import DARK, LIGHT, SHADES
 from loadgen.study.pages.page_parts import Number
-from loadgen.study.pages.pictures.drawing import DARK, LIGHT, SHADES
 from loadgen.study.pages.run_charts import make_attribution_section, plot_waits
 
 BUSY = made.run(made.BUSY)

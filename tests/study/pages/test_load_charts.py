@@ -15,11 +15,10 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
-from loadgen.study.pages import html, load_charts, markdown
+from loadgen.study.pages import html, load_charts, markdown, terminal_plots
 from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.drawing import WIDTH, Text
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel
-from loadgen.study.pages.pictures import terminal_plots
-from loadgen.study.pages.pictures.drawing import WIDTH, Text
 from loadgen.study.run_summary import Reported
 
 

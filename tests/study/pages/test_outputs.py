@@ -124,7 +124,7 @@ def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) ->
 
 def test_a_terminal_s_plot_is_plain_ascii_in_its_width() -> None:
     terminal = pytest.importorskip(
-        "loadgen.study.pages.pictures.terminal_plots", reason="needs plotext", exc_type=ImportError
+        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
     )
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}") for seed in (0, 1)]
     for reported in (runs[:1], runs):
@@ -139,14 +139,14 @@ def test_a_terminal_s_plot_is_plain_ascii_in_its_width() -> None:
 
 def test_a_terminal_with_colours_has_colours() -> None:
     terminal = pytest.importorskip(
-        "loadgen.study.pages.pictures.terminal_plots", reason="needs plotext", exc_type=ImportError
+        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
     )
     assert "\x1b[" in terminal.render_plots([made_runs.reported(made_runs.run())], 100, plain=False)
 
 
 def test_a_name_cannot_command_a_terminal() -> None:
     terminal = pytest.importorskip(
-        "loadgen.study.pages.pictures.terminal_plots", reason="needs plotext", exc_type=ImportError
+        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
     )
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}\x1b[2J\x07é") for seed in (0, 1)]
     drawn = terminal.render_plots(runs, 80, plain=True)
@@ -157,7 +157,7 @@ def test_a_name_cannot_command_a_terminal() -> None:
 
 def test_what_has_no_arrivals_is_not_plotted_and_says_so() -> None:
     terminal = pytest.importorskip(
-        "loadgen.study.pages.pictures.terminal_plots", reason="needs plotext", exc_type=ImportError
+        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
     )
     told = Reported("m", {"output_throughput": 3.0}, Load(), "page.md")
     assert (

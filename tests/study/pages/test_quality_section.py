@@ -11,9 +11,9 @@ from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.pages import markdown, outputs
 from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.drawing import draw_panel
 from loadgen.study.pages.page_parts import CurveStyle
-from loadgen.study.pages.pictures.drawing import draw_panel
-from loadgen.study.pages.pictures.picture_files import render_inline_svg
+from loadgen.study.pages.picture_files import render_inline_svg
 
 SLOW, FAST = [100.0, 101.0, 99.0], [200.0, 202.0, 199.0]
 RUNS = [

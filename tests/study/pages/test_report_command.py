@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import loadgen.study.pages.pictures
+import loadgen.study.pages
 from builders import made_runs
 from loadgen import cli
 from loadgen.report import report
@@ -240,7 +240,7 @@ def test_where_pictures_cannot_be_written_one_line_names_the_file(
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for package, name in ((loadgen.study.pages, "html"), (loadgen.study.pages.pictures, "terminal_plots")):
+    for package, name in ((loadgen.study.pages, "html"), (loadgen.study.pages, "terminal_plots")):
         monkeypatch.delitem(sys.modules, f"{package.__name__}.{name}", raising=False)
         monkeypatch.delattr(package, name, raising=False)
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from loadgen.base.text import clean_line, wrap_text
 from loadgen.study import load_table
 from loadgen.study.pages import run_charts
+from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, format_tick
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
-from loadgen.study.pages.pictures.drawing import choose_linear_ticks, choose_log_ticks, format_tick
 from loadgen.study.run_summary import Reported
 
 _LEAST, _MOST, _ROWS = 40, 120, 15

@@ -11,10 +11,9 @@ from builders import made_qualities
 from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from loadgen.features.quality.quality_record import BACKWARD, Quality
-from loadgen.study.compare import limits
+from loadgen.study.compare import limits, quality_table
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
-from loadgen.study.compare.tables import quality_table
 from loadgen.study.compare_command import encode_comparison, list_qualities, render_comparison
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate

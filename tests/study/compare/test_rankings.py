@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells, rtx, run
 from builders.loops import loop_over
 from loadgen.base.text import WIDTH
+from loadgen.study.compare import rankings
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.compare.tables import rankings
-from loadgen.study.compare.tables.rankings import Model, Need, compute_need
+from loadgen.study.compare.rankings import Model, Need, compute_need
 from loadgen.study.tables import render_text_table
 
 GIB = 2**30

@@ -15,9 +15,9 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, load_charts, run_charts
+from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, draw_panel
 from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Panel, Spans, Tone
-from loadgen.study.pages.pictures.drawing import choose_linear_ticks, choose_log_ticks, draw_panel
-from loadgen.study.pages.pictures.picture_files import render_inline_svg, render_png, render_svg, round_values
+from loadgen.study.pages.picture_files import render_inline_svg, render_png, render_svg, round_values
 
 pytest.importorskip("matplotlib", reason="needs matplotlib")
 

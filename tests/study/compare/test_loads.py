@@ -17,10 +17,10 @@ from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
 from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
+from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.comparison_report import make_turn_table
 from loadgen.study.compare.model import ALONE, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report
-from loadgen.study.compare.tables.comparison_report import make_turn_table
 from loadgen.study.pages.document import compose_document
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
 

@@ -11,8 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
-from loadgen.study.pages.page_parts import Floats, Panel
-from loadgen.study.pages.pictures.drawing import (
+from loadgen.study.pages.drawing import (
     DOTS_OPACITY,
     LIGHT,
     Axis,
@@ -22,6 +21,7 @@ from loadgen.study.pages.pictures.drawing import (
     Text,
     draw_panel,
 )
+from loadgen.study.pages.page_parts import Floats, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

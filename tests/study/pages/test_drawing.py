@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadgen.study.pages import drawing
+from loadgen.study.pages.drawing import WIDTH, Box, Part, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel
-from loadgen.study.pages.pictures import drawing
-from loadgen.study.pages.pictures.drawing import WIDTH, Box, Part, Text, draw_panel
 
 LONG = "Qwen3-0.6B-Instruct (--max-num-seqs=8, --enable-prefix-caching) (SIMULATED), P99"
 

@@ -16,9 +16,9 @@ from builders.comparison_samples import HIGH, cells, failed, run, thor
 from builders.loops import loop_over
 from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
+from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions
-from loadgen.study.compare.tables import comparison_report
 from loadgen.study.repeats import Mean
 from loadgen.study.tables import cut_middle
 

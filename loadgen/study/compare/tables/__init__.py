@@ -1,1 +1,0 @@
-"""Tables: a comparison as text, Markdown, CSV and JSON, its rankings, and its loads in rows."""
