@@ -222,7 +222,6 @@ def format_label_values(key: str, values: Iterable[str]) -> list[str]:
 
 
 def _split_words(title: str) -> frozenset[str]:
-    """Split a title into its words in lower case, numbers and signs among them."""
     plain = unicodedata.normalize("NFKC", title)
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", plain).lower()
     return frozenset(_WORD.findall(apart)) | ({"#"} if plain.strip() == "#" else set())

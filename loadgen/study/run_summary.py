@@ -222,7 +222,6 @@ def summarise_result(facts: Facts, stored: Mapping[str, Any], source: str, run: 
 
 
 def _list_step_figures(speculation: Mapping[str, Any] | None) -> dict[str, float]:
-    """List the known means of a result's speculation: tokens a step and a step's ms; {} if None."""
     keys = ("acceptance_length", "step_ms")
     known = {key: speculation.get(key) for key in keys} if speculation else {}
     return {key: estimate["mean"] for key, estimate in known.items() if estimate}

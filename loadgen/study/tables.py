@@ -154,7 +154,6 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
 
 
 def _draw_table(table: Table, width: int) -> str:
-    """Draw a table without its notes, its cells wrapped."""
     head = min(1, table.spanned)
     titles = tuple(column.title for column in table.columns[head:])
     body = [row[head:] for row in table.list_shown()]

@@ -99,7 +99,6 @@ def _read_scores(
 def _make_row(
     candidate: Candidate, baseline: Candidate, columns: Sequence[AnswerColumn], contests: Sequence[Contest]
 ) -> AnswerRow:
-    """Make a candidate's row."""
     return AnswerRow(
         candidate.name,
         mark_simulated(candidate.name, any(run.simulated for run in candidate.runs)),

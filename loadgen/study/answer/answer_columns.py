@@ -43,7 +43,6 @@ class AnswerColumn(msgspec.Struct, frozen=True):
 
 
 def _make_mean_reader(figure: Callable[[Reported], float | None], why: str) -> Reader:
-    """Make the reader of a figure's mean over a candidate's runs; `why` if no run has it."""
     return lambda candidate, baseline: candidate.average(figure) or why
 
 
@@ -53,26 +52,22 @@ def _at_load(read: Reader) -> Reader:
 
 
 def _read_joules_per_request(run: Reported) -> float | None:
-    """Return the joules of a run's window ÷ its answered requests; None without either."""
     sensed = None if run.facts is None else run.facts.sensed
     completed = run.figure("completed")
     return sensed.energy.joules / completed if sensed and sensed.energy and completed else None
 
 
 def _read_kv_tokens(run: Reported) -> float | None:
-    """Return the tokens that the KV cache holds, as the engine reports or logs them; None if it does not."""
     as_run = None if run.facts is None else run.facts.as_run
     return float(as_run.kv_capacity_tokens) if as_run and as_run.kv_capacity_tokens else None
 
 
 def _read_ready_s(run: Reported) -> float | None:
-    """Return the seconds from a launch until the server was ready; None if it was not launched."""
     launched = None if run.facts is None else run.facts.launched
     return None if launched is None else launched.ready_s
 
 
 def _read_first_token_s(run: Reported) -> float | None:
-    """Return the seconds from a launch until the first token; None if that was not measured."""
     launched = None if run.facts is None else run.facts.launched
     return None if launched is None else launched.first_token_s or None
 
@@ -135,7 +130,6 @@ def _identify(run: Reported) -> Hashable:
 
 
 def _read_state(candidate: Candidate, baseline: Candidate) -> Value | str:
-    """Return in words what of the machine's state was not as for the baseline; else why that is unknown."""
     if candidate is baseline:
         return Value(words="baseline", nominal=True)
     differences = list_differences(candidate, baseline)
@@ -145,7 +139,6 @@ def _read_state(candidate: Candidate, baseline: Candidate) -> Value | str:
 
 
 def _read_split(part: str, candidate: Candidate, baseline: Candidate) -> Value | str:
-    """Return the part of a candidate's speed-up that is its steps or its drafts; else why it is not known."""
     if candidate is baseline:
         return Value(1.0, nominal=True)
     if not isinstance(candidate.split, Split):
@@ -217,7 +210,6 @@ def _is_found(value: Value | str) -> bool:
 
 
 def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerColumn:
-    """Make the column of a contest's speeds; with several its title has the contest's."""
     title = f"{contest.label}, {contest.title}" if several else contest.label
 
     def read(candidate: Candidate, baseline: Candidate) -> Value | str:
@@ -228,7 +220,6 @@ def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerCo
 
 
 def _read_score(task: str, candidate: Candidate, baseline: Candidate) -> Value | str:
-    """Return a candidate's score in a task of lm-evaluation-harness; else that there is none."""
     return candidate.scores.get(task, "lm-evaluation-harness was not run on it, or its scores were not given")
 
 
@@ -311,7 +302,6 @@ def write_lead(contest: Contest, times: str, other: str = "") -> str:
 
 
 def _write_split(candidate: Candidate) -> str:
-    """Write how much of a speed-up is steps and how much is drafts, after a comma; "" if unknown."""
     if not isinstance(candidate.split, Split):
         return ""
     steps, drafts = (
@@ -322,7 +312,6 @@ def _write_split(candidate: Candidate) -> str:
 
 
 def _write_quality(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
-    """Yield how far a candidate is from the reference, and how many first choices are the same, if known."""
     quality = candidate.quality
     if quality is None or candidate.is_reference:
         return
@@ -339,7 +328,6 @@ def _write_quality(candidate: Candidate, baseline: Candidate, contests: Sequence
 
 
 def _write_state(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
-    """Yield whether both were measured in the same state of the machine, and how it differed, if known."""
     differences = None if candidate is baseline else list_differences(candidate, baseline)
     if differences == []:
         yield "both in the same state"

@@ -151,7 +151,6 @@ def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
 
 
 def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
-    """Make the cells of a row by column: values with their intervals, then the sentence and the choice."""
     cells: dict[str, Any] = {"checkpoint": row.name}
     for column in answer.columns:
         value = row.values[column.key]
@@ -171,14 +170,12 @@ def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
 
 
 def _encode_recommendation(recommendation: Recommendation) -> dict[str, Any]:
-    """Make the JSON object of a recommendation; `changes` are the lines below it."""
     made = asdict(recommendation)
     del made["remarks"]
     return {**made, "choice": recommendation.choice.value, "changes": recommendation.lines[1:]}
 
 
 def _encode_row(row: AnswerRow) -> dict[str, Any]:
-    """Make the JSON object of a row."""
     known = {key: value for key, value in row.values.items() if isinstance(value, Value)}
     return {
         "name": row.name,

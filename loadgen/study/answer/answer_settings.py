@@ -122,7 +122,6 @@ def is_size(text: str) -> bool:
 
 
 def _read_amount(flag: str, value: Any, bounds: tuple[float, float]) -> float | None:
-    """Return a number within bounds, or None as it is; raises UsageError."""
     if value is None:
         return None
     least, most = bounds
@@ -132,7 +131,6 @@ def _read_amount(flag: str, value: Any, bounds: tuple[float, float]) -> float | 
 
 
 def _read_files(given: Any) -> dict[str, str]:
-    """Return the files of scores by checkpoint; raises UsageError of an entry without a name or a file."""
     if isinstance(given, Mapping):
         return {str(name): str(file) for name, file in given.items()}
     files = {}
@@ -168,7 +166,6 @@ def read_scores(file: str) -> dict[str, Value]:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raises UsageError."""
     try:
         whole = json.loads(json_fields.read_bounded(path))
     except (ValueError, RecursionError):

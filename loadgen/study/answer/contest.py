@@ -331,7 +331,6 @@ def _judge_families(
 
 
 def _average_concurrency(runs: Sequence[Reported]) -> float | None:
-    """Average how many requests were in flight in runs; None if no run has it."""
     known = [value for run in runs if (value := run.figure("concurrency")) is not None]
     return Mean.average(known).mean if known else None
 
@@ -460,7 +459,6 @@ def list_candidates(
 
 
 def _make_candidate(name: str, contest: Contest) -> Candidate:
-    """Make the candidate of a row from its runs in a contest."""
     runs = contest.list_runs(name)
     return Candidate(
         name,

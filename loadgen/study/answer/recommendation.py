@@ -252,13 +252,11 @@ def _format(value: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """Round a positive number up to two digits."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
 
 
 def _round_down(value: float) -> float:
-    """Round a positive number down to two digits."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.floor(value / step + 1e-9) * step:.6g}")
 
@@ -496,7 +494,6 @@ def _list_means(contest: Contest, taken: str, names: Sequence[str]) -> Iterator[
 
 
 def _list_failures(named: Sequence[Candidate]) -> Iterator[ChoiceNote]:
-    """Yield how many requests of those that are named failed, of those of which some did."""
     for each in named:
         failed, sent = (math.fsum(run.failures[part] for run in each.runs) for part in (0, 1))
         if failed:

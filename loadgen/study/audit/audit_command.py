@@ -182,7 +182,6 @@ def _draw_table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
 
 
 def _draw_row(audited: RunFindings) -> str:
-    """Write a run's line: its load, speed, TTFT, TPOT, share of the roofline, level and worst doubt."""
     run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
     cells = [
@@ -212,7 +211,6 @@ def _read_latency(run: Reported, key: str) -> float | None:
 
 
 def _mark_name(audited: RunFindings, name: str) -> str:
-    """Return a run's name, "(no name)" if empty, with a mark if it was simulated."""
     return mark_simulated(name or "(no name)", bool(audited.reported.simulated))
 
 
@@ -250,7 +248,6 @@ def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
 
 
 def _summarise(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
-    """Yield the lines below all runs: their levels, the machines, and the checks that were not made."""
     levels = Counter(audited.level for audited in findings)
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
     runs = format_count(len(findings), "run")
@@ -294,7 +291,6 @@ def _explain_unchecked(findings: Sequence[RunFindings]) -> Iterator[str]:
 
 
 def _count_runs(what: str, runs: Sequence[object], why: str) -> list[str]:
-    """Write one line with how many runs there are and why; [] without runs."""
     return [f"{what} {format_count(len(runs), 'run')}: {why}"] if runs else []
 
 
@@ -308,7 +304,6 @@ def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
 
 
 def _encode_run(audited: RunFindings) -> dict[str, Any]:
-    """Make the JSON object of a run: its figures, level, roofline, doubts and remarks."""
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,

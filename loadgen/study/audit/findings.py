@@ -342,7 +342,6 @@ LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
 
 
 def _find_no_room(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a model is larger than the memory of the machine that it ran on."""
     if run.ceiling is None or not run.ceiling.machine.memory_bytes:
         return None
     machine, weights = run.ceiling.machine, run.ceiling.weights.total_bytes

@@ -522,7 +522,6 @@ def _compare_draft_texts(pair: Pair) -> Evidence | None:
 
 
 def _describe_text(run: Reported) -> str | None:
-    """Describe the form and the source of a run's prompts; None if it is not ours."""
     if run.facts is None:
         return None
     data = run.facts.data

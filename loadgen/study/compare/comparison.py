@@ -553,7 +553,6 @@ def _format_share(count: int, of: int) -> str:
 
 
 def _name_doubts(runs: Sequence[Reported]) -> str:
-    """Join the names of the runs' doubts, each once; a text if no doubt is listed."""
     return ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts)) or "no doubt is listed"
 
 
@@ -626,5 +625,4 @@ def _question_divergence(quality: Quality, margin: float) -> Iterator[str]:
 
 
 def _list_fingerprints(line: Line | None) -> list[Fingerprint]:
-    """List the answers to the greedy prompts that a row's runs have; [] without a row."""
     return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []

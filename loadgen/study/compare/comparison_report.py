@@ -256,7 +256,6 @@ def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
 
 
 def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
-    """Yield the lines of one load: titles, of each row its name with the verdict and its figures, notes."""
     yield from _wrap(describe_load(comparison.load))
     yield "=" * WIDTH
     columns = _list_columns(comparison)
@@ -300,7 +299,6 @@ class _Column(NamedTuple):
 
 
 def _list_columns(comparison: ComparedLoad) -> list[_Column]:
-    """List the columns: the headline, as many judged figures as fit, measured ones, and the roofline."""
     columns = [_Column(each.label, f"{each.label}  ", _FIGURE, each) for each in _select_judged(comparison)]
     for figure in comparison.figures:
         if figure.key in _MEASURED:
@@ -364,7 +362,6 @@ def describe_split(split: Split | str | None) -> str:
 
 
 def _format_factor(factor: Factor) -> str:
-    """Write a factor with its interval, as 1.50× (1.48–1.52)."""
     return format_ratio(factor.mean, factor.low, factor.high, 2)
 
 
@@ -465,7 +462,6 @@ def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]
 
 
 def _wrap(text: str, indent: str = _MARK) -> list[str]:
-    """Clean a text and wrap it in 80 columns, with `indent` from the second line on."""
     return wrap_text(clean_line(text), indent)
 
 
@@ -476,7 +472,6 @@ def _wrap_log(text: str, indent: str) -> list[str]:
 
 
 def _make_table(comparison: ComparedLoad) -> Table:
-    """Make the table of one load for Markdown: rows, figures with verdicts, legend and notes."""
     columns = _list_columns(comparison)
     titles = ["checkpoint", *(column.title for column in columns), "speed-up", "verdict"]
     rows = (
@@ -551,7 +546,6 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
 
 
 def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
-    """Make the JSON object of a row of the table of loads."""
     load = row.load
     return {
         "name": row.name,
@@ -568,7 +562,6 @@ def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
 
 
 def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
-    """Make the JSON object of one load's comparison."""
     return {
         "load": comparison.load.json(),
         **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
@@ -579,7 +572,6 @@ def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
 
 
 def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
-    """Make the JSON object of a row: its means, effects, speed-up by the headline, marks and runs."""
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     quality = line.quality
     return {
@@ -602,14 +594,12 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
 
 
 def _make_json_split(split: Split | str | None) -> dict[str, Any] | None:
-    """Make the JSON object of a split, or of why there is none; None where no run has drafts."""
     if isinstance(split, Split):
         return {**asdict(split), "why": ""}
     return {"why": split} if split else None
 
 
 def _make_json_run(run: Reported) -> dict[str, Any]:
-    """Make the JSON object of a run: where it is from, how it was measured, and its figures."""
     keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
     more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks", "place", "unread")
     return {

@@ -115,7 +115,6 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
 
 
 def _identify_kind(limit: StoredLimit) -> Kind:
-    """Return axis, sorted objectives and workload of a search: those of one kind are compared."""
     return limit.record.axis, tuple(sorted(limit.record.objectives)), _describe_workload(limit)
 
 
@@ -217,7 +216,6 @@ def judge_limits(
 
 
 def _get_repeat(limit: StoredLimit) -> int | None:
-    """Return which repeat of its campaign a search is, from 0; None outside of one."""
     cell = limit.runs[0].cell if limit.runs else None
     return None if cell is None else cell.repeat
 
@@ -297,7 +295,6 @@ def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
 
 
 def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
-    """Make the cells of a checkpoint's limit by column; None where nothing is known."""
     limit, effect = row.limit, row.effect
     return {
         "objectives": "; ".join(compared.objectives),
@@ -328,7 +325,6 @@ def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
 
 
 def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
-    """Make the JSON object of a checkpoint's limit, its effect and the directories of its searches."""
     effect, quality = row.effect, row.quality
     return {
         "name": row.name,
@@ -341,7 +337,6 @@ def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 
 
 def _list_cells(row: LimitRow) -> tuple[str, ...]:
-    """List the cells of a row: name, limit, interval, searches, ratio and verdict; "-" if unknown."""
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_record.format_load(limit.low)} to {limit_record.format_load(limit.high)}"

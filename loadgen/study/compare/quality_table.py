@@ -61,7 +61,6 @@ def make_quality_table(rows: Sequence[RowQuality]) -> Table:
 
 
 def _format_figure(quality: Quality, figure: QualityFigure) -> str:
-    """Format a figure with half its interval; "-" if it is None."""
     interval = getattr(quality, figure.key)
     return "-" if interval is None else format_spread(interval, figure.scale)
 
@@ -78,7 +77,6 @@ def _format_bits(quality: Quality) -> str:
 
 
 def _list_notes(row: RowQuality) -> Iterator[str]:
-    """Yield the verdict, the direction if it is not the usual one, why figures are missing, and doubts."""
     quality, verdict = row.quality, row.verdict
     if verdict is not None:
         sampled = (

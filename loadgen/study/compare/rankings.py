@@ -119,7 +119,6 @@ def is_unlike(comparison: ComparedLoad, line: Line) -> bool:
 
 
 def _find_label(key: str) -> str:
-    """Return the label of a figure's column; of the speed "tok/s", as the pages have it."""
     return "tok/s" if key == "speed_tok_s" else find_column(key).label  # as the pages have it
 
 

@@ -143,7 +143,6 @@ def _group_repeats(reported: Sequence[Reported]) -> list[list[int]]:
 
 
 def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:
-    """Split the indices `members` of runs by what these report of their loads."""
     kept: list[list[int]] = []
     for at in members:
         _join_alike(reported, [at], kept)
@@ -217,7 +216,6 @@ def describe_distinctions(run: Reported) -> dict[str, str]:
 
 
 def _collect_settings(run: Reported) -> dict[str, Any]:
-    """Collect the server's settings and the profile's keys that make the request, by name."""
     return collect_server_settings(run) | collect_profile_values(run, Makes.REQUEST)
 
 
@@ -258,7 +256,6 @@ def name_places(places: Iterable[str]) -> dict[str, str]:
 
 
 def _group_alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
-    """List the indices of the runs whose words are equal, a list for each group."""
     return [*group_by(range(len(words)), lambda at: tuple(words[at].items())).values()]
 
 
@@ -304,7 +301,6 @@ def _add_labels(runs: Sequence[Reported], words: list[dict[str, str]], by_load: 
 
 
 def _name_row(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Write a row's name, with those of its words in brackets whose keys are in `keys`."""
     added = ", ".join(words[key] for key in keys if key in words)
     return f"{plain} ({added})" if added else plain
 

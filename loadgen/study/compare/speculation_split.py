@@ -76,7 +76,6 @@ def read_steps(run: Reported) -> DecodeSteps | str:
 
 
 def _read_acceptance(run: Reported) -> float | None:
-    """Return the first known acceptance length of a run, in tokens a step; None if it has none."""
     return next((length for key in bound.ACCEPTANCE if (length := run.figure(key))), None)
 
 

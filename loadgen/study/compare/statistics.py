@@ -579,7 +579,6 @@ def list_unit_remarks(sides: Iterable[Sequence[Reported]]) -> list[str]:
 
 
 def _read_values(runs: Iterable[Reported], figure: ReadFigure) -> list[float]:
-    """List a figure of the runs that have it."""
     return [value for run in runs if (value := figure(run)) is not None]
 
 
@@ -601,17 +600,14 @@ def _merge_pairs(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _identify_repeat(run: Reported) -> Hashable:
-    """Return the campaign and the repeat of a run; None outside of one."""
     return None if run.cell is None else (run.cell.campaign, run.cell.repeat)
 
 
 def _identify_plan(run: Reported) -> Hashable:
-    """Return the digest of a run's plan; None if it is not known."""
     return run.plan_digest or None
 
 
 def _identify_start(run: Reported) -> Hashable:
-    """Return the server's start that a campaign's run was on; None if that was not recorded."""
     if run.cell is None or not run.cell.start:
         return None
     return run.cell.campaign, run.cell.arm, run.cell.start

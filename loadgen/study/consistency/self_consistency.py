@@ -533,7 +533,6 @@ def _list_impossible(run: AuditedRun) -> Iterator[Evidence]:
 
 
 def _list_draft_contradictions(run: AuditedRun) -> Iterator[Evidence]:
-    """Yield each contradiction between the counts of speculative decoding."""
     length = run.figure("spec_decode_acceptance_length") or run.figure("accept_length")
     if length and length < 1 - _ROUNDED and length != -1:
         yield f"an acceptance length of {length:g}: a pass gives one token at least"

@@ -261,7 +261,6 @@ class _Reading:
         return count
 
     def _tell_progress(self) -> None:
-        """Print how much was read, if that is due; then wait longer."""
         if self.shows_progress and time.monotonic() - self.begun_s >= self.wait_s:
             self.wait_s = min(2 * self.wait_s, self.wait_s + _MOST_WAIT_S)
             read = (

@@ -135,7 +135,6 @@ def _make_row(comparison: ComparedLoad, line: Line, shared: Mapping[str, str]) -
 
 
 def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
-    """Make a row's cell of a figure: mean and spread if measured, and the ratio to the baseline if any."""
     summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
     cell = ComparedCell(figure.label)
     if summary is not None:
@@ -423,7 +422,6 @@ def _plot_runs(
 
 
 def _label_run(run: LimitRun) -> str:
-    """Return a run's label: saturated, disturbed or INVALID, the first that holds; "" otherwise."""
     if run.saturated or run.disturbed:
         return "saturated" if run.saturated else "disturbed"
     return run.verdict if run.verdict == "INVALID" else ""
@@ -491,7 +489,6 @@ def _plot_limit(compared: ComparedLimits) -> Panel | None:
 
 
 def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) -> Panel | None:
-    """Plot points with both intervals as lines; None below two."""
     if len(points) < 2:
         return None
     marks, lines = [], []

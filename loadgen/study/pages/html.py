@@ -57,7 +57,6 @@ def _make_title(document: Document) -> str:
 
 
 def _strip_indents(script: str) -> str:
-    """Return a script without its comment lines, empty lines and indents."""
     lines = (line.strip() for line in script.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 

@@ -40,7 +40,6 @@ def render_markdown(document: Document) -> str:
 
 
 def _render_section(section: PageSection) -> Iterator[str]:
-    """Yield a section's title, its lines as a list and its table; nothing if it has neither."""
     if section.lines or section.table is not None:
         yield from (f"## {_escape(section.title)}", "")
     if section.lines:
@@ -60,7 +59,6 @@ def _render_answer(section: PageSection) -> Iterator[str]:
 
 
 def _render_comparison(part: Compared) -> Iterator[str]:
-    """Yield a comparison: verdicts and remarks by row, the table of figures, the baseline, other tables."""
     comparison = part.comparison
     yield from (f"## {_escape(part.title)}", "")
     for row in part.rows:
@@ -89,7 +87,6 @@ def _render_comparison(part: Compared) -> Iterator[str]:
 
 
 def _render_row(row: ComparedRow) -> Iterator[str]:
-    """Yield a row's cells: name, figures with their ratios, the roofline if there is one, number of runs."""
     yield _escape(row.line.shown_name) + (" (baseline)" if row.is_baseline else "")
     for cell in row.cells:
         mean = f"{cell.mean} {cell.spread}".rstrip()
@@ -102,7 +99,6 @@ def _render_row(row: ComparedRow) -> Iterator[str]:
 
 
 def _render_missing(document: Document) -> Iterator[str]:
-    """Yield the part on failed cells, with their logs, unmeasured points and errors; nothing without any."""
     if not document.lacks:
         return
     yield from ("## What is missing", "")
@@ -118,7 +114,6 @@ def _render_missing(document: Document) -> Iterator[str]:
 
 
 def _render_runs(accounts: Sequence[Account]) -> Iterator[str]:
-    """Yield the table of all runs: load, verdict, throughput, mean TTFT and mean TPOT."""
     yield from ("## Runs", "")
     titles = ["Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms"]
     keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
@@ -169,7 +164,6 @@ def _render_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Itera
 
 
 def _render_words(table: Table) -> Iterator[str]:
-    """Yield the lines of a table, its cells escaped, and its notes as a list."""
     titles = [_escape(column.title) for column in table.columns]
     yield from _render_table(titles, [list(map(_escape, row)) for row in table.body])
     if table.notes:

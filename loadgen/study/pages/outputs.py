@@ -196,7 +196,6 @@ def _make_json(given: _Given) -> str:
 
 
 def _write_html(given: _Given) -> str:
-    """Write the HTML page, or return it for standard output; raises UsageError without the extra."""
     return write_text_output(given.asked.html, render_html(given.document))
 
 
@@ -208,14 +207,11 @@ def render_html(document: Document) -> str:
 
 
 def _write_png(given: _Given) -> str:
-    """Write every picture as PNG, and return ""; raises UsageError without the extra."""
     with require_extra():
         return _write_pictures(given, given.asked.png, "png", lambda _, drawing: render_png(drawing))
 
 
 def _write_svg(given: _Given) -> str:
-    """Write every picture as SVG, and return ""; raises UsageError."""
-
     def render(panel: Panel, drawing: Drawing) -> bytes:
         return clean_text(render_svg(drawing, panel)).encode()
 
@@ -223,7 +219,6 @@ def _write_svg(given: _Given) -> str:
 
 
 def _make_plot(given: _Given) -> str:
-    """Return the plots of loads and runs for the terminal."""
     with require_extra():
         from loadgen.study.pages import terminal_plots
     tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
@@ -245,7 +240,6 @@ def render_csv(reported: Sequence[Reported]) -> str:
 
 
 def _make_csv_row(run: Reported) -> dict[str, Any]:
-    """Return a run's figures, and its values of `_FIRST_COLUMNS`; None for those unknown."""
     cell = {} if run.cell is None else run.cell.model_dump()
     started = run.started.isoformat() if run.started else None
     changed = {"load": run.load.name, "started": started, "doubts": " ".join(run.doubts)}
@@ -283,7 +277,6 @@ def write_text_output(place: str, text: str) -> str:
 
 
 def _write_file(path: Path, content: bytes, other: str) -> None:
-    """Write a file that anyone may read; raises UsageError that advises another `other`, as directory."""
     try:
         write_output(path, lambda file: file.write(content), mode=ANYONES)
     except OSError as error:

@@ -79,14 +79,12 @@ def _render_element(
 
 
 def _describe_text(text: Text, colour: Callable[[str], str]) -> dict[str, str]:
-    """Return a text's attributes of `<text>`: its place, size, anchor, colour and weight."""
     attributes = {"x": f"{text.x:.4g}", "y": f"{text.y:.4g}", "font-size": f"{text.size:g}",
                   "text-anchor": text.anchor, "fill": colour(text.colour)}  # fmt: skip
     return attributes | ({"font-weight": "bold"} if text.bold else {})
 
 
 def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
-    """Return an outline's attributes of `<path>`: its steps, fill, stroke and dash."""
     attributes = {"d": _render_steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
     if outline.stroke:
         attributes |= {"stroke": colour(outline.stroke), "stroke-width": f"{outline.width:g}"}

@@ -433,7 +433,6 @@ def make_attribution_section(run: Result) -> PageSection:
 
 
 def _make_part_table(found: Attribution) -> Table:
-    """Make the table of parts: mean ms and share of each kind of waits."""
     columns = list_columns(found)
     times = [{time.part.key: time for time in list_part_times(column.rows)} for column in columns]
     rows = [
@@ -477,7 +476,6 @@ def _plot_longest(run: Result, panel: Panel, waits: PartRows) -> Panel:
 
 
 def _make_wait_table(run: Result, waits: PartRows) -> Table:
-    """Make the table of waits: which request and message, the whole, and each part in ms."""
     parts = [time.part for time in list_part_times(waits)]
     columns = [waits.whole_ns, *(waits.parts[ROWS[part.key]] for part in parts)]
     index = run.records.index[waits.request].tolist()

@@ -182,7 +182,6 @@ def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = Tru
 
 
 def _describe_result(reported: Reported) -> Iterator[PageSection]:
-    """Yield the sections of another client's result, some of them empty."""
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     doubts = tuple({**nothing, "name": name} for name in reported.doubts)
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
@@ -312,14 +311,12 @@ def _tabulate(at: str, title: str, name: str, rows: Sequence[Any], columns: _Col
 
 
 def _format_field(key: str, value: Any, digits: int) -> str:
-    """Format a field's value with `digits` decimals, a `_share` in %; a dash for None."""
     if key.endswith("_share") and value is not None:
         return Number(f"{100 * value:.{digits}f} %", value, key)
     return format_number(key, value, digits)
 
 
 def _make_reconciled_table(run: Result) -> Table | None:
-    """Make the table of the client's and the server's figures with their differences; None without any."""
     rows = []
     for index, row in enumerate(run.reconciled):
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
@@ -334,7 +331,6 @@ def _make_reconciled_table(run: Result) -> Table | None:
 
 
 def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) on the server, model, machine, profile, prompts, time and client of a run."""
     facts = run.facts
     server = facts.server
     yield "server", f"{server.engine} {server.version}".strip()
@@ -461,7 +457,6 @@ def _make_failure_card(metrics: Metrics) -> Card:
 
 
 def _make_goodput_card(metrics: Metrics, limits: Mapping[str, float]) -> Card:
-    """Make the card of requests that met every objective, per second and in % of all, with the limits."""
     per_s, share = metrics.goodput_per_s or 0.0, 100 * (metrics.slo_attainment or 0.0)
     rate = CardFigure(Number(f"{per_s:,.2f}", per_s, f"{_METRICS}goodput_per_s"), "requests/s")
     attained = CardFigure(Number(f"{share:.3g} %", share), "of requests")
@@ -473,7 +468,6 @@ def _make_goodput_card(metrics: Metrics, limits: Mapping[str, float]) -> Card:
 
 
 def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
-    """Make the card of an objective: its percentile, a dash if unknown, its standing and samples."""
     objective, value = evidence.objective, evidence.value
     least, beyond, slow, fast = (
         ("least", "below", "lower", "upper") if objective.is_floor else ("most", "above", "upper", "lower")
@@ -489,7 +483,6 @@ def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
 
 
 def _make_sensor_cards(run: Result) -> Iterator[Card]:
-    """Yield cards of joules per token, GPU memory and host memory, those that were measured."""
     sensed = run.facts.sensed
     if sensed is None:
         return

@@ -117,7 +117,6 @@ def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_aiperf(document: Mapping[str, Any]) -> bool:
-    """Whether a document is an export of aiperf, of any version."""
     metrics = _find_metrics(document)
     return "request_latency" in metrics and ("aiperf_version" in document or "request_throughput" in metrics)
 
@@ -173,12 +172,10 @@ AIPERF = ClientFormat(
 
 
 def _read_only(value: object) -> object:
-    """Return the only value of a list of one; anything else unchanged."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _count_only(value: object) -> int | None:
-    """Return a count, or the only one of a list; None of anything else."""
     return read_count(_read_only(value))
 
 
@@ -203,7 +200,6 @@ _SPREADS: json_fields.Fields = {
 
 
 def _is_genai_perf(document: Mapping[str, Any]) -> bool:
-    """Whether a document is an export of genai-perf, by a key of its configuration."""
     config = read_mapping(document.get("input_config"))
     return "request_latency" in document and "aiperf_version" not in document and bool({*_CONFIG} & {*config})
 
@@ -220,7 +216,6 @@ def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Repor
 
 
 def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, source: str) -> Reported:
-    """Make a run of metrics; raises UsageError if they have no figures."""
     figures, remarks = _read_figures(metrics, client, source)
     return Reported(name, figures, load, source, told_by=client, remarks=tuple(remarks))
 
@@ -274,6 +269,5 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
 
 
 def _parse_cell(cell: str) -> float | None:
-    """Parse a cell's number, without commas; None of anything else."""
     parsed = json_fields.parse_number(cell.replace(",", ""))
     return read_number(parsed)

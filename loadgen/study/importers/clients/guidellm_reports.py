@@ -70,7 +70,6 @@ UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths diff
 
 
 def _is_guidellm(document: Mapping[str, Any]) -> bool:
-    """Whether a document has benchmarks with guidellm's summary of TTFT."""
     metrics = (find_value(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
     return any(isinstance(find_value(each, "time_to_first_token_ms"), dict) for each in metrics)
 
@@ -137,7 +136,6 @@ def _read_count(value: object) -> int | None:
 
 
 def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
-    """Return the reported seconds, else those between start and end; None if neither is known."""
     keys = ("duration", "start_time", "end_time")
     reported, begin, end = (read_number(benchmark.get(key)) for key in keys)
     return end - begin if reported is None and begin is not None and end is not None else reported
@@ -383,7 +381,6 @@ def _read_rows(
 
 
 def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
-    """Return a row's numbers by their keys, in ms and s, and the strategy that it names, else ""."""
     values, strategy = dict[str, float](), ""
     for title, cell in cells.items():
         for pattern, key, times in _KEYS:

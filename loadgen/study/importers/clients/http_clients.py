@@ -31,7 +31,6 @@ PRINTED_MARKS = (b"http_req_duration", b"Success rate:")  # which hey does not p
 
 
 def _make_run(client: str, figures: dict[str, Any], load: Load, source: str, remarks: list[str]) -> Reported:
-    """Make a run of counts, a duration and latencies; raises UsageError without figures."""
     if figures.get("completed") is not None and figures.get("duration"):
         figures["request_throughput"] = figures["completed"] / figures["duration"]
     measured, empty = json_fields.require_measured(figures, source)
@@ -47,7 +46,6 @@ def _make_run(client: str, figures: dict[str, Any], load: Load, source: str, rem
 
 
 def _is_k6(document: Mapping[str, Any]) -> bool:
-    """Whether a document is what k6 exports, or hands to handleSummary."""
     return {"http_reqs", _DURATION} <= {*read_mapping(document.get("metrics"))}
 
 
@@ -82,7 +80,6 @@ K6 = ClientFormat(_K6, (b'"http_req_duration"',), _is_k6, _read_k6)
 
 
 def _is_oha(document: Mapping[str, Any]) -> bool:
-    """Whether a document is what oha prints as JSON."""
     return "requestsPerSec" in read_mapping(document.get("summary")) and "statusCodeDistribution" in document
 
 
@@ -157,7 +154,6 @@ def _list_k6(lines: list[str]) -> dict[str, Any]:
 
 
 def _parse_metric(name: str, text: str) -> dict[str, Any]:
-    """Parse what is printed of a metric; {} of an unknown form."""
     if (failed := _FAILED.match(text)) is not None and name == "http_req_failed":
         return {"passes": json_fields.parse_count(failed[1])}
     if (counted := _COUNTED.match(text)) is not None:
@@ -168,7 +164,6 @@ def _parse_metric(name: str, text: str) -> dict[str, Any]:
 
 
 def _parse_trend(text: str) -> dict[str, Any]:
-    """Parse the statistics of a time, as avg=40.7ms p(90)=1.2s, in ms."""
     return {key: _parse_ms(value) for key, value in _EQUAL.findall(text)}
 
 
@@ -180,7 +175,6 @@ _OHA_LABELS = ("total", "slowest", "fastest", "average")
 
 
 def _list_oha(lines: list[str]) -> dict[str, Any]:
-    """Make oha's JSON of its printed summary; its times in seconds."""
     summary: dict[str, Any] = {}
     ranks, statuses, errors = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for line in lines:
@@ -204,6 +198,5 @@ def _list_oha(lines: list[str]) -> dict[str, Any]:
 
 
 def _parse_s(text: str) -> float | None:
-    """Parse a time with its unit in seconds; None of anything else."""
     time_ms = _parse_ms(text.strip())
     return None if time_ms is None else time_ms / 1e3

@@ -105,7 +105,6 @@ def _parse_list(lines: list[Line], at: int, indent: int, depth: int) -> tuple[li
 
 
 def _is_item(content: str) -> bool:
-    """Whether a line is an item of a list."""
     return content == "-" or content.startswith("- ")
 
 
@@ -157,7 +156,6 @@ def repeats_stages(path: Path) -> bool:
 
 
 def _is_inference_perf(document: Mapping[str, Any]) -> bool:
-    """Whether a document is the lifecycle metrics of a stage, or of all."""
     return "load_summary" in document and bool(read_mapping(find_value(document, "successes.latency")))
 
 
@@ -198,7 +196,6 @@ def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[R
 
 
 def _count_tokens(lengths: Mapping[str, float | None], completed: int) -> dict[str, int]:
-    """Compute the totals of tokens from the mean lengths of the completed requests."""
     return {
         f"total_{key.removesuffix('_len')}_tokens": round(length * completed)
         for key, length in lengths.items()
@@ -274,13 +271,11 @@ _MODELS = (
 
 
 def _find_performance(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the object with the requests, latencies and rates of a report; {} if there is none."""
     found = [read_mapping(find_value(document, place)) for place in _PERFORMANCE]
     return found[0] or (found[1] if "scenario" in document else {})
 
 
 def _is_llm_d(document: Mapping[str, Any]) -> bool:
-    """Whether a document is a Benchmark Report of llm-d."""
     return bool({"latency", "throughput"} & {*_find_performance(document)})
 
 
@@ -347,7 +342,6 @@ def _read_asked_lengths(document: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def _read_latency(suffix: str, values: object) -> dict[str, float]:
-    """Read the statistics of a latency in the unit that it names; {} of an unknown unit."""
     times = _MS.get(read_word(find_value(values, "units")))
     return json_fields.read_statistics(suffix, values, times) if times else {}
 

@@ -54,7 +54,6 @@ class StoredRun(Result):
 
 
 def _is_loadgen(document: Mapping[str, Any]) -> bool:
-    """Whether a document is a result of ours, as --save-result writes it."""
     return isinstance(document.get(OURS), dict) and "metrics" in document[OURS]
 
 
@@ -148,7 +147,6 @@ def read_failures(directory: Path) -> Iterator[FailedCell | str]:
 
 
 def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
-    """Summarise a stored result; raises UsageError where it is damaged or of an unknown format."""
     try:
         return summarise_result(_read_facts(stored, source), stored, source, run)
     except KeyError as error:
@@ -158,7 +156,6 @@ def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Re
 
 
 def _read_facts(stored: Any, source: str) -> Facts:
-    """Read a result's metadata; raises UsageError if it is damaged, or of an unknown format."""
     ours = read_mapping(json_fields.find_value(stored, OURS))
     version = ours.get("format")
     supported = ", ".join(map(str, FORMATS))
@@ -228,7 +225,6 @@ def read_limit(directory: Path) -> StoredLimit:
 
 
 def _read_record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
-    """Read the record at `path`; raises UsageError if it is damaged, or has a format above `newest`."""
     return sweep_record.parse_record(json_fields.read_bounded(path), path, kind, newest)
 
 

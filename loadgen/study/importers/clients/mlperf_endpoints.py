@@ -36,7 +36,6 @@ _MODEL = re.compile(
 
 
 def _is_mlperf(document: Mapping[str, Any]) -> bool:
-    """Whether a document is the summary of a run."""
     timed = any(read_mapping(document.get(theirs)) for theirs in _LATENCIES)
     return "n_samples_completed" in document and (timed or "qps" in document)
 

@@ -29,12 +29,10 @@ _OF_A_LOAD = re.compile(r"(?:parallel|rate|sla)_.*")  # the directory of one of 
 
 
 def _make_grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
-    """Make a grid of titles and rows, which are numbered from 1."""
     return Grid(tuple(titles), tuple(Row(number, tuple(cells)) for number, cells in enumerate(rows, 1)), 1, 1)
 
 
 def _read_grids(client: str, source: str, *grids: Grid) -> list[Reported]:
-    """Read the runs of a file's tables; raises UsageError if they have none."""
     found = [run for grid in grids for run in pasted_tables.read_client_table(grid, client, source)]
     if not found:
         raise UsageError(f"{source} has no figures")
@@ -87,7 +85,6 @@ def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Report
 
 
 def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
-    """Make a table of percentiles as evalscope prints it, a row each."""
     columns = [[*map(format_cell, read_list(value))] for value in document.values()]
     return _make_grid([*document], [*zip(*columns, strict=False)])
 
@@ -177,7 +174,6 @@ _LEFT = "llama-benchy: its ttfr, its peaks and its series over time have no plac
 
 
 def _is_llama_benchy(document: Mapping[str, Any]) -> bool:
-    """Whether a document has benchmarks of llama-benchy."""
     return any(
         "is_context_prefill_phase" in read_mapping(each) for each in read_list(document.get("benchmarks"))
     )

@@ -40,7 +40,6 @@ _LOAD: json_fields.Fields = {
 
 
 def _is_vllm(document: Mapping[str, Any]) -> bool:
-    """Whether a document has the counts of vLLM's client, and a model, an endpoint or a backend."""
     named = "model_id" in document or "endpoint_type" in document or "backend" in document
     return named and "completed" in document and "duration" in document
 
@@ -154,7 +153,6 @@ _FAR = 0.05
 
 
 def _is_sglang(document: Mapping[str, Any]) -> bool:
-    """Whether a document has a key that only SGLang's client writes."""
     return "mean_e2e_latency_ms" in document or (
         "total_output_tokens_retokenized" in document and "completed" in document
     )
@@ -197,7 +195,6 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
 
 def _name_engine(document: Mapping[str, Any]) -> str:
-    """Name the engine of a result of SGLang's client, with its version; "" if it is not known."""
     backend = read_word(document.get("backend")).partition("-")[0]
     if read_mapping(document.get("server_info")) or backend == "sglang":
         return f"SGLang {find_first(document, read_word, 'server_info.version') or ''}".strip()

@@ -91,7 +91,6 @@ def _is_piped_rule(line: str) -> bool:
 
 
 def _check_size(cells: int) -> None:
-    """Raise UsageError if there are over 50,000 cells."""
     if cells > _MOST_CELLS:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 
@@ -211,12 +210,10 @@ def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
 
 
 def _fit_cells(cells: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
-    """Return a row's cells, filled up with "" or cut to the number of titles."""
     return (*cells, *[""] * (len(titles) - len(cells)))[: len(titles)]
 
 
 def _split_pipes(line: str) -> tuple[str, ...]:
-    """Split a line into cells without Markdown's marks and HTML's tags."""
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
     plain = (re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell)) for cell in _PIPE.split(inside))

@@ -198,7 +198,6 @@ def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
 
 
 def _strip_quote(line: str) -> str:
-    """Strip a line of the signs of a quote and blanks."""
     mark = _QUOTE.match(line[:_LONGEST])
     return line[mark.end() :].strip() if mark is not None else line.strip()
 
@@ -211,7 +210,6 @@ def _is_title(raw: str) -> bool:
 
 
 def _strip_marks(marked: str) -> str:
-    """Strip a heading of links, tags, stars, back-ticks and a colon at its end."""
     text = _TAG.sub("", _LINK.sub(r"\1", marked))
     return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
 
@@ -472,13 +470,11 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _is_storage(word: str) -> bool:
-    """Whether a word is one for how weights are stored."""
     plain = _join_words([word])
     return plain.lower() in _ABOUT_STORING or models.find_suffix(f"x-{plain}").lower() == plain.lower()
 
 
 @cache
 def _list_first_words() -> frozenset[str]:
-    """List the words that the names of models in the table begin with."""
     names: Iterator[str] = (name for key, row in models.read_rows().items() for name in (key, *row.names))
     return frozenset(name.partition("-")[0].lower() for name in names)

@@ -373,13 +373,11 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
 
 
 def _strip_prompt(command: str) -> str:
-    """Strip a command line of a shell's prompt."""
     prompt = _PROMPT.match(plain := command.lstrip())
     return plain if prompt is None else plain[prompt.end() :]
 
 
 def _read_flags(command: str) -> dict[str, str]:
-    """Return the flags of a command that have values, with these, by name."""
     return {name: value for name, value in labels.split_flags(_strip_prompt(command)) if value is not None}
 
 

@@ -369,7 +369,6 @@ class _Table:
         )
 
     def _count_bytes(self, amount: float | None) -> int | None:
-        """Convert an amount of the memory column to bytes; None without an amount or a known unit."""
         unit = next((column.unit for column in self.columns if column.key == "memory"), "")
         unit = unit.upper().replace("I", "")
         return int(amount * UNIT_BYTES[unit]) if amount and unit in UNIT_BYTES else None
