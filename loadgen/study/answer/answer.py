@@ -121,7 +121,10 @@ def _list_dominating(
             if isinstance(own := row.values[column.key], Value)
             and isinstance(value := other.values[column.key], Value)
         ]
-        better = (_is_better(column, value, own) for column, own, value in pairs)
+        better = (  # beyond both intervals
+            value.least > own.most if column.better else value.most < own.least
+            for column, own, value in pairs
+        )
         tested = (
             contest.compare(other.name, row.name).call is Decision.FASTER
             for contest in contests
@@ -129,8 +132,3 @@ def _list_dominating(
         )
         if len(pairs) >= _LEAST_OBJECTIVES and all(better) and all(tested):
             yield other.name
-
-
-def _is_better(column: AnswerColumn, value: Value, than: Value) -> bool:
-    """Whether a value of an objective is better than another's, beyond both intervals."""
-    return value.least > than.most if column.better else value.most < than.least

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -62,67 +61,6 @@ class SpeedUp(msgspec.Struct, frozen=True):
 Against = dict[str, SpeedUp]  # of one row against each other one
 
 
-class Contest(Protocol):
-    """What ranks checkpoints: speeds under one load, or the highest loads within objectives."""
-
-    @property
-    def title(self) -> str:
-        """The load, or the objectives and the profile of the search."""
-
-    @property
-    def label(self) -> str:
-        """The unit by which it ranks, as the heading of a column."""
-
-    @property
-    def baseline(self) -> str:
-        """The name of the row that others are compared with; it may be of no row."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The rows that have a run which is not INVALID, of a search any run."""
-
-    @property
-    def absent(self) -> Mapping[str, str]:
-        """The rows that are not in `names`, and why."""
-
-    def explain_no_speed(self, name: str) -> str:
-        """Write why a row of `names` has no speed."""
-
-    @property
-    def speeds(self) -> Mapping[str, Mean]:
-        """What it ranks by, of each row that has it and is comparable; latencies are speeds too."""
-
-    @property
-    def higher_is_faster(self) -> bool:
-        """Whether more of it is better; less is, of a latency."""
-
-    @property
-    def objectives(self) -> tuple[str, ...]:
-        """The objectives that each row meets at its own highest load; () under a fixed load."""
-
-    @property
-    def faults(self) -> Mapping[str, tuple[str, ...]]:
-        """The marks of each row."""
-
-    def list_runs(self, name: str) -> tuple[Reported, ...]:
-        """List a row's runs: of searches those at their highest loads that meet the objectives, else all."""
-
-    def explain_no_load(self, name: str) -> str:
-        """Write why a row's runs are at no load that meets the objectives; "" if they are, or without any."""
-
-    def find_concurrency(self, name: str) -> float | None:
-        """Find how many requests were in flight in a row's runs; None if unknown."""
-
-    def find_split(self, name: str) -> Split | str | None:
-        """Find the parts of a row's speed-up, or why they are not known; None without drafts."""
-
-    def compare(self, name: str, other: str) -> SpeedUp:
-        """Compare two rows of `speeds`; where one is the baseline it is as the table has it.
-
-        Else the effects of `name` on all others are judged together, as those of a table's rows are.
-        """
-
-
 class LoadContest(msgspec.Struct, frozen=True, dict=True):
     """Checkpoints under one load, ranked by its headline figure."""
 
@@ -135,26 +73,32 @@ class LoadContest(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def label(self) -> str:
+        """The unit by which it ranks, as the heading of a column."""
         return find_column(self.table.headline).label
 
     @property
     def baseline(self) -> str:
+        """The name of the row that others are compared with; it may be of no row."""
         return self.table.baseline
 
     @property
     def higher_is_faster(self) -> bool:
+        """Whether more of it is better; less is, of a latency."""
         return find_column(self.table.headline).higher_is_faster is not False
 
     @property
     def objectives(self) -> tuple[str, ...]:
+        """The objectives that each row meets at its own highest load; () under a fixed load."""
         return ()
 
     @property
     def names(self) -> list[str]:
+        """The rows that have a run which is not INVALID, of a search any run."""
         return [line.name for line in self.table.lines if self.list_runs(line.name)]
 
     @property
     def absent(self) -> dict[str, str]:
+        """The rows that are not in `names`, and why."""
         known = self.names
         return {
             line.name: "its runs are INVALID" if line.runs else "its runs failed"
@@ -163,10 +107,12 @@ class LoadContest(msgspec.Struct, frozen=True, dict=True):
         }
 
     def explain_no_speed(self, name: str) -> str:
+        """Write why a row of `names` has no speed."""
         return f"it has no {self.label} that compares with {self.table.baseline}"
 
     @property
     def speeds(self) -> dict[str, Mean]:
+        """What it ranks by, of each row that has it and is comparable; latencies are speeds too."""
         key = self.table.headline
         return {
             line.name: line.summaries[key]
@@ -181,13 +127,16 @@ class LoadContest(msgspec.Struct, frozen=True, dict=True):
         return {line.name: line.marks for line in self.table.lines}
 
     def list_runs(self, name: str) -> tuple[Reported, ...]:
+        """List a row's runs: of searches those at their highest loads that meet the objectives, else all."""
         runs = next((line.runs for line in self.table.lines if line.name == name), ())
         return tuple(run for run in runs if run.level != INVALID)
 
     def explain_no_load(self, name: str) -> str:
+        """Write why a row's runs are at no load that meets the objectives; "" if they are, or without any."""
         return ""
 
     def find_concurrency(self, name: str) -> float | None:
+        """Find how many requests were in flight in a row's runs; None if unknown."""
         limit = self.table.load.max_concurrency
         return float(limit) if limit is not None else _average_concurrency(self.list_runs(name))
 
@@ -195,6 +144,10 @@ class LoadContest(msgspec.Struct, frozen=True, dict=True):
         return next((line.split for line in self.table.lines if line.name == name), None)
 
     def compare(self, name: str, other: str) -> SpeedUp:
+        """Compare two rows of `speeds`; where one is the baseline it is as the table has it.
+
+        Else the effects of `name` on all others are judged together, as those of a table's rows are.
+        """
         return self._families[name][other]
 
     @cached_property
@@ -303,6 +256,9 @@ class LimitContest(msgspec.Struct, frozen=True, dict=True):
 
     def _judge(self, name: str, other: str) -> Effect:
         return limits.judge_limits(self._list_searches(name), self._list_searches(other), self.ask)
+
+
+Contest = LoadContest | LimitContest  # what ranks checkpoints
 
 
 def _judge_families(

@@ -251,7 +251,7 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
             line = compare_row(name, runs, reference, figures, name == baseline)
             messages = tuple(reason if n == 1 else f"{n} cells: {reason}" for reason, n in reasons.items())
             lines_made.append(replace(line, failures=messages))
-    remarks, margin = tuple(_list_remarks(group, baseline, reference, lines_made)), ask.equivalence
+    remarks, margin = tuple(_list_remarks(baseline, reference, lines_made)), ask.equivalence
     return ComparedLoad(
         load, baseline, tuple(figures), headline, tuple(lines_made), margin, ask.alpha, remarks,
         ask.kl_margin,
@@ -313,9 +313,7 @@ def _find_asked_output(runs: Sequence[Reported]) -> float | None:
     return longest if longest is not None and longest == int(longest) else None
 
 
-def _list_remarks(
-    group: Group, baseline: str, reference: BaselineRuns, rows: Sequence[Line]
-) -> Iterator[str]:
+def _list_remarks(baseline: str, reference: BaselineRuns, rows: Sequence[Line]) -> Iterator[str]:
     """Yield remarks on the whole table: simulated runs, one row, a missing baseline, units, no pairs."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):
@@ -388,15 +386,7 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         if why := comparability.explain_other_quantity(column.key, used, self.runs):
             return Effect(Decision.NONE, math.nan, why=why)
         units = statistics.pair_units(used, self.runs, lambda run: read_figure(run, column.key))
-        return statistics.judge_effect(
-            units.row,
-            units.baseline,
-            paired=units.paired,
-            higher_is_faster=column.higher_is_faster,
-            margin=self.ask.equivalence,
-            alpha=self.ask.alpha,
-            order=units.order,
-        )
+        return units.judge(column.higher_is_faster, self.ask.equivalence, self.ask.alpha)
 
 
 def read_figure(run: Reported, key: str) -> float | None:

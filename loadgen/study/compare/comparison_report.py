@@ -22,7 +22,6 @@ from loadgen.study.compare.model import (
     ComparedLoad,
     Decision,
     Effect,
-    Factor,
     Line,
     Split,
 )
@@ -353,16 +352,13 @@ def describe_split(split: Split | str | None) -> str:
     """Write how much of a speed-up is steps and how much is drafts, or why that is not known; "" if None."""
     if not isinstance(split, Split):
         return f"not split into steps and drafts: {split}" if split else ""
-    speed, steps, drafts = (_format_factor(getattr(split, part)) for part in _PARTS)
+    factors = (getattr(split, part) for part in _PARTS)
+    speed, steps, drafts = (format_ratio(each.mean, each.low, each.high, 2) for each in factors)
     how = " (steps computed: TPOT × acceptance length)" if split.computed else ""
     if len(split.by_category) > 1:
         least, *_, most = sorted(split.by_category.items(), key=lambda item: item[1])
         how += f" ({least[0]} {least[1]:.2f}× to {most[0]} {most[1]:.2f}×)"
     return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{how}"
-
-
-def _format_factor(factor: Factor) -> str:
-    return format_ratio(factor.mean, factor.low, factor.high, 2)
 
 
 def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:

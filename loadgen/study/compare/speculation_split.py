@@ -132,15 +132,7 @@ def split_speed(row: Sequence[Reported], baseline: Sequence[Reported], alpha: fl
 
     def judge(read: Callable[[DecodeSteps], float]) -> Effect:
         units = statistics.pair_units(row, baseline, lambda run: read(steps_of[id(run)]))
-        return statistics.judge_effect(
-            units.row,
-            units.baseline,
-            paired=units.paired,
-            higher_is_faster=None,
-            margin=MARGIN,
-            alpha=alpha,
-            order=units.order,
-        )
+        return units.judge(None, MARGIN, alpha)
 
     speed, steps, drafts = (
         judge(read)

@@ -499,6 +499,18 @@ class Units(msgspec.Struct, frozen=True):
     left: int = 0  # runs that have no partner and are in no pair
     order: UnitOrder | None = None  # of units that are not paired; None: a run has no time
 
+    def judge(self, higher_is_faster: bool | None, margin: float, alpha: float) -> Effect:
+        """Judge the row's units against the baseline's, apart from a trend where sides took no turns."""
+        return judge_effect(
+            self.row,
+            self.baseline,
+            paired=self.paired,
+            higher_is_faster=higher_is_faster,
+            margin=margin,
+            alpha=alpha,
+            order=self.order,
+        )
+
 
 def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: ReadFigure) -> Units:
     """Pair the units of two sides by the campaign's repeat, else by equal prompts, else not.

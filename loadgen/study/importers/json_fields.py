@@ -40,6 +40,7 @@ _NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
 _MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one is searched
 _LONGEST_WORD = 1000  # characters of a name
 _MOST_DIGITS = 18  # of a count that is written as text
+_FAR_TOKENS = 0.05
 
 
 Reader = Callable[[object], Any]  # of the value of a field: None where it is not one
@@ -143,6 +144,18 @@ def count_failures(errors: object) -> int | None:
     None of an empty list, and of what is none.
     """
     return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
+
+
+def list_other_counts(client: str, own: float | None, server: float | None, times: int = 1) -> Iterator[str]:
+    """Yield that a server reported over 5 % more or fewer generated tokens than its client counted.
+
+    Both are totals, or means of `times` requests.
+    """
+    if own and server and abs(own / server - 1) > _FAR_TOKENS:
+        yield (
+            f"{client}: its tokenizer counted {own * times:.0f} generated tokens, over which its rates and "
+            f"TPOT are; the server reported {server * times:.0f}"
+        )
 
 
 def read_word(value: object) -> str:

@@ -468,10 +468,9 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
         if mean is not None and distance is not None:
             text = comparison_report.format_spread(column, mean)
             points.append(_Point(row, distance, _scale_mean(column, mean), text))
-    better = {None: "", True: "Higher is faster.", False: "Lower is faster."}[column.higher_is_faster]
     load = comparison.load.name or comparison_report.describe_load(comparison.load)
     title = f"{column.label} against KL, {load}"
-    return _plot_points(points, title, column.label, better)
+    return _plot_points(points, title, column.label, _BETTER[column.higher_is_faster])
 
 
 def _plot_limit(compared: ComparedLimits) -> Panel | None:

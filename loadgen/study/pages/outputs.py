@@ -195,10 +195,6 @@ def _make_json(given: _Given) -> str:
     return format_json({"runs": rows, **compared}, indent=1) + "\n"
 
 
-def _write_html(given: _Given) -> str:
-    return write_text_output(given.asked.html, render_html(given.document))
-
-
 def render_html(document: Document) -> str:
     """Render a document as an HTML page; raises UsageError without the extra."""
     with require_extra():
@@ -212,10 +208,9 @@ def _write_png(given: _Given) -> str:
 
 
 def _write_svg(given: _Given) -> str:
-    def render(panel: Panel, drawing: Drawing) -> bytes:
-        return clean_text(render_svg(drawing, panel)).encode()
-
-    return _write_pictures(given, given.asked.svg, "svg", render)
+    return _write_pictures(
+        given, given.asked.svg, "svg", lambda panel, drawing: clean_text(render_svg(drawing, panel)).encode()
+    )
 
 
 def _make_plot(given: _Given) -> str:
@@ -285,7 +280,7 @@ def _write_file(path: Path, content: bytes, other: str) -> None:
 
 FORMS: dict[str, Callable[[_Given], str]] = {
     "text": _make_text,
-    "html": _write_html,
+    "html": lambda given: write_text_output(given.asked.html, render_html(given.document)),
     "markdown": lambda given: write_text_output(given.asked.markdown, render_markdown(given.document)),
     "csv": lambda given: write_text_output(given.asked.csv, render_csv(given.reported)),
     "png": _write_png,

@@ -1,15 +1,36 @@
-"""Comparison section: bars next to the roofline, and lengths of input, from any reported figures."""
+"""Comparison section: bars, limits, qualities and the answer of a page, from any reported figures."""
 
 from __future__ import annotations
 
+import csv
+import io
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from builders import made_runs
+from builders.made_answers import answered, keep_campaign, made_quality, speeds
+from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
+from builders.made_qualities import quality, reference, rows
 from loadgen.report.load_identity import Load
-from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitRecord
+from loadgen.study.pages import comparison_section, markdown, outputs
+from loadgen.study.pages.comparison_section import (
+    make_answer_section,
+    make_limit_sections,
+    make_quality_section,
+)
+from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.drawing import draw_panel
+from loadgen.study.pages.markdown import render_markdown
+from loadgen.study.pages.page_parts import CurveStyle, PageSection
+from loadgen.study.pages.picture_files import render_inline_svg
 from loadgen.study.run_summary import Reported
 
 
@@ -67,3 +88,146 @@ def test_ladders_are_speed_over_input_length_eight_to_a_panel(count: int) -> Non
 
 def test_one_length_is_no_ladder() -> None:
     assert list(comparison_section.plot_ladders([told("m", load=Load(input_len=1.0), speed_tok_s=3.0)])) == []
+
+
+def section(record: LimitRecord) -> PageSection:
+    (made,) = make_limit_sections([StoredLimit(Path("search"), record)])
+    return made
+
+
+def test_the_title_is_the_answer_and_the_rest_stands_below() -> None:
+    made = section(limit_record())
+    assert made.title == "bf16, limit: 10.4 requests/s (95 %: 9.9 to 10.9)"
+    assert made.lines[0] == f"for {TTFT}"
+    assert made.table is not None
+    assert len(made.table.body) == 5
+
+
+def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None:
+    objective, goodput = section(limit_record()).panels
+    value, bound, limit, saturated = objective.curves
+    assert value.x.tolist() == [4, 8, 9.51, 11.3]
+    assert value.y.tolist() == [120, 240, 330, 460]
+    assert value.hollow == (False, False, False, True)
+    assert value.labels == ("", "", "", "")
+    assert (saturated.x.tolist(), saturated.y.tolist()) == ([16], [2200])
+    assert (saturated.form, saturated.hollow, saturated.of) == (CurveStyle.MARKS, (True,), 0)
+    assert saturated.labels == ("saturated",)
+    assert bound.y.tolist() == [130, 271, 360, 520.3, 2900]
+    assert (limit.x.tolist(), limit.y.tolist()) == ([4, 16], [500, 500])
+    assert objective.band == (9.9, 10.9)
+    assert objective.y_top == 1250
+    assert objective.caption.endswith("Points at the upper edge are above it.")
+    assert goodput.title == "Goodput over load"
+    assert [curve.x.tolist() for curve in goodput.curves] == [[4, 8, 9.51, 11.3], [16]]
+
+
+def test_a_floor_is_drawn_with_its_lower_bound_and_whole() -> None:
+    runs = (speed_run(0, 4, 90, 88), speed_run(1, 8, 29, 28.5))
+    panel = section(limit_record(runs=runs, objectives=(SPEED,))).panels[0]
+    assert [curve.name for curve in panel.curves] == [
+        "tps_user p10", "its lower bound at 99 %", "limit, 30 tok/s"
+    ]  # fmt: skip
+    assert (panel.title, panel.y_top) == ("tps_user p10 over load", None)
+    assert panel.numbers is not None
+    assert [column.title for column in panel.numbers.columns] == [
+        "load",
+        "tps_user p10",
+        "at least, 99 %",
+        "",
+    ]
+
+
+def test_a_bound_that_is_unknown_is_not_drawn() -> None:
+    runs = (limit_run(0, 4, 120, None), limit_run(1, 8, 240, 271))
+    value, bound, _ = section(limit_record(runs=runs, limit=None)).panels[0].curves
+    assert value.x.tolist() == [4, 8]
+    assert bound.x.tolist() == [8]
+    assert np.isfinite(bound.y).all()
+
+
+def test_a_search_without_runs_has_no_pictures() -> None:
+    assert section(limit_record(runs=(), limit=None)).panels == ()
+
+
+def test_runs_that_say_nothing_of_the_server_are_labelled() -> None:
+    runs = (limit_run(0, 4, 120, 130, disturbed=True), limit_run(1, 8, 240, 271, verdict="INVALID"))
+    assert section(limit_record(runs=runs)).panels[0].curves[0].labels == ("disturbed", "INVALID")
+
+
+SLOW, FAST = [100.0, 101.0, 99.0], [200.0, 202.0, 199.0]
+RUNS = [
+    *rows("bf16", SLOW, reference()), *rows("fp8", FAST, quality(0.003, 0.0004)),
+    *rows("int2", FAST[:1], quality(0.31, 0.02)), *rows("none", FAST, None),
+]  # fmt: skip
+
+
+def found() -> list[ComparedLoad]:
+    return compare_runs(RUNS, ComparisonOptions(baseline="bf16"))
+
+
+def test_each_row_is_a_point_with_both_intervals() -> None:
+    section = make_quality_section(found())
+    assert section.table is not None
+    assert [row[0] for row in section.table.body] == ["bf16", "fp8", "int2"]
+    (panel,) = section.panels
+    points = [curve for curve in panel.curves if curve.form is CurveStyle.MARKS]
+    assert [(curve.name, float(curve.x[0]), curve.hollow) for curve in points] == [
+        ("bf16", 0.0, (False,)),
+        ("fp8", 0.003, (False,)),
+        ("int2", 0.31, (True,)),
+    ]
+    lines = [curve for curve in panel.curves if curve.of == 1]
+    assert lines[0].x.tolist() == [0.003 - 0.0004, 0.003 + 0.0004]
+    assert lines[0].y.tolist() == [points[1].y[0]] * 2
+    assert lines[1].x.tolist() == [0.003] * 2
+    assert lines[1].y[0] < points[1].y[0] < lines[1].y[1]
+    single = [curve for curve in panel.curves if curve.of == 2][1]
+    assert single.y.tolist() == [200.0, 200.0]  # one run has no interval
+    drawn = render_inline_svg(panel, "q")
+    assert {"bf16", "fp8", "int2"} <= {text for text in ("bf16", "fp8", "int2") if text in drawn}
+    assert draw_panel(panel).axes is not None
+
+
+def test_the_section_stands_in_the_document_and_its_markdown() -> None:
+    document = compose_document(RUNS, found())
+    assert document.section("quality").title == "Quality, against the reference"
+    assert "## Quality, against the reference" in markdown.render_markdown(document)
+
+
+def test_a_picture_needs_two_distances() -> None:
+    one = compare_runs([*rows("a", SLOW, None), *rows("b", FAST, quality(0.1, 0.01))], ComparisonOptions())
+    assert make_quality_section(one).panels == ()
+    assert not make_quality_section(compare_runs(rows("a", SLOW, None), ComparisonOptions()))
+
+
+def test_the_csv_of_runs_has_the_figures_of_quality() -> None:
+    lines = [*csv.DictReader(io.StringIO(outputs.render_csv(RUNS)))]
+    assert [row["kl_high"] for row in lines[::3]][:2] == ["", "0.0034000000000000002"]
+    assert "kl" not in outputs.render_csv(rows("a", SLOW, None)).splitlines()[0].split(",")
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Document:
+    keep_campaign(tmp_path, {"fp8": made_quality(0.05)})
+    runs = speeds(bf16=100, fp8=190)
+    section = make_answer_section(answered(tmp_path, runs))
+    return replace(compose_document(runs, compare_runs(runs, ComparisonOptions())), answer=section)
+
+
+def test_the_page_begins_with_what_to_take(document: Document) -> None:
+    html = pytest.importorskip("loadgen.study.pages.html")
+    page = html.render_page(document)
+    assert 0 < page.index('<section id="answer">') < page.index('<section id="summary">')
+    assert "<li>take fp8: the fastest, 1.90 × as fast as bf16</li>" in page
+    cell = '<span class="n" data-key="answer.kl" data-value="0.05">0.050</span> <small class="aside">±0.010'
+    assert cell in page
+
+
+def test_markdown_begins_with_what_to_take(document: Document) -> None:
+    lines = render_markdown(document).splitlines()
+    (title, first, *_) = (line for line in lines if line.startswith("## "))
+    assert (title, first) == ("## What to take", "## high-load: 2048 in / 128 out, 100 requests, 8 at a time")
+    assert "- take fp8: the fastest, 1.90 × as fast as bf16" in lines
+    assert "- its KL is 0.05 (0.04 to 0.06): no limit was asked for" in lines  # no flag: it is a page
+    assert "| fp8 | 190.0 ±4.7 | 0.050 ±0.010 | 94.0 ±0.6 |" in lines

@@ -50,7 +50,7 @@ _COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 _FIRST_NAMES = {"ttft": "time_to_first_token"}  # of version 0.1
 _SERVERS = "total_usage_completion_tokens.avg"
-_FAR, _FAR_TOKENS = 0.001, 0.05
+_FAR = 0.001
 _TPOT = {
     _AIPERF: "its inter_token_latency is TPOT here, its inter_chunk_latency ITL: what vLLM calls them",
     _GENAI_PERF: "its inter_token_latency is TPOT here, (latency - TTFT) / (tokens - 1) of a request: "
@@ -79,17 +79,8 @@ def _read_figures(
         figures["failed"] = sum(read_count(find_value(error, "count")) or 0 for error in listed)
     figures, empty = json_fields.require_measured(figures, source)
     tpot = [f"{client}: {_TPOT[client]}"] if "mean_tpot_ms" in figures else []
-    return figures, [*tpot, *remarks, *_list_other_counts(metrics, figures, client), *empty]
-
-
-def _list_other_counts(metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str) -> Iterator[str]:
-    """Yield that the server reported over 5 % more or fewer generated tokens than the client counted."""
     own, server = figures.get("total_output_tokens"), read_number(find_value(metrics, _SERVERS))
-    if own and server and abs(own / server - 1) > _FAR_TOKENS:
-        yield (
-            f"{client}: its tokenizer counted {own} generated tokens, over which its rates and TPOT are; "
-            f"the server reported {server:.0f}"
-        )
+    return figures, [*tpot, *remarks, *json_fields.list_other_counts(client, own, server), *empty]
 
 
 def _compute_duration(

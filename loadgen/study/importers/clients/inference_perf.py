@@ -127,7 +127,7 @@ _MODEL = re.compile(r"^[ \t]{1,40}model_name:[ \t]{0,9}(\S[^\n]{0,300})$", re.MU
 _LATENCIES = figures_named_by(_NAME)
 _ITL = "inter_token_latency"
 _MS = {"s": 1e3, "ms": 1.0, "us": 1e-3, "s/token": 1e3, "ms/token": 1.0, "us/token": 1e-3}
-_FAR, _FAR_TOKENS = 0.25, 0.05
+_FAR = 0.25
 _TO_THE_END = "E2EL runs to the response's end"
 _NO_ITL = "its inter_token_latency gives tokens that came together gaps of 0: left out"
 _TOTALS: json_fields.Fields = {
@@ -178,7 +178,8 @@ def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[R
     remarks += _drop_other_tpot(figures, lengths["output_len"], _NAME)
     if completed:
         figures |= _count_tokens(lengths, completed)
-        remarks += _list_other_counts(document, lengths["output_len"], completed)
+        server = read_number(find_value(document, "successes.output_tokens.mean"))
+        remarks += json_fields.list_other_counts(_NAME, lengths["output_len"], server, completed)
     figures, empty = json_fields.require_measured(figures, source)
     load = read_fields(document, _LOAD)
     if load["max_concurrency"]:
@@ -201,16 +202,6 @@ def _count_tokens(lengths: Mapping[str, float | None], completed: int) -> dict[s
         for key, length in lengths.items()
         if length is not None
     }
-
-
-def _list_other_counts(document: Mapping[str, Any], length: float | None, completed: int) -> Iterator[str]:
-    """Yield that the server counted other tokens than the client, whose rates and TPOT are over its own."""
-    server = read_number(find_value(document, "successes.output_tokens.mean"))
-    if length and server and abs(length / server - 1) > _FAR_TOKENS:
-        yield (
-            f"{_NAME}: its tokenizer counted {length * completed:.0f} generated tokens, over which its rates "
-            f"and TPOT are; the server reported {server * completed:.0f}"
-        )
 
 
 def _drop_other_tpot(figures: dict[str, Any], length: float | None, client: str) -> Iterator[str]:

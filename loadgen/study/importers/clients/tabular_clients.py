@@ -249,9 +249,9 @@ def _read_inferencex(document: Mapping[str, Any], source: str) -> Iterator[Repor
     for key, value in document.items():
         if (named := _IN_SECONDS.fullmatch(key)) is not None:
             cells[f"{named[1]} {named[2]} (s)"] = format_cell(value)
-    told = {*_FACTS, *_PER_GPU, *_SPREAD, *(key for key in document if _IN_SECONDS.fullmatch(key))}
+    known = {*_FACTS, *_PER_GPU, *_SPREAD, *(key for key in document if _IN_SECONDS.fullmatch(key))}
     for run in _read_grids(_INFERENCEX, source, _make_grid([*cells], [[*cells.values()]])):
-        unread = labels.read_labels({key: value for key, value in document.items() if key not in told})
+        unread = labels.read_labels({key: value for key, value in document.items() if key not in known})
         yield replace(run, remarks=(*run.remarks, _INTERACTIVITY.format(gpus)), unread=unread)
 
 

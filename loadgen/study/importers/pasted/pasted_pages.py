@@ -93,10 +93,10 @@ def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
     whole = strip_comments(split_lines(cleaned))
     numbers, texts = split_pieces(whole)
     find_cell = surroundings.name_cells(whole)
-    told = False  # whether a line is of the report whose verdict stands below its block
+    in_report = False  # whether a line is of the report whose verdict stands below its block
     for line in headings.read_lines(texts):
         if not line.text:
-            told = False
+            in_report = False
             if above and above[-1]:
                 above.append("")  # a command does not continue after it
             continue
@@ -118,8 +118,10 @@ def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
                 yield block
                 block, above = None, [rest[closes.end() :]]
             continue
-        told = (
-            told and line.kind is Kind.TEXT and not (_SIMULATED.match(line.text) or _SERVER.match(line.text))
+        in_report = (
+            in_report
+            and line.kind is Kind.TEXT
+            and not (_SIMULATED.match(line.text) or _SERVER.match(line.text))
         )
         if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
             outline.enter(line)
@@ -129,8 +131,8 @@ def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
             above = []
             continue
         if last is not None and last.read_verdict_line(line.text):
-            told = True
-        if not told:
+            in_report = True
+        if not in_report:
             above.append(line.text)
     if block is not None:
         if not cleaned.endswith("\n"):

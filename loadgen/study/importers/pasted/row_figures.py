@@ -343,9 +343,7 @@ def explain_figures(read: Mapping[str, Any], derived: Mapping[str, Any]) -> list
     """Return the remarks on figures that are not what their titles say, as `derive_figures` made them."""
     remarks = []
     if OF_ONE in derived:
-        remarks.append(
-            "tok/s of each user or request are no TPOT: they may include the time of the first token"
-        )
+        remarks.append(PER_USER)
     if "output_throughput" in read and "output_throughput" not in derived:
         remarks.append("tok/s are of prompts and answers together, as requests/s and their lengths show")
     return remarks
