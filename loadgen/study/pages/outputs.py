@@ -244,10 +244,7 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
 
 
 def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Panel, Drawing], bytes]) -> str:
-    """Write each picture, as `render` makes it, to the directory `place`, print how many, and return "".
-
-    Raises UsageError where there is nothing to plot, or the directory cannot be written.
-    """
+    """Write each picture, as `render` makes it, to the directory `place`, print how many, and return ""."""
     drawings, directory = list(given.list_drawings()), Path(place)
     if not drawings:
         raise UsageError(

@@ -75,10 +75,7 @@ def _is_guidellm(document: Mapping[str, Any]) -> bool:
 
 
 def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield a run for each benchmark of a report: a sweep has many; the file names one without a model.
-
-    Raises UsageError of a benchmark without figures.
-    """
+    """Yield a run for each benchmark of a report: a sweep has many; the file names one without a model."""
     benchmarks = read_list(document.get("benchmarks"))
     for index, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {index}" if len(benchmarks) > 1 else source

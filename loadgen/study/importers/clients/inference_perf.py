@@ -160,10 +160,7 @@ def _is_inference_perf(document: Mapping[str, Any]) -> bool:
 
 
 def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a file, whose model is in the config next to it.
-
-    Raises UsageError without figures.
-    """
+    """Yield the one run of a file, whose model is in the config next to it."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     latency = find_value(document, "successes.latency")
     for theirs, figure in _LATENCIES.items():

@@ -159,10 +159,7 @@ def _is_sglang(document: Mapping[str, Any]) -> bool:
 
 
 def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a line that the Python or the Rust client appended to a file.
-
-    Raises UsageError if it has no figures.
-    """
+    """Yield the one run of a line that the Python or the Rust client appended to a file."""
     figures: dict[str, Any] = {"request_rate": json_fields.format_rate(document.get("request_rate"))}
     named = {key: read_word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: name for key, name in named.items() if name}

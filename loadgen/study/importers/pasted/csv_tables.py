@@ -136,10 +136,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
 
 
 def _read_ladder(path: Path) -> TableRows:
-    """Read the rows of a speed table as we write it, those of a published page with its formula.
-
-    Raises UsageError of a row that is none.
-    """
+    """Read the rows of a speed table as we write it, those of a published page with its formula."""
     published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
     speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
     runs = [pasted_tables.read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
@@ -152,10 +149,7 @@ def _read_ladder(path: Path) -> TableRows:
 
 
 def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
-    """Return the line and the cells by name of each row.
-
-    Raises UsageError of a row with more or fewer cells than the columns, and of over 10,000 rows.
-    """
+    """Return the line and the cells by name of each row."""
     rows: list[tuple[int, dict[str, str]]] = []
     lines = json_fields.read_csv_rows(text, path, delimiter)
     _, header = next(lines)
@@ -168,10 +162,7 @@ def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[st
 
 
 def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Columns) -> Reported | None:
-    """Make the run of a row; None if it has no figures. An empty cell is not a figure.
-
-    Raises UsageError of an ambiguous number.
-    """
+    """Make the run of a row; None if it has no figures. An empty cell is not a figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
     facts = row_figures.complete_facts(facts)

@@ -295,10 +295,7 @@ def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    """Yield the tables of a page's HTML; a cell that spans columns is in each of them.
-
-    Raises UsageError of over 50,000 cells.
-    """
+    """Yield the tables of a page's HTML; a cell that spans columns is in each of them."""
     table: list[Row] | None = None
     row: list[str] = []
     spanning: dict[int, tuple[int, str]] = {}  # by column: how many rows are left, and the cell
