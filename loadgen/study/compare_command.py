@@ -16,7 +16,7 @@ from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
-from loadgen.study.answer import answer_report
+from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, is_size, read_answer_flags
 from loadgen.study.compare import (
@@ -25,14 +25,13 @@ from loadgen.study.compare import (
     comparison_report,
     limits,
     model,
-    quality_table,
     rankings,
     speculation_split,
 )
 from loadgen.study.compare.comparability import Rows
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.quality_table import RowQuality
+from loadgen.study.compare.rankings import RowQuality
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
@@ -64,21 +63,21 @@ _FORMS = {
         render_text_table,
         lambda title: "\n".join(wrap_text(title, "")) + "\n",
         lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
-        answer_report.render_answer_text,
+        answer.render_answer_text,
     ),
     "markdown": _Form(
         comparison_report.render_markdown,
         render_markdown_table,
         lambda title: f"### {escape_markdown(title)}\n\n",
         lambda notes: "".join(f"* {escape_markdown(note)}\n" for note in notes),
-        answer_report.render_answer_markdown,
+        answer.render_answer_markdown,
     ),
     "csv": _Form(
         comparison_report.render_csv,
         render_csv_table,
         lambda title: "",
         lambda notes: "",
-        answer_report.render_answer_csv,
+        answer.render_answer_csv,
     ),
 }
 
@@ -247,8 +246,8 @@ def render_comparison(
         ]
     parts += [written.comparisons(tables)] if tables else []
     if form != "csv" and (rows := list_qualities(tables, searches)):
-        table = quality_table.make_quality_table(rows)
-        parts.append(written.title(quality_table.TITLE) + written.table(table))
+        table = rankings.make_quality_table(rows)
+        parts.append(written.title(rankings.QUALITY_TITLE) + written.table(table))
     return "\n".join(parts)
 
 
@@ -256,14 +255,14 @@ def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLi
     """List the quality of each row that has one, once for all loads and kinds of search, with its verdict."""
     rows = [(line.name, line.quality, each.kl_margin) for each in tables for line in each.lines]
     rows += [(row.name, row.quality, each.kl_margin) for each in searches for row in each.rows]
-    return quality_table.list_row_qualities(rows)
+    return rankings.list_row_qualities(rows)
 
 
 def encode_comparison(
     tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], found: CheckpointAnswer | None = None
 ) -> dict[str, Any]:
     """Make the JSON object of the answer, of compared runs, and of limits if there are searches."""
-    begun = {} if found is None else {"answer": answer_report.encode_answer(found)}
+    begun = {} if found is None else {"answer": answer.encode_answer(found)}
     searched = {"limits": limits.encode_limits(searches)} if searches else {}
     return begun | comparison_report.encode_comparisons(tables) | searched
 

@@ -1,4 +1,4 @@
-"""Answer: which checkpoint to take, and a row of what is known of each, from compared runs."""
+"""Answer: which checkpoint to take, and a row of what is known of each; as text, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import WIDTH, clean_line, wrap_text
 from loadgen.base.untrusted import read_mapping
+from loadgen.report.result_file import make_strict
 from loadgen.study.answer import answer_settings
-from loadgen.study.answer.answer_columns import AnswerColumn, list_columns, write_sentence
+from loadgen.study.answer.answer_columns import AnswerColumn, format_value, list_columns, write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.contest import Candidate, Contest, Value, list_candidates, list_contests
 from loadgen.study.answer.recommendation import Recommendation, recommend
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
-from loadgen.study.load_table import mark_simulated
+from loadgen.study.load_table import SIMULATION, mark_simulated
+from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
+from loadgen.study.run_summary import group_by
+from loadgen.study.tables import (
+    Table,
+    cut_middle,
+    escape_markdown,
+    format_csv_table,
+    list_interval_cells,
+    make_table,
+    measure_table,
+    render_markdown_table,
+    render_text_table,
+    split_columns,
+)
 
 _LEAST_OBJECTIVES = 2  # by one alone the slower row says nothing that its speed does not
 
@@ -132,3 +148,164 @@ def _list_dominating(
         )
         if len(pairs) >= _LEAST_OBJECTIVES and all(better) and all(tested):
             yield other.name
+
+
+TITLE = "What to take"
+DOMINATED = "†"
+_LONGEST_NAME = 30
+
+
+def render_answer_text(answer: CheckpointAnswer) -> str:
+    """Write the answer for a terminal: recommendations, sentences, and the table in parts of 80 columns."""
+    lines = [TITLE, "=" * WIDTH]
+    for title, sentences in list_recommendations(answer):
+        lines += wrap_text(clean_line(title), "  ") if title else []
+        lines += [line for text in sentences for line in wrap_text(clean_line(text), "  ")]
+    lines.append("-" * WIDTH)
+    lines += [line for text in list_sentences(answer) for line in wrap_text(clean_line(text), "  ")]
+    table = make_answer_table(answer, _LONGEST_NAME)
+    drawn = "\n".join(render_text_table(part) for part in split_columns(table, WIDTH, measure_table))
+    notes = [line for note in list_notes(answer) for line in wrap_text(clean_line(note), "  ")]
+    drawn = drawn if answer.columns else ""
+    return "\n".join([*lines, "", drawn + "".join(f"{line}\n" for line in notes)])
+
+
+def render_answer_markdown(answer: CheckpointAnswer) -> str:
+    """Write the answer as Markdown: a heading, recommendations and sentences as lists, the table, notes."""
+    lines = [f"### {TITLE}", ""]
+    for title, (words, *changes) in list_recommendations(answer, plain=True):
+        lines += [escape_markdown(clean_line(title)), ""] if title else []
+        lines += [f"**{escape_markdown(clean_line(words))}**", ""]
+        lines += [*(f"* {escape_markdown(clean_line(text))}" for text in changes), ""] if changes else []
+    lines += [*(f"* {escape_markdown(clean_line(text))}" for text in list_sentences(answer)), ""]
+    table = make_answer_table(answer)
+    notes = "".join(f"* {escape_markdown(clean_line(note))}\n" for note in list_notes(answer))
+    return "\n".join([*lines, f"{render_markdown_table(table)}\n{notes}"])
+
+
+def render_answer_csv(answer: CheckpointAnswer) -> str:
+    """Write the answer as CSV, a line a checkpoint with every digit; an unknown value is empty."""
+    rows = [_make_csv_row(answer, row) for row in answer.rows]
+    return format_csv_table(list(rows[0]), rows)
+
+
+def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
+    """Make the JSON object of the answer; an unknown value is null, with the reason in `why`."""
+    asked = answer.asked
+    made = {
+        "baseline": answer.baseline,
+        "constraints": {
+            "fits_bytes": asked.fits_bytes,
+            "slo": [str(objective) for objective in asked.slo],
+            "max_kl": asked.max_kl,
+        },
+        "price_per_hour": asked.price_per_hour,
+        "columns": [{"key": column.key, "title": column.title} for column in answer.columns],
+        "rows": [_encode_row(row) for row in answer.rows],
+        "recommendations": list(map(_encode_recommendation, answer.recommendations)),
+        "notes": list(list_notes(answer)),
+    }
+    clean: dict[str, Any] = make_strict(made)
+    return clean
+
+
+def list_sentences(answer: CheckpointAnswer) -> Iterator[str]:
+    """Yield each row's sentence after its name; a row of which nothing is known has none."""
+    return (f"{row.shown_name}: {row.sentence}" for row in answer.rows if row.sentence)
+
+
+def list_recommendations(answer: CheckpointAnswer, plain: bool = False) -> list[tuple[str, list[str]]]:
+    """List what is recommended after its contests; all that say the same are one, after "" if that is all.
+
+    `plain` is for a page, whose reader has no terminal: in words, without flags.
+    """
+    same = group_by(answer.recommendations, lambda each: (each.words, each.remarks))
+    titles = [", ".join(each.contest for each in of) for of in same.values()]
+    lines = [of[0].plain_lines if plain else of[0].lines for of in same.values()]
+    return [(f"{title}:" if len(same) > 1 else "", own) for title, own in zip(titles, lines, strict=True)]
+
+
+def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
+    """Make the table of the rows' values; names have at most `longest` characters, 0: all of them.
+
+    They have more where two rows would have one name.
+    """
+    rows = []
+    names = [row.shown_name for row in answer.rows]
+    for row, name in zip(answer.rows, _cut_names(names, longest) if longest else names, strict=True):
+        mark = f" {DOMINATED}" if row.dominated_by else ""
+        rows.append(
+            (f"{name}{mark}", *(format_value(column, row.values[column.key]) for column in answer.columns))
+        )
+    return make_table(
+        [("checkpoint", "checkpoint"), *((each.key, each.title) for each in answer.columns)], rows
+    )
+
+
+def _cut_names(names: Sequence[str], longest: int) -> list[str]:
+    """Cut names to `longest` characters, or to the next length at which no two are the same."""
+    for size in range(longest, max(map(len, names), default=0)):
+        cut = [cut_middle(name, size) for name in names]
+        if len(set(cut)) == len(set(names)):
+            return cut
+    return list(names)
+
+
+def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
+    """Yield the notes below the table: marks, intervals, what is not known and why, and simulated runs."""
+    for row in answer.rows:
+        if row.dominated_by:
+            others = ", ".join(row.dominated_by)
+            yield f"{DOMINATED} {row.name} is worse than {others} in every known objective"
+    cells = [format_value(column, row.values[column.key]) for row in answer.rows for column in answer.columns]
+    if any("±" in cell for cell in cells):
+        yield "± half of the 95 % confidence interval"
+    if any(VAGUE in cell for cell in cells):
+        yield VAGUE_LEGEND
+    for column in answer.columns:
+        lacking = [(row.name, why) for row in answer.rows if isinstance(why := row.values[column.key], str)]
+        for why, of in group_by(lacking, lambda pair: pair[1]).items():
+            yield f"– {column.title}, {', '.join(name for name, _ in of)}: {why}"
+    yield from answer.unread
+    if any(row.name != row.shown_name for row in answer.rows):
+        yield SIMULATION
+
+
+def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
+    cells: dict[str, Any] = {"checkpoint": row.name}
+    for column in answer.columns:
+        value = row.values[column.key]
+        words = value.words if isinstance(value, Value) else ""
+        cells |= {column.key: words} if words else list_interval_cells(column.key, value)
+    taken = [
+        each.contest
+        for each in answer.recommendations
+        if row.name in each.names[:1] and each.choice == "take"
+    ]
+    return {
+        **cells,
+        "sentence": row.sentence,
+        "dominated_by": "; ".join(row.dominated_by),
+        "taken": "; ".join(taken),
+    }
+
+
+def _encode_recommendation(recommendation: Recommendation) -> dict[str, Any]:
+    made = asdict(recommendation)
+    del made["remarks"]
+    return {**made, "choice": recommendation.choice.value, "changes": recommendation.lines[1:]}
+
+
+def _encode_row(row: AnswerRow) -> dict[str, Any]:
+    known = {key: value for key, value in row.values.items() if isinstance(value, Value)}
+    return {
+        "name": row.name,
+        "sentence": row.sentence,
+        "dominated_by": row.dominated_by,
+        "values": {key: _encode_value(known[key]) if key in known else None for key in row.values},
+        "why": {key: value for key, value in row.values.items() if isinstance(value, str)},
+    }
+
+
+def _encode_value(value: Value) -> dict[str, float] | str:
+    return value.words or {"mean": value.mean, "low": value.low, "high": value.high}

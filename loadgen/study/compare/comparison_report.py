@@ -25,7 +25,7 @@ from loadgen.study.compare.model import (
     Line,
     Split,
 )
-from loadgen.study.compare.quality_table import encode_row_quality, list_quality_cells
+from loadgen.study.compare.rankings import encode_row_quality, list_quality_cells
 from loadgen.study.load_table import SIMULATION, LoadRow, settle_lengths
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by

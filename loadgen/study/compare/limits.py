@@ -28,7 +28,7 @@ from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.comparison import find_default_row, match_rows, measure_distance
 from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
-from loadgen.study.compare.quality_table import encode_row_quality, list_quality_cells
+from loadgen.study.compare.rankings import encode_row_quality, list_quality_cells
 from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate

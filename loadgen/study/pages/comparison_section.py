@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from loadgen.features.quality.quality_record import MeanInterval
 from loadgen.features.quality.quality_verdict import DIFFERENT
 from loadgen.study import limit_record, repeats
-from loadgen.study.answer import answer_report
+from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer
 from loadgen.study.answer.answer_columns import AnswerColumn, format_value
 from loadgen.study.answer.contest import Value
 from loadgen.study.arm_qualities import ITSELF, format_spread
-from loadgen.study.compare import comparison_report, quality_table, rankings
+from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
-from loadgen.study.compare.quality_table import RowQuality, make_quality_table
+from loadgen.study.compare.rankings import RowQuality, make_quality_table
 from loadgen.study.compare_command import list_qualities
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
@@ -453,7 +453,7 @@ def make_quality_section(
     panels = [*(_plot_limit(each) for each in searches), *(_plot_load(each) for each in comparisons)]
     drawn = [replace(panel, key=f"quality-{number}") for number, panel in enumerate(filter(None, panels), 1)]
     return PageSection(
-        quality_table.TITLE, "quality", menu="Quality", table=make_quality_table(rows), style="words",
+        rankings.QUALITY_TITLE, "quality", menu="Quality", table=make_quality_table(rows), style="words",
         panels=tuple(drawn[:_MOST_PANELS]),
     )  # fmt: skip
 
@@ -526,23 +526,23 @@ def make_answer_section(found: CheckpointAnswer) -> PageSection:
     """Make the section: recommendations, then the sentence of each row, the table and its notes."""
     lines = [
         " ".join(filter(None, (title, sentence)))
-        for title, sentences in answer_report.list_recommendations(found, plain=True)
+        for title, sentences in answer.list_recommendations(found, plain=True)
         for sentence in sentences
     ]
     titles = ["Checkpoint", *(column.title for column in found.columns)]
-    names = (row[0] for row in answer_report.make_answer_table(found).body)
+    names = (row[0] for row in answer.make_answer_table(found).body)
     rows = [
         (name, *(_make_answer_cell(column, row.values[column.key]) for column in found.columns))
         for name, row in zip(names, found.rows, strict=True)
     ]
     return PageSection(
-        answer_report.TITLE,
+        answer.TITLE,
         "answer",
-        menu=answer_report.TITLE,
-        lines=(*lines, *answer_report.list_sentences(found)),
+        menu=answer.TITLE,
+        lines=(*lines, *answer.list_sentences(found)),
         table=make_table(titles, rows),
         style="answer",
-        remarks=tuple(answer_report.list_notes(found)),
+        remarks=tuple(answer.list_notes(found)),
     )
 
 

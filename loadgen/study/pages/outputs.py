@@ -23,14 +23,14 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name, wrap_text
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
-from loadgen.study.answer import answer_report
+from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import read_answer_flags
 from loadgen.study.compare import comparison_report, limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.compare.quality_table import list_quality_figures
+from loadgen.study.compare.rankings import list_quality_figures
 from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
@@ -171,7 +171,7 @@ def _make_text(given: _Given) -> str:
     searches = ((clean_line(limit.shown_name), limit.record) for limit in read.limits)
     texts = [f"{name}\n{limit_record.render_search(record)}" for name, record in searches]
     if given.answer is not None:
-        texts.insert(0, answer_report.render_answer_text(given.answer))
+        texts.insert(0, answer.render_answer_text(given.answer))
     if any(len(each.rows) > 1 for each in given.compared_limits):
         texts.append(compare_command.render_comparison((), given.compared_limits))
     if given.alone:

@@ -20,7 +20,7 @@ from loadgen.facts.run_facts import Launched
 from loadgen.facts.sensor_facts import Energy, SensorSummary
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.answer import answer_report
+from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_columns import write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest, parse_size, read_scores
@@ -44,7 +44,7 @@ def test_a_sentence_has_speed_quality_and_state(tmp_path: Path) -> None:
         run for one, state in zip(runs, states, strict=True) for run in with_facts([one], state_before=state)
     ]
     found = answered(tmp_path, stated)
-    assert list(answer_report.list_sentences(found)) == [
+    assert list(answer.list_sentences(found)) == [
         "bf16: the baseline",
         "fp8: 1.90 × as fast as bf16; KL 0.11 ± 0.01 from bf16, 94.0 ± 0.6 % of its first choices the same; "
         "both in the same state",
@@ -116,7 +116,7 @@ def test_what_is_worse_in_all_objectives_is_marked(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05), "int4": made_quality(0.2)})
     found = answered(tmp_path, speeds(bf16=100, fp8=190, int4=80))
     assert [row.dominated_by for row in found.rows] == [(), (), ("bf16", "fp8")]
-    names = [row[0] for row in answer_report.make_answer_table(found).body]
+    names = [row[0] for row in answer.make_answer_table(found).body]
     assert names == ["bf16", "fp8", "int4 †"]
     faster = answered(tmp_path, speeds(bf16=100, fp8=190, int4=300))
     assert [row.dominated_by for row in faster.rows] == [(), (), ()]
@@ -129,16 +129,16 @@ def test_names_are_cut_to_where_they_differ() -> None:
         compare_runs(runs, ComparisonOptions()), [], ComparisonOptions(), AnswerRequest(), True
     )
     assert found is not None
-    cut = [row[0] for row in answer_report.make_answer_table(found, 12).body]
+    cut = [row[0] for row in answer.make_answer_table(found, 12).body]
     assert (len(set(cut)), {name[-8:] for name in cut}) == (2, {"9-bench)", "1-bench)"})
 
 
 def test_what_is_not_known_is_a_dash_with_the_reason(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05), "gguf": made_quality(None)})
     found = answered(tmp_path, speeds(bf16=100, fp8=190, gguf=120))
-    body = answer_report.make_answer_table(found).body
+    body = answer.make_answer_table(found).body
     assert [row[2] for row in body] == ["reference", "0.050 ±0.010", "–"]
-    notes = list(answer_report.list_notes(found))
+    notes = list(answer.list_notes(found))
     assert "– KL, gguf: the vocabularies differ" in notes
     assert found.rows[2].sentence == "1.20 × as fast as bf16"
 
@@ -157,16 +157,16 @@ def test_runs_outside_a_campaign_have_an_answer_if_asked() -> None:
 def test_every_form_has_the_answer(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05)})
     found = answered(tmp_path, speeds(bf16=100, fp8=190), price_per_hour=2.0)
-    text = answer_report.render_answer_text(found)
+    text = answer.render_answer_text(found)
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith("What to take\n====")
     assert "take fp8: the fastest, 1.90 × as fast as bf16" in text
-    assert "| fp8 | 190.0 ±4.7 |" in answer_report.render_answer_markdown(found)
-    rows = list(csv.DictReader(io.StringIO(answer_report.render_answer_csv(found))))
+    assert "| fp8 | 190.0 ±4.7 |" in answer.render_answer_markdown(found)
+    rows = list(csv.DictReader(io.StringIO(answer.render_answer_csv(found))))
     assert [(row["checkpoint"], row["kl"], row["taken"]) for row in rows] == [
         ("bf16", "reference", ""), ("fp8", "0.05", "high-load"),
     ]  # fmt: skip
-    told = answer_report.encode_answer(found)
+    told = answer.encode_answer(found)
     assert told["rows"][1]["values"]["kl"] == {"mean": 0.05, "low": 0.04, "high": pytest.approx(0.06)}
     assert told["rows"][1]["why"] == {}
     assert told["recommendations"][0]["choice"] == "take"
@@ -177,7 +177,7 @@ def test_a_table_of_many_columns_is_in_parts_of_80_columns(tmp_path: Path) -> No
     keep_campaign(tmp_path, {}, baseline=names[0])
     loads = [HIGH, *(replace(HIGH, name=f"load-{turn}", requests=101 + turn) for turn in range(5))]
     runs = [run for load in loads for run in speeds(load, **{names[0]: 100.0, names[1]: 150.0})]
-    text = answer_report.render_answer_text(answered(tmp_path, runs, price_per_hour=2.0))
+    text = answer.render_answer_text(answered(tmp_path, runs, price_per_hour=2.0))
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("checkpoint ") > 1
 
@@ -259,10 +259,10 @@ def test_scores_are_columns_of_the_answer(tmp_path: Path) -> None:
     file = tmp_path / "results_1.json"
     file.write_text(json.dumps({"results": {"gsm8k": RESULTS["results"]["gsm8k"]}}), "utf-8")
     found = answered(tmp_path, speeds(bf16=100, fp8=150), lm_eval={"fp8": str(file)})
-    assert [row[-1] for row in answer_report.make_answer_table(found).body] == ["–", "0.750 ±0.039"]
+    assert [row[-1] for row in answer.make_answer_table(found).body] == ["–", "0.750 ±0.039"]
     unscored = answered(tmp_path, speeds(bf16=100, fp8=150))
     assert unscored.columns[-1].key == "speed_1"
-    assert list(answer_report.list_notes(unscored))[-1].startswith(f"no scores of bf16: {tmp_path}/gone.json")
+    assert list(answer.list_notes(unscored))[-1].startswith(f"no scores of bf16: {tmp_path}/gone.json")
     with pytest.raises(UsageError, match="--lm-eval fp9: no such checkpoint; there are bf16, fp8"):
         answered(tmp_path, speeds(bf16=100, fp8=150), lm_eval={"fp9": str(file)})
     with pytest.raises(UsageError, match="gone"):

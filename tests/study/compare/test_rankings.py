@@ -1,19 +1,33 @@
-"""Rankings, the effect of quantization, what fits: the RTX PRO 6000 page's tables and ours."""
+"""Rankings, the effect of quantization, what fits, and qualities: the RTX PRO 6000 page's tables and ours."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from builders import made_qualities
 from builders.comparison_samples import HIGH, cells, rtx, run
 from builders.loops import loop_over
+from builders.made_limits import limit_record
+from builders.made_qualities import interval, quality, reference, rows
 from loadgen.base.text import WIDTH
-from loadgen.study.compare import rankings
-from loadgen.study.compare.comparison import compare_runs
-from loadgen.study.compare.model import ComparisonOptions
+from loadgen.features.quality.quality_record import BACKWARD, Quality
+from loadgen.study.compare import limits, rankings
+from loadgen.study.compare.comparison import BROKEN, compare_runs
+from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
 from loadgen.study.compare.rankings import Model, Need, compute_need
+from loadgen.study.compare_command import encode_comparison, list_qualities, render_comparison
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.limit_record import LimitEstimate
+from loadgen.study.pages.comparison_section import make_quality_section
+from loadgen.study.pages.page_parts import CurveStyle
+from loadgen.study.run_summary import Reported
 from loadgen.study.tables import render_text_table
 
 GIB = 2**30
@@ -132,3 +146,117 @@ def test_more_context_needs_more() -> None:
     runs = [run("Qwen3-8B", 1.0)]
     more = compute_need("Qwen3-8B", runs, 32768).gib - compute_need("Qwen3-8B", runs, 8192).gib
     assert more == pytest.approx(24576 * 36 * 2 * 8 * 128 * 2 / GIB)
+
+
+SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]
+NEAR = quality(0.0031, 0.0004, perplexity_ratio=interval(1.002, 0.0005))
+BROAD = quality(0.0125, 0.003)
+FAR = quality(0.31, 0.02, agreement=None, why={"agreement": "it reports no first choices"}, doubts=("odd",))
+
+
+def compared(*given: list[Reported], margin: float | None = None) -> list[ComparedLoad]:
+    ask = ComparisonOptions(campaign=CampaignSettings(baseline="bf16", kl_margin=margin))
+    return compare_runs([run for runs in given for run in runs], ask)
+
+
+BASE = rows("bf16", SLOW, reference())
+ALL = compared(BASE, rows("fp8", FAST, NEAR), rows("nvfp4", FAST, BROAD), rows("int2", FAST, FAR))
+
+
+def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
+    table = rankings.make_quality_table(list_qualities([*ALL, *ALL], ()))
+    assert [column.title for column in table.columns] == [
+        "checkpoint", "KL", "same first %", "perplexity", "verdict",
+    ]  # fmt: skip
+    assert table.body == (
+        ("bf16", "-", "-", "-", "-"),
+        ("fp8", "0.00310 ±0.00040", "94.10 ±0.60", "1.00200 ±0.00050", "same"),
+        ("nvfp4", "0.0125 ±0.0030", "94.10 ±0.60", "-", "undecided"),
+        ("int2", "0.310 ±0.020", "-", "-", "different"),
+    )
+    assert table.notes[1:] == (
+        "noise floor: 0.00020 ±0.00010 nats a token",
+        "bf16: it is the reference",
+        "fp8: same within 0.01 nats a token, 20,000 tokens of 1,250 answers",
+        "nvfp4: undecided: about 9,000 more tokens, 20,000 tokens of 1,250 answers",
+        "int2: different by more than 0.01 nats a token, 20,000 tokens of 1,250 answers",
+        "int2: no same first %: it reports no first choices",
+        "int2: odd",
+    )
+
+
+def test_the_margin_is_the_campaigns() -> None:
+    (found,) = compared(BASE, rows("nvfp4", FAST, BROAD), margin=0.05)
+    assert found.kl_margin == 0.05
+    (row,) = [row for row in list_qualities([found], ()) if row.name == "nvfp4"]
+    assert row.verdict is not None
+    assert row.verdict.text == "same within 0.05 nats a token"
+
+
+def test_other_vocabularies_and_the_other_direction_are_named() -> None:
+    bits = {"reference": interval(0.79, 0.01), "candidate": interval(0.812, 0.01)}
+    none = {"kl": None, "bits_per_byte": bits, "why": {"kl": "the vocabularies differ"}}
+    other = quality(0.1, 0.01).model_copy(update=none)
+    assert BROAD.kl is not None
+    back = BROAD.model_copy(update={"kl": BROAD.kl.model_copy(update={"direction": BACKWARD})})
+    table = rankings.make_quality_table([
+        rankings.RowQuality("gguf", back, None), rankings.RowQuality("other", other, None)
+    ])  # fmt: skip
+    assert [column.title for column in table.columns][-2:] == ["bits/byte", "verdict"]
+    assert [row[-2] for row in table.body] == ["-", "0.812 of 0.790"]
+    assert "gguf: KL(candidate‖reference), since its server cannot score" in table.notes
+    assert "other: no KL: the vocabularies differ" in table.notes
+
+
+def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
+    (found,) = ALL
+    marks = {line.name: [mark for mark in line.marks if "KL" in mark] for line in found.lines}
+    far = "KL 0.310 ±0.020 nats a token from the reference, over 10 × 0.01"
+    assert marks == {"bf16": [], "fp8": [], "nvfp4": [], "int2": [f"{BROKEN} {far}"]}
+    (slow,) = compared(rows("bf16", FAST, reference()), rows("int2", SLOW, FAR))
+    assert [mark for line in slow.lines for mark in line.marks if "KL" in mark] == [far]
+
+
+def test_every_form_of_a_comparison_has_the_quality() -> None:
+    text, markdown = render_comparison(ALL, ()), render_comparison(ALL, (), "markdown")
+    assert "\nQuality, against the reference\n" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "### Quality, against the reference\n\n| checkpoint | KL | same first % |" in markdown
+    lines = [*csv.DictReader(io.StringIO(render_comparison(ALL, (), "csv")))]
+    (found,) = [row for row in lines if row["checkpoint"] == "nvfp4" and row["headline"] == "true"]
+    assert [round(float(found[key]), 9) for key in ("kl", "kl_low", "kl_high")] == [0.0125, 0.0095, 0.0155]
+    assert (found["quality_verdict"], found["quality_more_tokens"]) == ("undecided", "9000")
+    encoded = json.loads(json.dumps(encode_comparison(ALL, ())))
+    row = encoded["comparisons"][0]["rows"][2]
+    assert row["quality"]["kl"]["tokens"] == 20_000
+    assert row["quality"]["verdict"]["more_tokens"] == 9_000
+
+
+def test_a_comparison_without_quality_has_nothing_of_it() -> None:
+    found = compared(made_qualities.rows("a", SLOW, None), made_qualities.rows("b", FAST, None))
+    assert "uality" not in render_comparison(found, ())
+    assert "kl" not in render_comparison(found, (), "csv").splitlines()[0]
+    assert '"quality"' not in json.dumps(encode_comparison(found, ()))
+
+
+def search(name: str, value: float, found: Quality | None) -> StoredLimit:
+    estimate = LimitEstimate(value=value, low=value - 1, high=value + 1)
+    return StoredLimit(Path(name), limit_record(limit=estimate, name=name), tuple(rows(name, [100.0], found)))
+
+
+def test_searches_for_a_limit_have_the_quality_in_every_form_too() -> None:
+    searches = [search("bf16", 10.0, reference()), search("fp8", 18.0, NEAR)]
+    compared = limits.compare_limits(searches, ComparisonOptions())
+    text = render_comparison((), compared)
+    assert "\nQuality, against the reference\ncheckpoint" in text
+    assert "fp8: same within 0.01 nats a token" in text
+    lines = [*csv.DictReader(io.StringIO(render_comparison((), compared, "csv")))]
+    assert [(row["checkpoint"], row["quality_verdict"]) for row in lines] == [("bf16", ""), ("fp8", "same")]
+    encoded = encode_comparison((), compared)["limits"][0]["rows"]
+    assert [row["quality"]["candidate"] for row in encoded] == ["bf16", "m"]
+    (panel,) = make_quality_section((), compared).panels
+    points = [curve for curve in panel.curves if curve.form is CurveStyle.MARKS]
+    assert [(curve.name, curve.x.tolist(), curve.y.tolist()) for curve in points] == [
+        ("bf16", [0.0], [10.0]), ("fp8", [0.0031], [18.0]),
+    ]  # fmt: skip
+    assert [curve.y.tolist() for curve in panel.curves if curve.of == 1] == [[18.0, 18.0], [17.0, 19.0]]

@@ -23,6 +23,7 @@ from loadgen.study.importers.json_fields import (
     read_number,
     read_word,
 )
+from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
 _DATE = "%Y%m%d-%H%M%S"
@@ -145,9 +146,6 @@ _LENGTHS: json_fields.Fields = {
     "asked_input_len": (read_count, "random_input_len"),
     "asked_output_len": (read_count, "random_output_len"),
 }
-LAST_LINE = (
-    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
-)
 _SMEARED = "SGLang's client: ITL is each gap shared by its message's tokens: a stall hides in it"
 _FAR = 0.05
 

@@ -74,6 +74,9 @@ _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
 # A line with a number that has none of these labels; those of parts of a figure that is read are left out.
 _UNKNOWN = re.compile(r"[\s|>#*]{0,20}([A-Za-z][\w ()/%.+-]{1,60}?)\s{0,20}:\s{0,60}[|\s]{0,5}[-+]?\d")
 _PARTS = re.compile(r"Position \d+")
+LAST_LINE = (
+    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
+)
 
 
 class PastedBlock(msgspec.Struct, frozen=True):

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from loadgen.report.load_identity import Load
 from loadgen.study import labels
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.clients.vllm_files import LAST_LINE
 from loadgen.study.importers.pasted import headings, pasted_blocks, surroundings
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
-from loadgen.study.importers.pasted.pasted_blocks import PastedBlock
+from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE, PastedBlock
 from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
