@@ -425,7 +425,6 @@ def _choose_equal(equal: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
 
 
 def _explain_undecided(top: str, rival: str, speed: SpeedUp) -> str:
-    """Write that one leads another without a verdict, by how much, and what would settle it."""
     if not (times := write_times(speed)):
         return f"{top} and {rival} have no verdict" + (f": {speed.why}" if speed.why else "")
     ends = f" ({speed.low:.2f} to {speed.high:.2f})" if math.isfinite(speed.low) else ""

@@ -174,7 +174,6 @@ def encode_audit(
 
 
 def _draw_table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
-    """Draw figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
     yield align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
     for name, own in findings.items():
         yield cut_end(clean_line(name), WIDTH)

@@ -97,11 +97,9 @@ concurrency_differs = suspect(
 )
 def prompts_differ(run: AuditedRun) -> Evidence | None:
     """Find evidence that mean prompt tokens are over 1 % (and 2) off those of most runs under the load."""
-    own, others = (
-        run.reported.input_len,
-        run.page.find_usual_value(
-            run.reported.load.name, lambda other: None if other.input_len is None else round(other.input_len)
-        ),
+    own = run.reported.input_len
+    others = run.page.find_usual_value(
+        run.reported.load.name, lambda other: None if other.input_len is None else round(other.input_len)
     )
     if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
         return None
@@ -414,7 +412,6 @@ def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
 
 
 def _measure_excess(run: AuditedRun) -> bound.Excess | None:
-    """Measure how far decoding is beyond the memory bus; None without a ceiling or a figure of decoding."""
     if run.ceiling is None:
         return None
     return bound.measure_decode_excess(run.ceiling, run.reported.figures, run.reported.load)

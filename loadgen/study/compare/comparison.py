@@ -455,7 +455,6 @@ def compare_row(
 
 
 def _find_marks(run: Reported, like: Reported, severity: Severity) -> list[str]:
-    """List the evidence of a run's differences of one severity from the run `like`."""
     findings = comparability.find_differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 

@@ -137,17 +137,14 @@ def judge_effect(
     """Judge a row against the baseline in one figure; `judge_rows` judges it with the other rows.
 
     Sides that did not take turns by `order` are judged apart from a trend. Paired values stand in the same
-    order. No verdict where a side has one unit, where a figure has no
-    logarithm (zero, negative, NaN), or without scipy: see `why`. ValueError where paired values are not
-    as many.
+    order. No verdict where a side has one unit, where a figure has no logarithm (zero, negative, NaN), or
+    without scipy: see `why`. ValueError where paired values are not as many.
     """
     row, baseline = [float(value) for value in row], [float(value) for value in baseline]
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
-    ratio, fewest = (
-        compute_geometric_mean(row) / compute_geometric_mean(baseline),
-        min(len(row), len(baseline)),
-    )
+    ratio = compute_geometric_mean(row) / compute_geometric_mean(baseline)
+    fewest = min(len(row), len(baseline))
     bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
     if why := explain_untested(row, baseline):
         return replace(bare, why=why)

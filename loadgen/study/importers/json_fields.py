@@ -41,12 +41,9 @@ _MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one
 _LONGEST_WORD = 1000  # characters of a name
 _MOST_DIGITS = 18  # of a count that is written as text
 _FAR_TOKENS = 0.05
-
-
 Reader = Callable[[object], Any]  # of the value of a field: None where it is not one
-Fields = Mapping[
-    str, tuple[Reader, *tuple[str, ...]]
-]  # by what is read: how, and the places that may have it
+# By what is read: how, and the places that may have it.
+Fields = Mapping[str, tuple[Reader, *tuple[str, ...]]]
 
 
 class ClientFormat(msgspec.Struct, frozen=True):

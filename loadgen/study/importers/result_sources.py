@@ -50,9 +50,8 @@ _MOST_ERRORS = 20
 _MOST_FILES = 200_000  # checked in one directory
 _LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
 _HEAD_BYTES = 8192
-_JSON = re.compile(
-    r"\s*[\[{]\s*(?:[\"\[\]{}]|$)"
-)  # how results begin; a log may begin as [INFO] or [2026-11-27
+# How results begin; a log may begin as [INFO] or [2026-11-27.
+_JSON = re.compile(r"\s*[\[{]\s*(?:[\"\[\]{}]|$)")
 _NAMED = 3
 _FIRST_WAIT_S, _MOST_WAIT_S = 2.0, 30.0  # between lines on how far a long reading is
 _LONGEST_DETAIL = 200
@@ -183,9 +182,8 @@ class _Reading:
     sweeps: list[StoredSweep] = field(default_factory=list)
     limits: list[StoredLimit] = field(default_factory=list)
     met: dict[str, Path] = field(default_factory=dict)  # the place that each thing is of, by real paths
-    shared: dict[tuple[Path, Path], list[Path]] = field(
-        default_factory=dict
-    )  # by its place and the other one
+    # What is in two places, by its place and the other one.
+    shared: dict[tuple[Path, Path], list[Path]] = field(default_factory=dict)
     current: Path = Path()
     shows_progress: bool = False
     begun_s: float = 0.0

@@ -322,10 +322,8 @@ def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
     """Yield a section for each search, in order: its answer, statements, table of runs and panels."""
     for number, limit in enumerate(limits, 1):
         record, key = limit.record, f"limit-{number}"
-        title, lines = (
-            f"{limit.shown_name}, {limit_record.describe_limit(record)}",
-            tuple(limit_record.list_statements(record)),
-        )
+        title = f"{limit.shown_name}, {limit_record.describe_limit(record)}"
+        lines = tuple(limit_record.list_statements(record))
         yield PageSection(
             title, key, menu=title, lines=lines[1:], table=limit_record.make_run_table(record), style="words",
             panels=tuple(_plot_search(record, key)),

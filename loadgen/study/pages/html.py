@@ -62,7 +62,6 @@ def _strip_indents(script: str) -> str:
 
 
 def _render_picture(panel: Panel, place: str) -> Markup:
-    """Return the `<svg>` of a panel, texts escaped; its id begins with `place` and the panel's key."""
     return Markup(picture_files.render_inline_svg(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 

@@ -195,7 +195,6 @@ def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> I
 
 
 def _make_points(runs: Sequence[Reported]) -> list[Point]:
-    """Make a point for each load of the runs, sorted by concurrency, then rate."""
     by_pressure = group_by(runs, lambda run: run.load.pressure)
     return [
         _make_point(group, limit, rate)
@@ -291,7 +290,6 @@ def _make_curve(
 
 
 def _list_rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each point: the curve's name, the point's label, x and y."""
     for point, x, y in zip(points, curve.x.tolist(), curve.y.tolist(), strict=True):
         yield curve.name, point.label, f"{x:,.1f}", f"{y:,.2f}"
 
@@ -404,7 +402,6 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
 
 
 def _make_cell(row: LoadRow, key: str, cell: str) -> str:
-    """Return the cell as a Number with the row's figure of that key; as it is without one."""
     figure = row.figures.get(key)
     return cell if figure is None else Number(cell, figure.mean)
 
@@ -425,7 +422,6 @@ def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
 
 
 def _move_shape(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
-    """Return the shape moved to the right and down, by pixels."""
     if isinstance(shape, Text):
         return replace(shape, x=shape.x + right, y=shape.y + down)
     return replace(shape, points=shape.points + np.array([right, down]))

@@ -187,7 +187,6 @@ def render_png(drawing: Drawing) -> bytes:
 
 
 def _add_outline(axes: Axes, outline: Polyline) -> None:
-    """Draw an outline's fill, then its dots or its line, on matplotlib's axes."""
     x, y = outline.points.T
     if outline.fill:
         axes.fill(x, y, color=LIGHT[outline.fill], linewidth=0)

@@ -291,7 +291,6 @@ def _explain_few_samples(latencies: Table) -> Iterator[str]:
 
 
 def _make_percentile(key: str, value_ms: float, rank: float, count: int) -> str:
-    """Format a percentile in ms, with a note next to it if its samples are few; a dash for NaN."""
     return format_number(key, value_ms, aside=_note_few_samples(rank, count))
 
 

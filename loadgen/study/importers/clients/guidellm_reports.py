@@ -120,7 +120,6 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
 
 
 def _count_requests(benchmark: Mapping[str, Any], outcome: str) -> int | None:
-    """Count the requests that ended so, by the report's first count of them or list of them; else None."""
     counted: int | None = find_first(benchmark, _read_count, *(f"{place}.{outcome}" for place in _COUNTS))
     return counted
 

@@ -143,7 +143,6 @@ def read_report(text: str, path: Path) -> list[Reported]:
 
 
 def _list_k6(lines: list[str]) -> dict[str, Any]:
-    """Make k6's JSON of its printed summary: each metric's first line, which is of all scenarios."""
     metrics: dict[str, Any] = {}
     for line in lines:
         if (tagged := _TAGGED.fullmatch(line)) is not None and _DURATION in metrics:

@@ -125,10 +125,8 @@ def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
 
     `row` is the ladder's row of the run, {} if no ladder made the run.
     """
-    speed, formula = (
-        json_fields.read_number(row.get("speed_tok_s")),
-        json_fields.read_word(row.get("formula")),
-    )
+    speed = json_fields.read_number(row.get("speed_tok_s"))
+    formula = json_fields.read_word(row.get("formula"))
     if speed is None:
         return reported
     load = replace(reported.load, name=f"input {reported.load.asked_input_len}")

@@ -262,9 +262,8 @@ _SERVER_COMMAND = re.compile(
     r"|trtllm-serve|lmdeploy\s+serve)\b"
 )
 _VARIABLE = re.compile(r"(?:^|\s)([A-Z][A-Z0-9_]{2,40})=([^\s;]{1,100})")
-_MEMBER = re.compile(
-    r"""^\s*["'][^"']{1,60}["']\s*:\s*["'](.*?)["']?\s*,?\s*$"""
-)  # of a JSON object, on its line
+# A member of a JSON object, on its line.
+_MEMBER = re.compile(r"""^\s*["'][^"']{1,60}["']\s*:\s*["'](.*?)["']?\s*,?\s*$""")
 _REDIRECTION = re.compile(r"\s(?:[12&]?>{1,2}|\|).*")
 _NAMESPACE = "Namespace("
 _PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
@@ -350,7 +349,6 @@ def _read_flag_labels(flags: Iterable[tuple[str, str]]) -> Iterator[tuple[str, s
 
 
 def _read_variables(command: str) -> dict[str, str]:
-    """Read the variables that a command line sets, but for those that differ in every run."""
     found = _VARIABLE.findall(command)
     return {name: value for name, value in found if labels.is_label(name, [value])}
 
