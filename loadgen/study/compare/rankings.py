@@ -152,24 +152,21 @@ class Need(msgspec.Struct, frozen=True):
     how: str
 
 
-def make_fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
-    """Make a table of checkpoints: the GiB each needs, how known, and if it fits each size of memory.
-
-    `context` is the tokens of the one request whose keys and values must fit too.
-    """
+def make_fit_table(comparisons: Iterable[ComparedLoad]) -> Table:
+    """Make a table of checkpoints: the GiB each needs, how known, and if it fits each size of memory."""
     rows: dict[str, list[Reported]] = {}
     for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
         rows.setdefault(find_checkpoint_name(line), []).extend(line.runs)
     body = []
     for name, runs in rows.items():
-        need = compute_need(name, runs, context)
+        need = compute_need(name, runs)
         is_known = math.isfinite(need.gib)
         answers = (("yes" if need.gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
         body.append((name, f"{need.gib:.1f}" if is_known else "-", *answers, need.how))
     sizes = ((f"gib_{size}", str(size)) for size in SIZES_GIB)
     columns = (("model", "model"), ("gib", "GiB"), *sizes, ("how", "how known"))
     notes = (
-        f"computed, files: weights + keys and values of one request of {context} tokens + "
+        f"computed, files: weights + keys and values of one request of {CONTEXT} tokens + "
         f"{OVERHEAD_GIB:g} GiB for the driver, activations and buffers; measured: the server's own peak",
         "yes: it fits a memory of that many GiB with nothing else in it; "
         "where the system shares the memory (Jetson, GB10) leave room for it",
