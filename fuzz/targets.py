@@ -147,7 +147,7 @@ TARGETS = {
     # what a run leaves
     "frame": Target(f"{_RUNS}:frame", ("loadgen.records.record",), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
-    "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
+    "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/smoke/arrivals.npz",), 16384),
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
     "run_directory": Target(
         f"{_RUNS}:run_directory",

@@ -158,7 +158,7 @@ def test_lost_output_is_an_exit_code_where_there_is_no_other(
         cli.run()
 
 
-RUN = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
+RUN = Path(__file__).parents[1] / "data" / "run_directories" / "smoke"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 GOOD, BAD = Mark("VALID", Colour.GOOD, bold=True), Mark("a long doubt", Colour.BAD)
 

@@ -84,7 +84,7 @@ def _read(document: dict[str, Any]) -> None:
 @cache
 def _documents() -> list[tuple[Any, list[tuple[Any, ...]]]]:
     """What each client wrote, its lists short, and every spot in it."""
-    files = sorted((*RESULTS.glob("*.json*"), RESULTS.parent / "run_directories/format-1/result.json"))
+    files = sorted((*RESULTS.glob("*.json*"), RESULTS.parent / "run_directories/smoke/result.json"))
     known = [shortened(one.value) for path in files for one in json_fields.read_documents(path.read_text())]
     return [(one, spots(one)) for one in known]
 

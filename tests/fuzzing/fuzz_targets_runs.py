@@ -25,7 +25,7 @@ from loadgen.records.record import Record, Records
 from loadgen.report import run_directory as result
 from loadgen.transport.failure import Failure, FailureKind
 
-KEPT = Path(__file__).parents[1] / "data/run_directories/format-1"
+KEPT = Path(__file__).parents[1] / "data/run_directories/smoke"
 MS = 1_000_000
 _NUMERIC = 4  # fields of a frame that are numbers
 CUT = b"\xff\xfe"  # between the frames of a journal that is put together

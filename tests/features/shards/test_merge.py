@@ -53,7 +53,7 @@ def made(**keys: Any) -> Result:
     return Result(replace(run.facts, profile=profile.build({**table, **keys})), run.records)
 
 
-STORED = Path(__file__).parents[2] / "data" / "run_directories" / "format-1"
+STORED = Path(__file__).parents[2] / "data" / "run_directories" / "smoke"
 OF_DATA = {name: Result(made.facts, made.records) for name, (made, _, _) in provoked_data.OF_DATA.items()}
 RUNS = {
     **OF_DATA,

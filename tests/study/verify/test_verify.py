@@ -22,7 +22,7 @@ from loadgen.report import report, run_directory
 from loadgen.study.verify import proof
 from loadgen.study.verify.proof import Held, hold_lengths, is_equal
 
-OLD = Path(__file__).parents[2] / "data" / "run_directories" / "format-1"
+OLD = Path(__file__).parents[2] / "data" / "run_directories" / "smoke"
 SMALL: dict[str, Any] = {"requests": 8, "tokens": 4, "concurrency": 2, "failed": 1}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
