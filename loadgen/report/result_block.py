@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
@@ -36,7 +35,6 @@ class BlockSection(msgspec.Struct, frozen=True):
     header: str
     name: str
     key: str
-    percentiles: tuple[str, ...] | None = None  # only these
     most: bool = False  # its largest value too
     unit: str = "ms"  # of a latency, which its keys end with; a speed's keys have no unit
     extra: bool = False  # printed only where it is asked for by its name
@@ -85,16 +83,6 @@ _VLLM_0_32 = Layout(
     ),
 )
 
-# As vLLM printed it until the end of 2025, and as it stands on the pages of that time.
-_VLLM_2025 = replace(
-    _VLLM_0_32,
-    rows=tuple(
-        replace(row, label=row.label.replace("Total token throughput", "Total Token throughput"))
-        for row in _VLLM_0_32.rows
-        if row.key not in ("failed", "max_output_tokens_per_s", "max_concurrent_requests", "rtfx")
-    ),
-)
-
 # As SGLang's clients print it in 2026; `Protocol` is the Rust one's. Ours retokenizes nothing: no such line.
 _SGLANG = Layout(
     title=" Serving Benchmark Result ",
@@ -129,29 +117,8 @@ _SGLANG = Layout(
     percentiles=(90.0, 95.0, 99.0),
 )
 
-_SGLANG_NEW = (
-    "protocol", "total_input_text_tokens", "total_input_vision_tokens", "max_output_tokens_per_s",
-    "max_concurrent_requests", "request_goodput",
-)  # fmt: skip
-# As it printed until the autumn of 2025, its misspelling kept: no peaks, no TPOT, few percentiles.
-_SGLANG_2025 = replace(
-    _SGLANG,
-    rows=tuple(
-        replace(row, label=row.label.replace("Max request", "Max reqeuest"))
-        for row in _SGLANG.rows
-        if row.key not in _SGLANG_NEW
-    ),
-    sections=(
-        BlockSection("End-to-End Latency", "E2E Latency", "e2el", percentiles=()),
-        BlockSection("Time to First Token", "TTFT", "ttft", percentiles=("99",)),
-        BlockSection("Inter-Token Latency", "ITL", "itl", percentiles=("95", "99"), most=True),
-    ),
-    percentiles=(95.0, 99.0),
-)
 DEFAULT_LAYOUT = "vllm-0.32"
-LAYOUTS = {
-    DEFAULT_LAYOUT: _VLLM_0_32, "vllm-2025": _VLLM_2025, "sglang": _SGLANG, "sglang-2025": _SGLANG_2025,
-}  # fmt: skip
+LAYOUTS = {DEFAULT_LAYOUT: _VLLM_0_32, "sglang": _SGLANG}
 
 
 def find_layout(name: str | None) -> Layout:
@@ -200,8 +167,7 @@ def _render_section(figures: Figures, layout: Layout, section: BlockSection) -> 
     statistics = [("Mean", f"mean_{name}"), ("Median", f"median_{name}")]
     pattern = re.compile(rf"p([\d.]+)_{name}")
     ranks = [(match[1], key) for key in figures if (match := pattern.fullmatch(key))]
-    allowed = section.percentiles
-    statistics += [(f"P{rank}", key) for rank, key in ranks if allowed is None or rank in allowed]
+    statistics += [(f"P{rank}", key) for rank, key in ranks]
     if section.most:
         statistics.append(("Max", f"max_{name}"))
     return [

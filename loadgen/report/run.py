@@ -147,7 +147,7 @@ class Run:
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:
         """The whole report, as `loadgen report` prints it; `explain` adds each doubt's condition and remedy.
 
-        `layout` is the block's: vllm-0.32 (default), vllm-2025, sglang or sglang-2025; raises LoadgenError on
+        `layout` is the block's: vllm-0.32 (default) or sglang; raises LoadgenError on
         another.
         """
         return report.render_report(self.result, explain, layout)

@@ -173,8 +173,8 @@ class OutputOptions(OptionRows, frozen=True):
         "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, parsing.MOST_GPUS),
         metavar="N", names_server=True, shard=True)
     # Of the block; a key of block.LAYOUTS.
-    layout: str | None = _output(None, "of the result block: vllm-0.32 (default), vllm-2025, sglang, "
-        "sglang-2025", rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)
+    layout: str | None = _output(None, "of the result block: vllm-0.32 (default), sglang",
+        rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)
     explain: bool = _switch("print the whole report, with every doubt", resumes=True, common=True)
     strict: bool = _switch("as --fail-on invalid: exit with 3 if the verdict is INVALID", resumes=True)
     fail_on: tuple[str, ...] = _output((), f"what makes an exit code of its own: {', '.join(FAIL_CODES)} "

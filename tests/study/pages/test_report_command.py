@@ -47,7 +47,7 @@ def test_one_run_is_printed_as_ever(runs: Path, capsys: pytest.CaptureFixture[st
     for words, expected in (
         ([], report.render_report(run)),
         (["--explain"], report.render_report(run, explain=True)),
-        (["--layout", "vllm-2025"], report.render_report(run, layout="vllm-2025")),
+        (["--layout", "sglang"], report.render_report(run, layout="sglang")),
     ):
         assert cli.main(["report", str(runs / "run-0"), *words]) == 0
         assert capsys.readouterr().out == expected + "\n"
@@ -72,7 +72,7 @@ def test_several_are_compared(runs: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_several_in_a_layout_are_their_blocks(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", str(runs), "--layout", "vllm-2025"]) == 0
+    assert cli.main(["report", str(runs), "--layout", "sglang"]) == 0
     assert capsys.readouterr().out.count("Serving Benchmark Result") == 4
 
 
@@ -181,7 +181,7 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
         (["--explain", "runs"], "--explain is of one run: name its directory alone"),
         (["none"], "none is not a run directory: none/result.json: No such file or directory"),
         (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
-        (["runs", "--layout", "vllm-205"], "no such layout, did you mean 'vllm-2025'?"),
+        (["runs", "--layout", "sglan"], "no such layout, did you mean 'sglang'?"),
         (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
         (["runs", "--html", "none/a.html"], "cannot write none/a.html"),
         (["runs", "--png", "runs/run-0/result.json"], "choose another --png"),

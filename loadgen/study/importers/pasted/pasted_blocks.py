@@ -24,7 +24,7 @@ _OTHERS = {
     "spec_decode_draft_tokens": ("", "Draft tokens"),
     "spec_decode_accepted_tokens": ("", "Accepted tokens"),
     "accept_length": (".2f", "Acc length|Average accept length|Accepted length"),
-    "max_concurrency": ("", "Max concurrency"),
+    "max_concurrency": ("", "Max concurrency|Max reqeuest concurrency"),
     "total_output_tokens": ("", "Total output tokens"),
     "completed": ("", "Succeed requests|Succeeded requests|Success requests"),
     "success_rate": (".1f", "Success rate"),
