@@ -146,9 +146,8 @@ def selftest_parser() -> argparse.ArgumentParser:
     add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
     add(
         "--transport",
-        choices=(*TRANSPORTS, "all", "both"),
-        help="all (default of one worker): each that runs here; else the one that bench takes by itself; "
-        "both: earlier name of all",
+        choices=(*TRANSPORTS, "all"),
+        help="all (default of one worker): each that runs here; else the one that bench takes by itself",
     )
     add(
         "--workers",
