@@ -33,9 +33,8 @@ _Column = NDArray[Any] | IO[bytes]  # held, or in a file without a name
 _MAPPED = 16 << 20  # bytes from which a column is left in its file
 _ALIGNED = 64
 _WIDTHS = (1, 2, 4, 8)  # bytes of a count
-SHARED_WORDS = ("words", "word_start")  # columns of the words that all columns share; older files have none
-_WHOLE = re.compile(r"<i[48]|\|[biu]1|<U[1-9]\d*")
-WITH_FLOATS = re.compile(rf"<f8|{_WHOLE.pattern}")
+_WHOLE = re.compile(r"<i[48]|\|[biu]1")
+WITH_FLOATS = re.compile(rf"<f8|<U[1-9]\d*|{_WHOLE.pattern}")
 _LOCAL_BYTES, _LENGTHS = 30, 26  # of a member's own header; where it has those of its name and extra field
 # What zipfile raises of bytes that are not an archive's, or not those that were written.
 _NOT_ZIP = (BadZipFile, NotImplementedError, EOFError, IndexError, struct.error)
@@ -182,7 +181,7 @@ def read_columns(
 ) -> dict[str, NDArray[Any]]:
     """Read those of the named columns that a `.npz` has; from 16 MiB on they are mapped and read-only.
 
-    `kinds` matches numpy's names of the types allowed: whole numbers, flags and texts, or WITH_FLOATS.
+    `kinds` matches numpy's names of the types allowed: whole numbers and flags, or WITH_FLOATS.
     Raises OSError if the file cannot be read, ValueError if it or a column of these is not such.
     """
     if not stat.S_ISREG(path.stat().st_mode):
@@ -261,18 +260,6 @@ class Words:
         parts = [encode_text(word) for word in self._numbers]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
-
-
-def read_words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[str]:
-    """Read a column of strings; older files hold them as numpy strings; raises ValueError."""
-    column = stored[name]
-    if len(column) != requests:
-        raise ValueError(f"column {name} has {len(column)} values for {requests} requests")
-    if column.dtype.kind == "U":
-        return list(map(str, column.tolist()))
-    if column.dtype != np.int64 or not all(part in stored for part in SHARED_WORDS):
-        raise ValueError(f"column {name} holds no words")
-    return pick_words(unpack_words(*(stored[part] for part in SHARED_WORDS)), column)
 
 
 def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:

@@ -20,10 +20,9 @@ from msgspec.structs import asdict
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from loadgen.base import parsing
+from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
-from loadgen.engines.engines import find_by_name
 from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
@@ -31,7 +30,7 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.plan.planned_requests import DataFacts, ImageFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
-from loadgen.settings.validation import ServerSettings, explain_unknown
+from loadgen.settings.validation import ServerSettings, explain_format, explain_unknown
 from loadgen.transport.sending.job import WHOLE, Share
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
     from loadgen.server.role_window import RoleWindow
     from loadgen.server.server_counters import ServerWindow
 
-# 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
-FORMAT, FORMATS = 2, (1, 2)
+FORMAT = 2
 # Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
 _PARALLEL = re.compile(r"--(data|pipeline|prefill-context)-parallel-size|--(dp|pp)(-size)?\b|-(dp|pp)\b")
 _NO_DATA = DataFacts()
@@ -270,7 +268,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run that is not in its records; the two together make the report."""
 
-    format: Annotated[int, Join.FIRST] = FORMAT  # version of this layout; a newer one is refused
+    format: Annotated[int, Join.FIRST] = FORMAT  # version of this layout; any other is refused
     started: Annotated[datetime, Join.LEAST]  # when the run began
     finished: Annotated[datetime, Join.MOST]  # when it ended
     command: Annotated[list[str], Join.FIRST]  # the command line; values of headers are hidden
@@ -377,25 +375,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read_stored(cls, ours: Mapping[str, Any]) -> Self:
-        """Read the facts of a stored result or journal, of any format.
+        """Read the facts of a stored result or journal.
 
-        Raises ValueError, or OtherVersion where a part of it has a key that this version lacks.
+        Raises ValueError, or OtherVersion of another format or of a key that this version lacks.
         """
+        writer = untrusted.read_mapping(ours.get("environment")).get("loadgen")
+        if other := explain_format(ours.get("format"), FORMAT, writer):
+            raise OtherVersion(other)
         known = {name: ours[name] for name in find_fact_types() if name in ours}
-        if isinstance(profile := known.get("profile"), dict) and "exact_rate" not in profile:
-            known["profile"] = {**profile, "exact_rate": not _was_drawn(profile)}
         try:
-            facts = cls(**{name: _read_fact(name, value) for name, value in known.items()})
+            return cls(**{name: _read_fact(name, value) for name, value in known.items()})
         except TypeError as error:  # one is missing
             raise ValueError(str(error)) from None
-        if "ignore_eos_refused" in known:
-            return facts
-        from loadgen.plan.plan import list_lacking
-
-        # Earlier versions did not store it: it follows from the API and the engine.
-        refused = not find_by_name(facts.server.engine).takes_ignore_eos
-        refused |= "ignore_eos" in list_lacking(facts.server.url)
-        return replace(facts, ignore_eos_refused=facts.profile.ignore_eos and refused)
 
     def json(self) -> dict[str, Any]:
         """Encode the facts as in results and journals; a number may be NaN or infinite."""
@@ -428,7 +419,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_replaced(self) -> bool:
-        """Whether --extra-body replaces every planned prompt by one, as earlier versions allowed."""
+        """Whether --extra-body replaces every planned prompt by one, which `bench` refuses to send."""
         fields = _PROMPTS | ({"text"} if self.profile.backend == "sglang" else set())
         return bool(fields & set(self.profile.extra_body))
 
@@ -442,8 +433,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """The number of GPUs the server ran on: as given, as its memory shows, or as started; 0: unknown."""
         if self.gpus or self.server.simulated:
             return self.gpus
-        if self.sensed is not None and self.sensed.holding_server:
-            return len(self.sensed.holding_server)
+        if self.sensed is not None and self.sensed.server_gpus:
+            return len(self.sensed.server_gpus)
         if self.launched is None or "gpu" not in self.environment:
             return 0
         replicated = any(_PARALLEL.match(word) for word in self.launched.command)
@@ -546,16 +537,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OtherVersion(UsageError):
-    """Another version of loadgen wrote a run, with a key that this one lacks."""
-
-
-def _was_drawn(profile: Mapping[str, Any]) -> bool:
-    """Whether a stored profile without `exact_rate` is of an earlier version that sent by its key's rate.
-
-    Those versions never scaled the gaps.
-    """
-    constant = profile.get("request_rate", "inf") != "inf" and not profile.get("bursts")
-    return constant and profile.get("duration") is None
+    """Another version of loadgen wrote a run, in another format or with a key that this one lacks."""
 
 
 def _read_fact(name: str, value: Any) -> Any:

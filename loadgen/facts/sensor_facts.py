@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-WITH_SERVER = "with memory of the server"  # how it is known which GPUs serve
-
 
 class MemoryUse(BaseModel, extra="forbid", frozen=True):
     """Bytes of memory over the window."""
@@ -56,7 +54,7 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
     cpu_ms_per_sample: float
     # Those with memory of the server, or all where that is not reported; and all of --power-url.
     gpus: tuple[str, ...] = ()
-    server_gpus: tuple[str, ...] | None = None  # those with its memory; None: stored by an earlier version
+    server_gpus: tuple[str, ...] = ()  # those with its memory; empty: it is not reported
     gpus_how: str = ""
     server: MemoryUse | None = None  # GPU memory of the server
     device: MemoryUse | None = None  # GPU memory in use by all processes on those GPUs
@@ -70,13 +68,6 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
     memory_mhz: dict[str, SampleSpread] = {}
     held_back: dict[str, float] | None = None  # reason → share of the samples; None: not reported
     missing: tuple[str, ...] = ()  # what could not be read, and why
-
-    @property
-    def holding_server(self) -> tuple[str, ...]:
-        """The GPUs that are known to be the server's, by its memory on them; empty: it is not reported."""
-        if self.server_gpus is None:  # earlier versions stored words alone
-            return self.gpus if self.gpus_how == WITH_SERVER else ()
-        return self.server_gpus
 
     def joules_per_token(self, output_tokens: int) -> float | None:
         """Return the window's joules per output token of the window; None without energy or tokens."""

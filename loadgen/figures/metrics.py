@@ -366,7 +366,6 @@ class ClientHealth(msgspec.Struct, frozen=True):
             unstamped_reads=int(records.unstamped_reads.sum()),
             lag_mean_ms=sum_exactly(records.lag_sum_ns) / stamped / MS_NS if stamped else 0.0,
             lag_max_ms=int(records.lag_max_ns.max(initial=0)) / MS_NS,
-            # A run of an earlier version has no such column: all UNKNOWN.
             shared_lag_ms=sum_exactly(records.shared_lag_ns.clip(0)) / max(shared, 1) / MS_NS,
             answers=answers,
             with_first=like_first - answers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -404,13 +404,6 @@ def make_dialect(ending: str) -> Dialect:
     (module,) = import_rows(ending)
     dialect: Dialect = module.API()
     return dialect
-
-
-def list_lacking(url: str) -> Container[str]:
-    """List the fields that the API of an address has none for; () of an unknown API."""
-    path = url.partition("?")[0]
-    api = next((ending for ending in _ENDINGS if path.endswith(ending)), None)
-    return () if api is None else make_dialect(api).lacks
 
 
 def list_api_headers(backend: str, *paths: str | None) -> Mapping[str, str]:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import (
-    SHARED_WORDS,
     SPILLED,
     Bool,
     Int64,
@@ -27,10 +26,11 @@ from loadgen.base.arrays import (
     encode_text,
     join_messages,
     narrow_counts,
+    pick_words,
     read_columns,
-    read_words,
     release_pages,
     split_blocks,
+    unpack_words,
     widen_counts,
     write_columns,
 )
@@ -195,14 +195,6 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 BOUNDS: dict[str, tuple[int, int]] = {
     name: globals()[kind].__metadata__[0] for name, kind in Columns.__annotations__.items()
 }
-# Not in older files.
-LATER = (
-    "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
-    "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
-    "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
-    "word_gaps", "inner_gaps", "server_drafts", "server_accepted_tokens", "image_tokens",
-    "rtt_ns", "request_delay_ns", "server_first_token_ns",
-)  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 
@@ -224,7 +216,7 @@ MESSAGE_COLUMNS = (
 )
 _OPTIONAL = tuple(column.name for column in MESSAGE_COLUMNS if column.optional)
 _WORDS = ("failure_kind", "failure_detail", "finish_reason")
-_STORED = (*BOUNDS, "start", *(column.name for column in MESSAGE_COLUMNS), *_WORDS, *SHARED_WORDS)
+_STORED = (*BOUNDS, "start", *(column.name for column in MESSAGE_COLUMNS), *_WORDS, "words", "word_start")
 
 
 class MessageBlock(msgspec.Struct, frozen=True):
@@ -467,14 +459,16 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         Raises OSError where it cannot be read, ValueError where it is not such a file or cannot be a run's.
         """
         stored = read_columns(path, _STORED)
-        if missing := [name for name in _STORED if name not in {*stored, *LATER, *SHARED_WORDS, *_OPTIONAL}]:
+        if missing := [name for name in _STORED if name not in {*stored, *_OPTIONAL}]:
             raise ValueError(f"column {missing[0]} is missing")
         requests = len(stored["index"])
-        unknown = np.full(requests, UNKNOWN, np.int64)
-        scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
+        scalars = {name: stored[name].astype(np.int64, copy=False) for name in BOUNDS}
         messages = {c.name: stored.get(c.name, np.zeros(0, c.kind)) for c in MESSAGE_COLUMNS}
         check_columns(scalars, stored["start"], messages)
-        kinds, details, reasons = (read_words(stored, name, requests) for name in _WORDS)
+        if wrong := [name for name in _WORDS if check_row(name, stored[name]) != requests]:
+            raise ValueError(f"column {wrong[0]} has {len(stored[wrong[0]])} values for {requests} requests")
+        words = unpack_words(stored["words"], stored["word_start"])
+        kinds, details, reasons = (pick_words(words, stored[name]) for name in _WORDS)
         failures = zip(kinds, details, strict=True)
         return cls(
             **scalars,

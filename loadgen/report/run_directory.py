@@ -21,7 +21,7 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.errors import Broken, UsageError, make_guarded
 from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.structs import replace
-from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion
+from loadgen.facts.run_facts import Facts, OtherVersion
 from loadgen.features import import_rows
 from loadgen.figures import objectives, steady_state
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -305,7 +305,7 @@ def check_pair(directory: Path, run: Result) -> None:
 
 
 def load(directory: Path) -> Result:
-    """Load the run in a directory; raises UsageError if it is not a run, damaged, or of a newer format.
+    """Load the run in a directory; raises UsageError if it is not a run, damaged, or of another format.
 
     A run whose result was never written, since the client was killed, is read from its journal.
     """
@@ -335,13 +335,7 @@ def load(directory: Path) -> Result:
 
 
 def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
-    """Read a run's facts in any format this version knows; raises UsageError or ValueError."""
-    version = ours.get("format")
-    if version not in FORMATS:
-        raise UsageError(
-            f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
-            "the one that wrote it"
-        )
+    """Read a run's facts; raises UsageError or ValueError."""
     try:
         facts = Facts.read_stored(ours)
     except OtherVersion as error:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
-from loadgen.base.text import quote_value
+from loadgen.base.text import clean_line, quote_value
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import make_model_fields
 from loadgen.settings.table import PROFILE_KEYS, join_rows
@@ -83,6 +83,17 @@ def explain_unknown(error: ValidationError) -> str:
         return ""
     keys = ", ".join(quote_value(".".join(map(str, item["loc"]))) for item in errors)
     return f"was made by another version of loadgen: this one does not know {keys}: use the one that wrote it"
+
+
+def explain_format(version: Any, reads: int, writer: Any) -> str:
+    """Explain that a file of ours has another format than is read, and what wrote it; "" if it has not."""
+    if version == reads:
+        return ""
+    formats = f"it has format {version}, this one reads {reads}"
+    if isinstance(version, int) and version > reads:
+        return f"was written by a newer loadgen: {formats}"
+    by = f"loadgen {clean_line(writer)}" if isinstance(writer, str) and writer else "another loadgen"
+    return f"was written by {by}: {formats}: measure again, or use the one that wrote it"
 
 
 def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed: Collection[str]) -> str:

@@ -17,7 +17,6 @@ from loadgen.study.sweep_record import LoadAxis
 from loadgen.study.tables import Column, Table, render_text_table
 
 LIMIT = "limit.json"
-# 1: the first. 2: what a run shows is one of three words, and its doubts are listed.
 FORMAT = 2
 
 # What of the server (or the client) the evidence of the lowest failing load points to.
@@ -99,21 +98,6 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     output_throughput_per_s: float | None = None
     goodput_per_s: float | None = None
     power_w: float | None = None  # mean of the machine's or its GPUs' while it lasted; None: not measured
-
-    @model_validator(mode="before")
-    @classmethod
-    def _convert_format_1(cls, data: Any) -> Any:
-        """Convert a run of format 1, which had `passed` and `client_limited` for what a run shows."""
-        if not isinstance(data, dict) or "passed" not in data:
-            return data
-        run = {**data, "disturbed": data.get("client_limited", False)}
-        passed = run.pop("passed")
-        run.pop("client_limited", None)
-        values = ((each.get("value_ms"), each.get("limit_ms")) for each in run.get("objectives", ()))
-        above = any(value is None or value > limit for value, limit in values)
-        fails = not run["disturbed"] and (above or run.get("saturated", False))
-        run["standing"] = Standing.MEETS if passed else Standing.FAILS if fails else Standing.NOT_SHOWN
-        return run
 
     @property
     def passed(self) -> bool:

@@ -211,7 +211,7 @@ def summarise_result(facts: Facts, stored: Mapping[str, Any], source: str, run: 
     """
     latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
     counts = stored
-    if latencies.get("unknown_inputs"):  # older files have 0 where prompt tokens are not known
+    if latencies.get("unknown_inputs"):  # the file leaves them out where prompt tokens are not known
         counts = {**stored, **dict.fromkeys(OF_PROMPTS)}
     sessions = stored["loadgen"].get("sessions")
     session_ms = {SESSION_MS: sessions["figures"]["duration"]["mean_ms"]} if sessions else {}
@@ -232,7 +232,7 @@ def _collect_figures(
 ) -> dict[str, Any]:
     """Collect figures under vLLM's keys, and what SGLang alone prints; None where one is out of bounds."""
     figures = {key: counts[key] for key in _KEYS}
-    for figure in SELECTABLE.values():  # an older file lacks the later figures
+    for figure in SELECTABLE.values():
         if values := metrics.get(figure.field_name):
             figures |= figure.statistics(values)
     figures |= {figure.key: metrics.get(figure.field_name) for figure in OWN}

@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_line
 from loadgen.base.untrusted import read_file_bytes
 from loadgen.report.run import Run
-from loadgen.settings.validation import explain_unknown
+from loadgen.settings.validation import explain_format, explain_unknown
 
 SWEEP = "sweep.json"
 # 1: the first.
@@ -101,31 +101,30 @@ _Kind = TypeVar("_Kind", bound=BaseModel)
 
 
 class _Version(BaseModel, extra="ignore", frozen=True):
-    """The field that every version of a record has."""
+    """The fields that every version of a record has."""
 
     format: int
+    loadgen: str = ""
 
 
-def read_record(path: Path, kind: type[_Kind], newest: int, of: str) -> _Kind:
+def read_record(path: Path, kind: type[_Kind], reads: int, of: str) -> _Kind:
     """Read the record in a file of `of` directory, as "a sweep's"; raises UsageError.
 
-    It is raised of a file that cannot be read, is damaged, or has a format above `newest`.
+    It is raised of a file that cannot be read, is damaged, or has another format than `reads`.
     """
     try:
         content = read_file_bytes(path, LARGEST_BYTES)
     except OSError as error:
         raise UsageError(f"{path.parent} is not {of} directory: {path}: {error.strerror}") from None
-    return parse_record(content, path, kind, newest)
+    return parse_record(content, path, kind, reads)
 
 
-def parse_record(content: bytes, path: Path, kind: type[_Kind], newest: int) -> _Kind:
-    """Parse the record in a file's content; raises UsageError where it is damaged or of a newer format."""
+def parse_record(content: bytes, path: Path, kind: type[_Kind], reads: int) -> _Kind:
+    """Parse the record in a file's content; raises UsageError where it is damaged or of another format."""
     try:
-        version = _Version.model_validate_json(content).format
-        if version > newest:
-            raise UsageError(
-                f"{path} was written by a newer loadgen: it has format {version}, this one reads {newest}"
-            )
+        version = _Version.model_validate_json(content)
+        if other := explain_format(version.format, reads, version.loadgen):
+            raise UsageError(f"{path} {other}")
         return kind.model_validate_json(content)
     except ValidationError as error:
         if unknown := explain_unknown(error):

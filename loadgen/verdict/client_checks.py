@@ -258,7 +258,6 @@ class _Clock(msgspec.Struct, frozen=True):
 
 def _count_clock_faults(run: RunEvidence) -> _Clock:
     records, least_ns = run.records, int(STEP_MS * 1e6)
-    impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
     begun = run.per_request.first_ns != UNKNOWN
     early = run.per_request.first_ns[begun] < records.sent_ns[begun] - least_ns
     wrong = {*np.flatnonzero(begun)[early].tolist()}
@@ -270,7 +269,7 @@ def _count_clock_faults(run: RunEvidence) -> _Clock:
         wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
     return _Clock(
         step_ms=run.facts.client.clock_step_ms,
-        impossible=0 if impossible is None else int(impossible.clip(0).sum()),
+        impossible=int(records.impossible_stamps.clip(0).sum()),
         reads=run.metrics.health.reads,
         backwards=len(wrong),
         answers=int(np.count_nonzero(begun)),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from builders.made_cases import run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.facts.machine_state import ClockState, MachineState, PowerCap
-from loadgen.facts.sensor_facts import WITH_SERVER, MemoryUse, SampleSpread, SensorSummary
+from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.jetson import Board
 from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sensor import merge_states
@@ -31,7 +31,7 @@ def read_files(name: str) -> MachineState:
 
 
 def sensed(
-    mhz: float, samples: int = 20, held: dict[str, float] | None = None, owner: str = WITH_SERVER
+    mhz: float, samples: int = 20, held: dict[str, float] | None = None, owned: bool = True
 ) -> SensorSummary:
     """A GPU with the server's memory, and at most this clock."""
     return SensorSummary(
@@ -40,7 +40,7 @@ def sensed(
         samples=samples,
         cpu_ms_per_sample=0.1,
         gpus=("GPU 0",),
-        gpus_how=owner,
+        server_gpus=("GPU 0",) if owned else (),
         server=MemoryUse(peak_bytes=98 << 30, steady_bytes=98 << 30, how="NVML, by process"),
         sm_mhz={"GPU 0": SampleSpread(min=208, mean=mhz, max=mhz)},
         held_back=held or {},
@@ -99,9 +99,7 @@ SOUND_STATES = {
     "a GPU that was warm for a moment": run(
         state_before=SERVER, sensed=sensed(1980, held={"GPU 0: hardware thermal slowdown": 0.05})
     ),
-    "an idle GPU that does not serve": run(
-        state_before=SERVER, sensed=sensed(345, owner="all of the machine")
-    ),
+    "an idle GPU that does not serve": run(state_before=SERVER, sensed=sensed(345, owned=False)),
     "GPU clocks pinned low": run(
         state_before=replace(SERVER, clocks={"GPU 0 SM": ClockState(most_mhz=1980, pinned=True)}),
         sensed=sensed(600),

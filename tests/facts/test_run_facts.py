@@ -25,16 +25,15 @@ from loadgen.facts.run_facts import (
     ShardFacts,
     list_annotations,
 )
-from loadgen.facts.sensor_facts import WITH_SERVER, SensorSummary
+from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.roofline import run_roofline
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.plan.profile import build
 from loadgen.report import report
 from loadgen.settings.validation import ServerSettings
 
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
 SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
-HOLDING = SENSED.model_copy(update={"gpus_how": WITH_SERVER})
+HOLDING = SENSED.model_copy(update={"server_gpus": ("GPU 0", "GPU 1")})
 WITH_EXPORTED = SENSED.model_copy(update={"server_gpus": ("GPU 0",)})
 GPU = {"gpu": "8 × NVIDIA H100"}
 
@@ -133,41 +132,6 @@ def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> No
     stored["shard"] |= {key: value}
     with pytest.raises(ValueError, match="shard: "):
         Facts.read_stored(stored)
-
-
-@pytest.mark.parametrize(
-    ("changes", "refused"),
-    [
-        ({}, False),
-        ({"engine": "transformers serve"}, True),
-        ({"url": "http://h/v1/messages"}, True),
-        ({"url": "http://h/a/gateway"}, False),
-    ],
-)
-def test_a_refused_ignore_eos_of_earlier_runs_follows_from_engine_and_api(
-    changes: dict[str, Any], refused: bool
-) -> None:
-    stored = made.run().facts.json()
-    del stored["ignore_eos_refused"]
-    changes = {"server": {**stored["server"], **changes}}
-    facts = Facts.read_stored({**stored, **changes, "of_another_version": 1})
-    assert (facts.ignore_eos_refused, facts.profile.ignore_eos) == (refused, True)
-
-
-@pytest.mark.parametrize(
-    ("keys", "exact"),
-    [
-        ({"request_rate": 8.0}, False),
-        ({"request_rate": 8.0, "duration": 9.0}, True),
-        ({"max_concurrency": 4}, True),
-        ({"request_rate": 8.0, "bursts": "5 every 9s"}, True),
-    ],
-    ids=["a rate", "for a time", "a closed loop", "bursts"],
-)
-def test_a_rate_of_an_earlier_version_is_read_as_drawn(keys: dict[str, Any], exact: bool) -> None:
-    stored = made.run(profile=build(keys)).facts.json()
-    del stored["profile"]["exact_rate"]
-    assert Facts.read_stored(stored).profile.exact_rate is exact
 
 
 def test_every_fact_is_joined_and_its_line_has_a_section() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from loadgen.base.arrays import Int64
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.decode import Decoder, find_arrivals
-from loadgen.records.record import UNKNOWN, Records
+from loadgen.records.record import Records
 from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.verdict import verdict
 from loadgen.wire.openai import DIALECTS
@@ -89,16 +88,6 @@ def test_a_kernel_timestamp_that_cannot_be_true_is_not_used(
     for found, true in ((figures.ttft, 200.0), (figures.itl, 100.0), (figures.e2el, 500.0)):
         assert found.mean_ms == pytest.approx(true, abs=1.01 * LATE_NS / 1e6)
     assert figures.duration_s == pytest.approx(0.6, abs=1.01 * LATE_NS / 1e9)
-
-
-def test_a_run_of_before_has_no_count_of_impossible_timestamps(tmp_path: Path) -> None:
-    record = Decoder(DIALECTS["completions"], streamed=True).decode(stamped([0, 2, 2, 2, 2, 0]))
-    path = tmp_path / "arrivals.npz"
-    Records.from_records([record]).save(path)
-    assert Records.load(path).impossible_stamps.tolist() == [4]
-    with np.load(path) as stored:
-        np.savez(path, **{name: stored[name] for name in stored if name != "impossible_stamps"})
-    assert Records.load(path).impossible_stamps.tolist() == [UNKNOWN]
 
 
 # When reads could be read and were read (ms), their last segments' timestamps, and when they then arrived.

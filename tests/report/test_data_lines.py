@@ -9,7 +9,6 @@ import pytest
 from builders import made_data
 from builders.loops import loop_over
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
-from loadgen.facts.run_facts import Facts
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.records.record import UNKNOWN
 from loadgen.report import report, run_lines
@@ -261,13 +260,3 @@ def test_a_traces_report_has_how_late_it_was_sent() -> None:
     text = report.render_report(result(of_trace()))
     assert "send delay 0.00 ms mean, 0.00 P50, 0.00 P99, 0.00 max (due → sent)" in " ".join(text.split())
     assert "Request rate configured (RPS):           100.00" in text
-
-
-def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
-    case = run(prompt_format="ids", ids_source="the tokenizer")
-    stored = {key: value for key, value in case.facts.json().items() if key != "data"}
-    facts = Facts.read_stored(stored)
-    assert facts.data == DataFacts()
-    assert run_lines.describe_prompts(facts) == run_lines.describe_prompts(case.facts)
-    assert list(run_lines.describe_data(Result(facts, case.records))) == []
-    assert facts.planned_rate_per_s == case.facts.profile.request_rate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, failed, run
-from loadgen.base import arrays
 from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_latencies
 from loadgen.figures.per_request import MetricOptions
-from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
+from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
 from loadgen.report.run_directory import Result
@@ -423,19 +421,6 @@ def test_answers_that_all_end_within_their_reasoning_are_a_line(
 ) -> None:
     run = computed(*(answer(i, [100, 110], visible=visible) for i in range(2)))
     assert next(figure_lines.describe_more_figures(run, reasoned)).startswith(line)
-
-
-def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) -> None:
-    path = tmp_path / "arrivals.npz"
-    Records.from_records([PLAIN, REASONS]).save(path)
-    names = [*BOUNDS, "start", "arrival_ns", "tokens"]
-    names += ["failure_kind", "failure_detail", "finish_reason", "words", "word_start"]
-    stored = arrays.read_columns(path, names)
-    del stored["visible_ns"]
-    with path.open("wb") as file:
-        arrays.write_columns(file, stored)
-    run = compute_metrics(Records.load(path), MetricOptions())
-    assert (run.ttft.n, run.ttfvt.n) == (2, 0)
 
 
 @loop_over(

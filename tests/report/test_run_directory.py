@@ -133,12 +133,31 @@ def test_arrivals_are_whole_nanoseconds(tmp_path: Path) -> None:
         assert stored["arrival_ns"].tolist()[:2] == [10**12 + 20 * MS, 10**12 + 40 * MS]
 
 
-def test_a_newer_format_is_left_to_a_newer_tool(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "environment", "why"),
+    [
+        (99, {"loadgen": "9.0"}, "a newer loadgen: it has format 99, this one reads 2"),
+        (
+            1,
+            {"loadgen": "0.1"},
+            "loadgen 0.1: it has format 1, this one reads 2: measure again, or use the one ",
+        ),
+        (
+            1,
+            {},
+            "another loadgen: it has format 1, this one reads 2: measure again, or use the one that wrote it",
+        ),
+        (None, [], "another loadgen: it has format None, this one reads 2: measure again, or use the one "),
+    ],
+)
+def test_another_format_is_refused_with_what_wrote_it(
+    version: int | None, environment: object, why: str, tmp_path: Path
+) -> None:
     saved(tmp_path, made())
     stored = json.loads((tmp_path / RESULT).read_text("utf-8"))
-    stored["loadgen"]["format"] = 99
+    stored["loadgen"] |= {"format": version, "environment": environment}
     (tmp_path / RESULT).write_text(json.dumps(stored), "utf-8")
-    with pytest.raises(UsageError, match="has format 99, this loadgen reads 1, 2"):
+    with pytest.raises(UsageError, match=f"^{tmp_path} was written by {why}"):
         run_directory.load(tmp_path)
 
 
@@ -168,7 +187,7 @@ def test_a_run_with_a_key_that_this_version_lacks_is_of_another_version(tmp_path
         pytest.param(lambda data: b"garbage" * 9, id="garbage"),
         pytest.param(lambda data: b"{}", id="an object"),
         pytest.param(lambda data: b"[1]", id="an array"),
-        pytest.param(lambda data: b'{"loadgen": {"format": 1}}', id="no facts"),
+        pytest.param(lambda data: b'{"loadgen": {"format": 2}}', id="no facts"),
         pytest.param(lambda data: b'{"loadgen": 5}', id="no object"),
         pytest.param(lambda data: b"\xff\xfe", id="no text"),
     ],

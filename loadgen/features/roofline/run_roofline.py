@@ -76,7 +76,7 @@ def identify_model(facts: Facts) -> ModelIdentity:
 
 def count_devices(facts: Facts) -> int | None:
     """Count the GPUs that share the model, by the engine's report, its start, or memory; None: unknown."""
-    holding = () if facts.sensed is None else facts.sensed.holding_server
+    holding = () if facts.sensed is None else facts.sensed.server_gpus
     return facts.tensor_parallel or len(holding) or None
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Float64
 from loadgen.base.text import GIB
 from loadgen.facts.machine_state import MachineState
-from loadgen.facts.sensor_facts import WITH_SERVER, Energy, MemoryUse, SampleSpread, SensorSummary
+from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
 from loadgen.figures.distribution import compute_medians
 from loadgen.report.run_directory import Result
@@ -73,7 +73,8 @@ def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
     exported = [where for where, source in window.sources.items() if source.polled_s and _is_gpu(where)]
     ours = window.list_places("server_bytes", ever=True)
     if ours:
-        return (*ours, *exported), f"{WITH_SERVER}, and all of --power-url" if exported else WITH_SERVER
+        owned = "with memory of the server"
+        return (*ours, *exported), f"{owned}, and all of --power-url" if exported else owned
     every = window.list_places("device_bytes", "energy_j", "power_w", "sm_mhz", ever=True)
     here = [where for where in every if _is_gpu(where) and where not in exported]
     gpus, how = (

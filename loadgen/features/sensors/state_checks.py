@@ -30,7 +30,7 @@ def gpu_clock_low(run: RunEvidence) -> Evidence | None:
     return join_evidence(
         f"{where} ran at {sensed.sm_mhz[where].max:,.0f} of {clock.most_mhz:,.0f} MHz at most, and reports "
         "no reason"
-        for where in sensed.holding_server
+        for where in sensed.server_gpus
         if (clock := state.clocks.get(f"{where} SM")) is not None
         and where in sensed.sm_mhz
         and clock.most_mhz

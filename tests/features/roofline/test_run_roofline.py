@@ -11,7 +11,7 @@ from builders import made_cases as made
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Server
-from loadgen.facts.sensor_facts import WITH_SERVER, SensorSummary
+from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features import roofline
 from loadgen.features.roofline import roofline_checks, run_roofline
 from loadgen.features.roofline.estimate import ModelIdentity
@@ -50,10 +50,9 @@ def test_the_facts_say_what_ran_on_what() -> None:
 @pytest.mark.parametrize(
     ("how", "devices"),
     [
-        ({"gpus_how": WITH_SERVER}, 2),
+        ({"server_gpus": ("GPU 0", "GPU 1")}, 2),
         ({"server_gpus": ("GPU 0",)}, 1),
         ({"server_gpus": ()}, None),
-        ({"gpus_how": "all of the machine"}, None),
     ],
 )
 def test_the_devices_are_those_with_memory_of_the_server(how: dict[str, Any], devices: int | None) -> None:

@@ -160,7 +160,7 @@ def test_gpus_with_the_server_s_memory_and_those_of_exporters_count() -> None:
     found = sensed(series, 60, {A: DCGM})
     assert found.gpus == ("GPU 0", A)
     assert found.gpus_how == "with memory of the server, and all of --power-url"
-    assert found.holding_server == ("GPU 0",)
+    assert found.server_gpus == ("GPU 0",)
 
 
 def test_memory_names_what_reads_it() -> None:

@@ -57,7 +57,7 @@ STORED = Path(__file__).parents[2] / "data" / "run_directories" / "smoke"
 OF_DATA = {name: Result(made.facts, made.records) for name, (made, _, _) in provoked_data.OF_DATA.items()}
 RUNS = {
     **OF_DATA,
-    "a stored run of the first format": run_directory.load(STORED),
+    "a stored run": run_directory.load(STORED),
     "a closed loop": case(),
     "a closed loop for a time": case(closed(), {"duration": 5.0, "num_prompts": None}),
     "a rate": case(open_loop(), rate(100)),

@@ -160,7 +160,7 @@ def wrong(place: Path) -> None:
     ("damage", "why"),
     [
         (cut, "result.json is cut off or damaged"),
-        (newer, "was written by a newer loadgen: it has format 99, this one reads 1"),
+        (newer, "was written by a newer loadgen: it has format 99, this one reads 2"),
         (lacking, "is damaged: no 'itl'"),
         (wrong, "is damaged: seed: "),
         (lambda place: (place / RESULT).unlink(), "is an unfinished run: it has no result.json"),

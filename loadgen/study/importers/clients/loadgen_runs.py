@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
-from loadgen.facts.run_facts import FORMATS, Facts, OtherVersion
+from loadgen.facts.run_facts import Facts, OtherVersion
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
@@ -155,14 +155,6 @@ def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Re
 
 def _read_facts(stored: Any, source: str) -> Facts:
     ours = read_mapping(json_fields.find_value(stored, OURS))
-    version = ours.get("format")
-    supported = ", ".join(map(str, FORMATS))
-    if isinstance(version, int) and version > max(FORMATS):
-        raise UsageError(
-            f"{source} was written by a newer loadgen: it has format {version}, this one reads {supported}"
-        )
-    if version not in FORMATS:
-        raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
     try:
         return Facts.read_stored(ours)
     except OtherVersion as error:
@@ -213,7 +205,7 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
 
 def read_sweep(directory: Path) -> StoredSweep:
-    """Read the sweep of a directory; raises UsageError of a record that is damaged or of a newer format."""
+    """Read the sweep of a directory; raises UsageError of a record that is damaged or of another format."""
     return StoredSweep(directory, _read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT))
 
 
@@ -222,8 +214,8 @@ def read_limit(directory: Path) -> StoredLimit:
     return StoredLimit(directory, _read_record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
 
 
-def _read_record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
-    return sweep_record.parse_record(json_fields.read_bounded(path), path, kind, newest)
+def _read_record(path: Path, kind: type[_Kind], reads: int) -> _Kind:
+    return sweep_record.parse_record(json_fields.read_bounded(path), path, kind, reads)
 
 
 def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:
