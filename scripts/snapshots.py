@@ -5,12 +5,16 @@ figure leaves no difference. A FOLDER (default: tests/data and docs/examples) ho
 campaigns, sweeps, searches, ladders and files of other clients. Everything goes through the command line and
 the public API, so that the script does not depend on how the package is laid out. `--only GROUP` writes a
 part.
+
+`--store` writes tests/data/snapshots as well, with which tests/test_snapshots.py compares every output: the
+digest of each, and the whole text of those in TEXTS.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import hashlib
 import inspect
 import io
@@ -25,11 +29,35 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
+STORED = REPO / "tests" / "data" / "snapshots"
+DIGESTS = "digests.txt"
+# The outputs, as globs, of which the whole text is stored: a diff of these says most of what a change did.
+_STORED_RUNS = "tests-data/run_directories"
+TEXTS = (
+    f"runs/{_STORED_RUNS}/smoke/audit.txt",
+    f"runs/{_STORED_RUNS}/smoke/explain.txt",
+    f"runs/{_STORED_RUNS}/smoke/markdown.txt",
+    f"runs/{_STORED_RUNS}/smoke/report.txt",
+    f"runs/{_STORED_RUNS}/sessions/explain.txt",
+    f"runs/{_STORED_RUNS}/classes/report.txt",
+    f"series/{_STORED_RUNS}/campaign/[acr]*t.txt",
+    f"series/{_STORED_RUNS}/sweep/[cr]*t.txt",
+    f"series/{_STORED_RUNS}/limit/report.txt",
+    "compared/report.txt",
+    "compared/all-text.txt",
+    "files/tests-data/results/*.stdout.txt/compare.txt",
+    "data/docs-examples/*/text.txt",
+    "profiles/list.txt",
+    "help/loadgen.txt",
+    "help/bench.txt",
+    "live/turns.txt",
+)
 SERIES = ("campaign.json", "sweep.json", "limit.json", "ladder.json")
 RUN = ("result.json", "journal.bin")
 FORMS: dict[str, tuple[str, ...]] = {
@@ -41,7 +69,7 @@ FORMS: dict[str, tuple[str, ...]] = {
     "audit-json": ("audit", "--json"),
     "compare": ("compare", "--json"),
 }
-LAYOUTS = ("vllm-2025", "sglang", "sglang-2025")
+LAYOUTS = ("sglang",)
 COMPARED: dict[str, tuple[str, ...]] = {
     "text": (),
     "json": ("--json",),
@@ -61,6 +89,7 @@ CHANCE = (
     (re.compile(r"^true \d+\b", re.MULTILINE), "true PORT"),  # of RUNS_NOTHING
     (re.compile(r"(?<=--port )\d{5}"), "PORT"),
     (re.compile(r"was \d+\.\d s ago"), "was N s ago"),
+    (re.compile(r"(?<= at )0x[0-9a-f]+"), "ADDRESS"),  # of a function in a signature
 )
 # Flags that would start, connect to or write something even under --dry-run.
 LEFT_OUT = {
@@ -353,7 +382,8 @@ def record_flags(snapshots: Snapshots, files: Sequence[Path]) -> None:
                 lines.append(f"{flag} 1\n{run_command((*RUNS_NOTHING, flag, '1'))}")
         snapshots.write(f"flags/{path.stem}.txt", "\n".join(lines))
     for verb in set(VERBS) - {"bench", "ladder", "selftest", "engine"}:  # these would measure something
-        snapshots.run(f"flags/bare/{verb}.txt", verb)
+        if verb != "data":  # which would draw a seed
+            snapshots.run(f"flags/bare/{verb}.txt", verb)
         snapshots.run(f"flags/unknown/{verb}.txt", verb, "--no-such-flag")
 
 
@@ -437,6 +467,11 @@ GROUPS: dict[str, tuple[str, Callable[[Snapshots, Sequence[Path]], None]]] = {
 }
 
 
+def leave_out(folder: str, names: list[str]) -> set[str]:
+    """What of a folder is not copied: what was stored by this script, and what Python leaves behind."""
+    return {name for name in names if name == "__pycache__" or Path(folder, name) == STORED}
+
+
 def find_places(folders: Iterable[Path]) -> dict[str, list[Path]]:
     """Find runs, series and other files in folders; what is inside a run or a series belongs to it alone."""
     found: dict[str, list[Path]] = {"run": [], "series": [], "file": []}
@@ -454,15 +489,58 @@ def find_places(folders: Iterable[Path]) -> dict[str, list[Path]]:
     return {kind: sorted(those) for kind, those in found.items()}
 
 
+def round_floats(text: str) -> str:
+    """Round what has over 12 digits to 12: the last ones differ from one processor to another."""
+    return re.sub(r"\d+\.\d{7,}(e[+-]\d+)?", lambda number: f"{float(number[0]):.12g}", text)
+
+
+def read_outputs(out: Path) -> dict[str, str]:
+    """Read every output in a folder by its name, as it is compared."""
+    texts = {str(path.relative_to(out)): path for path in sorted(out.rglob("*")) if path.is_file()}
+    return {name: round_floats(path.read_text("utf-8", "surrogateescape")) for name, path in texts.items()}
+
+
+def store_outputs(out: Path, stored: Path = STORED) -> None:
+    """Replace the stored digests and texts by those of the outputs in a folder."""
+    shutil.rmtree(stored, ignore_errors=True)
+    stored.mkdir(parents=True)
+    outputs = read_outputs(out)
+    lines = [f"{hash_text(text)} {name}\n" for name, text in outputs.items()]
+    (stored / DIGESTS).write_text("".join(lines), "utf-8", "surrogateescape")
+    for name, text in outputs.items():
+        if any(fnmatch(name, pattern) for pattern in TEXTS):
+            path = stored / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8", "surrogateescape")
+
+
+def list_changes(out: Path, stored: Path = STORED) -> Iterator[str]:
+    """Yield each output of a folder that is not as stored, with a diff where its text is."""
+    lines = (stored / DIGESTS).read_text("utf-8", "surrogateescape").splitlines()
+    digests = {name: digest for digest, _, name in (line.partition(" ") for line in lines)}
+    outputs = read_outputs(out)
+    for name in sorted(digests.keys() | outputs.keys()):
+        if name not in outputs:
+            yield f"{name} is no longer written"
+        elif name not in digests:
+            yield f"{name} is new"
+        elif hash_text(outputs[name]) != digests[name]:
+            yield f"{name} has changed{_draw_change(stored / name, outputs[name])}"
+
+
+def _draw_change(before: Path, after: str) -> str:
+    if not before.exists():
+        return ""
+    was = before.read_text("utf-8", "surrogateescape").splitlines()
+    return "\n".join(["", *difflib.unified_diff(was, after.splitlines(), "stored", "now", lineterm="", n=1)])
+
+
 def hide_paths(scratch: Path, others: Sequence[str]) -> dict[str, str]:
-    """Return what is written in place of paths of this machine, of the version."""
+    """Return what is written in place of paths of this machine."""
     import loadgen
 
     repo = str(Path(loadgen.__file__).resolve().parent.parent)
-    version = f"loadgen {loadgen.__version__}"
-    return {str(scratch.resolve()): "DIR", repo: "REPO", version: "loadgen VERSION"} | dict.fromkeys(
-        others, "REPO"
-    )
+    return {str(scratch.resolve()): "DIR", repo: "REPO"} | dict.fromkeys(others, "REPO")
 
 
 def format_json(value: Any) -> str:
@@ -473,6 +551,11 @@ def format_json(value: Any) -> str:
 def hash_bytes(data: bytes) -> str:
     """The first 16 hex digits of SHA-256."""
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def hash_text(text: str) -> str:
+    """The first 8 hex digits of SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def main() -> int:
@@ -486,17 +569,20 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", choices=list(GROUPS))
     parser.add_argument("--hide", action="append", default=[], help="another path that is written as REPO")
+    parser.add_argument("--store", action="store_true", help=f"write {STORED.relative_to(REPO)} again too")
     options = parser.parse_args()
+    if options.store and (options.only or options.folders != parser.get_default("folders")):
+        parser.error("--store is of all groups and the default folders: leave out --only and FOLDER")
     out = options.out.resolve()
     folders = [folder.resolve() for folder in options.folders]
     with tempfile.TemporaryDirectory(prefix="snapshots-") as scratch:
         copies = []
         for folder in folders:
             copies.append(Path("-".join(folder.parts[-2:])))
-            shutil.copytree(folder, Path(scratch) / copies[-1])
+            shutil.copytree(folder, Path(scratch) / copies[-1], ignore=leave_out)
         os.chdir(scratch)
         quiet = {
-            "PATH": os.environ["PATH"],
+            "PATH": "",  # no engine is found, whatever is installed
             "HOME": scratch,
             "XDG_CACHE_HOME": scratch,
             "TZ": "UTC",
@@ -505,16 +591,22 @@ def main() -> int:
         os.environ.clear()
         os.environ.update(quiet | {"COLUMNS": "80"})
         time.tzset()
-        found = find_places(copies)
+        found, python = find_places(copies), sys.executable
+        import loadgen  # no sooner than the environment is what it stays
+
+        loadgen.__version__ = "VERSION"  # every commit has its own
         snapshots = Snapshots(out, hide_paths(Path(scratch), options.hide))
         for group in options.only or GROUPS:
             kind, write = GROUPS[group]
             shutil.rmtree(out / group, ignore_errors=True)
+            sys.executable = python if group == "live" else f"{scratch}/python"  # next to which no engine is
             began = time.process_time()
             write(snapshots, found[kind])
             print(
                 f"{group}: {len(found[kind])} places, {time.process_time() - began:.1f} s of CPU", flush=True
             )
+    if options.store:
+        store_outputs(out)
     return 0
 
 
