@@ -30,10 +30,9 @@ import psutil
 from benchmarks.harness.faulty_server import FAULTS, Behaviour, FaultyServer, Logged
 from benchmarks.harness.process import checkout_env
 from benchmarks.harness.self_signed import certified
-from loadgen.features.export import request_rows
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.records.record import Record, Records
-from loadgen.report import run_directory
+from loadgen.report import request_rows, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import CUT_OFF, FailureKind
 

@@ -127,12 +127,12 @@ TARGETS = {
     "trace": Target(f"{_DATA}:trace", ("loadgen.features.traces", *_ROWS), ("traces/*",), 1024),
     "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "servegen": Target(f"{_USER}:servegen", ("loadgen.features.traces", *_ROWS), (), 1024),
-    "corpus": Target(f"{_USER}:corpus", ("loadgen.features.texts",), (), 512),
+    "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompt_texts",), (), 512),
     # words of a command line
     "command_words": Target(
         f"{_USER}:command_words", ("loadgen.run.command.options", "loadgen.settings.table"), (), 256
     ),
-    "start_at": Target(f"{_USER}:start_at", ("loadgen.features.shards.shard_settings",), (), 48, words=False),
+    "start_at": Target(f"{_USER}:start_at", ("loadgen.settings.shard_settings",), (), 48, words=False),
     "base_url": Target(f"{_USER}:base_url", ("loadgen.base.urls",), (), 128),
     # records of many runs
     "records": Target(

@@ -7,8 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from loadgen import __version__
 from loadgen.base import files, signals
@@ -17,6 +16,9 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.printing import flush_standard_streams, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
+
+if TYPE_CHECKING:
+    from loadgen.run.command.bench import RunTables
 
 _HEAD = f"""\
 loadgen {__version__}
@@ -68,8 +70,13 @@ def run_bench(argv: Sequence[str]) -> int:
         with importing():
             from loadgen.run.command import bench
 
-        # Few commands make several runs.
-        return bench.run(options, stack, begun, lambda: import_module("loadgen.study.series.bench_series"))
+        return bench.run(options, stack, begun, _import_tables)
+
+
+def _import_tables() -> RunTables:
+    from loadgen.study.series import bench_series  # few commands make several runs
+
+    return bench_series
 
 
 def list_profiles(argv: Sequence[str]) -> int:

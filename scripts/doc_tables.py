@@ -28,13 +28,13 @@ from loadgen.base.errors import ExitCode
 from loadgen.base.rule import Rule
 from loadgen.engines.engines import ENGINES
 from loadgen.features.attribution.parts import EVIDENCE, PARTS
-from loadgen.features.export import request_rows
 from loadgen.features.peers.other_clients import OTHERS
 from loadgen.features.peers.vllm_flags import VLLM, OtherClient
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
+from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import request_settings, setting
 from loadgen.settings.server_settings import ServerKeys
@@ -300,7 +300,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "refused-fields": partial(_engines, engine_tables.list_refused_fields),
     "facts": partial(_fields, ("key under `loadgen`", "what"), field_tables.describe_facts),
     "columns": partial(
-        _fields, ("column", "what"), lambda: ((row.name, row.about) for row in request_rows.join_columns())
+        _fields, ("column", "what"), lambda: ((row.name, row.about) for row in request_rows.COLUMNS)
     ),
     "arrivals": partial(_fields, ("array", "what"), field_tables.describe_arrays),
     "exit-codes": lambda: _grid(

@@ -10,9 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from loadgen.features import import_rows
 from loadgen.run.command.keywords import KEYWORDS, WorkloadOptions
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.table import PROFILE_KEYS
 
 _LOADGEN = Path(__file__).parent.parent / "loadgen"
 STUB = _LOADGEN / "settings" / "keyword_types.pyi"
@@ -21,15 +20,11 @@ _HEAD = '''"""Keywords of calls, for type checkers: made by `python scripts/keyw
 
 from typing import Any, Literal, TypedDict
 
-from loadgen.features.data.data_settings import DatasetName
-from loadgen.features.images.image_settings import ImageFormat, ImageTransport
-from loadgen.features.shards.shard_settings import PlannedStart
-from loadgen.features.texts.text_settings import PromptFormat
-from loadgen.features.traces.trace_settings import TraceFormat
-from loadgen.settings.prompt_settings import Compat
+from loadgen.settings.data_settings import DatasetName
+from loadgen.settings.image_settings import ImageFormat, ImageTransport
+from loadgen.settings.prompt_settings import Compat, PromptFormat
 from loadgen.settings.request_settings import Backend
-from loadgen.settings.setting import OptionRows
-from loadgen.transport.sending.job import Share
+from loadgen.settings.trace_settings import TraceFormat
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
@@ -38,12 +33,6 @@ class WorkloadOptions(TypedDict, total=False):
 _MIDDLE = '''
 class BenchOptions(WorkloadOptions, total=False):
     """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
-
-'''
-
-_LAST = '''
-class FeatureOptions(OptionRows, frozen=True):
-    """The options of `Options` that features contribute."""
 
 '''
 
@@ -61,9 +50,7 @@ def rendered() -> str:
     keys = WorkloadOptions.__annotations__
     own = "".join(line for name, line in lines.items() if name in keys)
     others = "".join(line for name, line in lines.items() if name not in keys)
-    rows = join_rows(*(subject for module in import_rows("options") for subject in module.OPTIONS))
-    fields = "".join(f"    {row.name}: {row.kind} = ...\n" for row in rows)
-    return _HEAD + own + _MIDDLE + others + _LAST + fields
+    return _HEAD + own + _MIDDLE + others
 
 
 def render_profile() -> str:

@@ -65,8 +65,8 @@ def engines() -> Iterator[None]:
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
-    from loadgen.features.launch import launched_server
     from loadgen.features.sensors import sensor_discovery  # of few tests
+    from loadgen.run import launched_server
     from loadgen_servers.process import running
 
     given: list[int] = []

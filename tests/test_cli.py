@@ -21,9 +21,9 @@ from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.base import signals
-from loadgen.run.command.options import TABLE
 from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs
 from loadgen.settings.setting import GROUPS
+from loadgen.settings.table import TABLE
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("elsewhere")

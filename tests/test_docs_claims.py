@@ -12,14 +12,10 @@ from doc_tables import remove_tables
 from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
-from loadgen.features import import_rows
 from loadgen.features.attribution import parts, stalls, timeline
-from loadgen.features.export import request_rows
 from loadgen.features.images import image_album, noise_images
-from loadgen.features.launch import launched_server
 from loadgen.features.quality.greedy import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
-from loadgen.features.saturation import saturation_rule
 from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
 from loadgen.features.speculation import speculation_checks, step_counts
@@ -28,7 +24,9 @@ from loadgen.figures.workloads import arrival_scales, reuse_distances
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.records.journal import JOURNAL
-from loadgen.report import run_directory
+from loadgen.report import request_rows, run_directory, saved_run
+from loadgen.report.saved_run import encode_run
+from loadgen.run import launched_server, saturation_rule
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import findings
@@ -163,8 +161,8 @@ def test_the_files_of_a_run_are_those_that_it_writes() -> None:
 
 def test_the_figures_of_a_result_are_those_that_it_has() -> None:
     named = _list_names(PAGES["results.md"], "| key of a figure | what |")
-    made = made_runs.run().json(detailed=True)["loadgen"].keys() - set(Facts.__struct_fields__)
-    parts = {name for module in import_rows("parts") for name in module.PARTS}
+    made = encode_run(made_runs.run(), detailed=True)["loadgen"].keys() - set(Facts.__struct_fields__)
+    parts = {*saved_run.PARTS}
     assert named == made | parts | {"failed_parts"}
 
 
@@ -175,7 +173,7 @@ def _list_names(page: str, head: str) -> set[str]:
 
 
 def test_every_column_of_requests_says_what_it_is() -> None:
-    assert [column.name for column in request_rows.join_columns() if not column.about] == []
+    assert [column.name for column in request_rows.COLUMNS if not column.about] == []
 
 
 def test_the_quantities_of_samples_are_those_that_are_kept() -> None:

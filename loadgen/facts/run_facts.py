@@ -30,8 +30,8 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.plan.planned_requests import DataFacts, ImageFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
+from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.settings.validation import ServerSettings, explain_format, explain_unknown
-from loadgen.transport.sending.job import WHOLE, Share
 
 if TYPE_CHECKING:
     from loadgen.facts.calibration import Calibration

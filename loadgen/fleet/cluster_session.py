@@ -25,17 +25,19 @@ from loadgen.fleet.shard_actor import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import WordCounts
 from loadgen.report.run_directory import Result
-from loadgen.run.command import progress
-from loadgen.run.command.options import TABLE, Options, is_given
+from loadgen.run.command.options import Options, is_given
 from loadgen.run.command.progress import Progress, Totals
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
-from loadgen.run.firing import NO_HEALTH, DecodedTally, Outcome, PlanPart, TransportOptions, Watch, measure
+from loadgen.run.firing import NO_HEALTH, DecodedTally, Outcome, PlanPart, TransportOptions, Watch
+from loadgen.run.live_display import choose_display
+from loadgen.run.measurement import measure
 from loadgen.run.stop_rules import StopRules
 from loadgen.server.exchange import ServerAddress
 from loadgen.settings.run_settings import AUTO
+from loadgen.settings.shard_settings import WHOLE, Share
+from loadgen.settings.table import TABLE
 from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import WHOLE, Share
 
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01
@@ -98,7 +100,7 @@ class ClusterExtension(Extension):
         """
         if options.cluster is None or options.print_request:
             return None
-        with progress.display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
+        with choose_display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
             places = join_cluster(
                 stack, options.cluster, options.shards or 1, options.workers, interrupts.poll
             )

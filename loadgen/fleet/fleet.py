@@ -21,7 +21,7 @@ from loadgen.fleet.shard_actor import ShardOrder, ShardStatus, order_share
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command.progress import Totals
-from loadgen.transport.sending.job import Share
+from loadgen.settings.shard_settings import Share
 
 CLOCK = "the driver's clock"
 _ANSWERS_S = 30.0  # for any question: a node that is silent for longer is lost

@@ -24,7 +24,7 @@ from loadgen import __version__
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.text import describe_install
-from loadgen.features.shards.shard_settings import ADDRESS, AUTO, LOCAL
+from loadgen.settings.shard_settings import ADDRESS, AUTO, LOCAL
 
 _VARIABLE = "RAY_ADDRESS"
 _REACHED_S = 10.0
@@ -276,10 +276,9 @@ def _make_question() -> Callable[[], tuple[str, str, str]]:
 
     def answer() -> tuple[str, str, str]:
         import platform as there
-        from importlib import import_module
 
         try:
-            version = str(import_module("loadgen").__version__)
+            from loadgen import __version__ as version
         except ImportError:
             version = ""
         return there.node(), there.python_version(), version

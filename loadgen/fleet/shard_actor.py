@@ -32,10 +32,11 @@ from loadgen.features.shards.shard_clocks import find_boot_id
 from loadgen.plan.request_sources import Seed, WordCounts
 from loadgen.run.command import keywords
 from loadgen.run.command.credentials import NO_KEY
-from loadgen.run.command.options import TABLE, Options
+from loadgen.run.command.options import Options
 from loadgen.run.command.progress import LiveTotals, Totals
 from loadgen.settings.run_settings import Tolerance
-from loadgen.transport.sending.job import Share
+from loadgen.settings.shard_settings import Share
+from loadgen.settings.table import TABLE
 
 MOST_SHARES = 1 << 20
 _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer

@@ -27,7 +27,8 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command.options import Options
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import measure
 from loadgen.settings.validation import validate_table
 from loadgen.transport.capture_process import end_with_parent
 

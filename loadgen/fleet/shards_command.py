@@ -18,14 +18,14 @@ from loadgen.base.parsing import Parser, integer_between, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import Secrets, hide_argument_secrets
 from loadgen.base.text import quote_value
-from loadgen.features.shards import shard_settings
-from loadgen.features.shards.shard_settings import MOST_AHEAD_S, PlannedStart
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, parse
 from loadgen.run.command.progress import warn
+from loadgen.settings import shard_settings
+from loadgen.settings.shard_settings import MOST_AHEAD_S, PlannedStart
 
 _START_IN_S = 120
 _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # stands in a script without quotes

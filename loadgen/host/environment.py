@@ -22,7 +22,6 @@ from loadgen import __version__
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
 from loadgen.base.text import GIB
-from loadgen.features import import_rows
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
 _SETTINGS = {
@@ -185,9 +184,9 @@ class HostMachine:
 
     def read_devices(self) -> tuple[dict[str, int], list[str]]:
         """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""
-        (feature,) = import_rows("throttling")
-        slowdown_us, reasons = feature.read_throttling()
-        return slowdown_us, reasons
+        from loadgen.features.sensors import nvml
+
+        return nvml.read_throttling()
 
 
 class ThrottlingState(msgspec.Struct, frozen=True):

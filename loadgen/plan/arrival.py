@@ -1,10 +1,10 @@
-"""Arrival: when each request is due, by a rate and its burstiness, or by a feature's process."""
+"""Arrival: when each request is due, by a rate and its burstiness, or by a load that changes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
@@ -12,9 +12,11 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.features import import_rows
+from loadgen.base.parsing import LEAST_RATE_PER_S, MOST_RATE_PER_S
 from loadgen.plan.profile import Profile
-from loadgen.settings.load_settings import LEAST_RATE_PER_S, MOST_RATE_PER_S
+
+if TYPE_CHECKING:
+    from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
 
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
@@ -105,10 +107,78 @@ def draw_offsets_ns(
     return offsets_ns[: np.searchsorted(offsets_ns, duration_ns)]
 
 
+class ScheduledArrival(msgspec.Struct, frozen=True):
+    """Arrivals of a schedule: a process of rate 1 whose time runs as fast as the schedule's rate.
+
+    Request k is due when the integral of the rate reaches the process's k-th time, so a Poisson process stays
+    one at every rate, and no gap is stretched. Those after the last stage are due at its end.
+    """
+
+    schedule: LoadSchedule
+    burstiness: float
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
+        counts = _draw_unit_times(self.burstiness, n, rng)
+        return np.rint(self.schedule.find_offsets_s(counts) * SECOND_NS).astype(np.int64)
+
+
+class RequestRamp(msgspec.Struct, frozen=True):
+    """Arrivals of vLLM's ramp, whose rate changes with the request's index rather than with time.
+
+    The gap before request i of `count` has the mean 1 / rate(i). The first request does not wait for one.
+    """
+
+    ends: RampEnds
+    count: int
+    burstiness: float
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
+        gaps = np.diff(_draw_unit_times(self.burstiness, n, rng), prepend=0.0)
+        gaps_s = gaps[1:] / self.ends.compute_rates_per_s(self.count, n)[1:]
+        flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
+        offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
+        return Arrival(self.ends.end, self.burstiness).round_to_ns(offsets_s, flags)
+
+
+class WithBursts(msgspec.Struct, frozen=True):
+    """Bursts, merged with another process's requests between them; None: bursts alone."""
+
+    base: ArrivalProcess | None
+    bursts: Bursts
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
+        at_once = self.bursts.offsets_ns(n)
+        if self.base is None:
+            return at_once
+        return np.sort(np.concatenate([at_once, self.base.offsets_ns(n, rng)]))[:n]
+
+
 def make_process(profile: Profile, count: int) -> ArrivalProcess:
-    """Make the arrival process of an open-loop profile of at most `count` requests; raises UsageError."""
+    """Make the arrival process of an open-loop profile: a schedule, a ramp over `count` requests, or a rate.
+
+    Bursts are merged with it, and alone at a rate of inf. Raises UsageError for a rate or burstiness that
+    cannot be drawn.
+    """
     if not profile.shaped:
         return Arrival(profile.request_rate, profile.burstiness, profile.sent_at_exact_rate)
-    (feature,) = import_rows("shapes")
-    process: ArrivalProcess = feature.make_process(profile, count)
-    return process
+    stages, ramp, bursts, burstiness = profile.stages, profile.ramp, profile.periodic, profile.burstiness
+    base: ArrivalProcess
+    if stages is not None:
+        base = ScheduledArrival(stages, burstiness)
+    elif ramp is not None:
+        base = RequestRamp(ramp, count, burstiness)
+    else:
+        base = Arrival(profile.request_rate, burstiness)
+    if bursts is None:
+        return base
+    alone = stages is None and ramp is None and math.isinf(profile.request_rate)
+    return WithBursts(None if alone else base, bursts)
+
+
+def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
+    """Draw when each of n requests is due at a mean rate of 1 per second, float64[n] (s), the first at 0."""
+    gaps = Arrival(1.0, burstiness).draw_gaps_s(max(n - 1, 0), rng)
+    return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])

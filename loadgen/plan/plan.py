@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
-from loadgen.features import import_rows
+from loadgen.plan import prompt_texts
 from loadgen.plan.arrival import draw_offsets_ns, make_process
 from loadgen.plan.planned_requests import (
     RECORDED,
@@ -29,12 +28,11 @@ from loadgen.plan.planned_requests import (
     Requests,
     TurnRequests,
     Turns,
+    merge_fields,
 )
-from loadgen.plan.profile import Profile, check_body
+from loadgen.plan.profile import Profile, check_body, has_images
 from loadgen.plan.request_sources import (
     MADE,
-    RANDOM,
-    SOURCES,
     WORDS,
     ModelTarget,
     PlanInputs,
@@ -43,12 +41,12 @@ from loadgen.plan.request_sources import (
     Seed,
     SourcedRequests,
     find_source,
-    import_contents,
-    import_source,
     make_arrival_rng,
 )
+from loadgen.settings.data_settings import FILE, RANDOM, SOURCES
 from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
 from loadgen.settings.request_settings import API_PATHS
+from loadgen.settings.session_settings import check_requests
 from loadgen.settings.table import SOURCE_KEYS, join_rows
 from loadgen.settings.validation import find_flag
 from loadgen.wire.openai import Chat, Completions, Dialect
@@ -205,6 +203,47 @@ class Plan(msgspec.Struct, frozen=True):
         return hashed.hexdigest()
 
 
+class SourceModule(Protocol):
+    """A module that makes a source's requests; one that makes prompts may have `choose_form` too."""
+
+    def requests(self, inputs: PlanInputs) -> SourcedRequests:
+        """Make the requests of a profile; raises UsageError if profile, file and server do not fit."""
+
+
+def import_source(profile: Profile) -> SourceModule:
+    """Import the module that makes a profile's requests; a run imports no other."""
+    kind = find_source(profile)
+    if kind == "trace":
+        from loadgen.features.traces import trace_replay
+
+        return trace_replay
+    if kind == "timed_trace":
+        from loadgen.features.traces import timed_trace
+
+        return timed_trace
+    if kind == "random_turns":
+        from loadgen.features.sessions import synthetic_turns
+
+        return synthetic_turns
+    if kind == "prefix_repetition":
+        from loadgen.features.data import listed_texts
+
+        return listed_texts
+    if kind == "sharegpt":
+        from loadgen.features.data import sharegpt
+
+        return sharegpt
+    if kind == "custom":
+        from loadgen.features.data import custom
+
+        return custom
+    if kind == FILE:
+        from loadgen.features.data import recognised_rows
+
+        return recognised_rows
+    return prompt_texts
+
+
 def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
     """Make the measured plan of a profile; raises UsageError if the profile and the server do not fit."""
     return _make_plan(profile, subject, seed, "measure")
@@ -265,11 +304,13 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     stream = RandomStream(seed.value, profile.name, seed.repeat, purpose, seed.attempt)
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
-    for feature in import_contents(profile):
-        sourced = feature.add_contents(sourced, inputs)
+    if has_images(profile):
+        from loadgen.features.images import image_contents  # few runs send images
+
+        sourced = image_contents.add_contents(sourced, inputs)
     made = sourced.requests
-    for feature in import_rows("plan"):
-        feature.check_requests(profile.__dict__, sourced.facts.kind, sourced.turns)
+    branches = None if sourced.turns is None else sourced.turns.has_branches
+    check_requests(profile.__dict__, sourced.facts.kind, branches)
     turns = _find_sent_turns(sourced, profile, offsets_ns)
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])
@@ -398,12 +439,20 @@ def choose_dialect(profile: Profile, subject: ModelTarget) -> tuple[Dialect, str
 
 
 def make_dialect(ending: str) -> Dialect:
-    """Make the API whose path ends so; a feature's is imported with its first use."""
+    """Make the API whose path ends so; one that few servers have is imported with its first use."""
     if ending in _OPENAI:
         return _OPENAI[ending]()
-    (module,) = import_rows(ending)
-    dialect: Dialect = module.API()
-    return dialect
+    if ending == "/responses":
+        from loadgen.features.responses.responses_api import Responses
+
+        return Responses()
+    if ending == "/messages":
+        from loadgen.features.messages.messages_api import Messages
+
+        return Messages()
+    from loadgen.features.sglang.generate_api import Generate
+
+    return Generate()
 
 
 def list_api_headers(backend: str, *paths: str | None) -> Mapping[str, str]:
@@ -443,20 +492,3 @@ def make_shared_fields(
     fields = dialect.make_fields(sampling, profile.stream, profile.continuous_usage)
     notes += dialect.list_notes()
     return merge_fields({**fields, **more}, profile.extra_body), notes
-
-
-def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the fields `over` over others; tables under the same name are merged, one level deep."""
-    tables = {
-        name: {**_read_table(fields[name]), **table}
-        for name, table in over.items()
-        if isinstance(table, dict) and name in fields
-    }
-    return {**fields, **over, **tables}
-
-
-def _read_table(value: Any) -> Mapping[str, Any]:
-    """Decode a table, also one that is still JSON, its values as bytes; {} for anything else."""
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
-    return untrusted.read_mapping(value)

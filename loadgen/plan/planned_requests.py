@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.wire.openai import Dialect
@@ -512,3 +513,20 @@ class DataFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.reusable_tokens is None or self.input is None:
             return None
         return self.reusable_tokens / (self.input.mean * self.input.known)
+
+
+def merge_fields(fields: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the fields `over` over others; tables under the same name are merged, one level deep."""
+    tables = {
+        name: {**_read_table(fields[name]), **table}
+        for name, table in over.items()
+        if isinstance(table, dict) and name in fields
+    }
+    return {**fields, **over, **tables}
+
+
+def _read_table(value: Any) -> Mapping[str, Any]:
+    """Decode a table, also one that is still JSON, its values as bytes; {} for anything else."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
+    return untrusted.read_mapping(value)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     Field,
@@ -23,7 +22,6 @@ from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
-from loadgen.features import import_rows
 from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
 from loadgen.settings.load_settings import VLLM_PROMPTS, CancelPoint, ShapeKeys, parse_cancel_point
 from loadgen.settings.request_class import RequestClass
@@ -38,11 +36,12 @@ from loadgen.settings.setting import (
     make_model_fields,
     setting,
 )
-from loadgen.settings.table import ALIASES, PROFILE_KEYS, join_rows, list_profile_keys
+from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
 if TYPE_CHECKING:
     from loadgen.plan.planned_requests import ConcurrencySteps
+    from loadgen.settings.load_schedule import Bursts, LoadSchedule, RampEnds
 
 Rung = Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -113,30 +112,6 @@ else:
     )
 
 
-class Stepped(Protocol):
-    """A schedule, as far as the core reads it; the feature that parses it has the rest."""
-
-    def list_steps(self) -> ConcurrencySteps:
-        """List when the limit of a closed loop changes, and to how many requests."""
-        ...
-
-
-class Periodic(Protocol):
-    """Bursts, as far as the core reads them: the seconds from one to the next."""
-
-    @property
-    def every_s(self) -> float: ...
-
-
-class Ramp(Protocol):
-    """vLLM's rate ramp, as far as the core reads it: its ends, in requests per second."""
-
-    @property
-    def begin(self) -> float: ...
-    @property
-    def end(self) -> float: ...
-
-
 class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False):
     """A workload; each key is also a flag, spelled with dashes.
 
@@ -161,8 +136,10 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         if not isinstance(table, dict):
             return table
         filled = {**table}
-        if (alias := ALIASES.get(str(filled.get("dataset_name")))) is not None:
-            import_module(alias).fill_keys(filled)
+        if filled.get("dataset_name") == "random-mm":
+            from loadgen.features.images import random_mm  # few profiles have images
+
+            random_mm.fill_keys(filled)
         _fill_schedule(filled)
         _fill_pace(filled)
         if _takes_every_row(filled):
@@ -192,28 +169,42 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return "inf" if math.isinf(value) else value
 
     @property
-    def stages(self) -> Stepped | None:
+    def stages(self) -> LoadSchedule | None:
         """The parsed --schedule; None without one."""
-        read: Stepped | None = _import_shapes().read_schedule(self) if self.schedule else None
-        return read
+        if not self.schedule:
+            return None
+        from loadgen.settings.load_schedule import parse_schedule  # numpy; few loads change
+
+        return parse_schedule(self.schedule)
 
     @property
     def concurrency_steps(self) -> ConcurrencySteps | None:
         """When the limit of a closed loop changes, and to how many requests; None if it does not."""
         stages = self.stages if self.stepped else None
-        return None if stages is None else stages.list_steps()
+        if stages is None:
+            return None
+        from loadgen.plan.planned_requests import ConcurrencySteps
+
+        return ConcurrencySteps(*stages.list_steps())
 
     @property
-    def periodic(self) -> Periodic | None:
+    def periodic(self) -> Bursts | None:
         """The parsed --bursts; None without them."""
-        read: Periodic | None = _import_shapes().read_bursts(self) if self.bursts else None
-        return read
+        if not self.bursts:
+            return None
+        from loadgen.settings.load_schedule import parse_bursts
+
+        return parse_bursts(self.bursts)
 
     @property
-    def ramp(self) -> Ramp | None:
+    def ramp(self) -> RampEnds | None:
         """vLLM's rate ramp; None without one, or without one of its ends."""
-        read: Ramp | None = _import_shapes().read_ramp(self) if self.ramp_up_strategy else None
-        return read
+        begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
+        if self.ramp_up_strategy is None or begin is None or end is None:
+            return None
+        from loadgen.settings.load_schedule import RampEnds
+
+        return RampEnds(begin, end, self.ramp_up_strategy == "exponential")
 
     @property
     def shaped(self) -> bool:
@@ -287,10 +278,18 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
 
     @property
     def mean_rate_per_s(self) -> float:
-        """The mean planned rate, in requests per second; inf if no rate is planned."""
-        if not self.shaped:
-            return self.request_rate
-        rate_per_s: float = _import_shapes().compute_mean_rate_per_s(self)
+        """The mean planned rate, in requests per second, bursts included; inf if no rate is planned.
+
+        The rate is of the schedule's stages, else of the ramp, else --request-rate.
+        """
+        stages, ramp, bursts = self.stages, self.ramp, self.periodic
+        rate_per_s = self.request_rate
+        if stages is not None and not stages.concurrency:
+            rate_per_s = stages.mean_rate_per_s
+        elif ramp is not None:
+            rate_per_s = ramp.compute_mean_rate_per_s(self.num_prompts or VLLM_PROMPTS)
+        if bursts is not None:
+            rate_per_s = bursts.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
         return rate_per_s
 
     @property
@@ -309,18 +308,14 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
         return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
 
-def _import_shapes() -> Any:
-    """Import the feature that parses and integrates loads that change."""
-    (feature,) = import_rows("shapes")
-    return feature
-
-
 def _fill_schedule(keys: dict[str, Any]) -> None:
     """Fill in the keys that follow from a schedule: its duration and its highest concurrency."""
     if not keys.get("schedule"):
         return
+    from loadgen.settings.load_schedule import parse_schedule
+
     try:
-        stages = _import_shapes().parse_schedule(keys["schedule"])
+        stages = parse_schedule(keys["schedule"])
     except (ValueError, TypeError, AttributeError):
         return  # the field's own validator says what is wrong
     if keys.get("duration") is None:
@@ -368,6 +363,11 @@ def _is_made_to_length(keys: Mapping[str, Any]) -> bool:
     name = keys.get("dataset_name")
     recognised = bool(keys.get("dataset_path")) and name is None
     return bool(keys.get("trace")) or (name in (None, "random", "timed_trace") and not recognised)
+
+
+def has_images(profile: Profile) -> bool:
+    """Whether a profile's requests carry images."""
+    return bool(profile.image_size or profile.image_dir or profile.images)
 
 
 def check_body(profile: Profile) -> None:
@@ -456,8 +456,9 @@ def _fill_replay(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     trace = keys.get("trace")
     if not trace or type(trace) is not str or "trace_replay" in keys:
         return keys
-    (feature,) = import_rows("replays")
-    return {**keys, "trace_replay": feature.choose_replay(keys)}
+    from loadgen.features.traces import trace_heads  # few profiles send a trace
+
+    return {**keys, "trace_replay": trace_heads.choose_replay(keys)}
 
 
 def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Prompt texts: passages of real text of exact lengths in tokens, and common words that the server counts."""
+"""Prompt texts: random prompts of ids, of real text of exact lengths, or of words that the server counts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import OpenedFile
-from loadgen.features.texts.vllm_texts import TEXT_VLLM, TextPrompts, make_vllm_texts
+from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.random_prompts import (
@@ -25,6 +26,7 @@ from loadgen.plan.random_prompts import (
     SharedPrefixes,
     TokenIds,
     is_count_known,
+    make_shape,
 )
 from loadgen.plan.request_sources import (
     FIRST_WORD,
@@ -32,10 +34,12 @@ from loadgen.plan.request_sources import (
     ModelTarget,
     PlanInputs,
     RandomStream,
+    SourcedRequests,
     WordCounts,
     list_common_words,
 )
 from loadgen.plan.tokenizers import Tokenizer, find_needed_tokenizer, find_optional_tokenizer, load_tokenizer
+from loadgen.plan.vllm_texts import TEXT_VLLM, TextPrompts, make_vllm_texts
 from loadgen.wire.openai import Dialect
 
 SHIPPED = Path(__file__).with_name("alice_in_wonderland.txt")
@@ -52,12 +56,30 @@ _NO_CHARACTER = "\ufffd"  # what a part of one is decoded to
 _FILLER = " a"
 
 
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """Make a profile's random requests; raises UsageError if profile and server do not fit."""
+    shape, notes = make_shape(inputs)
+    form = choose_form(inputs.profile, inputs.subject, inputs.dialect)
+    source = open_source(form, inputs)
+    made = source.make(shape, inputs.stream)
+    reusable = made.reusable_tokens if is_count_known(shape, inputs.profile) else None
+    return SourcedRequests(
+        made,
+        replace(source.facts, sent=shape.num_prompts, reusable_tokens=reusable),
+        ids_source=source.ids_source,
+        tokenizer=source.tokenizer,
+        notes=(*notes, *source.notes),
+    )
+
+
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """Choose the form of texts: the profile's, else one made by a tokenizer, or words without one.
+    """Choose the form of prompts: the profile's, else token ids, else texts by a tokenizer, else words.
 
     Raises UsageError where the API does not take it, or a corpus is named and another form.
     """
     wanted, text = profile.prompt_format, profile.prompt_corpus
+    if wanted in ("auto", IDS) and not text and subject.takes_ids(dialect):
+        return IDS
     if text and wanted not in ("auto", CORPUS):
         raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
     if wanted == IDS:
@@ -71,9 +93,16 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 
 def open_source(form: str, inputs: PlanInputs) -> PromptSource:
-    """Open the source of prompts of a form of text; raises UsageError if its file or tokenizer is missing."""
-    open_form = {WORDS: _open_words, CORPUS: _open_corpus}.get(form)
+    """Open the source of prompts of a form; raises UsageError if its file or tokenizer is missing."""
+    open_form = {IDS: _open_vocabulary, WORDS: _open_words, CORPUS: _open_corpus}.get(form)
     return _open_vllm_texts(form, inputs) if open_form is None else open_form(inputs)
+
+
+def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
+    """Open the source of random token ids, each prompt drawn when it is due."""
+    subject = inputs.subject
+    found = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    return PromptSource(lambda shape, stream: TokenIds(shape, found.draw, stream), ids_source=found.source)
 
 
 def _open_words(inputs: PlanInputs) -> PromptSource:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
-from loadgen.features import import_rows
 from loadgen.plan.lengths import LengthDistribution, parse_lengths
-from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import ModelTarget, PlanInputs, RandomStream, SourcedRequests
+from loadgen.plan.request_sources import PlanInputs, RandomStream
 from loadgen.settings.request_class import RequestClass
-from loadgen.wire.openai import Dialect
 
 IDS = "ids"
 P = TypeVar("P")
@@ -41,55 +37,6 @@ class PromptSource(msgspec.Struct, frozen=True):
     ids_source: str = ""  # where token ids are drawn from; "" for text
     tokenizer: str = ""  # that makes the texts
     notes: tuple[str, ...] = ()
-
-
-class TextModule(Protocol):
-    """The feature's module that makes prompts of text."""
-
-    def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-        """Choose the form of a profile's texts; raises UsageError where the API does not take it."""
-
-    def open_source(self, form: str, inputs: PlanInputs) -> PromptSource:
-        """Open the source of prompts of a form; raises UsageError where it needs a file that is missing."""
-
-
-def import_texts() -> TextModule:
-    """Import the module that makes prompts of text; only runs that send text do."""
-    (texts,) = import_rows("texts")
-    return cast(TextModule, texts)
-
-
-def requests(inputs: PlanInputs) -> SourcedRequests:
-    """Make a profile's random requests; raises UsageError if profile and server do not fit."""
-    shape, notes = make_shape(inputs)
-    form = choose_form(inputs.profile, inputs.subject, inputs.dialect)
-    source = _open_vocabulary(inputs) if form == IDS else import_texts().open_source(form, inputs)
-    made = source.make(shape, inputs.stream)
-    reusable = made.reusable_tokens if is_count_known(shape, inputs.profile) else None
-    return SourcedRequests(
-        made,
-        replace(source.facts, sent=shape.num_prompts, reusable_tokens=reusable),
-        ids_source=source.ids_source,
-        tokenizer=source.tokenizer,
-        notes=(*notes, *source.notes),
-    )
-
-
-def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-    """Choose the form of prompts: token ids if the API takes them, unless the profile names a form.
-
-    Raises UsageError where the API does not take it.
-    """
-    if profile.prompt_format in ("auto", IDS) and not profile.prompt_corpus and subject.takes_ids(dialect):
-        return IDS
-    return import_texts().choose_form(profile, subject, dialect)
-
-
-def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
-    """Open the source of random token ids, each prompt drawn when it is due."""
-    subject = inputs.subject
-    found = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
-    return PromptSource(lambda shape, stream: TokenIds(shape, found.draw, stream), ids_source=found.source)
 
 
 def make_shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:

@@ -6,13 +6,11 @@ A source gets `PlanInputs` (profile, model, seed, API) and returns `SourcedReque
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 import secrets
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
@@ -22,11 +20,9 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.engines.engine import Engine
-from loadgen.features import import_rows
 from loadgen.plan.planned_requests import Cancellations, DataFacts, Requests, Turns
 from loadgen.plan.profile import Profile, list_shipped, read_toml
-from loadgen.settings.setting import RequestSource
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.data_settings import FILE, RANDOM, SOURCES
 from loadgen.wire.openai import Dialect
 
 if TYPE_CHECKING:
@@ -38,19 +34,10 @@ WORDS = "words"  # the form of prompts that are sized by the server's own count
 # The first word has no blank before it, and so may be more tokens than elsewhere: it is always the same.
 FIRST_WORD = "the"
 _WORDS_FILE = Path(__file__).with_name("common_words.txt")
-RANDOM = "random"
-FILE = "file"
-# By the kind that DataFacts have.
-SOURCES: dict[str, RequestSource] = {
-    RANDOM: RequestSource("loadgen.plan.random_prompts", is_made=True, plans_lens=True),
-}
-for module in import_rows("settings"):
-    SOURCES |= module.SOURCES
 TRACES = tuple(name for name, source in SOURCES.items() if source.is_trace)
 # A file has lengths and times at most.
 MADE = tuple(name for name, source in SOURCES.items() if source.is_made)
 _DISTS = ("input", "output")
-_CONTENTS = [row for row in join_rows(*PROFILE_KEYS) if row.contents]
 Purpose = Literal["measure", "warmup", "when"]
 
 
@@ -225,16 +212,6 @@ class SourcedRequests(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
 
 
-class SourceModule(Protocol):
-    """A module that makes a source's requests."""
-
-    def requests(self, inputs: PlanInputs) -> SourcedRequests:
-        """Make the requests of a profile; raises UsageError if profile, file and server do not fit."""
-
-    def choose_form(self, profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
-        """Choose the form of generated prompts, as `ids` or `words`; raises UsageError."""
-
-
 def find_source(profile: Profile) -> str:
     """Find the source, a key of SOURCES, whose own key a profile has set; else random.
 
@@ -244,17 +221,6 @@ def find_source(profile: Profile) -> str:
     found = next(keyed, RANDOM)
     named = profile.dataset_name
     return named if named in SOURCES and found in (RANDOM, FILE) else found
-
-
-def import_source(profile: Profile) -> SourceModule:
-    """Import the module of a profile's source; only runs that use it do."""
-    return cast(SourceModule, importlib.import_module(SOURCES[find_source(profile)].module))
-
-
-def import_contents(profile: Profile) -> list[ModuleType]:
-    """Import the modules that add to each request what a profile's given keys stand for, each once."""
-    given = (row.contents for row in _CONTENTS if getattr(profile, row.name) != row.default)
-    return [importlib.import_module(name) for name in dict.fromkeys(given)]
 
 
 def check_files(profile: Profile) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 import os
@@ -58,7 +57,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # as it is imported, it announces that PyTorch is missing
     try:
-        transformers = importlib.import_module("transformers")
+        import transformers
     except ImportError:
         raise UsageError(
             f"texts ({prompt_format}) need transformers: {describe_install('tokenizer')}"

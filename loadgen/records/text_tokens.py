@@ -7,7 +7,6 @@ model wrote in unusual pieces may be encoded in fewer.
 
 from __future__ import annotations
 
-import importlib
 import os
 from array import array
 from collections.abc import Callable, Iterable
@@ -47,9 +46,10 @@ class TextTokenizer:
             slow = load_tokenizer(str(self.directory), "text")
             return lambda text: len(slow.encode(text, add_special_tokens=False))
         # All of transformers takes seconds to import; its fast tokenizers are these.
-        library = importlib.import_module("tokenizers")
+        import tokenizers
+
         try:
-            fast = library.Tokenizer.from_buffer(path.read_bytes())
+            fast = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: cannot be read ({error}): pass another --tokenizer") from error
         fast.no_truncation()

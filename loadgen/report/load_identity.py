@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 from loadgen.base.text import format_count
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.planned_requests import LengthFacts
-from loadgen.plan.request_sources import RANDOM
 from loadgen.report.run_directory import Result
+from loadgen.settings.data_settings import RANDOM
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.setting import Identity, Makes
 from loadgen.settings.table import PROFILE_KEYS, join_rows

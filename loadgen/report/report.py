@@ -11,14 +11,24 @@ from msgspec.structs import replace
 
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
-from loadgen.features import combine_rows
+from loadgen.features.attribution import attribution_section
+from loadgen.features.images import image_lines
+from loadgen.features.quality.greedy import answer_check
+from loadgen.features.roofline import run_roofline
+from loadgen.features.routed import role_figures
+from loadgen.features.sensors import sensor_summary
+from loadgen.features.sessions import session_figures
+from loadgen.features.shards import shard_lines
+from loadgen.features.speculation import speculation_lines
+from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures, list_sglang_figures
 from loadgen.host import cpu_use
-from loadgen.report import figure_lines, result_block, run_lines
+from loadgen.report import figure_lines, result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
 from loadgen.verdict import verdict
+from loadgen.verdict.evidence import has_tail
 from loadgen.verdict.verdict import Level
 
 _MOST_LINES = 10  # of a short report under its block
@@ -120,13 +130,16 @@ def _mark_verdict(result: Result) -> Iterator[Mark]:
         yield Mark(finding.evidence, _OF_SEVERITY[finding.rule.severity])
 
 
-_OF_THE_CORE = (
+_HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
+# Where the short report has no room for all of one `Room`, those that stand first are in it.
+SECTIONS = (
     Section("heading", run_lines.describe_state, room=Room.ALWAYS, marks=_mark_states),
     Section("server", run_lines.describe_server, room=Room.ALWAYS),
     Section("launched", run_lines.describe_launch, room=Room.ALWAYS, short=run_lines.describe_trace),
     Section("workload", run_lines.describe_workload, room=Room.FIRST, short=run_lines.summarize_data),
     Section("adapted", lambda result, _: result.facts.lines("adapted"), room=Room.ALWAYS),
     Section("block", _render_block, wrapped=False, room=Room.ALWAYS),
+    Section("measured", session_figures.describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),
     Section("verdict", _explain_verdict, room=Room.ALWAYS, marks=_mark_verdict),
     Section(
         "failures",
@@ -135,7 +148,17 @@ _OF_THE_CORE = (
         short=run_lines.describe_worst_failures,
         page="Notes",
     ),
+    Section(
+        "cancelled",
+        shape_figures.describe_cancelled,
+        attrgetter("cancels_some"),
+        room=Room.ALWAYS,
+        page="Notes",
+    ),
     Section("missing", run_lines.describe_missing, room=Room.ALWAYS, page="Notes"),
+    Section(
+        "turns-not-sent", session_figures.describe_unsent_turns, _HAS_SESSIONS, room=Room.ALWAYS, page="Notes"
+    ),
     Section("resends", run_lines.describe_resends, room=Room.ALWAYS, page="Notes"),
     Section("bounds", figure_lines.describe_bounds, room=Room.ALWAYS, short=figure_lines.describe_highest),
     Section("objectives", figure_lines.describe_objectives, room=Room.ALWAYS),
@@ -144,6 +167,57 @@ _OF_THE_CORE = (
         "more-figures",
         lambda result, _: figure_lines.describe_more_figures(result.metrics, result.facts.reasoned),
     ),
+    Section(
+        "targets",
+        target_figures.tabulate_targets,
+        attrgetter("targets"),
+        wrapped=False,
+        room=Room.ALWAYS,
+        short=target_figures.tabulate_few_targets,
+    ),
+    Section(
+        "speculation",
+        speculation_lines.describe_speculation,
+        attrgetter("speculates"),
+        room=Room.FIRST,
+        short=speculation_lines.summarize_speculation,
+        page="Speculation",
+    ),
+    Section(
+        "images",
+        image_lines.describe_images,
+        attrgetter("images"),
+        room=Room.ALWAYS,
+        short=image_lines.summarize_images,
+        page="Images",
+    ),
+    Section(
+        "classes",
+        shape_figures.tabulate_classes,
+        attrgetter("profile.classes"),
+        wrapped=False,
+        room=Room.TABLE,
+    ),
+    Section(
+        "stages", shape_figures.tabulate_stages, attrgetter("profile.shaped"), wrapped=False, room=Room.TABLE
+    ),
+    Section(
+        "sessions",
+        session_figures.describe_sessions,
+        _HAS_SESSIONS,
+        room=Room.ALWAYS,
+        short=session_figures.summarize_in_short,
+        page="Sessions",
+    ),
+    Section("turns", session_figures.tabulate_turns, _HAS_SESSIONS, wrapped=False, room=Room.TABLE),
+    Section(
+        "critical-path",
+        session_figures.describe_critical_path,
+        _HAS_BRANCHES,
+        room=Room.ALWAYS,
+        page="Sessions",
+    ),
+    Section("branches", session_figures.tabulate_branches, _HAS_BRANCHES, wrapped=False, room=Room.TABLE),
     Section("load-over-time", _leave_out, room=Room.TABLE, short=run_lines.explain_changing_load),
     Section(
         "load",
@@ -152,10 +226,20 @@ _OF_THE_CORE = (
         room=Room.ALWAYS,
         short=run_lines.summarize_load,
     ),
+    Section("sessions-in-flight", session_figures.describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),
     Section("rates", run_lines.describe_rates, room=Room.ALWAYS),
     Section("due", run_lines.describe_due_ttft, room=Room.ALWAYS),
+    Section(
+        "attribution",
+        attribution_section.describe_attribution,
+        has_tail,
+        wrapped=False,
+        room=Room.FIRST,
+        short=attribution_section.summarize_attribution,
+    ),
     Section("client", run_lines.describe_client, room=Room.FIRST, short=run_lines.summarize_client),
     Section("calibration", run_lines.describe_calibration),
+    Section("shards", shard_lines.describe_shards, attrgetter("shards"), room=Room.LAST),
     Section("notes", lambda result, _: result.facts.lines("notes"), page="Notes"),
     Section(
         "steady-state",
@@ -173,10 +257,41 @@ _OF_THE_CORE = (
         short=run_lines.summarize_reconciled,
     ),
     Section(
+        "roles",
+        role_figures.describe_roles,
+        attrgetter("role_windows"),
+        whole_load=True,
+        wrapped=False,
+        room=Room.TABLE,
+        short=role_figures.summarize_roles,
+    ),
+    Section(
+        "roofline",
+        run_roofline.describe_roofline,
+        whole_load=True,
+        room=Room.LAST,
+        short=run_roofline.summarize_roofline,
+        page="Roofline",
+    ),
+    Section(
+        "sensors",
+        sensor_summary.describe_sensors,
+        attrgetter("sensed"),
+        whole_load=True,
+        room=Room.LAST,
+        short=sensor_summary.summarize_sensors,
+        page="Environment",
+    ),
+    Section(
         "cpus", _describe_cpus, attrgetter("cpu_use"), whole_load=True, room=Room.LAST, page="Environment"
+    ),
+    Section(
+        "fingerprint",
+        answer_check.list_answer_lines,
+        attrgetter("fingerprint"),
+        room=Room.ALWAYS,
+        page="Notes",
     ),
     Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
     Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
 )
-# Where the short report has no room for all of one `Room`, those that stand first are in it.
-SECTIONS = combine_rows(_OF_THE_CORE, "sections", lambda section: section.name)

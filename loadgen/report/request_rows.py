@@ -16,10 +16,15 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import write_output
 from loadgen.base.printing import escape_unencodable
 from loadgen.base.text import describe_install, format_csv
-from loadgen.features import combine_rows
+from loadgen.features.attribution import attribution_columns
+from loadgen.features.images import image_figures
+from loadgen.features.sessions import session_figures
+from loadgen.features.speculation import speculation_figures
+from loadgen.features.targets import target_figures
 from loadgen.figures.figure_table import LATENCIES
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.record import UNKNOWN
+from loadgen.report import shape_figures
 from loadgen.report.result_file import list_request_ids
 from loadgen.report.run_directory import RequestColumn, Result
 from loadgen.transport.failure import FailureKind
@@ -55,10 +60,12 @@ WORDS = {
 }
 
 
+_HAS_BRANCHES = attrgetter("session_waits")
 # In their order; times are CLOCK_MONOTONIC nanoseconds.
-_OWN_COLUMNS = (
+COLUMNS = (
     RequestColumn("index", "int64", "its place in the plan"),
     RequestColumn("request_id", "string", "the `x-request-id` that it carried; null if it was not kept"),
+    RequestColumn("class", about='its class of a mix; "" without one', make=shape_figures.name_classes),
     RequestColumn("slot", "int64", "the connection slot"),
     RequestColumn("intended_ns", "int64", "when it was due (CLOCK_MONOTONIC, as every time)"),
     RequestColumn("sent_ns", "int64", "when it was sent; null if it never was"),
@@ -72,6 +79,28 @@ _OWN_COLUMNS = (
     RequestColumn("input_tokens", "int64", "by usage, else as planned"),
     RequestColumn("output_tokens", "int64", "by usage, else as counted; of a failure, what had arrived"),
     RequestColumn("cached_tokens", "int64", "prompt tokens that the server took from its prefix cache"),
+    RequestColumn(
+        "steps",
+        "int64",
+        "of a server that speculates: messages with tokens after the first, so tokens a step are "
+        "(output_tokens − 1) / steps",
+        attrgetter("speculates"),
+        speculation_figures.list_steps,
+    ),
+    RequestColumn(
+        "images",
+        "int64",
+        "with `--image-size` or `--image-dir`: its images",
+        attrgetter("images"),
+        image_figures.list_counts,
+    ),
+    RequestColumn(
+        "image_tokens",
+        "int64",
+        "with these: its images' tokens, as the server counts",
+        attrgetter("images"),
+        image_figures.list_tokens,
+    ),
     RequestColumn("finish_reason", "string", "as the server sent it"),
     RequestColumn("ok", "bool", "whether it succeeded"),
     RequestColumn("failure_kind", "string", '"" if it succeeded'),
@@ -80,16 +109,31 @@ _OWN_COLUMNS = (
     RequestColumn("resends", "int64", "how often it was resent on a connection that the server had closed"),
     RequestColumn("session", "int64", "of sessions: which, from 0 in the plan", attrgetter("session_turns")),
     RequestColumn("turn", "int64", "of sessions: which turn, from 1", attrgetter("session_turns")),
+    RequestColumn(
+        "target",
+        about="with several `--base-url`: the server that it went to",
+        is_there=attrgetter("targets"),
+        make=target_figures.name_targets,
+    ),
+    RequestColumn(
+        "role", "string", "of agents: main, or its sub-agent's", _HAS_BRANCHES, session_figures.list_roles
+    ),
+    RequestColumn(
+        "depth", "int64", "of agents: 0 on the main line", _HAS_BRANCHES, session_figures.list_depths
+    ),
+    RequestColumn(
+        "critical",
+        "int64",
+        "of agents: 1 on the critical path of a finished session, else 0",
+        _HAS_BRANCHES,
+        session_figures.mark_critical_requests,
+    ),
+    *attribution_columns.COLUMNS,
 )
 
 
-def join_columns() -> tuple[RequestColumn, ...]:
-    """List every column that exported requests may have, in order."""
-    return combine_rows(_OWN_COLUMNS, "columns", lambda column: column.name)
-
-
 def _choose_columns(run: Result) -> list[RequestColumn]:
-    return [column for column in join_columns() if column.is_there(run.facts)]
+    return [column for column in COLUMNS if column.is_there(run.facts)]
 
 
 def list_columns(run: Result) -> dict[str, str]:

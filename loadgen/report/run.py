@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from loadgen.base import files
 from loadgen.base.errors import Broken, LoadgenError, UsageError
 from loadgen.base.rule import Finding, encode_finding
-from loadgen.features import import_rows
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
-from loadgen.report import report, run_directory
+from loadgen.report import report, run_directory, saved_run
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
@@ -131,18 +130,18 @@ class Run:
         Times are nanoseconds of CLOCK_MONOTONIC. Numbers are int64 (`tpot_ns`: float64), -1 where there is
         none; `ok` is bool, texts are object arrays.
         """
-        (export,) = import_rows("rows")
-        columns: dict[str, NDArray[Any]] = export.list_arrays(self.result)
-        return columns
+        from loadgen.report import request_rows  # few callers ask for them
+
+        return request_rows.list_arrays(self.result)
 
     def to_pandas(self) -> pandas.DataFrame:
         """The requests as a DataFrame, a row each, missing values as NA.
 
         Raises LoadgenError without pandas: in the clone, .venv/bin/pip install '.[pandas]'.
         """
-        (export,) = import_rows("rows")
-        frame: pandas.DataFrame = export.make_frame(self.result)
-        return frame
+        from loadgen.report import request_rows
+
+        return request_rows.make_frame(self.result)
 
     def report(self, *, explain: bool = False, layout: str | None = None) -> str:
         """The whole report, as `loadgen report` prints it; `explain` adds each doubt's condition and remedy.
@@ -154,7 +153,7 @@ class Run:
 
     def json(self, *, detailed: bool = False) -> dict[str, Any]:
         """The result under the keys of vLLM's result file; `detailed` adds every request."""
-        return self.result.json(detailed)
+        return saved_run.encode_run(self.result, detailed)
 
     def save(self, directory: Place) -> Path:
         """Write the run's directory, which `load`, `loadgen report` and `loadgen compare` read.
@@ -166,7 +165,7 @@ class Run:
         if run_directory.is_run(place):
             raise UsageError(f"{place} holds a run already: choose another directory")
         broken: list[Broken] = []
-        errors = run_directory.save(self.result, place, {run_directory.REPORT: self.report() + "\n"}, broken)
+        errors = saved_run.save(self.result, place, {run_directory.REPORT: self.report() + "\n"}, broken)
         errors += [f"{part.name}: {part.why}" for part in broken]
         if errors:
             raise LoadgenError("; ".join(errors))

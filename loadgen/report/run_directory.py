@@ -1,44 +1,39 @@
-"""Run directory: a run's files on disk, and Result, which computes everything else from them."""
+"""Run directory: a run as its files have it, and Result, which computes everything else from them."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-from msgspec.structs import asdict
 
-from loadgen.base import files
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.errors import Broken, UsageError, make_guarded
+from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, OtherVersion
-from loadgen.features import import_rows
 from loadgen.figures import objectives, steady_state
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence, judge_objectives
 from loadgen.figures.per_request import MetricOptions
-from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
+from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
 from loadgen.plan.planned_requests import Waits
 from loadgen.records import journal, text_tokens
 from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
-from loadgen.report.result_file import OURS, make_result, name_result_file
+from loadgen.report.result_file import OURS, name_result_file
 from loadgen.server import sample_file
 from loadgen.server.sample_file import SAMPLES, KeptSamples
 from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
-from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.evidence import RunEvidence, mark_counted
 from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200
@@ -68,21 +63,8 @@ class Result:
 
     @cached_property
     def counts(self) -> Bool:
-        """Marks the records that figures are computed from, bool[requests].
-
-        In a closed loop of sessions, those that ended before the first slot had no session left to begin:
-        what follows is under less and less load. All, where the run was cut short, or nothing succeeded
-        before that.
-        """
-        facts, records, rows = self.facts, self.records, self.sessions
-        every = np.ones(len(records), np.bool_)
-        if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
-            return every
-        until_ns = find_dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
-        if until_ns is None:
-            return every
-        within: Bool = records.end_ns <= until_ns
-        return within if (within & records.ok).any() else every
+        """Marks the records that figures are computed from, bool[requests]."""
+        return mark_counted(self.facts, self.records, self.sessions)
 
     @cached_property
     def counted(self) -> Records:
@@ -181,31 +163,9 @@ class Result:
         part: T = self.parts[make]
         return part
 
-    def json(self, detailed: bool = False) -> dict[str, Any]:
-        """Encode the result as vLLM's result file has it, ours under one key; `detailed`: every request."""
-        # What follows from the facts is computed again when the file is read.
-        derived: dict[str, Callable[[], Any]] = {
-            "verdict": lambda: verdict.encode_verdict(self.verdict),
-            "steady_state": lambda: steady_state.encode_steady_state(self.steady),
-            "objectives": lambda: list(map(objectives.encode_evidence, self.objectives)),
-            "reconciliation": lambda: [asdict(row) for row in self.reconciled],
-        }
-        for module in import_rows("parts"):
-            for name, part in module.PARTS.items():
-                if part.is_there(self.facts):
-                    derived[name] = partial(self.derive, part.make)
-        return make_result(self.metrics, self.counted, self.facts, derived, detailed)
-
     def filename(self) -> str:
         """Return the file name that vLLM would give the result."""
         return name_result_file(self.facts)
-
-
-class ResultPart(msgspec.Struct, frozen=True):
-    """A key that a feature adds to a result: in which runs it exists, and the function that makes it."""
-
-    is_there: Callable[[Facts], object]
-    make: Callable[[Result], Any]
 
 
 class RequestColumn(msgspec.Struct, frozen=True):
@@ -218,50 +178,6 @@ class RequestColumn(msgspec.Struct, frozen=True):
     # One value a request; None: `rows` has them.
     make: Callable[[Result], Sequence[str | int | None]] | None = None
     numbers: Callable[[Result], Int64] | None = None  # instead, int64[requests], negative where there is none
-
-
-def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
-    """Write a run's directory, the result file last; return what could not be written, in words.
-
-    `texts` are further files by name. Parts that cannot be made are added to `broken`. The journal is deleted
-    once arrivals and result are on the disk.
-    """
-    errors = [_attempt(directory / ARRIVALS, run.records.save)]
-    if run.samples.series:
-        errors.append(_attempt(directory / SAMPLES, partial(sample_file.save, run.samples)))
-    errors += [write_text(directory / name, text) for name, text in texts.items()]
-    stored = make_guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
-    if not errors[0] and stored:
-        errors.append(write_text(directory / RESULT, stored))
-        if not errors[-1]:
-            for path in journal.list_files(directory / JOURNAL):
-                path.unlink(missing_ok=True)
-    return [error for error in errors if error]
-
-
-def write_text(path: Path, text: str) -> str:
-    """Write a text file whole or not at all; return "" or why that failed."""
-    return _attempt(path, partial(files.write_text, text=text))
-
-
-def _attempt(path: Path, write: Callable[[Path], None]) -> str:
-    """Return "", or why `write` could not write the file."""
-    try:
-        write(path)
-    except OSError as error:
-        return f"cannot write {path}: {error.strerror or error}"
-    return ""
-
-
-_OF_ARRIVALS = (
-    "completed",
-    "total_input_tokens",
-    "total_output_tokens",
-    "mean_ttft_ms",
-    "p99_ttft_ms",
-    "mean_itl_ms",
-    "p99_itl_ms",
-)
 
 
 def is_run(directory: Path) -> bool:
@@ -280,28 +196,6 @@ def find_runs(directory: Path) -> Iterator[Path]:
             folders.clear()
             yield place
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-
-
-def check_pair(directory: Path, run: Result) -> None:
-    """Raise UsageError if a loaded run's result has other figures than its arrivals give.
-
-    A result of other definitions, and a run without one, is not judged.
-    """
-    if not (directory / RESULT).exists():
-        return
-    stored, again = json.loads((directory / RESULT).read_text("utf-8")), run.json()
-    if stored[OURS].get("definitions_version") != again[OURS]["definitions_version"]:
-        return
-    was: Any
-    now: Any
-    for key in _OF_ARRIVALS:
-        was, now = stored.get(key), again.get(key)
-        known = isinstance(was, int | float) and isinstance(now, int | float)
-        if was != now and not (known and math.isclose(was, now)):
-            raise UsageError(
-                f"{directory}: {RESULT} and {ARRIVALS} are not of one run: {key} is {was} in the one and "
-                f"{now} by the other: take both from the same run"
-            )
 
 
 def load(directory: Path) -> Result:

@@ -19,12 +19,13 @@ from loadgen.figures.distribution import Distribution, compute_percentiles
 from loadgen.figures.metrics import FailureTally
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.plan.planned_requests import LengthFacts, ScheduleFacts
-from loadgen.plan.request_sources import RANDOM, TRACES
+from loadgen.plan.request_sources import TRACES
 from loadgen.records.record import Records
 from loadgen.report.load_identity import describe_classes, identify_measured_load, shorten_digest
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 from loadgen.server import engine_config
+from loadgen.settings.data_settings import RANDOM
 from loadgen.transport.failure import CUT_OFF, describe_outcome
 from loadgen.verdict import evidence, reconcile
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -14,23 +13,18 @@ from loadgen.base.clock import SECOND_NS
 from loadgen.base.structs import replace
 from loadgen.base.text import align_cells, cut_end, format_cell_ms, list_first
 from loadgen.facts.run_facts import Facts
-from loadgen.features.shapes.load_schedule import (
-    LoadSchedule,
-    RampEnds,
-    make_process,
-    read_ramp,
-    read_schedule,
-)
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan import random_prompts
+from loadgen.plan.arrival import make_process
 from loadgen.plan.plan import draw_cancellations
-from loadgen.plan.planned_requests import Cancellations, make_cancellations
+from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps, make_cancellations
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
-from loadgen.report.run_directory import RequestColumn, Result, ResultPart
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
+from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_rate
 from loadgen.verdict.reconcile import count_finished_after_cancel
 
@@ -143,9 +137,9 @@ def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow
 
     [] with neither, or with fewer than four requests of a ramp.
     """
-    if (schedule := read_schedule(profile)) is not None:
+    if (schedule := profile.stages) is not None:
         return list(_list_schedule_stages(schedule))
-    if (ramp := read_ramp(profile)) is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
+    if (ramp := profile.ramp) is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
         return list(_list_ramp_stages(ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
     return []
 
@@ -153,7 +147,7 @@ def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow
 def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
     """Yield the windows of a schedule's stages, four of each that changes, named by their levels."""
     kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
-    limits = schedule.list_steps() if schedule.concurrency else None
+    limits = ConcurrencySteps(*schedule.list_steps()) if schedule.concurrency else None
     for stage in schedule.stages:
         parts = 1 if stage.constant else _PARTS
         edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
@@ -398,29 +392,3 @@ def _measure_lateness_ns(records: Records, cancellations: Cancellations) -> Int6
         last_ns = records.arrival_ns[records.start[row + 1] - 1] if point.after_tokens else 0
         due_ns[at] = last_ns or records.sent_ns[row] + point.after_ns
     return records.end_ns[rows] - due_ns
-
-
-COLUMNS = {
-    "after request_id": (
-        RequestColumn("class", about='its class of a mix; "" without one', make=name_classes),
-    )
-}
-PARTS: Mapping[str, ResultPart] = {
-    "by_stage": ResultPart(attrgetter("profile.shaped"), divide_by_stage),
-    "by_class": ResultPart(attrgetter("profile.classes"), divide_by_class),
-}
-SECTIONS = {
-    "after failures": (
-        Section(
-            "cancelled",
-            describe_cancelled,
-            attrgetter("cancels_some"),
-            room=Room.ALWAYS,
-            page="Notes",
-        ),
-    ),
-    "before load-over-time": (
-        Section("classes", tabulate_classes, attrgetter("profile.classes"), wrapped=False, room=Room.TABLE),
-        Section("stages", tabulate_stages, attrgetter("profile.shaped"), wrapped=False, room=Room.TABLE),
-    ),
-}

@@ -27,16 +27,19 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.text import format_count, list_first, quote_value
 from loadgen.engines import refusals
 from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
-from loadgen.plan import plan, request_sources
+from loadgen.plan import plan
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import PromptRequests
 from loadgen.plan.request_sources import ModelTarget
 from loadgen.records.record import Records
-from loadgen.run.command.progress import Display, display
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.command.progress import Display
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.live_display import choose_display
+from loadgen.run.measurement import measure
 from loadgen.server import control
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import DENIED, ControlAnswer, ServerAddress
+from loadgen.settings import data_settings
 from loadgen.wire.openai import ANSWER_LIMITS, Completions, Dialect
 from loadgen.wire.sse import join_lines
 
@@ -199,7 +202,7 @@ class Adapter(msgspec.Struct, frozen=True):
 
         Raises MeasureError where one cannot be left out; `unnamed`: also if the error names no field.
         """
-        if made.facts.kind != request_sources.RANDOM:
+        if made.facts.kind != data_settings.RANDOM:
             return self._find_adaptation(_make_trial(made, TrialBodies(made)), 0, made.adaptation, unnamed)
         one = made.profile.model_copy(update={"num_warmups": 1})
         trial = replace(plan.make_warmup(one, self.subject, made.seed), salt=made.salt)
@@ -217,7 +220,7 @@ class Adapter(msgspec.Struct, frozen=True):
         for _ in range(_MOST_TRIALS):
             trial = asked.apply_adaptation(adaptation)
             body = trial.payload(i)
-            with display(self.quiet).waiting("asking what the server takes of a request", limit_s):
+            with choose_display(self.quiet).waiting("asking what the server takes of a request", limit_s):
                 answer = control.send_request(self.access, trial.path, body, limit_s, begin_only=True)
             refusing = answer.status in REFUSING
             found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
@@ -427,7 +430,7 @@ def check_lengths(made: Plan, limit: int) -> None:
     totals = _known_lens(made.requests.input_lens, made) + _known_lens(made.requests.output_lens, made)
     longest, count = int(totals.argmax()), int((totals > limit).sum())
     fix = _FIXES.get(made.facts.kind, _ROWS).format(context=_CONTEXT)
-    if made.facts.kind == request_sources.RANDOM:
+    if made.facts.kind == data_settings.RANDOM:
         raise MeasureError(
             f"the longest request needs {totals[longest]} tokens but {made.model} accepts {limit}: {fix}"
         )

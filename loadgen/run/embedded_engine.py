@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import import_module
 
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.features import import_rows
+from loadgen.features.roofline.roofline_settings import PREFIX
 from loadgen.run.command.options import Options
 from loadgen.run.verbs import importing
 from loadgen_servers.process.embedded import Embedded, EngineFailed
@@ -18,14 +17,14 @@ from loadgen_servers.process.embedded import Embedded, EngineFailed
 def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
     """Start the embedded engine, which ends with `stack`; return None if the flags name another server.
 
-    Raises UsageError for a preset that a feature cannot make.
+    Raises UsageError for a preset on a roofline that is not known.
     """
     if not options.embedded:
         return None
     arguments: list[str] = []
     if options.preset is not None:
         with importing():
-            made = _make_feature_preset(options)
+            made = _make_roofline_preset(options)
         arguments += ["--preset", options.preset] if made is None else ["--preset-json", made]
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
@@ -34,14 +33,13 @@ def begin_engine(options: Options, stack: ExitStack) -> Embedded | None:
     return embedded
 
 
-def _make_feature_preset(options: Options) -> str | None:
-    """Have the feature that the preset's name begins with make it, as JSON; None without such a feature."""
-    for feature in import_rows("presets"):
-        for prefix, module in feature.PRESETS.items():
-            if (options.preset or "").startswith(prefix):
-                made: str = import_module(module).make_preset(options)
-                return made
-    return None
+def _make_roofline_preset(options: Options) -> str | None:
+    """Make the preset of a machine and a model at its roofline, as JSON; None for one of another name."""
+    if not (options.preset or "").startswith(PREFIX):
+        return None
+    from loadgen.features.roofline.estimate import make_preset
+
+    return make_preset(options)
 
 
 class PresetSteps(msgspec.Struct, frozen=True):
@@ -66,7 +64,7 @@ def find_preset_steps(options: Options) -> PresetSteps | None:
     from loadgen_servers.engine.step_times import Age, Work
 
     try:
-        made = _make_feature_preset(options)
+        made = _make_roofline_preset(options)
         timing = (presets.preset(options.preset) if made is None else presets.given(made)).timing
     except (UsageError, ValueError):
         return None  # the run refuses it by name

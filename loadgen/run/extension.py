@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import import_module
 
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
@@ -16,9 +15,10 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import WordCounts
 from loadgen.records.record import Records
 from loadgen.run.acceptance import Adapter
-from loadgen.run.command.options import TABLE, Options, is_given
+from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import measure
 from loadgen.server.control import ServerInfo
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
@@ -88,12 +88,6 @@ class Extension:
         What is started ends with `stack`. Raises UsageError.
         """
         return None
-
-
-def find_extensions(options: Options) -> list[Extension]:
-    """Return the extensions whose settings a command gives; no other is imported."""
-    named = dict.fromkeys(row.extension for row in TABLE if row.extension and is_given(options, row))
-    return [import_module(name).EXTENSION for name in named]
 
 
 class ServerGroup:

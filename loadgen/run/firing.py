@@ -1,28 +1,22 @@
-"""Firing: a plan is sent, decoded and journalled by its processes; a signal or a rule ends it early."""
+"""Firing: a share of a plan as one process sends it, and another decodes and journals it."""
 
 from __future__ import annotations
 
-import gc
-import mmap
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import clock, signals
-from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.untrusted import Hide, hide_nothing
-from loadgen.features import import_rows
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN
-from loadgen.records import text_tokens
 from loadgen.records.decode import Decoder
 from loadgen.records.journal import Journal
 from loadgen.records.record import Record, Records
@@ -30,11 +24,11 @@ from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCounters
 from loadgen.run.stop_rules import StopRules, read_begin
 from loadgen.settings.run_settings import Sending
+from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.transport import memory_room
 from loadgen.transport.capture import Health
-from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, reap_ended, start_capture
+from loadgen.transport.capture_process import TRANSPORTS, CaptureRun, start_capture
 from loadgen.transport.sending.job import (
-    WHOLE,
     AtOnce,
     Job,
     Limits,
@@ -43,7 +37,6 @@ from loadgen.transport.sending.job import (
     Order,
     RunStart,
     Sessions,
-    Share,
     Target,
     make_no_headers,
 )
@@ -63,24 +56,6 @@ class PlanPart(msgspec.Struct, frozen=True):
     share: Share = WHOLE
     order: Order | None = None  # None: the requests of the share, by plan index
     start: RunStart = AtOnce()
-
-
-class HeldStart:
-    """A start that a process waits for until the one that forked it calls `release`; make it before the fork.
-
-    Until then that one starts its samplers, whose first work would take the CPUs from the first requests.
-    """
-
-    def __init__(self) -> None:
-        self._view = mmap.mmap(-1, 1)
-
-    def release(self) -> None:
-        """Let the process start at once."""
-        self._view[0] = 1
-
-    def begin_ns(self, now_ns: int) -> int:
-        """Return the time now once it is released, 0 until then."""
-        return now_ns if self._view[0] else 0
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
@@ -149,156 +124,6 @@ class Outcome(msgspec.Struct, frozen=True):
     def interrupted(self) -> bool:
         """Whether a signal or a cancellation stopped the run."""
         return self.signal > 0
-
-
-def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing | None = None) -> Outcome:
-    """Send a plan, decode the responses, return the outcome; raises UsageError for too many connections.
-
-    `firing` sends it, if not processes of this machine. `watch.during` is entered once every process has been
-    forked, as what it starts may be a thread, and before one of them sends. Meanwhile it shows and publishes
-    the progress, applies the rules and handles signals. On return every decoded request is in the journal's
-    file, on the disk.
-    """
-    rules, journal, part = watch.rules, watch.journal, options.part
-    indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
-    total = None if indices is None else len(indices)
-    most = plan.profile.max_concurrency
-    held = HeldStart() if firing is None and isinstance(part.start, AtOnce) and options.workers == 1 else None
-    if held is not None:
-        options = replace(options, part=replace(part, start=held))
-    firing = firing or _begin_firing(plan, options, watch)
-    progress = Progress(
-        watch.title,
-        total,
-        firing.counters,
-        rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
-        rules.cut_after_s,
-        max_concurrency=None if most is None else part.share.count_slots(most),
-        schedule_s=plan.sending_s,
-        planned_tokens=0 if indices is None else _sum_planned_tokens(plan, indices),
-        waiting=watch.waiting,
-    )
-    ending = Ending(firing)
-    try:
-        with watch.interrupts.catch(ending.stop_by_signal), pause_collector(), watch.during:
-            began_ns = part.start.begin_ns(clock.now_ns())
-            if held is not None:
-                held.release()
-            for _ in firing.turns(progress):
-                progress.ending = ending.why
-                watch.display.show(progress)
-                if watch.totals is not None:
-                    watch.totals.publish(progress.totals)
-                watch.interrupts.poll()
-                ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
-    finally:
-        firing.kill()
-        if watch.reaps:
-            reap_ended()
-    if watch.totals is not None:
-        watch.totals.publish(progress.totals)
-    spill = journal.path.parent if journal.path is not None else None
-    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
-    planned_ns = plan.profile.duration_ns if total is None else 0
-    rule = "" if ending.cut_short else rules.summarize(elapsed_s, (total or sent) - sent, planned_ns)
-    revise, uncounted = _make_revision(watch, firing.tally.uncounted, options.keep_text)
-    return Outcome(
-        journal.records(spill, revise),
-        firing.health,
-        cut_short=ending.cut_short,
-        signal=ending.signal,
-        rule=rule,
-        saturated=rules.saturated,
-        uncounted=uncounted,
-        reasoned=firing.tally.reasoned,
-        hidden=firing.tally.hidden,
-        workers=firing.workers,
-        lost=firing.lost,
-    )
-
-
-def _sum_planned_tokens(plan: Plan, indices: Int64) -> int:
-    """Sum the lengths in tokens of the answers to the requests `indices`; 0 if one is unknown."""
-    lens = plan.requests.output_lens[indices]
-    return int(lens.sum()) if (lens > 0).all() else 0
-
-
-def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
-    """Start sending a plan, in this process's child or in as many workers as the options have."""
-    if options.workers > 1:
-        (feature,) = import_rows("processes")  # few runs have several
-        several: Firing = feature.Workers(plan, options, watch)
-        return several
-    return begin_process(plan, options, watch)
-
-
-def _make_revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
-    """Return the function that adds tokenizer counts to part of a journal, and "" or why it cannot.
-
-    It drops the texts unless `keep_text`. Shown as a wait if any answers are uncounted.
-    """
-    if not uncounted:
-        return text_tokens.make_revision((), None, keep_text)
-    with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
-        return text_tokens.make_revision(watch.journal.parts(), watch.tokenizer, keep_text)
-
-
-@contextmanager
-def pause_collector() -> Iterator[None]:
-    """Disable the garbage collector inside the block: decoding allocates many objects but no cycles.
-
-    Nothing is frozen: `gc.unfreeze` would also thaw what the program that calls this had frozen.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-class Ending(msgspec.Struct):
-    """Ends a run early on a signal, the server's end or a rule; a second signal ends the command."""
-
-    run: Firing
-    signal: int = 0
-    gone: bool = False
-    stopped_by: str = ""  # the rule, in words
-
-    def stop_by_signal(self, number: int) -> None:
-        """Stop the run; at a second signal kill it and end the command by that signal."""
-        if self.signal:
-            self.run.kill()
-            signals.stop(number)
-        self.signal = number
-        self.run.stop()
-
-    def check(self, gone: Callable[[], bool], rules: StopRules, elapsed_s: float) -> None:
-        """Stop the run, once, if the server has ended or a rule ends it, and keep which."""
-        if self.gone or rules.fired:
-            return
-        counters = self.run.counters
-        self.gone = gone()
-        self.stopped_by = rules.reason(elapsed_s, max(counters.sent - counters.ended, 0))
-        if self.gone or self.stopped_by:
-            self.run.stop()
-
-    @property
-    def why(self) -> str:
-        """Why the run is about to end: a signal, the server's end or a rule; "" while it goes on."""
-        if self.signal:
-            return f"{signals.explain_stop(self.signal)}; what is under way is cut (again: at once)"
-        return "the server has ended" if self.gone else self.stopped_by
-
-    @property
-    def cut_short(self) -> str:
-        """Why the plan was cut short: this client's fault, a signal or the server's end; "" if it was not."""
-        if self.run.died:
-            return self.run.died
-        if self.signal:
-            return signals.explain_stop(self.signal)
-        return "the server has ended" if self.gone else ""
 
 
 class DecodedTally(msgspec.Struct, frozen=True):
@@ -430,8 +255,9 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.list_sessions()[indices])
-        (feature,) = import_rows("turns")
-        order, sessions = feature.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
+        from loadgen.features.sessions import turn_sending  # few runs have sessions
+
+        order, sessions = turn_sending.make_turns(plan, plan.turns, indices.tolist(), options.target.headers)
     if options.http2 and plan.cancellations is not None:
         raise UsageError("cancelled requests close connections, and --http2 shares one: leave out --http2")
     answer_bytes, open_bytes = _limit_bytes(plan, options, len(order), sessions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,21 +16,23 @@ from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client, Facts
-from loadgen.features import import_rows
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.plan import Plan
-from loadgen.report import report, run_directory
+from loadgen.report import report, run_directory, saved_run
 from loadgen.report.run_directory import Result
-from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
-from loadgen.run.observation import HostSampler, Local
+from loadgen.run.live_display import choose_display
+from loadgen.run.observation import Local
 from loadgen.server import control, engine_config, sample_file
 from loadgen.server.control import ServerInfo
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.server.scraper import MetricsScraper
+
+if TYPE_CHECKING:
+    from loadgen.features.sensors.sampler import Sampler
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
@@ -104,7 +107,7 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     return facts
 
 
-def keep_samples(facts: Facts, sensing: HostSampler | None, observer: MetricsScraper | None) -> KeptSamples:
+def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
     """Collect the samples taken during the run; empty without sensors and scraper, or if that fails."""
     began_ns = observer.began_ns if observer is not None else 0
 
@@ -149,7 +152,7 @@ def write_run(
     Return what could not be made or written, and a signal that came, which waits until all is written.
     """
     broken: list[Broken] = []
-    writing = progress.display(options.quiet).waiting(f"writing {directory}")
+    writing = choose_display(options.quiet).waiting(f"writing {directory}")
     with signals.defer_stop(interrupts) as came, writing:
         text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
         texts = {run_directory.REPORT: text + "\n"}
@@ -157,11 +160,12 @@ def write_run(
             log = local.log  # engines print their keys
             content = engine_config.read_log(log)
             texts[log.name] = hide_secrets(secrets.conceal(content))
-        errors = run_directory.save(run, directory, texts, broken)
+        errors = saved_run.save(run, directory, texts, broken)
         if options.save_requests:
-            (export,) = import_rows("rows")
+            from loadgen.report import request_rows  # few runs save them
+
             try:
-                export.save(run, directory)
+                request_rows.save(run, directory)
             except UsageError as error:
                 errors.append(str(error))
     errors += [f"{part.name}: {part.why}; the run is kept in {directory}" for part in broken]

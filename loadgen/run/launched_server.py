@@ -21,20 +21,21 @@ from loadgen.base.text import cut_end
 from loadgen.base.urls import is_unspecified
 from loadgen.engines.engines import ENGINES
 from loadgen.facts.run_facts import Launched
-from loadgen.features import import_rows
 from loadgen.plan import plan, request_sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.run.attach import open_session
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import Credentials
 from loadgen.run.command.options import Launching, Options
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import Watch
+from loadgen.run.live_display import choose_display
 from loadgen.run.observation import Local
+from loadgen.run.reached_server import open_session
 from loadgen.run.session import Session
 from loadgen.server.control import ServerProbe
 from loadgen.server.exchange import ControlLoop, ServerAddress
+from loadgen.settings import data_settings
 from loadgen.settings.validation import ServerSettings
 from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container
@@ -104,7 +105,7 @@ def attach_launched(
     access, local = stack.enter_context(launch_server(options, settings, auth, loop))
     session = open_session(options, access, local, 0.0, interrupts)
     try:
-        first_token_s = check_first_token(session, workload, progress.display(options.quiet))
+        first_token_s = check_first_token(session, workload, choose_display(options.quiet))
     except MeasureError:
         session.check_alive(failed=True)  # why it died explains more
         raise
@@ -168,7 +169,7 @@ def give_room(launch: Launching, given: ServerSettings, profiles: Sequence[Profi
 def _find_longest(profile: Profile) -> int | None:
     """Return the tokens of a profile's longest request; None if a file, classes or a distribution decides."""
     if (
-        request_sources.find_source(profile) != request_sources.RANDOM
+        request_sources.find_source(profile) != data_settings.RANDOM
         or profile.classes
         or profile.input_dist
         or profile.output_dist
@@ -219,7 +220,7 @@ def launch_server(
     except LaunchError as error:  # it does not end
         raise MeasureError(str(error)) from None
     finally:
-        with progress.display(options.quiet).waiting("until the GPU's memory is free again", _MEMORY_S):
+        with choose_display(options.quiet).waiting("until the GPU's memory is free again", _MEMORY_S):
             _wait_for_memory(before)
 
 
@@ -260,7 +261,7 @@ def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> No
 def _stop(startup: Startup, quiet: bool, *error: Any) -> None:
     """Stop a server and wait for it, shown unless quiet; `error` is that of the block it ran in, if any."""
     running = startup.running
-    with progress.display(quiet).waiting(f"stopping {startup.launch.name}", running.grace_s):
+    with choose_display(quiet).waiting(f"stopping {startup.launch.name}", running.grace_s):
         running.__exit__(*error)
 
 
@@ -353,7 +354,7 @@ def _wait_until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> N
     """Poll until the server is ready, shown unless quiet; raises ServerDied if it ends or takes too long."""
     probe = ServerProbe(access)
     launch, running = startup.launch, startup.running
-    with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
+    with choose_display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
         while (reason := probe.poll()) is not None:
             if (code := running.exit_code()) is not None:
                 raise _make_death(launch.name, running, f"ended with {code} before it was ready")
@@ -407,6 +408,6 @@ def _wait_for_memory(before: int | None) -> None:
 
 def _read_device_memory_bytes() -> int | None:
     """Read the GPU memory in use by all processes; None without GPU, or if one does not report it."""
-    (feature,) = import_rows("sensors")
-    used: int | None = feature.read_device_memory_bytes()
-    return used
+    from loadgen.features.sensors import sensor_discovery  # an engine's start takes longer than its import
+
+    return sensor_discovery.read_device_memory_bytes()

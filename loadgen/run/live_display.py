@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 from loadgen.base import clock
 from loadgen.base.printing import print_text
 from loadgen.base.text import DUMB, wrap_text
-from loadgen.features.display.status_lines import RunStatus, Wait
 from loadgen.run.command.progress import Display, Progress, Shown
+from loadgen.run.status_lines import RunStatus, Wait
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -23,8 +23,13 @@ _JOIN_S = 1.0  # at most, for a terminal that takes no more (Ctrl-S)
 _BAR_WIDTH = 60
 
 
-def choose_display() -> LiveDisplay:
-    """Choose the display for standard error: a bar on a terminal, lines elsewhere."""
+def choose_display(quiet: bool) -> Display:
+    """Choose the display for standard error: a bar on a terminal, lines elsewhere, none if quiet.
+
+    There is none either without such a stream.
+    """
+    if quiet or sys.stderr is None or sys.stderr.closed:
+        return Display()
     # A dumb terminal cannot take back what it has shown.
     in_place = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB
     return ProgressBar() if in_place else LineDisplay(sys.stderr)

@@ -18,12 +18,13 @@ from loadgen.base.errors import MeasureError
 from loadgen.engines import refusals
 from loadgen.engines.refusals import REFUSING
 from loadgen.plan import plan
-from loadgen.plan.plan import Plan, merge_fields
+from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import merge_fields
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import FIRST_WORD, ModelTarget, Seed, WordCounts, list_common_words
 from loadgen.records.decoded_stream import count_prompt, find_fault
 from loadgen.run.acceptance import Adapter
-from loadgen.run.command.progress import display
+from loadgen.run.live_display import choose_display
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, REDIRECTS, ControlAnswer, ControlClient, ServerAddress
 
@@ -175,7 +176,7 @@ def add_word_counts(
         if subject.engine.unproven:
             warmup = adapter.adapt(warmup)
         counter = PromptCounter(adapter.access, warmup, subject.engine.hosted, limit)
-        with display(adapter.quiet).waiting("asking how the server counts words"):
+        with choose_display(adapter.quiet).waiting("asking how the server counts words"):
             known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
     return replace(subject, word_counts=known[key])
 

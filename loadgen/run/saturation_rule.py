@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.run.stop_rules import BegunRequest
 
+# A request's place in the plan, when it was sent, and when its first token came (ns).
+BegunRequest = tuple[int, int, int]
 LEAST = 40  # requests that have ended before anything is judged
 _LEAST_JUDGED = 24  # of them in the window
 _WINDOW = 2 / 3  # of the time in which they were sent: the first third may be a cold start

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,32 +28,31 @@ from loadgen.engines.engine import METRICS_PATH
 from loadgen.engines.refusals import Adaptation
 from loadgen.facts import run_facts
 from loadgen.facts.run_facts import Client, Facts, Server
-from loadgen.features import import_rows
 from loadgen.host import environment
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan, count_repeated_prompts
-from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts, import_contents
+from loadgen.plan.profile import Profile, has_images
+from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
 from loadgen.records import text_tokens
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
-from loadgen.run import transport_choice
+from loadgen.run import assembly, transport_choice
 from loadgen.run.acceptance import Adapter, check_sendable
+from loadgen.run.assembly import find_extensions
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import PlanSender, ServerGroup, Step, find_extensions
+from loadgen.run.extension import PlanSender, ServerGroup, Step
 from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
+from loadgen.run.live_display import choose_display
 from loadgen.run.observation import (
-    HostSampler,
     Local,
     make_cpu_watch,
     sample_meanwhile,
     scrape_after_run,
     scrape_before_run,
-    start_sensors,
 )
 from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
@@ -70,6 +68,7 @@ from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
     from loadgen.facts.run_facts import Cell
+    from loadgen.features.sensors.sampler import Sampler
     from loadgen.host.cpu_use import CpuWatch
     from loadgen.report.run_directory import Result
     from loadgen.run.followup import FinishedRun
@@ -189,9 +188,12 @@ class Session(msgspec.Struct, frozen=True):
         """Return the session, with the server's count of words if prompts need it; raises MeasureError."""
         if not plan.is_counted_by_server(workload, self.subject):
             return self
-        (texts,) = import_rows("counts")  # no other run needs it
+        from loadgen.run import prompt_counts  # no other run needs it
+
         known, limit = self.word_counts, self.context_limit
-        return replace(self, subject=texts.add_word_counts(self.adapter, known, workload, seed, limit))
+        return replace(
+            self, subject=prompt_counts.add_word_counts(self.adapter, known, workload, seed, limit)
+        )
 
     def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         """Make, check and measure a plan in a new directory; return the result and the directory.
@@ -199,10 +201,12 @@ class Session(msgspec.Struct, frozen=True):
         An exception passes: with a warning that names the directory if a request was measured, else without
         directory.
         """
-        display, contents = progress.display(self.options.quiet), import_contents(workload)
-        for feature in contents:
-            feature.check_place(workload, is_loopback(self.root.host))
-        with display.waiting("making the prompts", forks=bool(contents)):
+        display, with_images = choose_display(self.options.quiet), has_images(workload)
+        if with_images:
+            from loadgen.features.images import image_contents  # few runs send images
+
+            image_contents.check_place(workload, is_loopback(self.root.host))
+        with display.waiting("making the prompts", forks=with_images):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)
         for extension in find_extensions(self.options):
@@ -237,7 +241,7 @@ class Session(msgspec.Struct, frozen=True):
         options = self.make_transport_options(made)
         with display.waiting("emptying the server's prefix cache"):
             made, parted = self._part_cache(made)
-        sensing = start_sensors(self.local, self.served.engine, self.options, self.observes, display)
+        sensing = self._start_sensors(display)
         state = None if sensing is None else sensing.read_state(self.options.probe_memory)
         warming = options.make_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
@@ -285,14 +289,11 @@ class Session(msgspec.Struct, frozen=True):
 
     def _list_steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
         """List (name, step) that add to the facts what is learned after a run: the sender's steps first."""
-
+        server = self.access, self.subject
         return (
             *self.sender.list_steps(),
             ("the engine's configuration", self._add_configuration),
-            *chain.from_iterable(
-                feature.list_steps(self, made, outcome, display)
-                for feature in (*import_contents(made.profile), *import_rows("steps"))
-            ),
+            *assembly.list_steps(self.options, server, self.learned, made, outcome, display),
         )
 
     def _add_configuration(self, known: Facts) -> Facts:
@@ -300,6 +301,18 @@ class Session(msgspec.Struct, frozen=True):
 
         access = self.access if self.observes else None
         return followup.add_configuration(known, access, self.served, self.local)
+
+    def _start_sensors(self, display: Display) -> Sampler | None:
+        """Find this machine's sensors and those of --power-url, and sample idle power.
+
+        None for a simulated or unobserved server, and for a remote one without the flag.
+        """
+        known = self.local is not None or self.options.power_url
+        if not (self.observes and known) or self.served.engine.simulated:
+            return None
+        from loadgen.features.sensors import sensor_discovery  # few runs have a server with sensors
+
+        return sensor_discovery.start_sensors(self.local, self.options, display)
 
     def _make_title(self, made: Plan) -> str:
         """Make the display's title of a plan, which ends with its profile's or file's name, or `bench`."""
@@ -425,7 +438,7 @@ class Session(msgspec.Struct, frozen=True):
         made: Plan,
         options: TransportOptions,
         started: datetime,
-        sensing: HostSampler | None,
+        sensing: Sampler | None,
         warmed: Records,
         parted: str,
         tokenizer: TextTokenizer | None,
@@ -498,7 +511,7 @@ def _list_sampling_steps(
     start: environment.ThrottlingState | None,
     trace: Trace | None,
     observer: MetricsScraper | None,
-    sensing: HostSampler | None,
+    sensing: Sampler | None,
     cpus: CpuWatch | None,
     outcome: Outcome,
     display: Display,

@@ -1,16 +1,14 @@
-"""Stop rules: what ends a run before its plan: failures, time, and a rule that a feature adds."""
+"""Stop rules: what ends a run before its plan: failures, time, and a saturated server."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import format_count
-from loadgen.features import import_rows
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Record
@@ -19,20 +17,7 @@ from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
 if TYPE_CHECKING:
     from loadgen.run.command.options import Options
-
-
-# A request's place in the plan, when it was sent, and when its first token came (ns).
-BegunRequest = tuple[int, int, int]
-
-
-class FurtherRule(Protocol):
-    """A stop rule that judges when requests began; a feature implements it."""
-
-    def note_several(self, several: Iterable[BegunRequest]) -> None:
-        """Note requests that have ended and had a first token."""
-
-    def reason(self, elapsed_s: float, in_flight: int) -> str:
-        """Return why the run must end; "" if it goes on."""
+    from loadgen.run.saturation_rule import BegunRequest, SaturationRule
 
 
 class StopRules(msgspec.Struct):
@@ -46,7 +31,7 @@ class StopRules(msgspec.Struct):
     max_consecutive: int | None = None  # None: DEAD of them, while there is no success; 0: no such rule
     max_duration_s: float | None = None
     drain_s: float = DRAIN_S
-    saturation: FurtherRule | None = None
+    saturation: SaturationRule | None = None
     sessions: bool = False  # whose conversations grow to the model's context limit: that is no failure
     saturated: bool = False  # that is why it ended
     ended: int = 0
@@ -169,6 +154,7 @@ def make_stop_rules(options: Options, plan: Plan | None = None) -> StopRules:
     )
     rules.sessions = plan is not None and plan.turns is not None
     if options.stop_when_saturated and plan is not None and has_one_rate(plan.profile) and not rules.sessions:
-        (feature,) = import_rows("saturation")  # few runs need it
-        rules.saturation = feature.SaturationRule(plan.profile.request_rate)
+        from loadgen.run.saturation_rule import SaturationRule  # few runs need it
+
+        rules.saturation = SaturationRule(plan.profile.request_rate)
     return rules

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import HEADROOM, Calibration
-from loadgen.features import import_rows
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options
 from loadgen.host.environment import count_usable_cpus
@@ -53,10 +52,10 @@ class WorkersExtension(Extension):
             return sent
 
         def calibrate() -> Calibration:
-            (selftest,) = import_rows("capacity")
+            from loadgen.features.selftest.capacity import measure_one_worker  # once on a machine
+
             with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
-                measured: Calibration = selftest.measure_one_worker(made.profile, sent.transport, warmed)
-                return measured
+                return measure_one_worker(made.profile, sent.transport, warmed)
 
         targets = max(len(sent.targets), 1)
         chosen = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)

@@ -6,12 +6,12 @@ import argparse
 from functools import partial
 from typing import Literal, get_args
 
+import msgspec
+
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between
 from loadgen.base.text import quote_value
-from loadgen.features import import_rows
-from loadgen.settings.load_settings import NameKeys
-from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, RequestSource, Values, setting
+from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, Values, setting
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace", "random-mm"]
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
@@ -24,21 +24,43 @@ def read_dataset(name: str) -> str:
     if name == "random-ids":  # SGLang's name of the first
         return "random"
     if name not in get_args(DatasetName):
-        (clients,) = import_rows("clients")  # only a wrong command line needs it
+        from loadgen.features.peers import other_clients  # only a wrong command line needs it
+
         raise argparse.ArgumentTypeError(
-            f"{quote_value(name)} {clients.refuse_data_set(name, get_args(DatasetName))}"
+            f"{quote_value(name)} {other_clients.refuse_data_set(name, get_args(DatasetName))}"
         )
     return name
 
 
+class RequestSource(msgspec.Struct, frozen=True):
+    """A row of the sources of requests: what means it, and where its prompts, lengths and times come from."""
+
+    key: str = ""  # of a profile, that means it where it is given; "": `dataset_name` does
+    is_made: bool = False  # its prompts are made here, again for each seed and repeat
+    plans_lens: bool = False  # its lengths are those of random prompts, and of no data set
+    is_trace: bool = False  # its times are recorded, and its repeated prompts the file's own
+    reads_file: bool = False  # `dataset_path` names its file
+    from_vllm: bool = False  # a data set of `vllm bench serve`, read by its rules
+
+
+RANDOM, FILE = "random", "file"
+# By the kind that DataFacts have; `plan.import_source` has the module of each.
 SOURCES = {
-    "prefix_repetition": RequestSource("loadgen.features.data.listed_texts", is_made=True, from_vllm=True),
-    "sharegpt": RequestSource("loadgen.features.data.sharegpt", reads_file=True, from_vllm=True),
-    "custom": RequestSource("loadgen.features.data.custom", reads_file=True, from_vllm=True),
-    "file": RequestSource("loadgen.features.data.recognised_rows", key="dataset_path", reads_file=True),
+    RANDOM: RequestSource(is_made=True, plans_lens=True),
+    "trace": RequestSource(key="trace", is_made=True, is_trace=True),
+    "timed_trace": RequestSource(is_trace=True, reads_file=True, from_vllm=True),
+    "random_turns": RequestSource(key="turns", is_made=True, plans_lens=True),
+    "prefix_repetition": RequestSource(is_made=True, from_vllm=True),
+    "sharegpt": RequestSource(reads_file=True, from_vllm=True),
+    "custom": RequestSource(reads_file=True, from_vllm=True),
+    FILE: RequestSource(key="dataset_path", reads_file=True),
 }
-_NAMED = {name: source for name, source in SOURCES.items() if not source.key}
-_MADE = (None, "random", *(name for name, source in _NAMED.items() if not source.reads_file))
+_NAMED = {
+    name: source
+    for name, source in SOURCES.items()
+    if not (source.key or source.is_trace or source.plans_lens)
+}
+_MADE = (None, RANDOM, *(name for name, source in _NAMED.items() if not source.reads_file))
 _OURS = tuple(name for name, source in _NAMED.items() if not source.from_vllm)
 _VLLMS = tuple(name for name in get_args(DatasetName)[1:] if name not in _OURS)
 # Files of rows, which are shuffled and sent again where there are too few; "" is known by its rows.
@@ -101,5 +123,3 @@ class DataKeys(KeyRows, frozen=True):
     timed_trace_sec_multiplier: float = _data(1.0, "seconds of one unit of its timestamps (default 1)",
         read=float, metavar="X", above=0.0, most=parsing.MOST_SECONDS, **_TIMED)
 # fmt: on
-
-PROFILE_KEYS = {NameKeys: (DataKeys,)}

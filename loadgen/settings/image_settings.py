@@ -6,20 +6,18 @@ from functools import partial
 from typing import Literal, get_args
 
 from loadgen.base.parsing import number_between, refuse_blank
-from loadgen.settings.load_settings import NameKeys, convert_number, make_check
+from loadgen.settings.load_settings import convert_number, make_check
 from loadgen.settings.setting import (
     IMAGES,
     Conflict,
     KeyRows,
     Makes,
-    RequestSource,
     Values,
     setting,
 )
 
 ImageFormat = Literal["jpeg", "png"]
 ImageTransport = Literal["data", "http"]
-_CONTENTS = "loadgen.features.images.image_contents"
 _RANDOM_MM = "{flag} goes with --dataset-name random-mm"
 
 
@@ -61,13 +59,13 @@ class ImageKeys(KeyRows, frozen=True):
         'widths and one of heights, "DIST x DIST"', read=refuse_blank("1024x768"), metavar="SIZE",
         check=make_check(_parse_sizes),
         not_with=(Conflict("image_dir", "{flag} and {other} are two sources of images: leave out one of "
-            "them"), _NO_TURNS), chat=True, contents=_CONTENTS)
+            "them"), _NO_TURNS), chat=True)
     # A number, LEAST-MOST, or a distribution; "": 1.
     images: str = _image("", "images per request: N, LEAST-MOST, or a distribution (default 1)",
         read=refuse_blank("1"), metavar="N", check=make_check(_parse_counts), convert=convert_number,
-        keyword="str | int", needs=(_NEEDED,), contents=_CONTENTS)
+        keyword="str | int", needs=(_NEEDED,))
     image_dir: str = _image("", "send the PNG, JPEG, WebP and GIF files of a directory, in turn",
-        metavar="DIR", not_with=(_NO_TURNS,), chat=True, contents=_CONTENTS, path=True)
+        metavar="DIR", not_with=(_NO_TURNS,), chat=True, path=True)
     image_format: ImageFormat = _image("jpeg", "of generated images (default jpeg)",
         choices=get_args(ImageFormat), needs=(Conflict("image_size", "--image-format is for generated "
             "images: pass --image-size 1024x768"),))
@@ -83,9 +81,3 @@ class ImageKeys(KeyRows, frozen=True):
     random_mm_bucket_config: str = _vllms("", 'vLLM\'s --image-size: "{(768, 1024, 1): 1.0}", of (height, '
         "width, 1) and shares", metavar="{(H,W,1): SHARE}")
 # fmt: on
-
-
-PROFILE_KEYS = {NameKeys: (ImageKeys,)}
-SOURCES: dict[str, RequestSource] = {}  # images are added to the requests of any source
-# Names of data sets that stand for other keys, and the modules that write those.
-ALIASES = {"random-mm": "loadgen.features.images.random_mm"}

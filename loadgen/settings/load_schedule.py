@@ -1,8 +1,7 @@
-"""Load schedule: a load over time, by stages, vLLM's ramp or bursts, and when its requests are due."""
+"""Load schedule: a load over time, by stages, vLLM's ramp or bursts, as people write it."""
 
 from __future__ import annotations
 
-import math
 import re
 
 import msgspec
@@ -10,12 +9,17 @@ import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.parsing import MOST_REQUESTS, MOST_STREAMS, NUMBER, TIME, YEAR_S, parse_seconds
+from loadgen.base.parsing import (
+    LEAST_RATE_PER_S,
+    MOST_RATE_PER_S,
+    MOST_REQUESTS,
+    MOST_STREAMS,
+    NUMBER,
+    TIME,
+    YEAR_S,
+    parse_seconds,
+)
 from loadgen.base.text import quote_value
-from loadgen.plan.arrival import Arrival, ArrivalProcess
-from loadgen.plan.planned_requests import ConcurrencySteps
-from loadgen.plan.profile import Profile
-from loadgen.settings.load_settings import LEAST_RATE_PER_S, MOST_RATE_PER_S, VLLM_PROMPTS
 
 _MOST_STAGES = 1000
 _LEAST_S = 0.001
@@ -169,8 +173,8 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         ended_s: Float64 = np.minimum(offsets_s, self.duration_s)
         return ended_s
 
-    def list_steps(self) -> ConcurrencySteps:
-        """List the concurrency limits over all stages and when each begins; a ramp has all whole numbers."""
+    def list_steps(self) -> tuple[Int64, Int64]:
+        """List when each concurrency limit begins (ns), and the limits; a ramp has all whole numbers."""
         begin_s, from_s, limits = 0.0, [], []
         for stage in self.stages:
             times_s, levels = stage.list_steps()
@@ -180,7 +184,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         from_ns = np.rint(np.concatenate(from_s) * SECOND_NS).astype(np.int64)
         every: Int64 = np.concatenate(limits)
         changed = np.diff(every, prepend=0) != 0
-        return ConcurrencySteps(from_ns[changed], every[changed])
+        return from_ns[changed], every[changed]
 
 
 def parse_schedule(text: str) -> LoadSchedule:
@@ -271,114 +275,3 @@ def parse_bursts(text: str) -> Bursts:
     if not _LEAST_PERIOD_S <= made.every_s <= YEAR_S:
         raise ValueError("bursts are 1ms to a year apart")
     return made
-
-
-def read_schedule(profile: Profile) -> LoadSchedule | None:
-    """Parse a profile's --schedule; None without one."""
-    return parse_schedule(profile.schedule) if profile.schedule else None
-
-
-def read_bursts(profile: Profile) -> Bursts | None:
-    """Parse a profile's --bursts; None without them."""
-    return parse_bursts(profile.bursts) if profile.bursts else None
-
-
-def read_ramp(profile: Profile) -> RampEnds | None:
-    """Return a profile's rate ramp; None without one, or without one of its ends."""
-    begin, end = profile.ramp_up_start_rps, profile.ramp_up_end_rps
-    if profile.ramp_up_strategy is None or begin is None or end is None:
-        return None
-    return RampEnds(begin, end, profile.ramp_up_strategy == "exponential")
-
-
-def compute_mean_rate_per_s(profile: Profile) -> float:
-    """Compute the mean planned rate, in requests per second, bursts included; inf if no rate is planned.
-
-    The rate is of the schedule's stages, else of the ramp, else --request-rate.
-    """
-    stages, ramp, bursts = read_schedule(profile), read_ramp(profile), read_bursts(profile)
-    rate_per_s: float
-    if stages is not None and not stages.concurrency:
-        rate_per_s = stages.mean_rate_per_s
-    elif ramp is not None:
-        rate_per_s = ramp.compute_mean_rate_per_s(profile.num_prompts or VLLM_PROMPTS)
-    else:
-        rate_per_s = profile.request_rate
-    if bursts is not None:
-        rate_per_s = bursts.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
-    return rate_per_s
-
-
-class ScheduledArrival(msgspec.Struct, frozen=True):
-    """Arrivals of a schedule: a process of rate 1 whose time runs as fast as the schedule's rate.
-
-    Request k is due when the integral of the rate reaches the process's k-th time, so a Poisson process stays
-    one at every rate, and no gap is stretched. Those after the last stage are due at its end.
-    """
-
-    schedule: LoadSchedule
-    burstiness: float
-
-    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
-        counts = _draw_unit_times(self.burstiness, n, rng)
-        return np.rint(self.schedule.find_offsets_s(counts) * SECOND_NS).astype(np.int64)
-
-
-class RequestRamp(msgspec.Struct, frozen=True):
-    """Arrivals of vLLM's ramp, whose rate changes with the request's index rather than with time.
-
-    The gap before request i of `count` has the mean 1 / rate(i). The first request does not wait for one.
-    """
-
-    ends: RampEnds
-    count: int
-    burstiness: float
-
-    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
-        gaps = np.diff(_draw_unit_times(self.burstiness, n, rng), prepend=0.0)
-        gaps_s = gaps[1:] / self.ends.compute_rates_per_s(self.count, n)[1:]
-        flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
-        offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
-        return Arrival(self.ends.end, self.burstiness).round_to_ns(offsets_s, flags)
-
-
-class WithBursts(msgspec.Struct, frozen=True):
-    """Bursts, merged with another process's requests between them; None: bursts alone."""
-
-    base: ArrivalProcess | None
-    bursts: Bursts
-
-    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
-        """Draw when each of n requests is due after the start, int64[n] (ns), never decreasing."""
-        at_once = self.bursts.offsets_ns(n)
-        if self.base is None:
-            return at_once
-        return np.sort(np.concatenate([at_once, self.base.offsets_ns(n, rng)]))[:n]
-
-
-def make_process(profile: Profile, count: int) -> ArrivalProcess:
-    """Make the arrival process of a schedule, of a ramp over `count` requests, or of a rate, with any bursts.
-
-    A rate of inf leaves the bursts alone. Raises UsageError for a rate or burstiness that cannot be drawn.
-    """
-    stages, ramp, bursts = read_schedule(profile), read_ramp(profile), read_bursts(profile)
-    burstiness = profile.burstiness
-    base: ArrivalProcess
-    if stages is not None:
-        base = ScheduledArrival(stages, burstiness)
-    elif ramp is not None:
-        base = RequestRamp(ramp, count, burstiness)
-    else:
-        base = Arrival(profile.request_rate, burstiness)
-    if bursts is None:
-        return base
-    alone = stages is None and ramp is None and math.isinf(profile.request_rate)
-    return WithBursts(None if alone else base, bursts)
-
-
-def _draw_unit_times(burstiness: float, n: int, rng: np.random.Generator) -> Float64:
-    """Draw when each of n requests is due at a mean rate of 1 per second, float64[n] (s), the first at 0."""
-    gaps = Arrival(1.0, burstiness).draw_gaps_s(max(n - 1, 0), rng)
-    return np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps)])

@@ -15,7 +15,6 @@ from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.parsing import integer_between, parse_with, refuse_blank
 from loadgen.base.text import format_count, quote_value
-from loadgen.features import import_rows
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
 from loadgen.settings.setting import (
     NO_KEYWORD,
@@ -31,14 +30,13 @@ from loadgen.settings.setting import (
 )
 
 if TYPE_CHECKING:
+    from loadgen.settings.load_schedule import Bursts, LoadSchedule
     from loadgen.settings.request_class import RequestClass
 
-LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
-MOST_RATE_PER_S = 1e9  # times are whole nanoseconds
 VLLM_PROMPTS = 1000  # requests of `vllm bench serve` without a flag
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
 _USERS = ("users", "user_rate")
-_RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": MOST_RATE_PER_S, "metavar": "RPS"}
+_RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": parsing.MOST_RATE_PER_S, "metavar": "RPS"}
 _LEAST_SHARE = 1e-12  # as small as one can be written
 _CANCEL_TIME = re.compile(parsing.TIME, re.ASCII)
 _TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)
@@ -113,9 +111,16 @@ def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
     return check_text
 
 
-def _parse_schedule(text: str) -> Any:
-    (feature,) = import_rows("shapes")  # numpy, which the parser does without
-    return feature.parse_schedule(text)
+def _parse_schedule(text: str) -> LoadSchedule:
+    from loadgen.settings import load_schedule  # numpy, which the parser does without
+
+    return load_schedule.parse_schedule(text)
+
+
+def _parse_bursts(text: str) -> Bursts:
+    from loadgen.settings import load_schedule
+
+    return load_schedule.parse_bursts(text)
 
 
 def convert_number(value: Any) -> Any:
@@ -140,7 +145,7 @@ def _explain_ramp(values: Values) -> str:
     if not end > 0:
         return f"--ramp-up-end-rps {end:g}: give a rate above 0"
     for name, rate in (("start", begin), ("end", end)):
-        if 0 < rate < LEAST_RATE_PER_S:
+        if 0 < rate < parsing.LEAST_RATE_PER_S:
             return f"--ramp-up-{name}-rps {rate:g}: a rate is 0, or from 1e-9 to 1e9 requests per second"
     if begin > end:
         return (
@@ -225,7 +230,7 @@ class ShapeKeys(KeyRows, frozen=True):
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
-        check=make_check(lambda text: import_rows("shapes")[0].parse_bursts(text)),
+        check=make_check(_parse_bursts),
         not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
             "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)

@@ -1,4 +1,4 @@
-"""Prompt settings: how long prompts and answers are, how lengths vary, and which prefixes prompts share."""
+"""Prompt settings: what text prompts are, how long they and answers are, and which prefixes they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
-from loadgen.settings.conflicts import reads_data
+from loadgen.settings.conflicts import find_data, reads_data
 from loadgen.settings.setting import (
     LENGTHS,
     NO_KEYWORD,
@@ -22,6 +22,7 @@ from loadgen.settings.setting import (
     setting,
 )
 
+PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 _LEN = {"read": int, "metavar": "N", "least": 1, "most": parsing.MOST_TOKENS}
@@ -32,12 +33,17 @@ def _has_prefix(values: Values) -> bool:
     return values["prefix_len"] > 0 or reads_data(values)
 
 
+def _has_texts(values: Values) -> bool:
+    return find_data(values)[0] not in ("random", "trace")  # a trace has the form of its prompts to choose
+
+
 def _varies_lengths(values: Values) -> bool:
     return values["range_ratio"] not in _NO_RANGE
 
 
 OF_ITS_OWN = "{flag} is of random prompts, and {data} has prompts of its own: leave out one of them"
 _MADE = Conflict(reads_data, OF_ITS_OWN, Given.WRITTEN)
+_TEXTS = Conflict(_has_texts, OF_ITS_OWN, Given.WRITTEN)
 _RANGE = Conflict(
     _varies_lengths,
     "{flag} and --random-range-ratio {range_ratio} both vary the lengths: leave one "
@@ -53,6 +59,17 @@ _made = partial(setting, Makes.LOAD, group=LENGTHS, not_with=(_MADE,))
 _dist = partial(setting, Makes.LOAD, group=LENGTHS, metavar="DIST", rank=3,
     not_with=(_RANGE, _MADE, Conflict("classes", _IN_CLASSES, Given.WRITTEN)))
 _length = partial(setting, Makes.LOAD, group=LENGTHS)
+
+
+class TextKeys(KeyRows, frozen=True):
+    """The settings of the text of generated prompts."""
+
+    prompt_format: PromptFormat = setting(Makes.REQUEST, "auto",
+        "ids: exactly N random token ids (default where the API takes them); corpus: text cut to N "
+        "tokens; words: sized by the server's own count", group=LENGTHS, rank=6,
+        choices=get_args(PromptFormat), not_with=(_TEXTS,))
+    prompt_corpus: str = setting(Makes.LOAD, "", "text for the format corpus (default: the one shipped)",
+        group=LENGTHS, metavar="FILE", rank=6, compared=Identity.AS_READ, not_with=(_TEXTS,))
 
 
 class VariationKeys(KeyRows, frozen=True):

@@ -110,7 +110,7 @@ class SendOptions(OptionRows, frozen=True):
     # AUTO: as many as the load needs.
     workers: int = _run(1, "processes that share the load, each with a capturing process (default 1; auto: "
         "as needed)", read=_parse_workers, metavar="N|auto", shard=True, least=1, most=MOST_WORKERS,
-        keyword='int | Literal["auto"]', extension="loadgen.features.workers.worker_count")
+        keyword='int | Literal["auto"]')
     request_id_prefix: str | None = setting(Makes.REQUEST, None, "of x-request-id (default: random)",
         group=REQUESTS, rank=3, metavar="TEXT")
     # The file that running totals are published in.
@@ -128,14 +128,13 @@ class AroundOptions(OptionRows, frozen=True):
         series="`loadgen bench` shows one")
     export_requests: str | None = setting(Makes.NOTHING, None, "write the requests as rows that vLLM's "
         "custom reads too", group=REQUESTS, rank=3, metavar="FILE", keyword=NO_KEYWORD, campaign=_NOT_THERE,
-        series="`loadgen bench` writes one plan", extension="loadgen.features.data.export_plan")
+        series="`loadgen bench` writes one plan")
     repeat: int = _once(1, "runs of each profile, with new prompts each",
         read=integer_between(1, MOST_REPEATS),
         metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables", common=True)
     selftest: bool = _once(False, "first measure this client's own error at the same load",
         action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
-        series="run `loadgen selftest` at the highest load first",
-        extension="loadgen.features.selftest.capacity")
+        series="run `loadgen selftest` at the highest load first")
     reset_cache: bool = _once(False, "empty the prefix cache before each run (always done for a launched "
         "server; another vLLM must run with VLLM_SERVER_DEV_MODE=1)", action="store_true", names_server=True)
     observe: bool = _once(True, "do not sample the server's /metrics nor this machine's sensors",
@@ -144,6 +143,14 @@ class AroundOptions(OptionRows, frozen=True):
         "2 s (always done in a campaign)", action="store_true", names_server=True)
     quiet: bool = _once(False, "print no progress; the report and warnings are printed all the same",
         action="store_true", keyword=NO_KEYWORD, resumes=True, campaign=_BY_CAMPAIGN)
+
+
+class FingerprintOptions(OptionRows, frozen=True):
+    """The setting of the greedy prompts."""
+
+    fingerprint: bool = setting(Makes.NOTHING, False, "record the answers to a few greedy prompts, to see "
+        "whether a fast checkpoint still answers", group=RUN, rank=2, action="store_true",
+        campaign="applies to the whole campaign: write it above the tables")
 
 
 class StopOptions(OptionRows, frozen=True):

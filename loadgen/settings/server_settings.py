@@ -11,7 +11,7 @@ from typing import Any
 from loadgen.base import parsing
 from loadgen.base.parsing import MOST_SEED, MOST_TOKENS, integer_between, number_between
 from loadgen.engines.engines import LAUNCHED
-from loadgen.settings.setting import LAUNCH, NO_KEYWORD, SERVER, KeyRows, Makes, OptionRows, setting
+from loadgen.settings.setting import LAUNCH, NO_KEYWORD, ROOFLINE, SERVER, KeyRows, Makes, OptionRows, setting
 
 START_TIMEOUT_S = 1200.0
 _MOST_GPUS = 1024
@@ -49,6 +49,7 @@ _key = partial(_place, rank=2, resumes=True,
     campaign="is a flag of `loadgen campaign`: a file cannot hold keys")
 _trust = partial(_server, None, rank=3, metavar="FILE", shard=True)
 _launch = partial(setting, Makes.NOTHING, None, group=LAUNCH, apart=True, keyword=NO_KEYWORD)
+_machine = partial(setting, Makes.NOTHING, None, group=ROOFLINE, names_server=True)
 _asked = partial(_launch, rank=2)
 
 
@@ -110,7 +111,7 @@ class TrustOptions(OptionRows, frozen=True):
     metrics_url: tuple[str, ...] = setting(Makes.NOTHING, (), "read the /metrics of a server behind the "
         "router (repeatable); ROLE: router, prefill, decode or worker (docs/targets.md)", group=SERVER,
         rank=3, action="append", metavar="ROLE=URL", names_server=True, keyword="list[str]", resumes=True,
-        swept=False, extension="loadgen.features.routed.role_scrapers")
+        swept=False)
     # The embedded engine answers, with this timing.
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
         "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME", common=True)
@@ -168,4 +169,15 @@ class ServerKeys(KeyRows, frozen=True):
     # Added to the caller's.
     environment: dict[str, str] | None = _asked("added to its environment", flag="--server-env",
         action="extend", nargs="+", metavar="NAME=VALUE", check=_check_variables, rank=0)
+
+
+class MachineOptions(OptionRows, frozen=True):
+    """The settings that name machine and model for the roofline where neither can be detected."""
+
+    hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
+        metavar="KEY")
+    bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
+        metavar="GB/s")
+    model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
+        "table)", metavar="FILE", path=True)
 # fmt: on

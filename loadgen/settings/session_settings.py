@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import is_stepped, reads_data
-from loadgen.settings.load_settings import ShapeKeys
 from loadgen.settings.request_settings import CHAT_APIS
-from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, RequestSource, Values, setting
-
-if TYPE_CHECKING:  # else numpy, which `bench --help` does without
-    from loadgen.plan.planned_requests import Turns
+from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, Values, setting
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
@@ -145,21 +141,14 @@ class SessionKeys(KeyRows, frozen=True):
         needs=(_NEEDS, Conflict("users", "--user-rate needs --users N")))
 # fmt: on
 
-PROFILE_KEYS = {ShapeKeys: (SessionKeys,)}
-SOURCES = {
-    "random_turns": RequestSource(
-        "loadgen.features.sessions.synthetic_turns", key="turns", is_made=True, plans_lens=True
-    )
-}
 
-
-def check_requests(values: Values, kind: str, turns: Turns | None) -> None:
+def check_requests(values: Values, kind: str, branches: bool | None) -> None:
     """Raise UsageError if settings do not go with turns, or session settings are of data without turns.
 
-    `kind` is that of the data, `turns` those of its sessions; None if its requests are of no session.
+    `kind` is that of the data; `branches`: its sessions have some; None if its requests are of no session.
     """
-    if turns is not None:
-        if values["users"] and turns.has_branches:
+    if branches is not None:
+        if values["users"] and branches:
             raise UsageError(
                 "--users has turns one after another, and these sessions have requests next to each other: "
                 "use --max-concurrency N, the sessions at once"

@@ -129,9 +129,7 @@ class Setting(msgspec.Struct):
     answer_len: bool = False  # the length of a data set's own answers, which --output-len is too
     path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it
-    extension: str = ""  # the module whose EXTENSION does in a run what it stands for, where it is given
     chat: bool = False  # it needs an API of messages: without --backend, chat is meant where it is given
-    contents: str = ""  # the module that adds to each request what it stands for, where it is given
     cluster: str = ""  # why a cluster refuses it
     shard: bool = False  # is sent to each shard of a cluster
     campaign: str = ""  # why it is not a key of a campaign's tables
@@ -167,18 +165,6 @@ class Setting(msgspec.Struct):
         own = self.read if hasattr(self.read, "most") else self
         named = {"ge": getattr(own, "least", None), "gt": self.above, "le": getattr(own, "most", None)}
         return {name: value for name, value in named.items() if value is not None}
-
-
-class RequestSource(msgspec.Struct, frozen=True):
-    """A row of the sources of requests: a module with `requests`, imported only where it is meant."""
-
-    module: str
-    key: str = ""  # of a profile, that means it where it is given; "": `dataset_name` does
-    is_made: bool = False  # its prompts are made here, again for each seed and repeat
-    plans_lens: bool = False  # its lengths are those of random prompts, and of no data set
-    is_trace: bool = False  # its times are recorded, and its repeated prompts the file's own
-    reads_file: bool = False  # `dataset_path` names its file
-    from_vllm: bool = False  # a data set of `vllm bench serve`, read by its rules
 
 
 class Rows:

@@ -19,7 +19,7 @@ from loadgen.base.text import quote_value
 from loadgen.settings.setting import CLUSTER, SHARDS, Makes, OptionRows, setting
 
 if TYPE_CHECKING:
-    from loadgen.transport.sending.job import Share
+    from loadgen.base.arrays import Int64
 
 AUTO, LOCAL = "auto", "local"
 MOST_SHARDS, MOST_OF_A_CLUSTER = 100_000, 4096
@@ -29,6 +29,45 @@ _SHARD = re.compile(r"(?:(\d{1,6})|auto)/(\d{1,6})", re.ASCII)
 _EPOCH = re.compile(r"(\+?)(\d{1,12})(?:\.(\d{1,9})\d*)?", re.ASCII)
 _DIGITS, _HEX = 32, frozenset("0123456789abcdef")  # of a plan's digest
 ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})", re.ASCII)
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One of `of` equal shares of a plan, counted from 0: one per process, over all shards and workers.
+
+    Slots are numbered so that no two processes have the same: slot k of this one is `number + of * k`.
+    """
+
+    number: int = 0
+    of: int = 1
+
+    @property
+    def name(self) -> str:
+        """The share as --shard writes it: 0/4."""
+        return f"{self.number}/{self.of}"
+
+    def split(self, workers: int) -> list[Share]:
+        """Divide this share among workers; together they send what this one would."""
+        return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
+
+    def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
+        """List the plan indices of this share, ascending: each `of`-th request or, of `sessions`, session."""
+        import numpy as np  # which --help does without
+
+        if sessions is None:
+            return np.arange(self.number, count, self.of, dtype=np.int64)
+        _, ranks = np.unique(sessions[:count], return_inverse=True)
+        return np.flatnonzero(ranks % self.of == self.number).astype(np.int64)
+
+    def count_slots(self, most: int) -> int:
+        """Count how many of `most` slots belong to this share."""
+        return len(range(self.number, most, self.of))
+
+    def number_slot(self, position: int) -> int:
+        """Return the number of this share's slot at a position."""
+        return self.number + self.of * position
+
+
+WHOLE = Share()
 
 
 class Launcher(msgspec.Struct, frozen=True):
@@ -117,8 +156,6 @@ def _read_number(environ: Mapping[str, str], name: str) -> int | None:
 
 def _check_share(number: int, of: int, text: str) -> Share:
     """Make the share; raises ValueError, which begins with `text`, if there is no such part."""
-    from loadgen.transport.sending.job import Share  # numpy, which --help does without
-
     if not 1 <= of <= MOST_SHARDS:
         raise ValueError(f"{text}: there are from 1 to {MOST_SHARDS} shards")
     if number >= of:
@@ -193,9 +230,7 @@ def check_address(text: str) -> str:
     return text
 
 
-_part = partial(
-    setting, Makes.CLIENT, group=SHARDS, keyword="str", extension="loadgen.features.shards.shard_sender"
-)
+_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str")
 
 
 # fmt: off
@@ -218,7 +253,7 @@ class ShardOptions(OptionRows, frozen=True):
         read=parse_with(parse_digest), metavar="DIGEST", series="each run has a plan of its own")
 
 
-_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER, extension="loadgen.fleet.cluster_session",
+_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER,
     campaign="cannot be used in a campaign")
 
 

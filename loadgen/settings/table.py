@@ -1,4 +1,4 @@
-"""Table: all settings that the core has, and what is made of rows: parsers, and which keys make what."""
+"""Table: all settings, and what is made of their rows: parsers, and which keys make what."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from loadgen.features import import_rows
 from loadgen.settings import setting
+from loadgen.settings.data_settings import DataKeys
+from loadgen.settings.image_settings import ImageKeys
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
-from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, VariationKeys
+from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, TextKeys, VariationKeys
 from loadgen.settings.request_settings import FigureKeys, RequestKeys
-from loadgen.settings.run_settings import AroundOptions, CommandFlags, OutputOptions, SendOptions, StopOptions
+from loadgen.settings.run_settings import (
+    AroundOptions,
+    CommandFlags,
+    FingerprintOptions,
+    OutputOptions,
+    SendOptions,
+    StopOptions,
+)
 from loadgen.settings.server_settings import (
     AddressFlags,
     CallOptions,
     KeyOptions,
     LaunchRows,
+    MachineOptions,
     ServerKeys,
     TargetOptions,
     TrustOptions,
 )
+from loadgen.settings.session_settings import SessionKeys
 from loadgen.settings.setting import Makes, Setting, Subject
+from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
+from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
+from loadgen.settings.trace_settings import TraceKeys
 
 
 def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
@@ -30,31 +43,17 @@ def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
     return tuple(row for subject in subjects for row in subject.rows)
 
 
-_FEATURES = import_rows("settings")
-# In the order in which a profile is stored: subjects of a feature come before the core's that it names.
-PROFILE_KEYS: tuple[Subject, ...] = tuple(
-    subject
-    for core in (
-        *(ShapeKeys, ClassKeys, CancelKeys, VariationKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys),
-        FigureKeys,
-    )
-    for subject in (*(own for module in _FEATURES for own in module.PROFILE_KEYS.get(core, ())), core)
+# In the order in which a profile is stored.
+PROFILE_KEYS: tuple[Subject, ...] = (
+    *(SessionKeys, ShapeKeys, ClassKeys, CancelKeys, TraceKeys, TextKeys, VariationKeys, DataKeys),
+    *(ImageKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys, FigureKeys),
 )
-# Those of features with sources of requests: without them, requests are random prompts.
-SOURCE_KEYS: tuple[Subject, ...] = tuple(
-    subject
-    for module in _FEATURES
-    if module.SOURCES
-    for subjects in module.PROFILE_KEYS.values()
-    for subject in subjects
-)
-# Names of data sets that stand for other keys, and the modules whose `fill_keys` writes those.
-ALIASES: dict[str, str] = {
-    name: module for feature in _FEATURES for name, module in getattr(feature, "ALIASES", {}).items()
-}
+# Those of sources of requests: without them, requests are random prompts.
+SOURCE_KEYS: tuple[Subject, ...] = (TraceKeys, SessionKeys, DataKeys)
 OPTIONS: tuple[Subject, ...] = (
     *(TargetOptions, KeyOptions, TrustOptions, SeedOptions, SendOptions, AroundOptions),
-    *(StopOptions, OutputOptions),
+    *(StopOptions, OutputOptions, PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions),
+    *(FingerprintOptions, MachineOptions),
 )
 FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags, CommandFlags)
 TABLE = join_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)

@@ -1,4 +1,4 @@
-"""Telemetry settings: where spans, metrics and figures go, and where the server's spans are received."""
+"""Telemetry settings: where spans, metrics and figures go, and where spans and power come from."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
 from loadgen.base.urls import split_http_url
-from loadgen.settings.setting import OUTPUT, Makes, OptionRows, setting
+from loadgen.engines.engine import METRICS_PATH
+from loadgen.settings.setting import OUTPUT, RUN, Makes, OptionRows, setting
 
 BY_ENVIRONMENT = ""  # --otel without a URL: the SDK's variables decide
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", re.ASCII)
 _HERE = "127.0.0.1"
 RECEIVED = f"{_HERE}:4318"  # OTLP/HTTP's own port
-_EXTENSION = "loadgen.features.telemetry.telemetry_sender"
 
 
 def check_collector_url(text: str) -> str:
@@ -44,9 +44,28 @@ def check_listen_address(text: str) -> str:
     return f"{match[1] or _HERE}:{int(match[2])}"
 
 
+def check_power_url(text: str) -> str:
+    """Return the URL of an exporter of power without /metrics; raises ValueError."""
+    url = text.strip().rstrip("/").removesuffix(METRICS_PATH)
+    if (parts := split_http_url(url)) is None:
+        raise ValueError(f"{quote_value(text)} is not an exporter's URL: give one as http://node:9400")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("an exporter's URL is a host, a port and a path: leave out the rest (not shown)")
+    return url
+
+
 # fmt: off
-_own = partial(setting, Makes.NOTHING, None, group=OUTPUT, rank=5, extension=_EXTENSION, resumes=True,
+_own = partial(setting, Makes.NOTHING, None, group=OUTPUT, rank=5, resumes=True,
     campaign="cannot be used in a campaign")
+
+
+class PowerOptions(OptionRows, frozen=True):
+    """The settings of where power is read that no sensor of this machine reports."""
+
+    power_url: tuple[str, ...] = setting(Makes.NOTHING, (), "read the power of the server's machines at URL "
+        "(repeatable): DCGM's exporter (port 9400), node_exporter's RAPL (9100), AMD's "
+        "device-metrics-exporter (5000)", group=RUN, rank=2, read=parse_with(check_power_url),
+        action="append", metavar="URL", keyword="list[str]", names_server=True, swept=False)
 
 
 class TelemetryOptions(OptionRows, frozen=True):
@@ -64,6 +83,3 @@ class TelemetryOptions(OptionRows, frozen=True):
         read=parse_with(check_listen_address), nargs="?", const=RECEIVED, metavar="[HOST:]PORT",
         cluster="a server exports its spans to one place, and its nodes send the requests")
 # fmt: on
-
-
-OPTIONS = (TelemetryOptions,)

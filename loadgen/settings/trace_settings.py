@@ -9,7 +9,6 @@ from typing import Literal, get_args
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
-from loadgen.settings.prompt_settings import VariationKeys
 from loadgen.settings.setting import (
     TRACES,
     Conflict,
@@ -17,7 +16,6 @@ from loadgen.settings.setting import (
     Identity,
     KeyRows,
     Makes,
-    RequestSource,
     Values,
     setting,
 )
@@ -96,11 +94,3 @@ class TraceKeys(KeyRows, frozen=True):
         "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"),
         not_with=(Conflict(_sends_sessions, _UNTIMED),))
 # fmt: on
-
-PROFILE_KEYS = {VariationKeys: (TraceKeys,)}
-SOURCES = {
-    "trace": RequestSource("loadgen.features.traces.trace_replay", key="trace", is_made=True, is_trace=True),
-    "timed_trace": RequestSource(
-        "loadgen.features.traces.timed_trace", is_trace=True, reads_file=True, from_vllm=True
-    ),
-}

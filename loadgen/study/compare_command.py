@@ -12,8 +12,8 @@ from loadgen.base.json_output import add_json_flag
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
-from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.settings import setting
+from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
 from loadgen.study.answer import answer

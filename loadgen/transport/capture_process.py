@@ -14,19 +14,18 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 
 from loadgen.base import clock
 from loadgen.base.errors import NO_MEMORY, describe_exception
 from loadgen.base.printing import flush_standard_streams
-from loadgen.features import combine_rows
+from loadgen.features.ring.ring_choice import RING
 from loadgen.transport.capture import Capture, CaptureFault, Counters, Health, Inbox, Outbox, open_pair
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Job, Order, Transport, TransportKind
 
 Build = Callable[[Job, Outbox, Counters], Transport]
-_WIRE = TransportKind("wire", "loadgen.transport.epoll_transport:EpollTransport")
-TRANSPORTS = {kind.name: kind for kind in combine_rows((_WIRE,), "transports", lambda kind: kind.name)}
+_WIRE, _HTTPX = TransportKind("wire"), TransportKind("httpx", needs_epoll=False, uses_httpx=True)
+TRANSPORTS = {kind.name: kind for kind in (_WIRE, RING, _HTTPX)}
 # The first that runs on this platform.
 DEFAULT_TRANSPORT = next(
     name for name, kind in TRANSPORTS.items() if hasattr(select, "epoll") or not kind.needs_epoll
@@ -125,6 +124,21 @@ def reap_ended() -> None:
             os.waitpid(_ENDING.pop(), 0)
 
 
+def _import_transport(name: str) -> Build:
+    """Import what sends by a transport; a run imports no other."""
+    if name == RING.name:
+        from loadgen.features.ring.ring_transport import RingTransport
+
+        return RingTransport
+    if name == _HTTPX.name:
+        from loadgen.transport.httpx_transport import HttpxTransport
+
+        return HttpxTransport
+    from loadgen.transport.epoll_transport import EpollTransport
+
+    return EpollTransport
+
+
 def start_capture(
     job: Job, transport: str, counters: Counters | None = None, with_parent: bool = False
 ) -> CaptureRun:
@@ -134,9 +148,7 @@ def start_capture(
     SCHED_BATCH, so that a server and the child run first.
     """
     # Here, as a child that imports would wait for whatever other threads import.
-    kind = TRANSPORTS[transport]
-    module, _, name = kind.made_by.partition(":")
-    build: Build = getattr(import_module(module), name)
+    build = _import_transport(transport)
     counters = counters or Counters()
     reap_ended()  # what an earlier one holds open is not to overlap
     flush_standard_streams()  # else the child writes their buffers again
@@ -159,7 +171,7 @@ def start_capture(
         gc.disable()
         set_scheduling("SCHED_OTHER")  # an earlier run left the parent another one
         ready = build(job, outbox, counters)
-        if kind.privileged:
+        if TRANSPORTS[transport].privileged:
             drop_privileges()
         health = ready.run()
         outbox.finish(health)

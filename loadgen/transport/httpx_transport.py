@@ -19,6 +19,7 @@ import httpx
 
 from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
 from loadgen.base.urls import is_loopback
+from loadgen.settings.shard_settings import Share
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture, Counters, Health, Outbox
 from loadgen.transport.deadlines import Deadlines, Stream, fail_unanswered, is_closed_while_idle
 from loadgen.transport.failure import (
@@ -31,7 +32,7 @@ from loadgen.transport.failure import (
 from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_losses
 from loadgen.transport.sending.gate import Cancelling, Gate, make_cancelling, make_gates
-from loadgen.transport.sending.job import Job, Share, TurnExchanges, split_body
+from loadgen.transport.sending.job import Job, TurnExchanges, split_body
 from loadgen.transport.tcp_connection import quicken_acks, shorten_ack_delay
 from loadgen.wire.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, explain_compression
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,12 +24,13 @@ from loadgen.figures import steady_state
 from loadgen.figures.distribution import compute_medians, compute_percentiles, find_least_passing
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
-from loadgen.figures.session_rows import SessionRows, find_sessions
+from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan.planned_requests import RECORDED, Waits
-from loadgen.plan.request_sources import MADE, RANDOM
+from loadgen.plan.request_sources import MADE
 from loadgen.records.record import Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
+from loadgen.settings.data_settings import RANDOM
 from loadgen.transport.failure import CUT_OFF, FailureKind
 
 T = TypeVar("T")
@@ -592,7 +593,29 @@ def make_missing(source: Source, *, hosted: bool = True, simulated: bool = True)
     return is_missing
 
 
-Doubts = dict[str, tuple[Rule[RunEvidence], ...]]  # of a feature, by their place among those of the core
+class MeasuredRun(Protocol):
+    """Facts and records: what a `Result` and the evidence of its verdict have alike."""
+
+    @property
+    def facts(self) -> Facts: ...
+    @property
+    def records(self) -> Records: ...
+
+
+def mark_counted(facts: Facts, records: Records, rows: SessionRows | None) -> Bool:
+    """Mark the records that figures are computed from, bool[requests]; `rows` are their sessions.
+
+    In a closed loop of sessions, those that ended before the first slot had no session left to begin: what
+    follows is under less and less load. All, where the run was cut short, or nothing succeeded before that.
+    """
+    every = np.ones(len(records), np.bool_)
+    if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
+        return every
+    until_ns = find_dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
+    if until_ns is None:
+        return every
+    within: Bool = records.end_ns <= until_ns
+    return within if (within & records.ok).any() else every
 
 
 def has_tail(facts: Facts) -> bool:
@@ -600,17 +623,16 @@ def has_tail(facts: Facts) -> bool:
     return facts.requests >= _LEAST_OF_A_TAIL
 
 
-def limit_doubts(facts: Sequence[str | Callable[[Facts], object]], doubts: Doubts) -> Doubts:
-    """Limit a feature's doubts to the runs in which a fact, or what is made of facts, is not empty.
+def limit_doubts(
+    facts: Sequence[str | Callable[[Facts], object]], *doubts: Rule[RunEvidence]
+) -> tuple[Rule[RunEvidence], ...]:
+    """Limit doubts to the runs in which a fact, or what is made of facts, is not empty.
 
-    Without them none of its doubts can hold, mostly since the feature took no part: their `find` is then not
-    called. A fact of a fact is named with a dot, and is empty where the first is None.
+    Without them none of these can hold: their `find` is then not called. A fact of a fact is named with a
+    dot, and is empty where the first is None.
     """
     of_run = [partial(_read_fact, each.split(".")) if isinstance(each, str) else each for each in facts]
-    return {
-        place: tuple(replace(doubt, find=partial(_find_of_feature, of_run, doubt.find)) for doubt in rules)
-        for place, rules in doubts.items()
-    }
+    return tuple(replace(doubt, find=partial(_find_in_some, of_run, doubt.find)) for doubt in doubts)
 
 
 def _read_fact(names: Sequence[str], facts: Facts) -> object:
@@ -621,7 +643,7 @@ def _read_fact(names: Sequence[str], facts: Facts) -> object:
     return found
 
 
-def _find_of_feature(
+def _find_in_some(
     of_run: Sequence[Callable[[Facts], object]], find: Find[RunEvidence], run: RunEvidence
 ) -> Evidence | None:
     """Return what `find` finds in a run; None, without calling it, if every fact of `of_run` is empty."""

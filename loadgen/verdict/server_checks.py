@@ -8,7 +8,7 @@ from functools import partial
 
 from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence, note, suspect
 from loadgen.base.text import format_count
-from loadgen.features import import_rows
+from loadgen.features.attribution import attribution_checks
 from loadgen.server.server_counters import ServerSample
 from loadgen.verdict import reconcile
 from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
@@ -154,9 +154,8 @@ def preemptions(run: RunEvidence) -> Evidence | None:
 
 
 def _describe_tail(run: RunEvidence, key: str) -> Iterator[Evidence | None]:
-    """Yield what a part's share of the time beyond P99 is, by the features that divide it."""
-    for module in import_rows("tails"):
-        yield module.describe_share(run, key)
+    """Yield what a part's share of the time beyond P99 is."""
+    yield attribution_checks.describe_share(run, key)
 
 
 @suspect(

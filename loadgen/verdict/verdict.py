@@ -12,7 +12,18 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
-from loadgen.features import combine_rows
+from loadgen.features.attribution import attribution_checks as attribution
+from loadgen.features.data import data_checks as data
+from loadgen.features.images import image_checks as images
+from loadgen.features.ring import ring_checks as ring
+from loadgen.features.roofline import roofline_checks as roofline
+from loadgen.features.routed import role_checks as roles
+from loadgen.features.selftest import kept_selftests as selftest
+from loadgen.features.sensors import state_checks as sensors
+from loadgen.features.sessions import session_checks as sessions
+from loadgen.features.shards import shard_checks as shards
+from loadgen.features.speculation import speculation_checks as speculation
+from loadgen.features.targets import target_checks as targets
 from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
 from loadgen.verdict import load_checks as load
@@ -22,30 +33,42 @@ from loadgen.verdict.evidence import Checkable, RunEvidence, make_missing
 _SHOWN = 2  # doubts shown in full under the block
 
 # In the order in which they are reported: of two doubts as severe, the one that explains the other comes
-# first; a feature's stand after the doubt of the core that its module names. Every threshold stands in a
-# doubt's condition, with why a healthy idle server does not reach it.
-_DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
+# first. Every threshold stands in a doubt's condition, with why a healthy idle server does not reach it.
+DOUBTS: tuple[Rule[RunEvidence], ...] = (
     # The run itself.
     server.counters_reset,
+    *roles.limit(roles.worker_ended),
     load.cut_short,
+    *shards.limit(shards.load_lost),
     load.many_failures,
     load.all_cancelled,
     server.tokens_far_off,
     load.stopped_by_signal,
     load.stopped_by_rule,
+    *shards.limit(shards.rest_of_the_load),
     load.failures,
+    *sessions.limit(sessions.sessions_ended_early),
     load.many_resent,
+    data.prefix_cache,
+    data.identical_prompts,
+    *roofline.limit(roofline.beyond_roofline),
     # Another load than requested.
+    data.lengths_cut,
+    *shards.limit(shards.shards_started_apart),
     load.tokens_not_counted,
     arrivals.arrivals_not_tokens,
     arrivals.hidden_tokens,
     load.answer_lengths,
     load.prompt_lengths,
+    *images.limit(images.images_ignored),
     load.concurrency_not_held,
     load.sends_late,
     load.rate_not_reached,
+    *sessions.limit(sessions.users_waited, sessions.turns_late),
     server.few_slots,
     server.server_limit,
+    data.trace_grid,
+    data.random_acceptance,
     server.prefill_while_queued,
     # The server was not idle, not alone, or counts differently.
     server.foreign_requests,
@@ -54,8 +77,10 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     server.throughput_trend,
     server.preemptions,
     server.tokens_differ,
+    *speculation.limit(speculation.drafts_differ),
     server.timings_differ,
     server.no_abort,
+    *targets.limit(targets.targets_unequal),
     server.fallback_kernel,
     # This machine, not the server, made the figures.
     client.clock_unusable,
@@ -63,13 +88,31 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     client.other_processes,
     client.client_stopped,
     client.reads_late,
+    *ring.limit(ring.acks_late),
     client.client_busy,
+    *selftest.limit(selftest.beyond_capacity),
     client.impossible_timestamps,
     client.clock_stepped,
     client.network_lossy,
+    *attribution.limit(attribution.network_in_tail),
+    *shards.limit(shards.clock_offset),
     client.machine_throttled,
+    *sensors.limit(
+        sensors.gpu_throttled,
+        sensors.gpu_clock_low,
+        sensors.power_capped,
+        sensors.board_clock_limited,
+        sensors.page_cache_full,
+    ),
+    *roofline.limit(roofline.slow_kernel),
     # Notes.
     load.resent,
+    *sessions.limit(
+        sessions.turns_reconnected,
+        sessions.context_limit,
+        sessions.session_forgotten,
+        sessions.cached_tokens_differ,
+    ),
     client.journal,
     arrivals.tokens_not_located,
     arrivals.ends_not_reported,
@@ -77,20 +120,29 @@ _DOUBTS_OF_THE_CORE: tuple[Rule[RunEvidence], ...] = (
     load.early_ends,
     load.overload,
     server.requests_queued,
+    data.reuse_not_as_expected,
+    data.few_lengths_cut,
+    data.random_routing,
+    *attribution.limit(attribution.others_prefill_stalls),
     server.latencies_differ,
+    *speculation.limit(speculation.steps_hidden),
     server.several_models,
     server.counters_unsettled,
     client.messages_together,
     client.network_losses,
     client.reads_not_timed,
     client.busy_loop,
+    *ring.limit(ring.ring_incomplete),
     client.late_bodies,
+    *selftest.limit(selftest.headroom),
+    *sensors.limit(sensors.clocks_not_pinned, sensors.gpu_memory_unknown),
     load.thin_percentiles,
     load.ran_out,
+    *sessions.limit(sessions.sessions_ran_dry),
+    *images.limit(images.images_repeated),
     load.ramp_and_drain,
     load.few_per_slot,
 )
-DOUBTS = combine_rows(_DOUBTS_OF_THE_CORE, "doubts", lambda doubt: doubt.code)
 
 
 class Level(StrEnum):
@@ -113,13 +165,20 @@ def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
     return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
 
 
-_CHECKABLE_OF_THE_CORE = (
+# In the order in which a verdict names them.
+CHECKABLE = (
+    Checkable(
+        "roofline",
+        make_missing(Source.ROOFLINE, hosted=False, simulated=False),
+        "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
+    ),
     Checkable(
         "server counters",
         make_missing(Source.COUNTERS, hosted=False),
         "a server with /metrics, without --no-observe",
     ),
     Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
+    Checkable("self-test", make_missing(Source.SELFTEST), "loadgen selftest"),
     Checkable(
         "other processes",
         lambda run, _: client.misses_others(run),
@@ -129,8 +188,6 @@ _CHECKABLE_OF_THE_CORE = (
     Checkable("trends", lambda run, _: run.misses_trends, "raise --num-prompts: eight waves or more"),
     Checkable("repeats", lambda run, _: run.facts.runs < 2 and run.facts.cell is None, "--repeat 5"),
 )
-# In the order in which a verdict names them.
-CHECKABLE = combine_rows(_CHECKABLE_OF_THE_CORE, "checkable", lambda check: check.name)
 
 
 class RunVerdict(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from engines.running import Engine
 from fakes.router import Router
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 
 pytestmark = pytest.mark.engine
 
@@ -76,7 +77,7 @@ def test_two_workers_are_counted_as_they_count(workers: list[Engine], model: Pat
         _REQUESTS,
         *(router.sent[url] for url in urls),
     ]
-    rows = run.json()["loadgen"]
+    rows = encode_run(run)["loadgen"]
     shares = [row["work_share"] for row in rows["by_role"][1:]]
     assert shares == pytest.approx([0.75, 0.25])
     assert [row["most_over_mean"] for row in rows["role_balance"]] == pytest.approx([1.5, 1.5])

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from loadgen.features.httpx.httpx_transport import HttpxTransport
 from loadgen.features.ring.ring_transport import RingTransport
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.transport.capture import Capture, Counters, Health, Inbox, Outbox, open_pair
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
+from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.sending.job import Job, Listed, Target, Transport
 from loadgen.wire.openai import Completions, Dialect
 

@@ -22,10 +22,10 @@ from typing import Any
 from fakes.scripted_server import TRANSPORTS, Answer, Asked, End, target_of
 from fakes.virtual_ring import NEAR_THE_END, VirtualRing
 from fakes.virtual_time import VirtualTime
-from loadgen.features.httpx.httpx_transport import HttpxTransport
 from loadgen.features.ring.ring_transport import RingTransport
 from loadgen.transport.capture import Counters, Outbox
 from loadgen.transport.epoll_transport import EpollTransport
+from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.network import Received
 from loadgen.transport.sending.job import Job, Target, Transport
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS

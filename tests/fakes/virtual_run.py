@@ -15,7 +15,7 @@ from fakes.virtual_network import Connection, VirtualServer
 from loadgen.features.ring import ring_choice
 from loadgen.host import environment
 from loadgen.host.cpu_use import CpuUse
-from loadgen.run import attach, firing, session
+from loadgen.run import attach, firing, reached_server, session
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED
@@ -33,7 +33,7 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process take place on a virtual server's network and clock."""
     patch.setattr(firing, "start_capture", partial(_started, server))
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
-    patch.setattr(attach, "find_local", lambda access: None)  # no process of this machine is the server
+    patch.setattr(reached_server, "find_local", lambda access: None)  # no process here is the server
     patch.setattr(session, "make_cpu_watch", lambda *_, **__: _QuietCpus())
     patch.setattr(ring_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
     patch.setattr(attach, "start_git", lambda: nullcontext(str))  # which starts a process, as this does

@@ -23,6 +23,7 @@ from loadgen.records import record
 from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 WANTED = (0.0, 0.1, 25.0, 50.0, 90.0, 99.0, 99.9, 100.0)
@@ -131,10 +132,10 @@ def roughly(value: object) -> object:
 def test_blocks_change_no_figure(block: int, per_message: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = odd_run(np.random.default_rng(per_message), per_message)
     whole = Result(run.facts, run.records)
-    expected, text = roughly(whole.json(detailed=True)), report.render_report(whole)
+    expected, text = roughly(encode_run(whole, detailed=True)), report.render_report(whole)
     for module in (record, peaks):
         monkeypatch.setattr(module, "BLOCK", block)
-    assert roughly(run.json(detailed=True)) == expected
+    assert roughly(encode_run(run, detailed=True)) == expected
     assert report.render_report(run) == text
 
 

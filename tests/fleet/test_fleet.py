@@ -14,7 +14,7 @@ from loadgen.fleet.ray_cluster import Node
 from loadgen.fleet.shard_actor import ShardOrder, ShardStatus, unpack_order
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command.progress import Totals
-from loadgen.transport.sending.job import WHOLE, Share
+from loadgen.settings.shard_settings import WHOLE, Share
 
 S_NS = 1_000_000_000
 READY, DONE = (

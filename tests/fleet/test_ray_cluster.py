@@ -9,9 +9,9 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.features.shards import shard_settings
 from loadgen.fleet import ray_cluster
 from loadgen.fleet.ray_cluster import Node, check_node, plan_rounds
+from loadgen.settings import shard_settings
 
 
 @loop_over("text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"])

@@ -22,7 +22,7 @@ from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
 from loadgen.plan.request_sources import Seed, WordCounts
 from loadgen.run.command.progress import Totals
 from loadgen.run.stop_rules import StopRules
-from loadgen.transport.sending.job import Share
+from loadgen.settings.shard_settings import Share
 
 KEY = "sk-order-key-0123456789"
 ORDER = ShardOrder(

@@ -17,12 +17,12 @@ from fuzzing.fuzz_targets_data import SERVER
 from loadgen.base import urls
 from loadgen.base.errors import UsageError
 from loadgen.base.text import clean_text
-from loadgen.features.shards.shard_settings import read_instant as read_start
 from loadgen.fleet.shards_command import plan_launch
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import options
 from loadgen.server.exchange import ServerAddress
+from loadgen.settings.shard_settings import read_instant as read_start
 from loadgen.study import limit_record as limits
 from loadgen.study import sweep_record
 from loadgen.study.importers import result_sources

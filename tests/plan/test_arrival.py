@@ -11,14 +11,16 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.errors import UsageError
-from loadgen.features.shapes.load_schedule import RampEnds, RequestRamp, ScheduledArrival, parse_schedule
 from loadgen.plan.arrival import (
     Arrival,
     ArrivalProcess,
+    RequestRamp,
+    ScheduledArrival,
     draw_offsets_ns,
     make_process,
 )
 from loadgen.plan.profile import build
+from loadgen.settings.load_schedule import RampEnds, parse_schedule
 
 MS = 1_000_000
 

@@ -11,15 +11,14 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES, UNKNOWN
-from loadgen.features.texts import prompt_texts
-from loadgen.plan import plan, profile
+from loadgen.plan import plan, profile, prompt_texts
 from loadgen.plan.plan import Plan
 from loadgen.plan.random_prompts import TokenIds
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.plan.tokenizers import load_tokenizer
 
 pytest.importorskip("transformers")
-TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
+TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 SEED = Seed(7)
 SUBJECT = ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER)
 WORDS = "a text of seven words, and more\n"

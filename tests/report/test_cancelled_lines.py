@@ -9,12 +9,12 @@ import pytest
 
 from builders import made_runs
 from loadgen.base.structs import replace
-from loadgen.features.shapes.shape_figures import describe_cancelled
 from loadgen.figures.metrics import compute_metrics
 from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.request_sources import RandomStream
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
+from loadgen.report.shape_figures import describe_cancelled
 from loadgen.server.server_counters import ServerWindow
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.failure import USER_CANCELLED

@@ -19,6 +19,7 @@ from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
 from loadgen.report.run_directory import Result
 from loadgen.report.run_lines import name_tokenizer
+from loadgen.report.saved_run import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 _E2EL = "E2EL 150.00 ms"
@@ -113,7 +114,7 @@ def test_without_goodput_the_limits_of_slo_count_good_requests() -> None:
 
 def test_a_result_has_the_objectives_without_infinity() -> None:
     case = run(failed(5), workload={"slo": "e2el p90 < 2s, ttft p50 < 1s"})
-    first, second = Result(case.facts, case.records).json()["loadgen"]["objectives"]
+    first, second = encode_run(Result(case.facts, case.records))["loadgen"]["objectives"]
     assert (first["value_ms"], first["bound_ms"], first["standing"], first["over"]) == (
         None,
         None,

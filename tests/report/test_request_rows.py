@@ -19,12 +19,12 @@ from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.structs import replace
-from loadgen.features.export import request_rows
-from loadgen.features.export.request_rows import FORMS, WORDS
 from loadgen.records.record import Record, Records
-from loadgen.report import report
+from loadgen.report import report, request_rows
+from loadgen.report.request_rows import FORMS, WORDS
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 BEGIN_NS = 10**12
@@ -190,9 +190,9 @@ def test_the_report_has_a_table_of_several_servers() -> None:
     several = Result(replace(of.facts, targets=("http://a", "http://b")), of.records)
     text = report.render_report(several)
     assert "Target                 requests failed  TTFT ms      P99 TPOT ms     P99   tok/s\na " in text
-    assert [row["url"] for row in several.json()["loadgen"]["by_target"]] == ["http://a", "http://b"]
-    assert several.json()["loadgen"]["targets"] == ["http://a", "http://b"]
-    assert "by_target" not in of.json()["loadgen"]
+    assert [row["url"] for row in encode_run(several)["loadgen"]["by_target"]] == ["http://a", "http://b"]
+    assert encode_run(several)["loadgen"]["targets"] == ["http://a", "http://b"]
+    assert "by_target" not in encode_run(of)["loadgen"]
     assert "\nTarget " not in report.render_report(of)
     assert "\nTarget                 requests failed  TTFT ms" in report.render_short(several, "d")
     urls = tuple(f"http://{number}" for number in range(9))

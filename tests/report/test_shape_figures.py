@@ -12,16 +12,15 @@ import pytest
 from builders.made_runs import MS, run
 from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
-from loadgen.features.export import request_rows
-from loadgen.features.shapes import shape_figures
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
-from loadgen.report import report, run_lines
+from loadgen.report import report, request_rows, run_lines, shape_figures
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.report.section import ReportOptions
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.run_summary import summarise_run
@@ -244,7 +243,7 @@ def test_each_class_has_figures_of_its_own_requests() -> None:
     assert (long.good, short.good) == (0, short.requests - 1)
     assert (long.completed, short.completed) == (long.requests - 1, short.requests - 1)
     assert long.input_tokens == 64 * (long.requests - 1)
-    assert [row["name"] for row in result.json()["loadgen"]["by_class"]] == ["long", "short"]
+    assert [row["name"] for row in encode_run(result)["loadgen"]["by_class"]] == ["long", "short"]
 
 
 def test_each_exported_row_has_its_class() -> None:
@@ -258,6 +257,6 @@ def test_each_exported_row_has_its_class() -> None:
 def test_vllms_keys_of_a_ramp_are_those_vllm_writes() -> None:
     keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 40.0}
     result = shaped(num_prompts=40, **keys)
-    assert {key: result.json()[key] for key in keys} == keys
+    assert {key: encode_run(result)[key] for key in keys} == keys
     assert "ramp-up-linear-1qps-40qps" in result.filename()
-    assert "ramp_up_strategy" not in run().json()
+    assert "ramp_up_strategy" not in encode_run(run())

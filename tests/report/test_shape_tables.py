@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from features.shapes.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
 from loadgen.base.printing import Screen
-from loadgen.features.shapes.shape_figures import describe_cancelled, divide_by_class
 from loadgen.report import report
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
+from loadgen.report.shape_figures import describe_cancelled, divide_by_class
+from report.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
 
 REPORTS: dict[str, Callable[[Result], str]] = {
     "the whole one": report.render_report,

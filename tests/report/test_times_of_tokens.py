@@ -15,12 +15,12 @@ from builders import made_sessions
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
-from features.shapes.test_shape_figures import CLASSES, answered, shaped
 from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study import load_table
 from loadgen.study.pages import run_charts
@@ -28,6 +28,7 @@ from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_result, summarise_run
 from loadgen.study.series.sweep import sweep_run
+from report.test_shape_figures import CLASSES, answered, shaped
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|tps_user|good")
 _SHOWN = re.compile(r"(?:TTFT|TPOT|ITL|TTFVT)[^;,\n]*?[ :]\d+\.\d|Time to first token|Inter-token latency")
@@ -92,7 +93,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
     reported = summarise_run(Path("x"), result)
     shown = make_account(reported, "a", draw=True)
     latencies = shown.section("latencies").table
-    stored = json.loads(json.dumps(result.json()))
+    stored = json.loads(json.dumps(encode_run(result)))
     derived = ("metrics", "by_stage", "by_class", "by_turn", "by_target", "steady_state", "reconciliation")
     trees = {
         "result.json": {key: value for key, value in stored.items() if key != "loadgen"},

@@ -15,11 +15,11 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
-from loadgen.features.launch.launched_server import check_first_token
 from loadgen.plan import profile
 from loadgen.run import embedded_engine
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command.options import parse
+from loadgen.run.launched_server import check_first_token
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings, validate_table
 from loadgen_servers.engine import presets

@@ -14,10 +14,10 @@ import rich.live
 
 from builders.loops import loop_over
 from loadgen.base import clock
-from loadgen.features.display.live_display import LineDisplay, ProgressBar
-from loadgen.features.display.status_lines import RunStatus, Wait, _duration
 from loadgen.records.record import Record
-from loadgen.run.command.progress import Display, Progress, display
+from loadgen.run.command.progress import Display, Progress
+from loadgen.run.live_display import LineDisplay, ProgressBar, choose_display
+from loadgen.run.status_lines import RunStatus, Wait, _duration
 from loadgen.transport.capture import Counters
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -94,9 +94,9 @@ def test_plain_lines_come_every_ten_seconds(now: Clock) -> None:
 
 
 def test_quiet_is_silent_and_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str], now: Clock) -> None:
-    assert type(display(quiet=True)) is Display
-    assert isinstance(display(quiet=False), LineDisplay)
-    silent = display(quiet=True)
+    assert type(choose_display(quiet=True)) is Display
+    assert isinstance(choose_display(quiet=False), LineDisplay)
+    silent = choose_display(quiet=True)
     silent.show(progress(now).run)
     silent.close()
     assert capsys.readouterr() == ("", "")
@@ -227,7 +227,7 @@ def test_only_a_terminal_that_can_erase_has_a_bar(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream())
     monkeypatch.setenv("TERM", term)
-    assert type(display(quiet=False)) is kind
+    assert type(choose_display(quiet=False)) is kind
 
 
 def test_time_left_follows_tokens_before_the_first_request_ends(now: Clock) -> None:

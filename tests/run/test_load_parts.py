@@ -11,14 +11,15 @@ from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.shards.shard_sender import check_divisible
-from loadgen.features.workers.worker_count import count_usable
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import ConcurrencySteps
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.firing import PlanPart, TransportOptions, make_job
 from loadgen.run.stop_rules import StopRules
-from loadgen.transport.sending.job import Job, Share
+from loadgen.run.worker_count import count_usable
+from loadgen.settings.shard_settings import Share
+from loadgen.transport.sending.job import Job
 
 TARGET = target_of("127.0.0.1", 9)
 

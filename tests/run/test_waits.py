@@ -13,7 +13,7 @@ from builders.serving_scripts import launch_command
 from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.run.command import progress
+from loadgen.run import live_display
 from loadgen.run.command.progress import Display, Progress, Shown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -57,7 +57,7 @@ class Noted(Display):
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     lines: list[str] = []
-    monkeypatch.setattr(progress, "display", lambda quiet: Noted(lines))
+    monkeypatch.setattr(live_display, "LineDisplay", lambda stream: Noted(lines))
     return lines
 
 

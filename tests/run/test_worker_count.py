@@ -15,20 +15,20 @@ from loadgen import cli
 from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.features.selftest import kept_selftests
-from loadgen.features.workers import worker_count
-from loadgen.features.workers.worker_count import (
-    ExpectedLoad,
-    WorkerChoice,
-    choose_automatically,
-    choose_workers,
-    expect_load,
-)
 from loadgen.host.environment import describe_machine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.run import worker_count
+from loadgen.run.worker_count import (
+    ExpectedLoad,
+    WorkerChoice,
+    choose_automatically,
+    choose_workers,
+    expect_load,
+)
 from loadgen.transport.capture_process import TRANSPORTS
 
 MS = 1_000_000

@@ -9,12 +9,10 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.data import data_settings
-from loadgen.features.data.data_settings import DatasetName
 from loadgen.plan import profile
-from loadgen.plan.request_sources import SOURCES
 from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.table import ALIASES, ANSWER_LENS, PROFILE_KEYS, join_rows
+from loadgen.settings.data_settings import SOURCES, DatasetName
+from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
@@ -128,12 +126,11 @@ def test_answers_to_prompts_that_mean_nothing_are_held_to_their_length(
 
 
 def test_a_named_data_set_is_a_source_and_a_source_without_a_key_is_named() -> None:
-    assert set(get_args(DatasetName)) == {name for name, source in SOURCES.items() if not source.key} | set(
-        ALIASES
-    )
+    named = {name for name, source in SOURCES.items() if not source.key}
+    assert set(get_args(DatasetName)) == named | {"random-mm"}
 
 
-@loop_over("name", [name for name, source in data_settings.SOURCES.items() if source.reads_file])
+@loop_over("name", [name for name, source in SOURCES.items() if source.reads_file and not source.is_trace])
 def test_how_rows_are_chosen_applies_to_every_data_set_of_a_file(name: str) -> None:
     values: dict[str, Any] = {"dataset_name": name, "dataset_path": "f.jsonl", "trace": ""}
     values |= {"dataset_name": None} if name == "file" else {}

@@ -10,8 +10,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.parsing import parse_seconds
-from loadgen.features.shapes.load_schedule import parse_schedule
 from loadgen.plan.planned_requests import ConcurrencySteps
+from loadgen.settings.load_schedule import parse_schedule
 
 NS = 1_000_000_000
 
@@ -142,7 +142,7 @@ def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
 def test_a_ramp_of_concurrency_goes_through_every_whole_number(
     text: str, from_s: list[float], limits: list[int]
 ) -> None:
-    steps = parse_schedule(text).list_steps()
+    steps = ConcurrencySteps(*parse_schedule(text).list_steps())
     assert steps.from_ns.tolist() == [round(at_s * NS) for at_s in from_s]
     assert steps.limits.tolist() == limits
 

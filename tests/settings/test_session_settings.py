@@ -12,10 +12,10 @@ from builders.loops import loop_over
 from builders.traces import WEKA_AGENTS
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.sessions.session_settings import SessionKeys
 from loadgen.plan import plan
 from loadgen.plan.profile import Profile, build, load
 from loadgen.plan.request_sources import ModelTarget, Seed
+from loadgen.settings.session_settings import SessionKeys
 
 FILE = {"dataset_path": "f.jsonl"}
 TURNS = {"turns": 4}

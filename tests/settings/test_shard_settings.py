@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.shards import shard_settings
-from loadgen.transport.sending.job import Share
+from loadgen.settings import shard_settings
+from loadgen.settings.shard_settings import Share
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}
 MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}

@@ -14,9 +14,9 @@ import pytest
 
 from loadgen.base.parsing import integer_between
 from loadgen.plan.profile import SUBJECTS, Profile
-from loadgen.run.command.options import TABLE, Options, bench_parser
+from loadgen.run.command.options import Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
-from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
+from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows, list_profile_keys
 from loadgen.settings.validation import ServerSettings
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.features.telemetry.telemetry_settings import check_collector_url, check_listen_address
 from loadgen.run.command import options
+from loadgen.settings.telemetry_settings import check_collector_url, check_listen_address
 
 TAKEN = [
     (check_collector_url, "http://localhost:4318", "http://localhost:4318"),

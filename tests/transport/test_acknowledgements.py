@@ -39,8 +39,8 @@ from fakes.scripted_server import (
 )
 from fakes.tapped_server import Tapped
 from fakes.virtual_network import VirtualSocket
-from loadgen.features.httpx.httpx_transport import Link
 from loadgen.server.exchange import ServerAddress
+from loadgen.transport.httpx_transport import Link
 from loadgen.transport.network import Received, Socket, SystemNetwork
 from loadgen.transport.sending.job import Target
 from loadgen.transport.tcp_connection import Slot, shorten_ack_delay

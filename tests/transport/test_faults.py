@@ -48,6 +48,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
 from loadgen.verdict.evidence import RunEvidence
@@ -210,7 +211,7 @@ def assert_stored_whole(played: Played, tmp_path: Path) -> None:
 
 
 def assert_result_is_strict(played: Played, fault: Fault) -> None:
-    text = json.dumps(played.result.json(detailed=True), allow_nan=False)
+    text = json.dumps(encode_run(played.result, detailed=True), allow_nan=False)
     found = json.loads(text)
     text.encode("utf-8")
     assert found["completed"] + found["failed"] == found["num_prompts"] == fault.requests

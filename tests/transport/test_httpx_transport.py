@@ -28,9 +28,9 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.base.urls import is_loopback
-from loadgen.features.httpx.httpx_transport import Exchange
 from loadgen.records.record import Record
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
+from loadgen.transport.httpx_transport import Exchange
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY

@@ -8,7 +8,8 @@ import pytest
 from fakes.scripted_server import TRANSPORTS, Driver, drive, job_of, stream
 from fakes.virtual_network import VirtualServer
 from loadgen.features.workers.worker_process import Queue, Shared
-from loadgen.transport.sending.job import At, Listed, Share
+from loadgen.settings.shard_settings import Share
+from loadgen.transport.sending.job import At, Listed
 
 MS = 1_000_000
 SECOND_OF_THREE = Share(1, 3)

@@ -23,8 +23,8 @@ from fakes.scripted_server import (
     kinds,
 )
 from loadgen.base.errors import UsageError
+from loadgen.settings.shard_settings import Share
 from loadgen.transport import source_addresses
-from loadgen.transport.sending.job import Share
 from loadgen.transport.source_addresses import (
     Address,
     PortRange,

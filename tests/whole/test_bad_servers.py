@@ -14,10 +14,9 @@ from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
-from loadgen.features.display.live_display import LineDisplay
-from loadgen.features.launch import launched_server
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.run import session
+from loadgen.run import launched_server, session
+from loadgen.run.live_display import LineDisplay
 from loadgen.server import control
 from loadgen_servers.process import running
 

@@ -15,8 +15,8 @@ from fakes.scripted_server import api, stream
 from fakes.virtual_run import BASE_URL, serving
 from loadgen import cli
 from loadgen.report.report import render_report
-from loadgen.run.command.options import TABLE
 from loadgen.server import scraper
+from loadgen.settings.table import TABLE
 
 LOAD = ["--random-input-len", "4", "--random-output-len", "3", "--num-prompts", "4", "--quiet"]
 ENDS = ("0", "-1", "-0", "nan", "inf", "-inf", "1e308", "-1e308", "1e-308", "1e400", "9" * 30, "9" * 5000, "")

@@ -16,13 +16,14 @@ from fakes.scripted_server import DONE, HEAD, LAST, chunk, target_of, token, usa
 from loadgen.base import clock
 from loadgen.base.arrays import Int64
 from loadgen.engines.engines import UNKNOWN
-from loadgen.features.display.live_display import LineDisplay
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.journal import Journal
 from loadgen.run import firing
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.live_display import LineDisplay
+from loadgen.run.measurement import measure
 from loadgen.transport.capture import Capture, Counters, Health, pack_int64s
 from loadgen.transport.sending.job import Job
 

@@ -36,6 +36,7 @@ from loadgen.records.journal import JOURNAL, Journal
 from loadgen.report import report
 from loadgen.report import run_directory as result
 from loadgen.report.run_directory import RESULT
+from loadgen.report.saved_run import encode_run
 from loadgen.run.attach import attach
 from loadgen.run.session import Session
 from loadgen.run.verbs import find_verbs
@@ -176,7 +177,7 @@ def test_a_self_test_that_held_nothing_ends_in_a_report(fields: dict[str, int]) 
     assert "not judged" not in text
     assert "failed:" not in text
     assert "self-test" in text
-    json.dumps(of.json(), allow_nan=False)
+    json.dumps(encode_run(of), allow_nan=False)
 
 
 @pytest.fixture

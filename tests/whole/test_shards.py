@@ -22,6 +22,7 @@ from loadgen import cli
 from loadgen.fleet import shards_command
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import At, Job
 
@@ -117,8 +118,8 @@ def test_a_shards_report_is_of_its_own_part(capsys: pytest.CaptureFixture[str]) 
             assert bench(server, f"{CLOSED} --shard {number}/3") == 0
     shown = capsys.readouterr().out
     runs = results()
-    assert [run.json()["num_prompts"] for run in runs] == [4, 3, 3]
-    assert [run.json()["max_concurrency"] for run in runs] == [2, 1, 1]
+    assert [encode_run(run)["num_prompts"] for run in runs] == [4, 3, 3]
+    assert [encode_run(run)["max_concurrency"] for run in runs] == [2, 1, 1]
     assert {run.facts.requests for run in runs} == {10}
     assert "not sent" not in shown
     assert f"shard 1/3 of plan {runs[1].facts.plan_digest}: its part of the load alone" in shown

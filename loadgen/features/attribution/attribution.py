@@ -29,10 +29,10 @@ from loadgen.features.attribution.ttft_parts import (
     find_prefill_ns,
 )
 from loadgen.figures.distribution import compute_medians, compute_percentiles
+from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import UNKNOWN, Records
-from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
-from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.evidence import MeasuredRun, mark_counted
 
 _LEAST_EXCESS_NS, _LEAST_SHARE = MS_NS, 0.2  # of the typical: below either a tail has nothing to explain
 
@@ -116,7 +116,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         return self.ttft.select(beyond if beyond.any() else ttft_ns >= threshold_ns)
 
 
-def attribute_run(run: Result | RunEvidence) -> Attribution:
+def attribute_run(run: MeasuredRun) -> Attribution:
     """Divide a run's waits into parts; for its `derive`, by which all that is shown of it shares them."""
     return attribute(run.facts, run.records)
 
@@ -126,7 +126,9 @@ def attribute(facts: Facts, records: Records) -> Attribution:
 
     Rows are of the requests, and thresholds those of the figures, that the report's TTFT and ITL are made of.
     """
-    counts = Result(facts, records).counts & records.ok
+    turns = facts.session_turns
+    rows = find_sessions(records, turns, facts.make_waits()) if turns else None
+    counts = mark_counted(facts, records, rows) & records.ok
     if not facts.ask().times_tokens:
         counts = np.zeros(len(records), np.bool_)
     tokens, gaps = find_first_tokens(records, counts), find_tail_gaps(records, counts)

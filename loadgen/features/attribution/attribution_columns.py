@@ -50,16 +50,14 @@ _WAITS = (
     ("ttft", "the wait from when it was due until its first token", list_ttft_part),
     ("tail", "its gaps beyond P99 ITL, summed", list_tail_part),
 )
-COLUMNS = {
-    "after turn": tuple(
-        RequestColumn(
-            f"{wait}_{part.key}_ns",
-            "int64",
-            f"{part.label}: of {what}",
-            numbers=partial(make, key=part.key),
-        )
-        for wait, what, make in _WAITS
-        for part in PARTS
-        if wait in part.waits
+COLUMNS = tuple(
+    RequestColumn(
+        f"{wait}_{part.key}_ns",
+        "int64",
+        f"{part.label}: of {what}",
+        numbers=partial(make, key=part.key),
     )
-}
+    for wait, what, make in _WAITS
+    for part in PARTS
+    if wait in part.waits
+)

@@ -18,8 +18,7 @@ from loadgen.features.attribution.part_times import (
     measure_causes,
 )
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
-from loadgen.verdict.evidence import has_tail
+from loadgen.report.section import ReportOptions
 
 _LARGEST = 3  # parts in a line of the short report
 BEYOND_TTFT, BEYOND_ITL = "beyond P99 TTFT", "gaps beyond P99"
@@ -83,17 +82,3 @@ def has_causes(tail: PartRows) -> bool:
 
 def _summarize(tail: PartRows) -> str:
     return f"{format_ms(mean_ms(tail))} ms, {describe_shares(tail, _LARGEST)}"
-
-
-SECTIONS = {
-    "after due": (
-        Section(
-            "attribution",
-            describe_attribution,
-            has_tail,
-            wrapped=False,
-            room=Room.FIRST,
-            short=summarize_attribution,
-        ),
-    )
-}

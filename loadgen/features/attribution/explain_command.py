@@ -13,7 +13,7 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text
 from loadgen.features.attribution.explanation import explain_run, summarize_run
-from loadgen.report import run_directory
+from loadgen.report import run_directory, saved_run
 from loadgen.report.run_directory import Result
 
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _load(path: Path) -> Result:
     run = run_directory.load(path)
-    run_directory.check_pair(path, run)
+    saved_run.check_pair(path, run)
     return run
 
 

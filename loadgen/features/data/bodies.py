@@ -13,7 +13,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import MOST_TOKENS
-from loadgen.features.data import recognised_rows, row_kinds
+from loadgen.features.data import row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
@@ -135,7 +135,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     Every row is checked, also those that are not sent. Lengths of prompts are known only where they are token
     ids, those of answers where a limit is given.
     """
-    rows = recognised_rows.order_rows(len(lines), inputs)
+    rows = row_kinds.order_rows(len(lines), inputs)
     lens = np.full((2, len(lines)), UNKNOWN_LEN, dtype=np.int64)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     first: dict[str, int] = {}
@@ -144,7 +144,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     for i, row in enumerate(row_kinds.read_objects(lines, kind)):
         *lens[:, i], model, last = _check_row(lines, i, row)
         answered += last in _ANSWERING
-        recognised_rows.name_first(models, model, i)
+        row_kinds.name_first(models, model, i)
         unstreamed += bytes(row.get("stream", b"")) == b"false"
         for name in find_features(row):
             first.setdefault(name, i)
@@ -164,7 +164,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         notes.append(f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are")
     if made.features:
         notes.append(f"the bodies ask for {', '.join(made.features)}")
-    facts = recognised_rows.make_facts(kind, lines, rows)
+    facts = row_kinds.make_facts(kind, lines, rows)
     return SourcedRequests(made, facts, notes=(*notes, *_note_answered(lines, answered)))
 
 

@@ -19,7 +19,7 @@ from loadgen.base.json_lines import Lines, explain_json
 from loadgen.base.parsing import MOST_TOKENS, YEAR_S
 from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.data import bodies, recognised_rows, row_kinds
+from loadgen.features.data import bodies, row_kinds
 from loadgen.features.data.row_kinds import RowObject
 from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, Turns, fingerprint, make_turns
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests, count_sessions
@@ -238,7 +238,7 @@ class _Checked:
                 self.with_tools = len(self.answers)
             if self.with_system is None and self._system[code]:
                 self.with_system = len(self.answers)
-            recognised_rows.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
+            row_kinds.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
             self.answers.append(i)
             limit = self._last_limit[code] or row.output_tokens
             self.limits.append(UNKNOWN_LEN if limit is None else limit)
@@ -385,7 +385,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     if asked > 0:
         output_lens = np.full_like(output_lens, asked)
-    facts = recognised_rows.make_facts(kind, lines, answers)
+    facts = row_kinds.make_facts(kind, lines, answers)
     recorded = (
         f"{format_count(len(conversations), 'conversation')}, {len(conversations.generated)} recorded answers"
     )

@@ -8,7 +8,8 @@ from functools import partial
 from loadgen.base.rule import Evidence, note, suspect
 from loadgen.facts.run_facts import EarlierRun
 from loadgen.plan.planned_requests import CAPS
-from loadgen.plan.request_sources import RANDOM, TRACES
+from loadgen.plan.request_sources import TRACES
+from loadgen.settings.data_settings import RANDOM
 from loadgen.verdict import evidence
 from loadgen.verdict.evidence import RunEvidence, percent
 
@@ -223,11 +224,3 @@ few_lengths_cut = note(
     f"as lengths-cut, of more than {percent(CUT)} and up to {percent(MUCH_CUT)} of them",
     _RAISE,
 )(partial(_find_cut, above=CUT, most=MUCH_CUT))
-
-
-DOUBTS = {
-    "after many-resent": (prefix_cache, identical_prompts),
-    "before tokens-not-counted": (lengths_cut,),
-    "after server-limit": (trace_grid, random_acceptance),
-    "after queued": (reuse_not_as_expected, few_lengths_cut, random_routing),
-}

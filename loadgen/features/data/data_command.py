@@ -26,8 +26,8 @@ from loadgen.plan.planned_requests import UNKNOWN_LEN, LengthFacts, PromptReques
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import TRACES, ModelTarget, Seed
 from loadgen.plan.tokenizers import load_tokenizer
-from loadgen.run.command import progress
 from loadgen.run.command.options import add_unlisted_flags, lay_over_lengths, parse_words
+from loadgen.run.live_display import choose_display
 from loadgen.run.verbs import Verb, find_verbs
 from loadgen.settings import request_settings, setting, table
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     if (file := asked.get("file")) is not None:
         values[find_file_key(file, values)] = file
     tokenizer = options.get("tokenizer")
-    with progress.display(quiet=False).waiting("reading"):
+    with choose_display(quiet=False).waiting("reading"):
         made = make_data_plan(values, options)
         counted = count_lens(made, tokenizer)
     preview = PlanPreview(made, counted)

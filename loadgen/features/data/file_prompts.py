@@ -12,7 +12,7 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.text import list_first, quote_value
-from loadgen.features.data import listed_texts, recognised_rows, row_kinds
+from loadgen.features.data import listed_texts, row_kinds
 from loadgen.plan import tokenizers
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, fingerprint
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
@@ -75,7 +75,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     input_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     output_lens = np.full(len(lines), UNKNOWN_LEN, dtype=np.int64)
     ids = np.zeros(len(lines), dtype=np.bool_)
-    rows = recognised_rows.order_rows(len(lines), inputs)
+    rows = row_kinds.order_rows(len(lines), inputs)
     counting = PromptTokens(inputs, input_lens)
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     chat = inputs.dialect.chat
@@ -99,7 +99,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     made = FilePrompts(lines, rows, (input_lens[rows], output_lens[rows]), ids[rows])
     named = list_first([quote_value(key) for key in sorted(unread)], _SHOWN)
     notes = (f"keys of its rows that are not sent: {named}",) if unread else ()
-    facts = recognised_rows.make_facts(kind, lines, rows)
+    facts = row_kinds.make_facts(kind, lines, rows)
     return SourcedRequests(made, facts, notes=(*counting.notes, *notes))
 
 

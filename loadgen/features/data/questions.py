@@ -10,7 +10,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import format_count, list_first
 from loadgen.base.untrusted import read_line
-from loadgen.features.data import recognised_rows, row_kinds
+from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts, PromptTokens
 from loadgen.plan.planned_requests import UNKNOWN_LEN, DataFacts
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
@@ -69,12 +69,12 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     names = list(dict.fromkeys(named))
     numbers = np.array([*map({name: at for at, name in enumerate(names)}.__getitem__, named)], np.int64)
     chosen = _choose_rows(lines, names, numbers, inputs.profile.dataset_category)
-    sent = recognised_rows.order_rows(len(chosen), inputs)
+    sent = row_kinds.order_rows(len(chosen), inputs)
     rows = chosen[sent]
     lens = np.full((2, len(rows)), UNKNOWN_LEN, dtype=np.int64)
     lens[1] = asked
     made = FileQuestions(lines, rows, (lens[0], lens[1]), np.zeros(len(rows), dtype=np.bool_))
-    facts = recognised_rows.make_facts(kind, lines, sent)
+    facts = row_kinds.make_facts(kind, lines, sent)
     counting = PromptTokens(inputs, lens[0])
     if inputs.subject.tokenizer is not None:
         for i in range(facts.sent):

@@ -12,13 +12,19 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
+from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.json_lines import GZIP, Lines, explain_json
 from loadgen.base.text import list_first, quote_value
 from loadgen.base.untrusted import NOT_JSON, read_file_head
+from loadgen.plan.planned_requests import DataFacts
+from loadgen.plan.request_sources import PlanInputs
 
+FLAG = "--dataset-path"
+_MOST_NAMES = 10_000  # of different models, held with the first row of each
 T = TypeVar("T")
 RowObject = dict[str, msgspec.Raw]  # a row's keys and the bytes of its values, in their order
 
@@ -344,3 +350,38 @@ def _list_texts(value: Any) -> Iterator[str]:
             yield from _list_texts(part)
     elif isinstance(value, dict):
         yield from _list_texts([value.get("content"), value.get("text")])
+
+
+def name_first(found: dict[str, int], name: str | None, i: int) -> None:
+    """Set the index of a name in `found` if it has none.
+
+    None, and names after the first 10,000, are ignored.
+    """
+    if name is not None and len(found) < _MOST_NAMES:
+        found.setdefault(name, i)
+
+
+def order_rows(rows: int, inputs: PlanInputs) -> Int64:
+    """Return which row each request sends, int64[requests]: the file's order, repeated up to `inputs.most`.
+
+    Not repeated with `no_oversample`; without `most` it is the file once.
+    """
+    most = rows if inputs.most is None else inputs.most
+    return np.arange(min(most, rows) if inputs.profile.no_oversample else most, dtype=np.int64) % rows
+
+
+def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
+    """Make the facts of the rows that are sent, each counted once, and of those sent again.
+
+    `sent` is int64[requests], row numbers; the rows from the first to its greatest are all sent.
+    """
+    different = min(len(sent), int(sent.max(initial=-1)) + 1)
+    return DataFacts(
+        kind=kind,
+        file=lines.path,
+        file_digest=lines.digest(),
+        rows=len(lines),
+        sent=different,
+        repeated=len(sent) - different,
+        text=text,
+    )

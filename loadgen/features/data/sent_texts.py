@@ -25,15 +25,13 @@ from loadgen.facts.run_facts import EarlierRun, Facts, SharedTexts
 from loadgen.figures.per_request import PerRequest
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan
-from loadgen.plan.request_sources import Seed
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
-from loadgen.run.command.progress import Display
 from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
 
 if TYPE_CHECKING:
     from loadgen.report.run_directory import Result
-    from loadgen.run.session import Session
 
 CACHED = 0.05  # of the prompt tokens: below, no one asks what the prompts share
 _FIELDS = ("tools", "system", "instructions", "messages", "input", "prompt", "text", "input_ids")
@@ -51,14 +49,17 @@ _Answered = dict[bytes, tuple[float, float]]
 
 
 def list_steps(
-    session: Session, made: Plan, outcome: Outcome, display: Display
+    subject: ModelTarget, beside: Path, made: Plan, outcome: Outcome
 ) -> Iterator[tuple[str, Step]]:
-    """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered."""
+    """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered.
+
+    The earlier runs are those in the directory `beside`.
+    """
     if made.sends_recorded:
         yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
         yield (
             "an earlier run",
-            partial(add_earlier, session=session, made=made, records=outcome.records),
+            partial(add_earlier, subject=subject, beside=beside, made=made, records=outcome.records),
         )
 
 
@@ -125,18 +126,18 @@ def _bound_template(sizes: dict[int, int], records: Records) -> int:
     return min(max(min(counted, default=_MOST_TEMPLATE), 0), _MOST_TEMPLATE)
 
 
-def add_earlier(known: Facts, session: Session, made: Plan, records: Records) -> Facts:
+def add_earlier(known: Facts, subject: ModelTarget, beside: Path, made: Plan, records: Records) -> Facts:
     """Return the facts with the first run of the same prompts under no harder load, of those kept next to it.
 
     Nothing is added where cached tokens are reported, since these show what a cache did.
     """
     from loadgen.verdict.evidence import reported_reuse
 
-    first = None if reported_reuse(known, records) else _find_first(known, session)
+    first = None if reported_reuse(known, records) else _find_first(known, beside)
     if first is None:
         return known
     seed = Seed(first.facts.seed, first.facts.seed_chosen, first.facts.repeat, first.facts.attempt)
-    before = _list_answers(first.facts, plan.make(first.facts.profile, session.subject, seed), first.records)
+    before = _list_answers(first.facts, plan.make(first.facts.profile, subject, seed), first.records)
     now = _list_answers(known, made, records)
     both = [(answer, now[key]) for key, answer in before.items() if key in now]
     if not both:
@@ -145,18 +146,17 @@ def add_earlier(known: Facts, session: Session, made: Plan, records: Records) ->
     return replace(known, earlier=compare_answers(before_ns, now_ns, first.facts.held_concurrency or 1))
 
 
-def _find_first(known: Facts, session: Session) -> Result | None:
-    """Find the first run of these prompts on this server in the last day, of the latest 50 next to this run.
+def _find_first(known: Facts, beside: Path) -> Result | None:
+    """Find the first run of these prompts on this server in the last day, of the latest 50 in a directory.
 
     It had the same load or a lighter one, under which TTFT is no longer. Next to a run of a series are all of
     it that have ended.
     """
     from loadgen.report import run_directory
 
-    base = Path(session.options.run_dir or "runs")
-    kept = [*base.glob(f"*/{run_directory.RESULT}")]
-    if base.parent.name == _UNFINISHED:
-        kept += base.parent.parent.glob(f"*/*/{run_directory.RESULT}")
+    kept = [*beside.glob(f"*/{run_directory.RESULT}")]
+    if beside.parent.name == _UNFINISHED:
+        kept += beside.parent.parent.glob(f"*/*/{run_directory.RESULT}")
     for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns)[-_MOST_RUNS:]:
         try:
             if known.data.file_digest.encode() not in path.read_bytes():  # before its arrivals are read

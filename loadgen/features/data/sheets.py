@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from collections import Counter
 from collections.abc import Iterator
@@ -134,8 +133,8 @@ def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
     Raises UsageError without pyarrow, or if the file is not valid.
     """
     try:
-        arrow = importlib.import_module("pyarrow")
-        parquet = importlib.import_module("pyarrow.parquet")
+        import pyarrow
+        from pyarrow import parquet
     except ImportError:
         raise file.refusal(_NO_PARQUET) from None
     number = 0
@@ -147,7 +146,7 @@ def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
                     yield _encode_row(
                         file, {key: value for key, value in row.items() if value is not None}, number
                     )
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise file.refusal(f"is not valid Parquet: {why}") from None
 

@@ -28,16 +28,16 @@ from loadgen.base.structs import replace
 from loadgen.base.text import quote_value
 from loadgen.base.urls import is_this_machine
 from loadgen.facts.run_facts import Facts
-from loadgen.features.export.request_rows import FORMS, NAMES, REQUESTS, write_rows
 from loadgen.figures.distribution import Distribution, compute_percentiles
 from loadgen.figures.figure_table import LATENCIES, percentile_name
 from loadgen.figures.metrics import list_known_throughputs, measure_latencies
 from loadgen.figures.per_request import PerRequest
-from loadgen.plan.request_sources import RANDOM
 from loadgen.report.load_identity import find_asked_input, find_asked_output, has_range
+from loadgen.report.request_rows import FORMS, NAMES, REQUESTS, write_rows
 from loadgen.report.result_file import make_strict, name_marked_model
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import list_gauge_series
+from loadgen.settings.data_settings import RANDOM
 
 _REPORT_VERSION = "0.2.1"
 _REPORT_RANKS = {

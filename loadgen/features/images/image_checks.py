@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from loadgen.base.rule import Evidence, note, suspect
@@ -45,6 +47,4 @@ def images_repeated(run: RunEvidence) -> Evidence | None:
     return f"{sent} images, of {images.distinct} different ones"
 
 
-DOUBTS = limit_doubts(
-    ("images",), {"after prompt-lengths": (images_ignored,), "after ran-out": (images_repeated,)}
-)
+limit = partial(limit_doubts, ("images",))

@@ -1,9 +1,6 @@
-"""Image contents: what settings of images add to a plan, and to what is learned after a run."""
+"""Image contents: what settings of images add to a plan."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,14 +13,6 @@ from loadgen.features.images.noise_images import name_maker
 from loadgen.plan.planned_requests import ImageFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
-
-if TYPE_CHECKING:
-    from loadgen.facts.run_facts import Facts
-    from loadgen.plan.plan import Plan
-    from loadgen.run.command.progress import Display
-    from loadgen.run.extension import Step
-    from loadgen.run.firing import Outcome
-    from loadgen.run.session import Session
 
 _HTTP = "http"
 
@@ -81,21 +70,3 @@ def check_place(profile: Profile, here: bool) -> None:
             "--image-transport http serves images at this machine's loopback address, which the server on "
             "another machine cannot reach: leave it out, and images go in the bodies"
         )
-
-
-def list_steps(
-    session: Session, made: Plan, outcome: Outcome, display: Display
-) -> Iterator[tuple[str, Step]]:
-    """Yield the step that adds the server's count of some requests' text, without images, to the facts.
-
-    Of several shards only the first has it; a server that reports the tokens of images is not asked.
-    """
-    records = outcome.records
-    if session.options.share.number or outcome.interrupted or (records.image_tokens[records.ok] >= 0).all():
-        return
-    from loadgen.features.images import image_probe
-
-    def add_counts(known: Facts) -> Facts:
-        return image_probe.add_text_counts(known, session, made, records, display)
-
-    yield "the tokens of images", add_counts

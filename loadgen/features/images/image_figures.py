@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import attrgetter
-
 import msgspec
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.features.images.image_counts import count_image_tokens, count_images
 from loadgen.records.record import Records
-from loadgen.report.run_directory import RequestColumn, Result, ResultPart
+from loadgen.report.run_directory import Result
 
 
 class ImageFigures(msgspec.Struct, frozen=True):
@@ -61,28 +58,12 @@ def _divide(number: float, by: float) -> float:
     return number / by if by > 0 else 0.0
 
 
-def _list_counts(run: Result) -> list[int | None]:
+def list_counts(run: Result) -> list[int | None]:
+    """List the images of each request, in the records' order."""
     return list(count_images(run.facts, run.records).tolist())
 
 
-def _list_tokens(run: Result) -> list[int | None]:
+def list_tokens(run: Result) -> list[int | None]:
+    """List the tokens of each request's images, in the records' order; None where they are not known."""
     tokens, _ = count_image_tokens(run.facts, run.records)
     return [None if count < 0 else count for count in tokens.tolist()]
-
-
-_is_there = attrgetter("images")
-COLUMNS = {
-    "after cached_tokens": (
-        RequestColumn(
-            "images", "int64", "with `--image-size` or `--image-dir`: its images", _is_there, _list_counts
-        ),
-        RequestColumn(
-            "image_tokens",
-            "int64",
-            "with these: its images' tokens, as the server counts",
-            _is_there,
-            _list_tokens,
-        ),
-    )
-}
-PARTS: Mapping[str, ResultPart] = {"images": ResultPart(_is_there, measure_images)}

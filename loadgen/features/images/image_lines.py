@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
 
 from loadgen.base.text import format_count
 from loadgen.features.images.image_counts import BY_DETAILS
 from loadgen.features.images.image_figures import measure_images
 from loadgen.plan.planned_requests import ImageFacts
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.section import ReportOptions
 
 _MOST_SIZES = 4  # that a line names
 
@@ -61,9 +60,3 @@ def _describe_form(images: ImageFacts) -> str:
     words.append(f"{images.mean_bytes / 1000:.4g} kB each")
     words.append("as data URLs" if images.transport == "data" else "fetched from loopback")
     return ", ".join(words)
-
-
-_SECTION = Section(
-    "images", describe_images, attrgetter("images"), room=Room.ALWAYS, short=summarize_images, page="Images"
-)
-SECTIONS = {"after more-figures": (_SECTION,)}

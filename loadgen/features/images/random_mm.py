@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.features.images.image_settings import ImageKeys
 from loadgen.features.images.image_sizes import MOST_IMAGES
+from loadgen.settings.image_settings import ImageKeys
 
 # vLLM's defaults (vllm/benchmarks/datasets, 0.32).
 _BUCKETS = "{(256, 256, 1): 0.5, (720, 1280, 1): 0.5, (720, 1280, 16): 0.0}"

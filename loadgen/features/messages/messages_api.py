@@ -204,6 +204,3 @@ class Messages(Dialect, frozen=True):
                 usage = event.usage.make_usage(began)
             messages.append(ChatMessage(choices=event.make_choices(), usage=usage, error=event.error))
         return messages
-
-
-API = Messages

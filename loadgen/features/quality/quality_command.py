@@ -27,10 +27,12 @@ from loadgen.features.quality.reference_file import ReferenceContents, read_refe
 from loadgen.plan import profile
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import bench, progress
-from loadgen.run.command.options import DEFAULT_URL, TABLE, Launching, Options, add_unlisted_flags, parse
+from loadgen.run.command.options import DEFAULT_URL, Launching, Options, add_unlisted_flags, parse
 from loadgen.run.command.progress import Display
+from loadgen.run.live_display import choose_display
 from loadgen.settings import table
 from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, make_option_struct
+from loadgen.settings.table import TABLE
 
 if TYPE_CHECKING:
 
@@ -78,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
             if code or sides.reference is None:
                 return code
             sides = sides._replace(reference=None, kept=kept)
-        shown = progress.display(options.quiet)
+        shown = choose_display(options.quiet)
         return _measure(QualityRun(*sides, show=shown.draw), shown, request.margin, options.json)
 
 
@@ -161,7 +163,7 @@ def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIG
     session = attach(options, collect_settings(options, [workload]), workload, stack, interrupts)
     stack.enter_context(session.access.secrets.hide_in_errors())  # servers repeat what they are sent
     server = ProbabilityServer.of_session(session)
-    with progress.display(options.quiet).waiting(f"trying {server.access.shown_url}"):
+    with choose_display(options.quiet).waiting(f"trying {server.access.shown_url}"):
         return probe_server(server)
 
 
@@ -189,7 +191,7 @@ def open_reference(
 
 def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceContents, int]:
     """Keep what the reference samples in a file, print what is in it, and return it with the exit code."""
-    shown, signal = progress.display(quiet), 0
+    shown, signal = choose_display(quiet), 0
     try:
         record_reference(sides.reference or sides.candidate, sides.plan, path, shown.draw)
     except KeyboardInterrupt as stop:

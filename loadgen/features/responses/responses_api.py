@@ -278,6 +278,3 @@ def _make_message(field: str, value: Any) -> ChatMessage:
 
 def _read_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-API = Responses

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from loadgen.base.rule import Evidence, Origin, note, suspect
 from loadgen.verdict.client_checks import explain_starving
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
@@ -46,7 +48,4 @@ def ring_incomplete(run: RunEvidence) -> Evidence | None:
     )
 
 
-DOUBTS = limit_doubts(
-    ("client.held_segments", "client.fallen_back"),
-    {"after reads-late": (acks_late,), "after busy-loop": (ring_incomplete,)},
-)
+limit = partial(limit_doubts, ("client.held_segments", "client.fallen_back"))

@@ -86,8 +86,6 @@ def is_on_this_machine(target: Target) -> bool:
 
 RING = RingKind(
     "ring",
-    "loadgen.features.ring.ring_transport:RingTransport",
     privileged=True,
     one_address="a ring has the ports of one address, and --source-address was given",
 )
-TRANSPORTS = {"after wire": (RING,)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -12,11 +13,9 @@ from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANC
 from loadgen.figures.figure_table import DEFAULT_METRICS
 from loadgen.figures.metrics import Metrics, list_figures
 from loadgen.verdict.evidence import (
-    Checkable,
     RunEvidence,
     expected_reuse,
     limit_doubts,
-    make_missing,
     percent,
 )
 
@@ -102,15 +101,4 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
     return bound.explain_fallback(ceiling, *list_bound_figures(run.facts, run.metrics))
 
 
-DOUBTS = limit_doubts(
-    ("ceiling",), {"after many-resent": (beyond_roofline,), "after throttled": (slow_kernel,)}
-)
-CHECKABLE = {
-    "before server counters": (
-        Checkable(
-            "roofline",
-            make_missing(Source.ROOFLINE, hosted=False, simulated=False),
-            "--hardware KEY or --bandwidth GB/s, and the model's files or --model-config",
-        ),
-    )
-}
+limit = partial(limit_doubts, ("ceiling",))

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from loadgen.base.files import expand_path
-from loadgen.settings.setting import ROOFLINE, Makes, OptionRows, setting
 
 # A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
 # printed figures that are rounded, and for bytes of a checkpoint that its config does not declare.
 TOLERANCE = 1.05
 SLOW, LEAST_MS = 0.3, 5.0  # a share of the roofline, judged only if a step takes at least LEAST_MS
 PREFIX = "roofline/"
-
-# fmt: off
-_machine = partial(setting, Makes.NOTHING, None, group=ROOFLINE, names_server=True)
-
-
-class MachineOptions(OptionRows, frozen=True):
-    """The settings that name machine and model for the roofline where neither can be detected."""
-
-    hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
-        metavar="KEY")
-    bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
-        metavar="GB/s")
-    model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
-        "table)", metavar="FILE", path=True)
-# fmt: on
-
-
-OPTIONS = (MachineOptions,)
-PRESETS = {PREFIX: "loadgen.features.roofline.estimate"}  # what makes those whose names begin so
 
 
 class Flags(msgspec.Struct, frozen=True):

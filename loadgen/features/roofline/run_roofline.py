@@ -6,7 +6,6 @@ What computes a ceiling is imported only for runs that may have one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from loadgen.base.structs import replace
@@ -15,22 +14,10 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.roofline_checks import list_bound_figures
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.section import ReportOptions
 
 if TYPE_CHECKING:
     from loadgen.features.roofline.estimate import ModelIdentity
-    from loadgen.plan.plan import Plan
-    from loadgen.run.command.progress import Display
-    from loadgen.run.extension import Step
-    from loadgen.run.firing import Outcome
-    from loadgen.run.session import Session
-
-
-def list_steps(
-    session: Session, made: Plan, outcome: Outcome, display: Display
-) -> Iterator[tuple[str, Step]]:
-    """Yield the step after the last request that adds the roofline to the facts."""
-    yield "the roofline", partial(add_ceiling, flags=Flags.read(session.options))
 
 
 def add_ceiling(facts: Facts, flags: Flags) -> Facts:
@@ -100,17 +87,3 @@ def summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
     if step is not None:
         share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
         yield f"roofline: {share} ({step.reached_tps:,.0f} of {step.best_tps:,.0f} tok/s)"
-
-
-SECTIONS = {
-    "after reconciliation": (
-        Section(
-            "roofline",
-            describe_roofline,
-            whole_load=True,
-            room=Room.LAST,
-            short=summarize_roofline,
-            page="Roofline",
-        ),
-    )
-}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence
 from loadgen.server.role_window import RoleWindow
 from loadgen.verdict.evidence import RunEvidence, limit_doubts
@@ -30,4 +32,4 @@ def describe_end(server: RoleWindow) -> str:
     return f"{server.label} ended {by}: {server.ended_why.rstrip('.') or 'it did not answer'}"
 
 
-DOUBTS = limit_doubts(("role_windows",), {"after counters-reset": (worker_ended,)})
+limit = partial(limit_doubts, ("role_windows",))

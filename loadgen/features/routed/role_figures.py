@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 from loadgen.base.text import align_cells, format_count, list_first, wrap_text
 from loadgen.features.routed.role_checks import describe_end
-from loadgen.report.run_directory import Result, ResultPart
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
 from loadgen.server.server_counters import ServerWindow
 
@@ -109,12 +108,6 @@ def _read_work(server: RoleWindow) -> int | None:
 
 def _divide(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
-
-
-PARTS: Mapping[str, ResultPart] = {
-    "by_role": ResultPart(attrgetter("role_windows"), divide_by_role),
-    "role_balance": ResultPart(attrgetter("role_windows"), measure_balance),
-}
 
 
 def describe_roles(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -215,18 +208,3 @@ def _show(value: float | None) -> str:
 
 def _show_percent(share: float | None, decimals: int = 1) -> str:
     return "-" if share is None else f"{100 * share:.{decimals}f}%"
-
-
-SECTIONS = {
-    "after reconciliation": (
-        Section(
-            "roles",
-            describe_roles,
-            attrgetter("role_windows"),
-            whole_load=True,
-            wrapped=False,
-            room=Room.TABLE,
-            short=summarize_roles,
-        ),
-    )
-}

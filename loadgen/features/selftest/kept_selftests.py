@@ -6,10 +6,10 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -19,14 +19,7 @@ from loadgen.base.rule import Evidence, Origin, Source, note, suspect
 from loadgen.base.structs import replace
 from loadgen.facts.calibration import HEADROOM, HELD_PERCENT, Calibration
 from loadgen.facts.run_facts import Facts
-from loadgen.verdict.evidence import Checkable, RunEvidence, limit_doubts, make_missing
-
-if TYPE_CHECKING:
-    from loadgen.plan.plan import Plan
-    from loadgen.run.command.progress import Display
-    from loadgen.run.extension import Step
-    from loadgen.run.firing import Outcome
-    from loadgen.run.session import Session
+from loadgen.verdict.evidence import RunEvidence, limit_doubts
 
 # What moves the client's figures; the rest of the environment may change under a calibration.
 _DECIDING = ("cpu", "cpus", "machine", "platform", "python", "loadgen", "httpx", "httptools", "numpy")
@@ -40,13 +33,6 @@ class _Cache(BaseModel, extra="forbid"):
 
     format: Literal[1] = 1
     calibrations: tuple[Calibration, ...] = ()
-
-
-def list_steps(
-    session: Session, made: Plan, outcome: Outcome, display: Display
-) -> Iterator[tuple[str, Step]]:
-    """List (name, step) of what is learned after a run: the last self-test."""
-    yield "the last self-test", add_calibration
 
 
 def add_calibration(facts: Facts) -> Facts:
@@ -140,9 +126,4 @@ headroom = note(
 )(partial(_find_load, above=1 / HEADROOM, most=1.0))
 
 
-DOUBTS = limit_doubts(
-    ("calibration",), {"after client-busy": (beyond_capacity,), "after late-bodies": (headroom,)}
-)
-CHECKABLE = {
-    "after server gauges": (Checkable("self-test", make_missing(Source.SELFTEST), "loadgen selftest"),)
-}
+limit = partial(limit_doubts, ("calibration",))

@@ -30,7 +30,7 @@ from loadgen.features.selftest.trial import (
     plan_load,
 )
 from loadgen.host.environment import count_usable_cpus
-from loadgen.run.command.progress import display
+from loadgen.run.live_display import choose_display
 from loadgen.run.transport_choice import choose_transport
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture_process import TRANSPORTS
@@ -65,7 +65,7 @@ def _run_selftest(options: argparse.Namespace, results: list[Mapping[str, Any]])
     steps = len(_list_steps(options.workers))
     seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
     deadline_ns = clock.now_ns() + int(seconds * 1e9)
-    with display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
+    with choose_display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
         modes = {mode.words: examine(mode, transports) for mode in MODES}
     lines = draw_modes(modes, transports)
     print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
@@ -86,7 +86,7 @@ def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_
     measured: dict[str, Calibration] = {}
     for transport in transports:
         left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
-        with display(quiet=False).waiting(f"error and capacity of {transport}", left_s, forks=True):
+        with choose_display(quiet=False).waiting(f"error and capacity of {transport}", left_s, forks=True):
             measured |= measure_client(load, (transport,), left_s)
         print_text("\n".join(format_transport(measured[transport])), sys.stdout, end="\n\n")
     return list(measured.values())
@@ -119,7 +119,7 @@ def _measure_growing(
         for number in numbers:
             left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(steps) - len(every))
             title = f"error and capacity of {transport}, {format_count(number, 'worker')}"
-            with display(quiet=False).waiting(title, left_s, forks=True):
+            with choose_display(quiet=False).waiting(title, left_s, forks=True):
                 client, whole = (
                     SelftestClient(transport, number),
                     replace(load, streams=number * load.streams),

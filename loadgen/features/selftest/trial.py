@@ -27,7 +27,8 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import measure
 from loadgen.server.exchange import ServerAddress
 from loadgen.transport.capture import Health
 from loadgen.wire.openai import DIALECTS

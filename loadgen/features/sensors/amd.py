@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def find_amd_gpus(root: Path = Path("/"), first: int = 0) -> AmdGpus | Absent | 
     if not (root / _DRIVER).exists():
         return None
     try:
-        amdsmi = import_module("amdsmi")
+        import amdsmi
     except ImportError:
         return Absent("AMD GPU: the package amdsmi of ROCm is not installed: pip install amdsmi")
     except (OSError, KeyError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSu
 from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
 from loadgen.figures.distribution import compute_medians
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.section import ReportOptions
 from loadgen.server.sample_file import SampledSeries
 
 _MOST_PARTS = 8  # of an energy that are listed: of more, those of several machines are by machine
@@ -536,18 +535,3 @@ def _select_gpu_spreads(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
     """Select NVML's values if it reports them, else the board's GPU's, else whichever there are."""
     prefix = next(prefix for prefix in ("GPU ", "gpu", "") if any(key.startswith(prefix) for key in spreads))
     return [spread for where, spread in spreads.items() if where.startswith(prefix)]
-
-
-SECTIONS = {
-    "before cpus": (
-        Section(
-            "sensors",
-            describe_sensors,
-            attrgetter("sensed"),
-            whole_load=True,
-            room=Room.LAST,
-            short=summarize_sensors,
-            page="Environment",
-        ),
-    )
-}

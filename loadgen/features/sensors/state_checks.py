@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.base.text import GIB
 from loadgen.facts.machine_state import ClockState, MachineState
@@ -150,13 +152,10 @@ def _list_board_clocks(state: MachineState | None) -> list[tuple[str, ClockState
     return [(name, clock) for name, clock in clocks.items() if not name.startswith(("CPU", "GPU "))]
 
 
-DOUBTS = limit_doubts(
+limit = partial(
+    limit_doubts,
     (
         "sensed.held_back",
         *(f"state_before.{name}" for name in ("clocks", "gpus", "power_caps", "unified")),
     ),
-    {
-        "after throttled": (gpu_throttled, gpu_clock_low, power_capped, board_clock_limited, page_cache_full),
-        "after late-bodies": (clocks_not_pinned, gpu_memory_unknown),
-    },
 )

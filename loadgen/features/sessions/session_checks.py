@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
@@ -213,12 +215,4 @@ def turns_reconnected(run: RunEvidence) -> Evidence | None:
     return f"{turns} went over a new connection: the server had closed the old one"
 
 
-DOUBTS = limit_doubts(
-    ("session_turns",),
-    {
-        "after failures": (sessions_ended_early,),
-        "after rate-not-reached": (users_waited, turns_late),
-        "after resent": (turns_reconnected, context_limit, session_forgotten, cached_tokens_differ),
-        "after ran-out": (sessions_ran_dry,),
-    },
-)
+limit = partial(limit_doubts, ("session_turns",))

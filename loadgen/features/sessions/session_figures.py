@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +25,8 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
-from loadgen.report.run_directory import RequestColumn, Result, ResultPart
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 from loadgen.transport.failure import FailureKind
 
 _OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
@@ -435,28 +434,6 @@ def name_refused_part(message: str) -> str:
     return next(parts, "")
 
 
-_HAS_SESSIONS, _HAS_BRANCHES = attrgetter("session_turns"), attrgetter("session_waits")
-PARTS: Mapping[str, ResultPart] = {
-    "by_turn": ResultPart(_HAS_SESSIONS, divide_by_turn),
-    "by_branch": ResultPart(_HAS_BRANCHES, divide_by_branch),
-    "sessions": ResultPart(_HAS_SESSIONS, summarize_sessions),
-    "critical_path": ResultPart(_HAS_BRANCHES, measure_critical_path),
-}
-COLUMNS = {
-    "after turn": (
-        RequestColumn("role", "string", "of agents: main, or its sub-agent's", _HAS_BRANCHES, list_roles),
-        RequestColumn("depth", "int64", "of agents: 0 on the main line", _HAS_BRANCHES, list_depths),
-        RequestColumn(
-            "critical",
-            "int64",
-            "of agents: 1 on the critical path of a finished session, else 0",
-            _HAS_BRANCHES,
-            mark_critical_requests,
-        ),
-    )
-}
-
-
 def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on how much of the run its figures cover, if not all."""
     sessions = result.derive(summarize_sessions)
@@ -645,25 +622,3 @@ def _format_mean(mean: float) -> str:
 
 def _format_tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"
-
-
-SECTIONS = {
-    "after block": (Section("measured", describe_counted_part, _HAS_SESSIONS, room=Room.ALWAYS),),
-    "after missing": (
-        Section("turns-not-sent", describe_unsent_turns, _HAS_SESSIONS, room=Room.ALWAYS, page="Notes"),
-    ),
-    "before load-over-time": (
-        Section(
-            "sessions",
-            describe_sessions,
-            _HAS_SESSIONS,
-            room=Room.ALWAYS,
-            short=summarize_in_short,
-            page="Sessions",
-        ),
-        Section("turns", tabulate_turns, _HAS_SESSIONS, wrapped=False, room=Room.TABLE),
-        Section("critical-path", describe_critical_path, _HAS_BRANCHES, room=Room.ALWAYS, page="Sessions"),
-        Section("branches", tabulate_branches, _HAS_BRANCHES, wrapped=False, room=Room.TABLE),
-    ),
-    "after load": (Section("sessions-in-flight", describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),),
-}

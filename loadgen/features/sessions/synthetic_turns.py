@@ -14,7 +14,7 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_REQUESTS
 from loadgen.base.text import format_count
-from loadgen.plan import lengths, random_prompts
+from loadgen.plan import lengths, prompt_texts, random_prompts
 from loadgen.plan.planned_requests import (
     DIGESTED_PROMPTS,
     DataFacts,
@@ -183,8 +183,7 @@ def _make_texts(
     # The chat template's overhead is counted with the user's messages.
     bare = replace(inputs.subject, word_counts=replace(counts, overhead=0.0))
     messages, others = (
-        random_prompts.import_texts().open_source(form, replace(inputs, subject=subject))
-        for subject in (inputs.subject, bare)
+        prompt_texts.open_source(form, replace(inputs, subject=subject)) for subject in (inputs.subject, bare)
     )
     system = np.full(shape.prefix_groups, shape.prefix_len, dtype=np.int64)
 

@@ -19,9 +19,10 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import Turns
 from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
+from loadgen.settings.shard_settings import Share
 from loadgen.transport.capture import Capture, Counters
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
-from loadgen.transport.sending.job import SPIN_NS, Job, Listed, Share, TurnCarrier
+from loadgen.transport.sending.job import SPIN_NS, Job, Listed, TurnCarrier
 from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 from loadgen.wire import sse

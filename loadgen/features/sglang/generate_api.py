@@ -197,6 +197,3 @@ def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
     usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))
     abort = finish.message or ""
     return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=abort, meta=meta)
-
-
-API = Generate

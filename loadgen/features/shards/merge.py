@@ -32,7 +32,7 @@ from loadgen.facts.run_facts import Client, Facts, Join, MergedShard, ShardFacts
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
 from loadgen.records.journal import Parts
 from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
-from loadgen.report import report, result_block, run_directory
+from loadgen.report import report, result_block, run_directory, saved_run
 from loadgen.report.fail_conditions import find_failing
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
@@ -616,7 +616,7 @@ def _merge_and_print(
     errors = _write_run(run, directory, asked.explain, asked.layout)
     print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
     print_text(f"run directory: {directory}", sys.stdout)
-    results.append(run.json())
+    results.append(saved_run.encode_run(run))
     for error in errors:
         print_text(f"loadgen: {error}", sys.stderr)
     measured = bool(run.records.ok.any())
@@ -646,5 +646,5 @@ def _write_run(run: Result, directory: Path, explain: bool, layout: str | None) 
     """Write the merged run with its report to a directory; return what could not be made or written."""
     broken: list[Broken] = []
     text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
-    errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
+    errors = saved_run.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
     return errors + [f"{part.name}: {part.why}" for part in broken]

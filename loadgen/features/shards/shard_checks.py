@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -114,12 +115,4 @@ def _name_shards(names: list[str]) -> str:
     return f"shard{'s' if len(names) > 1 else ''} {list_first(names, _MOST_NAMED)}"
 
 
-DOUBTS = limit_doubts(
-    ("lost", "shards"),
-    {
-        "after cut-short": (load_lost,),
-        "after stopped-by-rule": (rest_of_the_load,),
-        "before tokens-not-counted": (shards_started_apart,),
-        "after network-lossy": (clock_offset,),
-    },
-)
+limit = partial(limit_doubts, ("lost", "shards"))

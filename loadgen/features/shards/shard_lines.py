@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import format_count
 from loadgen.facts.run_facts import MergedShard
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.section import ReportOptions
 
 
 def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -48,6 +47,3 @@ def _describe_row(row: MergedShard) -> str:
     return (
         f"  shard {row.name}: {format_count(row.requests, 'request')}, {row.cores:.2f} of a core busy{clock}"
     )
-
-
-SECTIONS = {"after calibration": (Section("shards", describe_shards, attrgetter("shards"), room=Room.LAST),)}

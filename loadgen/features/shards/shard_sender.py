@@ -21,14 +21,14 @@ from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, ShardFacts
 from loadgen.features.shards.shard_clocks import read_clock
-from loadgen.features.shards.shard_settings import START_AT, PlannedStart
 from loadgen.plan.plan import Plan
 from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import Outcome, TransportOptions, Watch
-from loadgen.transport.sending.job import At, Share
+from loadgen.settings.shard_settings import START_AT, PlannedStart, Share
+from loadgen.transport.sending.job import At
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from loadgen.base.rule import Evidence, Source, note, suspect
@@ -115,6 +117,4 @@ def steps_hidden(run: RunEvidence) -> Evidence | None:
     return explain_hidden_steps(run.facts, count_all(run.records)) if run.facts.profile.stream else None
 
 
-DOUBTS = limit_doubts(
-    ("speculates",), {"after tokens-differ": (drafts_differ,), "after latencies-differ": (steps_hidden,)}
-)
+limit = partial(limit_doubts, ("speculates",))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -25,7 +24,7 @@ from loadgen.features.speculation.step_counts import (
     estimate_ratio_of_sums,
 )
 from loadgen.records.record import Records
-from loadgen.report.run_directory import RequestColumn, Result, ResultPart
+from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
@@ -233,18 +232,3 @@ def list_steps(run: Result) -> list[int | None]:
     """List the steps of each success after its first message; None of others, and without two messages."""
     steps = StepCounts.from_records(run.records, run.records.ok).steps
     return [count or None for count in steps.tolist()]
-
-
-COLUMNS = {
-    "after cached_tokens": (
-        RequestColumn(
-            "steps",
-            "int64",
-            "of a server that speculates: messages with tokens after the first, so tokens a step are "
-            "(output_tokens − 1) / steps",
-            attrgetter("speculates"),
-            list_steps,
-        ),
-    )
-}
-PARTS: Mapping[str, ResultPart] = {"speculation": ResultPart(attrgetter("speculates"), measure_speculation)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
 
 from loadgen.features.speculation.speculation_figures import (
     COUNTERS,
@@ -17,7 +16,7 @@ from loadgen.features.speculation.speculation_figures import (
 )
 from loadgen.features.speculation.step_counts import MOST_TOKENS, RatioEstimate
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.section import ReportOptions
 
 _OF_REQUESTS = ", by the server's count of each request"
 _SERVERS = {COUNTERS: "the mean of the server's counters", GAUGE: "the server's gauge of its last steps"}
@@ -90,17 +89,3 @@ def _describe_drafts(counters: DraftCounts) -> str:
         return ""
     mean = 1 + (counters.accepted or 0) / counters.drafts
     return f" of {counters.draft_tokens} in {counters.drafts} drafts ({mean:.3g} tokens a draft)"
-
-
-SECTIONS = {
-    "after more-figures": (
-        Section(
-            "speculation",
-            describe_speculation,
-            attrgetter("speculates"),
-            room=Room.FIRST,
-            short=summarize_speculation,
-            page="Speculation",
-        ),
-    )
-}

@@ -20,7 +20,7 @@ from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
-from loadgen.run import attach
+from loadgen.run import reached_server
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.progress import Display
@@ -180,10 +180,10 @@ def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoo
                 f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
             )
         theirs = replace(options, base_url=url)
-        reached = attach.make_address(theirs, other, collect_credentials(theirs), loop)
+        reached = reached_server.make_address(theirs, other, collect_credentials(theirs), loop)
         wait_s = options.ready_check_timeout_s
-        found = attach.open_session(
-            theirs, reached, attach.find_local(reached), wait_s, session.interrupts, session.served
+        found = reached_server.open_session(
+            theirs, reached, reached_server.find_local(reached), wait_s, session.interrupts, session.served
         )
         others.append(Replica(found.access, found.served, found.root, found.local))
         for known in (first, *others[:-1]):

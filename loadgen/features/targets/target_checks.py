@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,4 +124,4 @@ def _compute_chance(count: int, total: int, share: float) -> float:
     return math.fsum(map(math.exp, logs))
 
 
-DOUBTS = limit_doubts(("targets",), {"after no-abort": (targets_unequal,)})
+limit = partial(limit_doubts, ("targets",))

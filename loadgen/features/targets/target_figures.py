@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -11,8 +10,8 @@ from loadgen.base.text import align_cells
 from loadgen.features.targets.target_checks import number_targets
 from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest
-from loadgen.report.run_directory import RequestColumn, Result, ResultPart
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 
 _MOST_TARGETS = 8  # in a table of a short report
 _TITLES = ("Target", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
@@ -63,19 +62,6 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
     return rows
 
 
-COLUMNS = {
-    "after turn": (
-        RequestColumn(
-            "target",
-            about="with several `--base-url`: the server that it went to",
-            is_there=attrgetter("targets"),
-            make=name_targets,
-        ),
-    )
-}
-PARTS: Mapping[str, ResultPart] = {"by_target": ResultPart(attrgetter("targets"), divide_by_target)}
-
-
 def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the targets as a table, in one entry, with long URLs on lines of their own."""
     if rows := result.derive(divide_by_target):
@@ -104,17 +90,3 @@ def _draw_table(rows: Sequence[TargetFigures]) -> list[str]:
             name = ""
         lines.append(align_cells((name, *cells), _WIDTHS))
     return lines
-
-
-SECTIONS = {
-    "after more-figures": (
-        Section(
-            "targets",
-            tabulate_targets,
-            attrgetter("targets"),
-            wrapped=False,
-            room=Room.ALWAYS,
-            short=tabulate_few_targets,
-        ),
-    )
-}

@@ -27,7 +27,6 @@ from loadgen.base.text import describe_install, format_count
 from loadgen.base.urls import is_loopback, is_unspecified
 from loadgen.facts.run_facts import Facts, SpanFacts
 from loadgen.features.telemetry.server_spans import KEY_BYTES, TRACEPARENT, SpanJoin, TraceIds
-from loadgen.features.telemetry.telemetry_settings import BY_ENVIRONMENT
 from loadgen.plan.plan import Plan
 from loadgen.records.journal import Journal, Tail
 from loadgen.records.record import Records
@@ -35,6 +34,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display, LiveTotals
 from loadgen.run.extension import Extension, PlanSender, SenderWrapper, Step
 from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.settings.telemetry_settings import BY_ENVIRONMENT
 
 if TYPE_CHECKING:
     from loadgen.features.telemetry.prometheus_page import PrometheusPage

@@ -32,6 +32,7 @@ from loadgen.base.text import quote_value
 from loadgen.features.traces import trace_rows
 from loadgen.features.traces.call_order import MOST_DEPTH, UNKNOWN_NS, RecordedCalls, name_role
 from loadgen.features.traces.trace_blocks import scope_hashes
+from loadgen.features.traces.trace_heads import TRACELAB_COLUMNS
 from loadgen.features.traces.trace_rows import GrowthLines, SessionColumns, TraceRows, parse_instant_ns
 
 _DEFAULT_BLOCK = 64
@@ -40,7 +41,6 @@ _LOCAL, _GLOBAL = "local", "global"  # what equal hashes are equal in
 _AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=parsing.YEAR_S)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=parsing.MOST_TOKENS)]
-COLUMNS = ("id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms")
 _INPUTS = ("user_message", "tool_result")
 _UNTIMED = "a row has no time of its own: requests follow the session's arrival by the waits for tools alone"
 _NO_TOKEN = "no token in the prompt or in the answer"
@@ -361,19 +361,21 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
 
 def _read_sheet(lines: Lines) -> Iterator[tuple[str, _Round]]:
     names = trace_rows.read_header(lines)
-    missing = [name for name in COLUMNS if name not in names]
+    missing = [name for name in TRACELAB_COLUMNS if name not in names]
     if missing:
         raise lines.file.refusal(f"has no column {missing[0]!r}, which tracelab has")
-    places = [names.index(name) for name in COLUMNS]
+    places = [names.index(name) for name in TRACELAB_COLUMNS]
     for i, cells in enumerate(trace_rows.read_row_cells(lines, 1, len(lines)), 1):
         if len(cells) != len(names):
             raise lines.refusal(i, f"has {len(cells)} columns, and the header {len(names)}")
         name, *texts = (cells[place] for place in places)
         index, kept, appended, answer = (
-            _read_number(lines, i, column, text) for column, text in zip(COLUMNS[1:5], texts[:4], strict=True)
+            _read_number(lines, i, column, text)
+            for column, text in zip(TRACELAB_COLUMNS[1:5], texts[:4], strict=True)
         )
         arrival, wait = (
-            _read_ms(lines, i, column, text) for column, text in zip(COLUMNS[5:], texts[4:], strict=True)
+            _read_ms(lines, i, column, text)
+            for column, text in zip(TRACELAB_COLUMNS[5:], texts[4:], strict=True)
         )
         tokens = (index, kept, kept + appended, answer)
         yield name, _Round(lines.number(i), *tokens, ("", ""), arrival, arrival, [], wait)

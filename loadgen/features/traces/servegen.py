@@ -26,14 +26,13 @@ from loadgen.base import parsing
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
 from loadgen.base.json_lines import Lines, OpenedFile, explain_json
 from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces.trace_heads import list_client_files
 from loadgen.features.traces.trace_rows import TraceRows, make_no_hashes, read_row_cells
 from loadgen.plan.request_sources import RandomStream
 
-TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
 _LAST_WINDOW_S = 600  # of a file with one window
 _COLUMNS = 6
 _MOST_ROWS = 5_000_000  # 1 GiB of memory while they are drawn and put in order
@@ -131,24 +130,9 @@ def read_servegen(
     )
 
 
-def is_model(path: str) -> bool:
-    """Whether a path is a file of a client's rates, or a directory with one."""
-    return bool(_list_matches(path))
-
-
-def _list_matches(path: str) -> list[tuple[re.Match[str], Path]]:
-    """List the files of clients' rates, with the parts of their names; [] also for what cannot be read."""
-    at = expand_path(path)
-    try:
-        names = sorted(at.iterdir()) if at.is_dir() else [at]
-    except OSError:
-        return []
-    return [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
-
-
 def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
     """List (client name, trace file) of a directory or one file, by number; raises UsageError if empty."""
-    found = _list_matches(path)
+    found = list_client_files(path)
     if not found:
         raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
     return [(match[1], name) for match, name in sorted(found, key=lambda pair: (int(pair[0][2]), pair[1]))]

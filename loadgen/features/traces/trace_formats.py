@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,36 +13,21 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.files import expand_path
-from loadgen.base.json_lines import MOST_ROW_BYTES, Lines, OpenedFile, SpooledFile, explain_json
+from loadgen.base.json_lines import Lines, OpenedFile, SpooledFile, explain_json
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.traces import agent_traces, otel_sessions, otel_spans, servegen, trace_rows, workload
+from loadgen.features.traces import agent_traces, otel_sessions, servegen, trace_heads, trace_rows, workload
+from loadgen.features.traces.trace_heads import FLAG
 from loadgen.features.traces.trace_rows import SheetColumns, TraceRows
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.plan.request_sources import RandomStream
 
-FLAG = "--trace"
-RECORDED, CLOSED = "recorded", "closed"
 _SAMPLE = 1000  # rows by which a file is recognised
 _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from one in seconds
 _AZURE = SheetColumns("TIMESTAMP", "ContextTokens", "GeneratedTokens", dated=True)
 _BURSTGPT = SheetColumns("Timestamp", "Request tokens", "Response tokens")
 _HASHED = {"timestamp", "input_length", "output_length"}
-# The keys, or columns, of a first row, by which a format of sessions is known.
-_SESSION_KEYS = (
-    ("weka", {"requests"}),
-    ("tracelab", {"round_index", "newly_append_tokens"}),
-    ("workload", {"workload", "block_size"}),
-    ("otel", {otel_spans.EXPORT}),
-    ("otel", {otel_spans.TRACE}),
-    ("otel", {"start_time", "end_time", "attributes"}),
-)
-_SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
-_SESSION_COLUMNS = {"tracelab": {*agent_traces.COLUMNS}}
-_HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
 _SEVERAL_FILES = "servegen"
 _GIVE = "give --trace-format"
-_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _MOST_TEXT_BYTES = 1 << 30  # of JSON over many lines, which is decoded as a whole
 _MOST_OBJECT_BYTES = 256 << 20  # of one object of it, of whose values some readers keep all
 
@@ -66,7 +48,6 @@ class TraceKind(msgspec.Struct, frozen=True):
     block: int = 0  # tokens that a hash stands for; 0: no hashes, or the file says it
     columns: SheetColumns | None = None  # of CSV; None: rows are JSON with hashes
     read: Callable[[Lines], TraceRows] | None = None  # of a format like no other
-    closed: bool = False  # its sessions are sent as such, unless --trace-replay is given
 
 
 FORMATS = {
@@ -76,9 +57,9 @@ FORMATS = {
     "azure-2023": TraceKind("dates", columns=_AZURE),
     "azure-2024": TraceKind("dates with a time zone", columns=_AZURE),
     "burstgpt": TraceKind("seconds", columns=_BURSTGPT),
-    "weka": TraceKind("seconds", read=agent_traces.read_weka, closed=True),
-    "tracelab": TraceKind("dates", read=agent_traces.read_tracelab, closed=True),
-    "otel": TraceKind("dates, or nanoseconds", read=otel_sessions.read_otel, closed=True),
+    "weka": TraceKind("seconds", read=agent_traces.read_weka),
+    "tracelab": TraceKind("dates", read=agent_traces.read_tracelab),
+    "otel": TraceKind("dates, or nanoseconds", read=otel_sessions.read_otel),
     _SEVERAL_FILES: TraceKind("seconds"),
     "workload": TraceKind("seconds", read=workload.read_workload),
 }
@@ -91,17 +72,13 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
     """
     if name not in ("", *FORMATS):
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
-    if name == _SEVERAL_FILES or (not name and servegen.is_model(path)):
+    if name == _SEVERAL_FILES or (not name and trace_heads.is_model(path)):
         return _SEVERAL_FILES, None
-    first = _open_first(path)
-    name = name or _find_sessions(first)
+    first = trace_heads.open_first(path)
+    name = name or trace_heads.find_sessions(first)
     is_lines = first.path == path and (not name or FORMATS[name].read is None)
     lines = Lines(first) if is_lines else open_rows(path, FLAG, first)
     return name or _recognise_lines(lines), lines
-
-
-def _open_first(path: str) -> OpenedFile:
-    return OpenedFile(path if servegen.is_model(path) else list_files(path, FLAG)[0], FLAG)
 
 
 def _recognise_lines(lines: Lines) -> str:
@@ -124,43 +101,6 @@ def _recognise_lines(lines: Lines) -> str:
 
 def _explain_formats() -> str:
     return f"{_GIVE} {' | '.join(FORMATS)}; of a service's log `loadgen data learn` makes a trace"
-
-
-def _find_sessions(file: OpenedFile) -> str:
-    """Return the format of a file by the keys of its first row alone, where that is of sessions; else "".
-
-    JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
-    """
-    read, head = bytearray(), b""
-    for piece in file.read_pieces(_PIECE_BYTES):
-        head = head or piece[:_HEAD_BYTES]
-        read += piece if read else piece.lstrip()
-        if (b"\n" in piece and b"\n" in read) or len(read) > MOST_ROW_BYTES:
-            break
-    row = bytes(read).partition(b"\n")[0].strip()
-    if not row.startswith((b"{", b"[")):
-        columns = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
-        return next((name for name, own in _SESSION_COLUMNS.items() if columns >= own), "")
-    try:
-        keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
-    except NOT_JSON:
-        return "otel" if any(name in head for name in _SPAN_NAMES) else "weka"
-    return next((name for name, own in _SESSION_KEYS if keys >= own), "")
-
-
-def choose_replay(keys: Mapping[str, Any]) -> str:
-    """Return how a trace is sent that a profile's keys name without --trace-replay: recorded, or closed.
-
-    Its format decides; recorded where that is not known, or its own times are not wanted.
-    """
-    name = keys.get("trace_format") or ""
-    if keys.get("self_timed") is False:
-        return RECORDED
-    try:
-        kind = FORMATS.get(name or _find_sessions(_open_first(keys["trace"])))
-    except UsageError:  # raised again where the file is read
-        return RECORDED
-    return CLOSED if kind is not None and kind.closed else RECORDED
 
 
 def _has_zone(row: bytes) -> bool:
@@ -221,32 +161,13 @@ def read_trace(name: str, source: TraceSource) -> tuple[str, TraceRows]:
     return name, trace_rows.read_hashed_rows(lines, name, kind.unit_ns, kind.block)
 
 
-def list_files(path: str, flag: str) -> list[str]:
-    """List the files of JSON in a directory, by name; of any other path that alone.
-
-    Raises UsageError for a directory that has none or cannot be read.
-    """
-    at = expand_path(path)
-    if not at.is_dir():
-        return [path]
-    try:
-        names = sorted(name for name in os.listdir(at) if name.endswith(_SUFFIXES) and name[0] != ".")
-    except OSError as error:
-        raise UsageError(f"{flag} {path}: {error.strerror}: give a directory that can be read") from None
-    if not names:
-        raise UsageError(
-            f"{flag} {path}: no file there ends in {', '.join(_SUFFIXES[:2])}: give one that has some"
-        )
-    return [str(Path(path) / name) for name in names]
-
-
 def open_rows(path: str, flag: str, first: OpenedFile | None = None) -> Lines:
     """Open the rows of a trace of JSON, whose first file may be open; raises UsageError for other text.
 
     A file of lines is itself. The values of a list over many lines, or one object, and the rows of all files
     of a directory are the rows of a temporary file; what is wrong with one names its own file.
     """
-    files = list_files(path, flag)
+    files = trace_heads.list_files(path, flag)
     if files != [path]:
         return Lines(_JoinedFile(path, flag, (Lines.open(name, flag) for name in files)))
     lines = Lines(first or OpenedFile(path, flag))

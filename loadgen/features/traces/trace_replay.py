@@ -27,7 +27,8 @@ from loadgen.features.traces.trace_blocks import (
     find_prefix_reuse,
     scope_hashes,
 )
-from loadgen.features.traces.trace_formats import CLOSED, TraceSource
+from loadgen.features.traces.trace_formats import TraceSource
+from loadgen.features.traces.trace_heads import CLOSED
 from loadgen.features.traces.trace_rows import Hashes, RecordedMessages, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
 from loadgen.plan.model_files import find_vocabulary

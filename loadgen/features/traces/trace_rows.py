@@ -25,8 +25,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.call_order import SessionTrees, reorder_waits
-from loadgen.plan.plan import merge_fields
-from loadgen.plan.planned_requests import Cancellations, Waits, make_cancellations
+from loadgen.plan.planned_requests import Cancellations, Waits, make_cancellations, merge_fields
 from loadgen.settings.load_settings import CancelPoint
 from loadgen.settings.request_settings import SAMPLING
 from loadgen.wire.openai import Dialect

@@ -23,7 +23,8 @@ from loadgen.records.journal import Journal
 from loadgen.records.record import Record
 from loadgen.run.command.progress import LiveTotals, Progress
 from loadgen.run.firing import DecodedTally, OneProcess
-from loadgen.run.stop_rules import BegunRequest, StopRules, read_begin
+from loadgen.run.saturation_rule import BegunRequest
+from loadgen.run.stop_rules import StopRules, read_begin
 from loadgen.transport.capture import Counters, Health
 from loadgen.transport.capture_process import describe_fault, end_with_parent, reap_ended, start_capture
 from loadgen.transport.failure import Failure

@@ -22,18 +22,19 @@ from loadgen.base.parsing import parse_metadata
 from loadgen.base.printing import print_text
 from loadgen.base.text import describe_install
 from loadgen.base.urls import parse_base_url
-from loadgen.features import import_rows
+from loadgen.features.peers import vllm_flags
+from loadgen.features.roofline import roofline_settings
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.run import transport_choice
+from loadgen.run.assembly import find_extensions
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import check_key_flags
 from loadgen.run.command.options import Options
-from loadgen.run.extension import find_extensions
 from loadgen.run.session import Session
 from loadgen.server.exchange import ServerAddress
 from loadgen.settings.conflicts import list_unheeded
@@ -85,8 +86,9 @@ def run(
         if any(each.ladder for each in profiles):
             raise UsageError("a ladder's object is printed by `loadgen ladder --json`")
     if options.launching.dry_run:
-        (feature,) = import_rows("launch")
-        print_text(feature.dry_run(options, asked), sys.stdout)
+        from loadgen.run import launched_server  # few commands start a server
+
+        print_text(launched_server.dry_run(options, asked), sys.stdout)
         return 0
     seed = make_seed(options)
     if options.print_request and options.launching.wanted:
@@ -183,7 +185,9 @@ def _run_repeats(
         run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
         worst = max(worst, finish(session, run, directory))
         if session.options.json:
-            results.append(run.json(session.options.save_detailed))
+            from loadgen.report import saved_run
+
+            results.append(saved_run.encode_run(run, session.options.save_detailed))
         if worst in SIGNALLED:
             break
         session.check_alive(failed=bool(run.records.failed))
@@ -239,13 +243,11 @@ def check_command(options: Options) -> None:
         )
     check_urls(options.urls, options.endpoint)
     check_key_flags(options)
-    for feature in import_rows("checks"):
-        feature.check_options(options)
+    roofline_settings.check_options(options)
     for extension in find_extensions(options):
         extension.check(options)
     if options.no_effect:
-        (flags,) = import_rows("flags")
-        _LOG.warning("no effect here: %s", flags.explain_no_effects(options.no_effect))
+        _LOG.warning("no effect here: %s", vllm_flags.explain_no_effects(options.no_effect))
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")
@@ -294,7 +296,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
 
     A shard without requests counts as measured.
     """
-    from loadgen.report import report
+    from loadgen.report import report, saved_run
     from loadgen.report.result_file import write_result
 
     options = session.options
@@ -304,7 +306,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:
-            write_result(path, run.json(options.save_detailed), options.append_result)
+            write_result(path, saved_run.encode_run(run, options.save_detailed), options.append_result)
             lines.append(f"result file: {path}")
         except UsageError as failed:
             errors.append(str(failed))

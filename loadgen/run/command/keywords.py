@@ -17,18 +17,20 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.urls import check_headers, check_path
-from loadgen.features import import_rows
+from loadgen.features.peers import vllm_flags
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.command import options
 from loadgen.run.command.credentials import NO_KEY, check_key
-from loadgen.run.command.options import TABLE, Options
+from loadgen.run.command.options import Options
 from loadgen.settings import request_settings, setting, table
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds
-from loadgen.settings.table import ANSWER_LENS
+from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
+from loadgen.settings.table import ANSWER_LENS, TABLE
+from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))
@@ -38,6 +40,11 @@ KEYWORDS = {
     for rows in (*(table.list_flags(group, TABLE) for group in setting.GROUP_ORDER), CallOptions.rows)
     for row in rows
     if row.keyword_type
+}
+# Options that calls may give as the texts or lists of texts that flags take.
+_AS_WORDS = {
+    "workers",
+    *(row.name for row in table.join_rows(PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions)),
 }
 # Flags that are not spelled as their keyword, but mean the same value: random_input_len is taken too.
 _FLAG_NAMES = {
@@ -174,8 +181,8 @@ def make_options(
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of features given as texts or lists, parsed as flags are; raises UsageError."""
-    words = {row.name: row.read for row in TABLE if row.extension and row.read and row.name in values}
+    """Return the options that are given as texts or lists, parsed as flags are; raises UsageError."""
+    words = {row.name: row.read for row in TABLE if row.name in _AS_WORDS and row.read and row.name in values}
     read = {}
     for name, parse in words.items():
         value = values[name]
@@ -244,8 +251,7 @@ def _suggest_keyword(name: str, kind: Any) -> str:
     from loadgen.run.command.options import bench_parser, explain_other_flags  # only a wrong call needs these
 
     flag = f"--{name.replace('_', '-')}"
-    (flags,) = import_rows("flags")
-    if (reason := flags.explain_keyword_without_effect(flag)) is not None:
+    if (reason := vllm_flags.explain_keyword_without_effect(flag)) is not None:
         return f": {reason}"
     if near_one := suggest_name(name, ["base_url", "profile", *kind.__annotations__]):
         return near_one

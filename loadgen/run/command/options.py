@@ -17,17 +17,31 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
-from loadgen.features import import_rows
+from loadgen.features.peers import vllm_flags
 from loadgen.settings import request_settings, setting, table
 from loadgen.settings.load_settings import SeedOptions
-from loadgen.settings.run_settings import AroundOptions, OutputOptions, SendOptions, StopOptions
-from loadgen.settings.server_settings import KeyOptions, LaunchRows, ServerKeys, TargetOptions, TrustOptions
+from loadgen.settings.run_settings import (
+    AroundOptions,
+    FingerprintOptions,
+    OutputOptions,
+    SendOptions,
+    StopOptions,
+)
+from loadgen.settings.server_settings import (
+    KeyOptions,
+    LaunchRows,
+    MachineOptions,
+    ServerKeys,
+    TargetOptions,
+    TrustOptions,
+)
 from loadgen.settings.setting import Setting, make_option_struct
-from loadgen.settings.table import ANSWER_LENS
+from loadgen.settings.shard_settings import WHOLE, ClusterOptions, ShardOptions, Share
+from loadgen.settings.table import ANSWER_LENS, TABLE
+from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
 
 if TYPE_CHECKING:
-    from loadgen.settings.keyword_types import FeatureOptions, WorkloadOptions
-    from loadgen.transport.sending.job import Share
+    from loadgen.settings.keyword_types import WorkloadOptions
 
 _UNSET: Any = argparse.SUPPRESS
 _HELPS = ("-h", "--help", "--help-all")
@@ -39,9 +53,6 @@ _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
 _NAMING_DATA = {"dataset_name", "dataset_path", "profile"}
 _HEADER = re.compile(r"\s*([\w!#$%&'*+.^`|~-]+)\s*[=:]\s*(.*?)\s*", re.ASCII | re.DOTALL)
 
-# All settings that a command may have: the core's, and those that features contribute.
-_OF_FEATURES = [subject for module in import_rows("options") for subject in module.OPTIONS]
-TABLE: tuple[Setting, ...] = (*table.TABLE, *table.join_rows(*_OF_FEATURES))
 DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
 # Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
 SPEAKING_OF_A_SERVER = frozenset(
@@ -58,7 +69,6 @@ _OF_A_START = ("python", "timeout_s", "dry_run")
 _ROWS = (*ServerKeys.rows, *LaunchRows.rows)
 # Kinds of load that guidellm's --profile takes, and no workload here has the name of.
 _KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
-(_OTHERS,) = import_rows("flags")  # of another client, accepted or refused
 
 
 if TYPE_CHECKING:
@@ -97,13 +107,18 @@ if TYPE_CHECKING:
         AroundOptions,
         StopOptions,
         OutputOptions,
-        FeatureOptions,
+        PowerOptions,
+        ShardOptions,
+        ClusterOptions,
+        TelemetryOptions,
+        FingerprintOptions,
+        MachineOptions,
         frozen=True,
     ):
         """The type of each of these rows, for checkers."""
 
 else:
-    _Settings = make_option_struct("_Settings", *table.OPTIONS, *_OF_FEATURES)
+    _Settings = make_option_struct("_Settings", *table.OPTIONS)
 
 
 class Options(_Settings, frozen=True):
@@ -125,8 +140,6 @@ class Options(_Settings, frozen=True):
     @property
     def share(self) -> Share:
         """The share of the plan that this command sends."""
-        from loadgen.transport.sending.job import WHOLE  # numpy, which --help does without
-
         return self.shard or WHOLE
 
     @property
@@ -408,23 +421,24 @@ def parse_words(
 
     Positional arguments may stand between flags if `intermixed`.
     """
-    _OTHERS.refuse_bare_profile(words)
+    vllm_flags.refuse_bare_profile(words)
     values = vars(parse_arguments(parser, words, intermixed, explain_other_flags))
     kind = values.get("profile") or ""
     if kind in _KINDS or kind.startswith("kind="):
-        (clients,) = import_rows("clients")  # only a wrong command line needs it
-        raise UsageError(clients.explain_load(kind))
+        from loadgen.features.peers import other_clients  # only a wrong command line needs it
+
+        raise UsageError(other_clients.explain_load(kind))
     return values
 
 
 def explain_other_flags(flags: Sequence[str]) -> list[str | None]:
     """Explain which flag of ours replaces each one, or why none does; None: no client has it."""
-    (clients,) = import_rows("clients")  # only a wrong command line needs it
-    explanations: list[str | None] = clients.explain_other_flags(flags)
-    return explanations
+    from loadgen.features.peers import other_clients  # only a wrong command line needs it
+
+    return other_clients.explain_other_flags(flags)
 
 
 def add_unlisted_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that no help lists: those without effect, and renamed ones."""
-    _OTHERS.add_unheeded_flags(parser)
+    vllm_flags.add_unheeded_flags(parser)
     table.add_flags(parser, table.list_flags(setting.UNLISTED))

@@ -23,7 +23,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import open_refusing_link
 from loadgen.base.printing import print_text
 from loadgen.base.text import WIDTH
-from loadgen.features import import_rows
 from loadgen.records.record import Record
 from loadgen.transport.failure import NO_EVIDENCE
 
@@ -140,15 +139,6 @@ class Display:
 
     def close(self) -> None:
         """Remove what must not stay on the terminal; showing may go on later."""
-
-
-def display(quiet: bool) -> Display:
-    """Choose the display for standard error; none if quiet, or without such a stream."""
-    if quiet or sys.stderr is None or sys.stderr.closed:
-        return Display()
-    (feature,) = import_rows("displays")
-    live: Display = feature.choose_display()
-    return live
 
 
 def warn(text: str) -> None:

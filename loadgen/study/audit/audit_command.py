@@ -32,9 +32,9 @@ from loadgen.base.text import (
 from loadgen.facts.ceiling import Machine
 from loadgen.features.roofline import models
 from loadgen.features.roofline.models import split_name
-from loadgen.features.roofline.roofline_settings import MachineOptions
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.settings import setting
+from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.table import add_groups
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
 from loadgen.study.compare import run_groups

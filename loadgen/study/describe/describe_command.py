@@ -45,8 +45,8 @@ from loadgen.figures.workloads.session_shape import SessionShape
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
 from loadgen.plan.request_sources import RandomStream, Seed
-from loadgen.run.command import progress
 from loadgen.run.command.options import parse_words
+from loadgen.run.live_display import choose_display
 from loadgen.study.describe.load_panels import DescribedLoad, plot_workloads
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.outputs import render_html, write_text_output
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     if "against_format" in asked and "against" not in asked:
         raise UsageError("--against-format: name the file that FILE is compared with, too")
     options = split_options(values)
-    with progress.display(quiet=False).waiting("reading"):
+    with choose_display(quiet=False).waiting("reading"):
         described, compared = _describe_files(asked, values, options)
     if asked.get("json"):
         fidelity = None if compared is None else compared.json()

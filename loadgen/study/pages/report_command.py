@@ -12,10 +12,11 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
-from loadgen.features.roofline.roofline_settings import Flags, MachineOptions
+from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.features.roofline.run_roofline import add_ceiling
-from loadgen.report import report, result_block, run_directory
+from loadgen.report import report, result_block, run_directory, saved_run
 from loadgen.settings import setting
+from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.table import add_groups
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings
 from loadgen.study.bundle import reading
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if flags != Flags():
             run = replace(run, facts=add_ceiling(run.facts, flags))
         if asked.json:
-            print_json(run.json())
+            print_json(saved_run.encode_run(run))
             return 0
         print_text(
             report.render_report(run, asked.explain, asked.layout, Screen.from_stream(sys.stdout)), sys.stdout

@@ -24,11 +24,11 @@ from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_
 from loadgen.figures.metrics import Metrics, measure_latencies
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.figures.per_request import PerRequest
-from loadgen.plan.request_sources import RANDOM
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PageTitle
 from loadgen.server import engine_config
+from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts

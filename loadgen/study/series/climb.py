@@ -23,7 +23,7 @@ from loadgen.base.text import clean_text
 from loadgen.base.version import __version__
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import run_directory
+from loadgen.report import saved_run
 from loadgen.report.run_directory import Result
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
@@ -184,7 +184,7 @@ class Climb(ABC, Generic[Rung, Row]):
     def write_tables(self) -> None:
         """Write every table file again; one that cannot be written is a warning."""
         for name, text in self.list_tables().items():
-            if error := run_directory.write_text(self.directory / name, text):
+            if error := saved_run.write_text(self.directory / name, text):
                 progress.warn(error)  # the next rung is worth measuring all the same
 
     def list_tables(self) -> dict[str, str]:

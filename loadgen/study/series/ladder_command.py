@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         asked = asked.model_copy(update={"skip_tokenizer": True})
     refuse_without_result(options.json, {"--dry-run": options.launching.dry_run})
     if options.launching.dry_run:
-        from loadgen.features.launch.launched_server import dry_run
+        from loadgen.run.launched_server import dry_run
 
         print_text(dry_run(options, asked), sys.stdout)
         return 0

@@ -26,11 +26,13 @@ from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.text import clean_text
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.plan.request_sources import SOURCES, find_source
+from loadgen.plan.request_sources import find_source
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
-from loadgen.run.command.options import TABLE, Options, is_given
+from loadgen.run.command.options import Options, is_given
 from loadgen.run.session import strip_resume
+from loadgen.settings.data_settings import SOURCES
+from loadgen.settings.table import TABLE
 
 FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"
 

@@ -16,6 +16,7 @@ from loadgen.features.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
+from loadgen.settings import data_settings
 
 _AT_ONCE = 64  # sequences whose tokens are sampled for a quality
 
@@ -26,7 +27,7 @@ def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
     None if there is neither. Of a file it is the length of the trace's window, else the duration; of lengths
     that are distributed, the duration; None if that is not given.
     """
-    if request_sources.find_source(workload) != request_sources.RANDOM:
+    if request_sources.find_source(workload) != data_settings.RANDOM:
         return _read_window_s(workload)
     if workload.input_dist or workload.output_dist:
         return workload.duration

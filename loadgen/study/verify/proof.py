@@ -26,13 +26,13 @@ from loadgen.features.routed.reconciled_roles import count_by_role
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
-from loadgen.plan.request_sources import RANDOM
-from loadgen.report import report, run_directory
+from loadgen.report import report, run_directory, saved_run
 from loadgen.report.result_block import LAYOUTS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.server import sample_file
 from loadgen.server.sample_file import MOST_KEPT, SAMPLES
+from loadgen.settings.data_settings import RANDOM
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.bundle.manifest import LARGEST_RESULT
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, CELLS, FAILED
@@ -333,7 +333,7 @@ def _prove_run(directory: Path, place: str, root: Path) -> Proof:
         return Proof(place, unchecked=(f"it has no {ARRIVALS}: nothing proves its figures",))
     raw = read_stored(directory / RESULT)
     run, held = run_directory.load(directory), Held()
-    hold_document(raw, json.dumps(run.json(), allow_nan=False).encode(), RESULT, held)
+    hold_document(raw, json.dumps(saved_run.encode_run(run), allow_nan=False).encode(), RESULT, held)
     hold_copies(run, held)
     hold_lengths(run, held)
     if (printed := directory / REPORT).is_file():

@@ -17,6 +17,7 @@ from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.plan.profile import Profile
 from loadgen.settings.run_settings import Sending
+from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.transport.capture import Counters, Health
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -97,43 +98,6 @@ class Limits(msgspec.Struct, frozen=True):
             FailureKind.MALFORMED,
             f"{announcement}larger than the limit of {self.answer_bytes >> 20} MiB for one answer",
         )
-
-
-class Share(msgspec.Struct, frozen=True):
-    """One of `of` equal shares of a plan, counted from 0: one per process, over all shards and workers.
-
-    Slots are numbered so that no two processes have the same: slot k of this one is `number + of * k`.
-    """
-
-    number: int = 0
-    of: int = 1
-
-    @property
-    def name(self) -> str:
-        """The share as --shard writes it: 0/4."""
-        return f"{self.number}/{self.of}"
-
-    def split(self, workers: int) -> list[Share]:
-        """Divide this share among workers; together they send what this one would."""
-        return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
-
-    def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
-        """List the plan indices of this share, ascending: each `of`-th request or, of `sessions`, session."""
-        if sessions is None:
-            return np.arange(self.number, count, self.of, dtype=np.int64)
-        _, ranks = np.unique(sessions[:count], return_inverse=True)
-        return np.flatnonzero(ranks % self.of == self.number).astype(np.int64)
-
-    def count_slots(self, most: int) -> int:
-        """Count how many of `most` slots belong to this share."""
-        return len(range(self.number, most, self.of))
-
-    def number_slot(self, position: int) -> int:
-        """Return the number of this share's slot at a position."""
-        return self.number + self.of * position
-
-
-WHOLE = Share()
 
 
 class Order(Protocol):
@@ -392,10 +356,9 @@ class TransportChoice(msgspec.Struct, frozen=True):
 
 
 class TransportKind(msgspec.Struct, frozen=True):
-    """A row of the table of transports: how one is made and when it is chosen; a feature may add one."""
+    """A row of the table of transports: what one needs, and when it is chosen."""
 
     name: str
-    made_by: str  # its module and type, which the runs import that use it
     privileged: bool = False  # it opens a socket that needs a capability, and nothing more
     one_address: str = ""  # why its connections cannot come from several addresses; "": they can
     needs_epoll: bool = True

@@ -14,7 +14,6 @@ import pytest
 from builders.loops import loop_over
 from builders.made_runs import run
 from builders.shard_runs import shard
-from features.export.test_request_rows import mixed, stored
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
@@ -27,8 +26,10 @@ from loadgen.features.export.export_formats import (
     make_llmd_report,
 )
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
+from report.test_request_rows import mixed, stored
 
 _SCHEMA = Path(__file__).parents[2] / "data/schemas/llm_d_benchmark_report_v0.2.1.json"
 _SET_UP = {
@@ -79,7 +80,7 @@ def test_llm_d_takes_the_report_by_its_published_schema(name: str) -> None:
 @loop_over("name", ["a closed loop", "failures", "two GPUs"])
 def test_llm_d_reads_the_figures_of_the_result(name: str) -> None:
     of = RUNS[name]
-    result, report = of.json(), make_llmd_report(of)["results"]["request_performance"]["aggregate"]
+    result, report = encode_run(of), make_llmd_report(of)["results"]["request_performance"]["aggregate"]
     for theirs, ours in (
         ("time_to_first_token", "ttft"), ("time_per_output_token", "tpot"), ("inter_token_latency", "itl"),
     ):  # fmt: skip
@@ -157,7 +158,7 @@ def _list_theirs(result: dict[str, Any], gpus: int) -> dict[str, float]:
 def test_inferencex_gets_the_figures_that_its_own_script_makes(name: str) -> None:
     of = RUNS[name]
     row = make_inferencex_row(of, _SET_UP)
-    expected = _list_theirs({key: value for key, value in of.json().items() if key != "loadgen"}, 2)
+    expected = _list_theirs({key: value for key, value in encode_run(of).items() if key != "loadgen"}, 2)
     assert {key: row[key] for key in expected} == pytest.approx(expected)
     assert {key: row[key] for key in ("hw", "conc", "isl", "osl", "tp", "framework", "is_multinode")} == {
         "hw": "h100", "conc": 4, "isl": 64, "osl": 16, "tp": 2, "framework": "vllm", "is_multinode": False,

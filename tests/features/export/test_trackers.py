@@ -9,10 +9,10 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_runs import run
-from features.export.test_request_rows import stored
 from loadgen import cli
 from loadgen.features.export import export_command
 from loadgen.features.export.export_command import list_numbers, list_parameters, list_tags
+from report.test_request_rows import stored
 
 
 def test_what_is_unknown_is_no_parameter_and_no_figure() -> None:

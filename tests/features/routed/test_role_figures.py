@@ -15,8 +15,9 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.features.roofline.run_roofline import add_ceiling
 from loadgen.features.routed.role_figures import divide_by_role, measure_balance
-from loadgen.report import report, run_directory
+from loadgen.report import report, run_directory, saved_run
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.server.role_window import RoleWindow
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study.compare import comparability
@@ -108,12 +109,12 @@ def test_the_report_has_a_table_by_server() -> None:
 def test_it_is_stored_and_read_again(tmp_path: Path) -> None:
     result = routed()
     assert Facts.read_stored(result.facts.json()).role_windows == SERVERS
-    assert run_directory.save(result, tmp_path, {}, []) == []
+    assert saved_run.save(result, tmp_path, {}, []) == []
     assert run_directory.load(tmp_path).facts.role_windows == SERVERS
-    stored = result.json()["loadgen"]
+    stored = encode_run(result)["loadgen"]
     assert [row["name"] for row in stored["by_role"]] == [of.name for of in SERVERS]
     alone = run()
-    assert "by_role" not in Result(alone.facts, alone.records).json()["loadgen"]
+    assert "by_role" not in encode_run(Result(alone.facts, alone.records))["loadgen"]
 
 
 def test_figures_per_gpu_are_over_all_that_are_given() -> None:

@@ -17,13 +17,14 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors import power_urls, sensor_discovery
 from loadgen.features.sensors.power_metrics import FAMILIES
-from loadgen.features.sensors.power_settings import check_power_url
 from loadgen.features.sensors.power_urls import PowerUrls
 from loadgen.features.sensors.sensor import Key, Reading
 from loadgen.report.run_directory import REPORT, RESULT
-from loadgen.run.command import options, progress
+from loadgen.run.command import options
 from loadgen.run.command.keywords import make_options
+from loadgen.run.live_display import choose_display
 from loadgen.server.exchange import ControlAnswer, ServerAddress
+from loadgen.settings.telemetry_settings import check_power_url
 
 S = 1_000_000_000
 NODE = "http://node:9400"
@@ -462,7 +463,7 @@ def test_of_a_server_elsewhere_only_what_exporters_report_is_read() -> None:
     given = options.parse(
         ["--base-url", "http://node:8000", "--power-url", f"http://127.0.0.1:{closed_port()}"]
     )
-    sampler = sensor_discovery.start_sensors(None, given, progress.display(quiet=True))
+    sampler = sensor_discovery.start_sensors(None, given, choose_display(quiet=True))
     assert [type(sensor).__name__ for sensor in sampler.sensors] == ["PowerUrls"]
     assert sampler.read_state(probe=True).copy_gb_per_s is None
 

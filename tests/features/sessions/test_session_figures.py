@@ -18,7 +18,6 @@ from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, ju
 from builders.shard_runs import divided, named, part
 from loadgen.base import parsing
 from loadgen.base.structs import replace
-from loadgen.features.export import request_rows
 from loadgen.features.sessions import session_figures
 from loadgen.features.sessions.session_checks import session_forgotten
 from loadgen.features.sessions.session_figures import (
@@ -33,8 +32,9 @@ from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.planned_requests import WaitFacts
 from loadgen.records.record import Record
-from loadgen.report import report, run_directory
+from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_run
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind
@@ -114,7 +114,7 @@ def test_figures_are_of_what_ended_before_the_first_slot_ran_dry() -> None:
 def test_every_account_of_the_run_has_the_same_figures() -> None:
     result = made(TURNS, rows_of(TURNS))
     throughput = result.metrics.output_throughput_per_s
-    stored = result.json()
+    stored = encode_run(result)
     assert stored["output_throughput"] == throughput
     assert stored["loadgen"]["metrics"]["output_throughput_per_s"] == throughput
     assert len(stored["latencies"]) == stored["completed"] == 10

@@ -20,14 +20,14 @@ from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.export import request_rows
 from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge
 from loadgen.plan import profile
 from loadgen.records.record import Records
-from loadgen.report import report, run_directory
+from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.server import sample_file
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
 
@@ -97,7 +97,7 @@ RUNS = {
 
 def texts(run: Result) -> dict[str, str]:
     """All that is made of a run but what names the merge."""
-    stored = run.json(detailed=True)
+    stored = encode_run(run, detailed=True)
     ours = stored["loadgen"]
     client = ours.pop("client")
     return {
@@ -199,7 +199,7 @@ def test_requests_keep_the_ids_that_they_were_sent_with(
         for number, prefix in enumerate(prefixes)
     ]
     merged = merge.merge_results(named(shards))
-    stored = merged.json(detailed=True)["loadgen"]["per_request"]["request_ids"]
+    stored = encode_run(merged, detailed=True)["loadgen"]["per_request"]["request_ids"]
     assert (stored and stored[:3]) == ids
     exported = [row["request_id"] for rows in request_rows.list_rows(merged) for row in rows]
     assert exported[:3] == (ids or [None] * 3)

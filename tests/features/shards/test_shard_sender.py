@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import SIGNALS, Stopped, StopRequest
-from loadgen.features.shards import shard_settings
 from loadgen.features.shards.shard_sender import Punctual, StartWait, compute_lead_s
-from loadgen.features.shards.shard_settings import PlannedStart
 from loadgen.run.command.progress import Display
 from loadgen.run.firing import TransportOptions
+from loadgen.settings import shard_settings
+from loadgen.settings.shard_settings import PlannedStart
 from loadgen.transport.sending.job import Target
 
 S = 1_000_000_000

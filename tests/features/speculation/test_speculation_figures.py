@@ -11,7 +11,6 @@ import pytest
 from builders import made_data, made_runs
 from builders.made_runs import MS
 from features.speculation.scheduled_runs import NGRAM
-from loadgen.features.export.request_rows import list_arrays, list_columns, list_rows
 from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
 from loadgen.features.speculation.step_counts import (
     RatioEstimate,
@@ -21,6 +20,7 @@ from loadgen.features.speculation.step_counts import (
     estimate_ratio_of_sums,
 )
 from loadgen.records.record import Record, Records
+from loadgen.report.request_rows import list_arrays, list_columns, list_rows
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 

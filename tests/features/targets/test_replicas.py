@@ -15,10 +15,10 @@ from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines import engines
 from loadgen.features.targets import replicas
 from loadgen.features.targets.replicas import Replica, check_alike
-from loadgen.features.workers import worker_count
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
+from loadgen.run import worker_count
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import keywords
 from loadgen.run.command.bench import check, check_urls

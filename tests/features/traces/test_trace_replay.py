@@ -36,7 +36,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import make_waits
 from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
-from loadgen.transport.sending.job import Share
+from loadgen.settings.shard_settings import Share
 
 
 def rows(*at: float, **changes: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from fakes.scripted_server import job_of, target_of
-from loadgen.features.workers import worker_count
 from loadgen.features.workers.worker_process import (
     EndedRequests,
     EndedRows,
@@ -25,12 +24,14 @@ from loadgen.features.workers.worker_process import (
 )
 from loadgen.features.workers.workers import join_health
 from loadgen.records.record import Record
+from loadgen.run import worker_count
 from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.firing import NO_HEALTH, DecodedTally
 from loadgen.run.stop_rules import StopRules
+from loadgen.settings.shard_settings import Share
 from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Listed, Share
+from loadgen.transport.sending.job import Listed
 from loadgen.transport.sending.sender import Outgoing
 
 FIGURES = Totals(

@@ -23,7 +23,6 @@ from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.base.signals import CANCELLED, StopRequest
 from loadgen.engines.engines import UNKNOWN
-from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
@@ -32,8 +31,10 @@ from loadgen.records.journal import Journal
 from loadgen.report import run_directory
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.command.progress import Display, LiveTotals
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import measure
 from loadgen.run.stop_rules import StopRules
+from loadgen.run.worker_count import spread_over_workers
 from loadgen.settings.run_settings import Tolerance
 from loadgen.transport.failure import FailureKind
 

@@ -13,11 +13,12 @@ from fakes.scripted_server import ScriptedServer, api, stream, target_of
 from loadgen.base.signals import CANCELLED, StopRequest
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.workers import workers as leading
-from loadgen.features.workers.worker_count import spread_over_workers
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.command.progress import Display, Progress
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import measure
+from loadgen.run.worker_count import spread_over_workers
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [

@@ -37,9 +37,10 @@ from loadgen.plan.profile import Profile
 from loadgen.records.journal import JOURNAL
 from loadgen.records.record import Records
 from loadgen.report.run_directory import RESULT
-from loadgen.run import acceptance, extension
+from loadgen.run import acceptance, extension, live_display
 from loadgen.run.command import progress
-from loadgen.run.firing import Outcome, TransportOptions, Watch, measure
+from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import measure
 
 pytestmark = [
     pytest.mark.usefixtures("elsewhere"),
@@ -342,7 +343,7 @@ def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch)
         def close(self) -> None:
             closed.append(True)
 
-    monkeypatch.setattr(progress, "display", lambda quiet: Shown())
+    monkeypatch.setattr(live_display, "Display", Shown)
     with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server) == 0
     assert closed == [True]

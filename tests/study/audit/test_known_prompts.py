@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.texts.vllm_texts import make_vllm_texts
 from loadgen.plan.random_prompts import PromptShape
+from loadgen.plan.vllm_texts import make_vllm_texts
 from loadgen.study.consistency import subject
 from loadgen.study.consistency.subject import PROMPTS, count_input_tokens, recognise_workload
 

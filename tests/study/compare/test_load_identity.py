@@ -14,6 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.rule import Severity
 from loadgen.facts.run_facts import Client
 from loadgen.plan.profile import Profile
+from loadgen.report.saved_run import encode_run
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare import comparability, comparison
@@ -171,7 +172,7 @@ def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
     files: list[Reported] = []
     for reported in directories:
         assert reported.run is not None
-        document = json.loads(json.dumps(reported.run.json()))
+        document = json.loads(json.dumps(encode_run(reported.run)))
         files += loadgen_runs.LOADGEN.read_runs(document, "a.json")
     assert [run.run for run in files] == [None, None]
     of_directories, of_files = (

@@ -12,6 +12,7 @@ import pytest
 
 from builders import made_runs
 from builders.browsing import ARGUMENTS, EVIL, RUN, missing
+from loadgen.report.saved_run import encode_run
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages.document import compose_document
 
@@ -57,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     campaign = directory / "campaign.html"
     whole = compose_document(runs, [found], (), [EVIL])
     campaign.write_text(html.render_page(whole), "utf-8")
-    result = json.loads(json.dumps(run.json()))
+    result = json.loads(json.dumps(encode_run(run)))
     return {
         "single": single,
         "campaign": campaign,

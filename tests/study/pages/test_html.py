@@ -18,6 +18,7 @@ from loadgen.facts.run_facts import Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import encode_run
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, compose_document
@@ -75,7 +76,9 @@ def campaign(cells: int, requests: int = 40, tokens: int = 64) -> str:
 def single(**changes: Any) -> tuple[str, dict[str, Any]]:
     """A page of one run, and its result as it stands on disk."""
     run = made_runs.run(**changes)
-    return html.render_page(compose_document([made_runs.reported(run)])), json.loads(json.dumps(run.json()))
+    return html.render_page(compose_document([made_runs.reported(run)])), json.loads(
+        json.dumps(encode_run(run))
+    )
 
 
 def shown(page: str) -> list[tuple[str, str]]:

@@ -8,17 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.scripted_server import job_of, target_of
-from loadgen.transport.sending.job import (
-    WHOLE,
-    At,
-    AtOnce,
-    Job,
-    Listed,
-    Order,
-    RunStart,
-    Share,
-    wait_for_start,
-)
+from loadgen.settings.shard_settings import WHOLE, Share
+from loadgen.transport.sending.job import At, AtOnce, Job, Listed, Order, RunStart, wait_for_start
 from loadgen.transport.sending.sender import Outgoing
 
 COUNTS = st.integers(0, 60)

@@ -6,7 +6,6 @@ import re
 import statistics
 from collections.abc import Sequence
 from enum import StrEnum
-from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from loadgen.base.text import REPLACEMENT, format_count
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section
+from loadgen.report.section import ReportOptions
 
 COMPLETION, CHAT = "completion", "chat"
 
@@ -273,10 +272,3 @@ def _quote_beginning(text: str) -> str:
 
 def _clean_text(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-SECTIONS = {
-    "after cpus": (
-        Section("fingerprint", list_answer_lines, attrgetter("fingerprint"), room=Room.ALWAYS, page="Notes"),
-    )
-}

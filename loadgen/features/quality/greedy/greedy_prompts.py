@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import msgspec
@@ -23,7 +23,8 @@ from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
 from loadgen.features.quality.greedy import answer_check
 from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
-from loadgen.plan.plan import Plan, merge_fields
+from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import merge_fields
 from loadgen.plan.request_sources import ModelTarget
 from loadgen.plan.tokenizers import Tokenizer, load_tokenizer
 from loadgen.records.decode import Decoder
@@ -35,9 +36,6 @@ from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.openai import Chat, Completions, Count
-
-if TYPE_CHECKING:
-    from loadgen.run.session import Session
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
@@ -61,18 +59,23 @@ class PromptProgress(msgspec.Struct, frozen=True):
         return f"fingerprint: {self.done}/{self.total} prompts answered"
 
 
-def take_fingerprint(session: Session, made: Plan, outcome: Outcome, display: Display) -> Fingerprint:
-    """Send the greedy prompts once per API path, cache their answers in `session.learned`, and return them.
+def take_fingerprint(
+    server: tuple[ServerAddress, ModelTarget],
+    learned: dict[str, Any],
+    made: Plan,
+    outcome: Outcome,
+    display: Display,
+) -> Fingerprint:
+    """Send the greedy prompts once per API path, cache their answers in `learned`, and return them.
 
     After a run that was interrupted or failed throughout, there are none, and the reason.
     """
-    key, learned = f"fingerprint {made.path}", session.learned
+    (access, subject), key = server, f"fingerprint {made.path}"
     if key not in learned:
         if outcome.interrupted or not outcome.records.ok.any():
             stopped = outcome.signal and f"{signals.explain_stop(outcome.signal)} before it was taken"
             return make_empty_fingerprint(stopped or "every request failed")
-        hide = session.access.secrets.hide
-        learned[key] = ask_prompts(session.access, session.subject, made, display.draw, hide=hide)
+        learned[key] = ask_prompts(access, subject, made, display.draw, hide=access.secrets.hide)
     answers: Fingerprint = learned[key]
     return answers
 

@@ -33,7 +33,7 @@ from loadgen.features.traces.learn.prompt_blocks import (
 from loadgen.features.traces.workload import WorkloadHead, encode_row
 from loadgen.figures.workloads.fidelity import Fidelity, compare_workloads
 from loadgen.plan.tokenizers import load_tokenizer
-from loadgen.run.command import progress
+from loadgen.run.live_display import choose_display
 
 _PACKED = (".gz", ".gzip")
 _MOST_COPIES = 1000
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
     meter = PromptMeter(salt, tokenizer, options.input_bytes, options.output_bytes)
     try:
         with (
-            progress.display(quiet=False).waiting("reading"),
+            choose_display(quiet=False).waiting("reading"),
             CallSpool(path.parent, salt, meter) as spool,
             tempfile.TemporaryFile(dir=path.parent) as body,
         ):

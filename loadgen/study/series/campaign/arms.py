@@ -83,7 +83,7 @@ def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
 
     With `asks` the interpreter that it names is run to learn what is installed.
     """
-    from loadgen.features.launch.launched_server import dry_run  # few commands start servers
+    from loadgen.run.launched_server import dry_run  # few commands start servers
 
     try:
         return dry_run(options, settings, asks)

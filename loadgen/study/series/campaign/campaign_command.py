@@ -24,8 +24,8 @@ from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import align_cells, clean_text, format_count, wrap_chain, wrap_text
 from loadgen.features.sensors import sensor_discovery
 from loadgen.plan.request_sources import Seed
-from loadgen.run.command import progress
 from loadgen.run.command.credentials import read_api_key
+from loadgen.run.live_display import choose_display
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
 from loadgen.study import compare_command
@@ -263,7 +263,7 @@ def make_watch(
         return None
     states = (kept.read_state_before(planned.id) for planned in arms.list_cells(wanted.starts))
     first = next((state for state in states if state is not None), None)
-    sensors, shown = sensor_discovery.find_sensors(), progress.display(given.quiet)
+    sensors, shown = sensor_discovery.find_sensors(), choose_display(given.quiet)
     return MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
 
 
@@ -302,7 +302,7 @@ def _open_quality(
     table, reference = wanted.file.quality, wanted.reference
     if table is None or reference is None:
         return None
-    measuring = ServerMeasuring.open(table, progress.display(given.quiet))
+    measuring = ServerMeasuring.open(table, choose_display(given.quiet))
     store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
     state = store.read_state(table, wanted.arms, reference, given.retry_failed)
     return QualityCells(store, table, every, state, measuring, say)

@@ -22,9 +22,8 @@ from loadgen.features.quality import quality_verdict
 from loadgen.features.quality.quality_text import TOKENS, read_text
 from loadgen.figures import objectives
 from loadgen.plan import profile
-from loadgen.run.command.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
-from loadgen.settings.table import list_profile_keys
+from loadgen.settings.table import TABLE, list_profile_keys
 from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
 

@@ -19,6 +19,7 @@ from loadgen.base.text import quote_value
 from loadgen.features.data import row_kinds
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
+from loadgen.settings import data_settings
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
 from loadgen.settings.validation import find_flag
@@ -259,7 +260,7 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
     keys = {**given, **settings}
     workload = build(keys)
     source = request_sources.find_source(workload)
-    if "output_len" in settings and not request_sources.SOURCES[source].plans_lens:
+    if "output_len" in settings and not data_settings.SOURCES[source].plans_lens:
         keys = {**keys, **dict.fromkeys(ANSWER_LENS, settings["output_len"])}
         workload = build(keys)
     unheeded = list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, settings)
@@ -269,7 +270,7 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
     limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()
     if not limited and (count := count_requests(workload)) is not None:
-        of_file = source == request_sources.FILE and row_kinds.is_of_conversations(workload.dataset_path)
+        of_file = source == data_settings.FILE and row_kinds.is_of_conversations(workload.dataset_path)
         is_sessions = workload.sends_sessions or of_file
         workload = build({**keys, "num_sessions" if is_sessions else "num_prompts": count})
     return workload

@@ -249,7 +249,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     check(options)
     asked = collect_settings(options, [point.workload for point in points])
     if options.launching.wanted:
-        from loadgen.features.launch.launched_server import dry_run  # few sweeps start servers
+        from loadgen.run.launched_server import dry_run  # few sweeps start servers
 
         for serve in {tuple(point.serve.items()): point.serve for point in points}.values():
             dry_run(options, overlay_settings(asked, serve))  # raises where it cannot be started

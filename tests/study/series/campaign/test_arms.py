@@ -15,7 +15,7 @@ from fakes.scripted_server import api, stream
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.clock import read_wall_clock
-from loadgen.features.launch import launched_server
+from loadgen.run import launched_server
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.arms import Trust

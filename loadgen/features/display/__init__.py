@@ -1,1 +1,0 @@
-"""Display: what a person sees of a run while it is under way."""

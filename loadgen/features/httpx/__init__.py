@@ -1,1 +1,0 @@
-"""Httpx: the portable transport, for proxies, HTTP/2 and platforms without epoll."""

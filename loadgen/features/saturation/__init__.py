@@ -1,1 +1,0 @@
-"""Saturation: a run whose load the server cannot keep up with ends early."""

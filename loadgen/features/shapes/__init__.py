@@ -1,1 +1,0 @@
-"""Shapes: loads that change over time, mix classes of requests, or give up some of them on purpose."""

@@ -1,1 +1,0 @@
-"""Texts: prompts made of text, by a tokenizer or by the server's own count."""

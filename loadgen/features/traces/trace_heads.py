@@ -1,0 +1,121 @@
+"""Trace heads: what the first row of a trace shows of its format, and how such a trace is sent."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path
+from loadgen.base.json_lines import MOST_ROW_BYTES, OpenedFile
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces import otel_spans
+
+FLAG = "--trace"
+RECORDED, CLOSED = "recorded", "closed"
+_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_CLIENT_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
+# Their sessions are sent as such, unless --trace-replay is given.
+_SENT_CLOSED = frozenset({"weka", "tracelab", "otel"})
+# The keys, or columns, of a first row, by which a format of sessions is known.
+_SESSION_KEYS = (
+    ("weka", {"requests"}),
+    ("tracelab", {"round_index", "newly_append_tokens"}),
+    ("workload", {"workload", "block_size"}),
+    ("otel", {otel_spans.EXPORT}),
+    ("otel", {otel_spans.TRACE}),
+    ("otel", {"start_time", "end_time", "attributes"}),
+)
+_SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
+TRACELAB_COLUMNS = (
+    "id",
+    "round_idx",
+    "prefix_len",
+    "input_len",
+    "output_len",
+    "arrival_time",
+    "tool_wait_after_ms",
+)
+_SESSION_COLUMNS = {"tracelab": {*TRACELAB_COLUMNS}}
+_HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
+
+
+def is_model(path: str) -> bool:
+    """Whether a path is a file of a client's rates, or a directory with one."""
+    return bool(list_client_files(path))
+
+
+def list_client_files(path: str) -> list[tuple[re.Match[str], Path]]:
+    """List the files of clients' rates, with the parts of their names; [] also for what cannot be read."""
+    at = expand_path(path)
+    try:
+        names = sorted(at.iterdir()) if at.is_dir() else [at]
+    except OSError:
+        return []
+    return [(match, name) for name in names if (match := _CLIENT_FILE.fullmatch(name.name))]
+
+
+def list_files(path: str, flag: str) -> list[str]:
+    """List the files of JSON in a directory, by name; of any other path that alone.
+
+    Raises UsageError for a directory that has none or cannot be read.
+    """
+    at = expand_path(path)
+    if not at.is_dir():
+        return [path]
+    try:
+        names = sorted(name for name in os.listdir(at) if name.endswith(_SUFFIXES) and name[0] != ".")
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}: give a directory that can be read") from None
+    if not names:
+        raise UsageError(
+            f"{flag} {path}: no file there ends in {', '.join(_SUFFIXES[:2])}: give one that has some"
+        )
+    return [str(Path(path) / name) for name in names]
+
+
+def open_first(path: str) -> OpenedFile:
+    """Open a trace, or the first file of a directory, which decides the format; raises UsageError."""
+    return OpenedFile(path if is_model(path) else list_files(path, FLAG)[0], FLAG)
+
+
+def find_sessions(file: OpenedFile) -> str:
+    """Return the format of a file by the keys of its first row alone, where that is of sessions; else "".
+
+    JSON over many lines is otel's if it names spans in its first 4 KiB, else weka's.
+    """
+    read, head = bytearray(), b""
+    for piece in file.read_pieces(_PIECE_BYTES):
+        head = head or piece[:_HEAD_BYTES]
+        read += piece if read else piece.lstrip()
+        if (b"\n" in piece and b"\n" in read) or len(read) > MOST_ROW_BYTES:
+            break
+    row = bytes(read).partition(b"\n")[0].strip()
+    if not row.startswith((b"{", b"[")):
+        columns = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
+        return next((name for name, own in _SESSION_COLUMNS.items() if columns >= own), "")
+    try:
+        keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
+    except NOT_JSON:
+        return "otel" if any(name in head for name in _SPAN_NAMES) else "weka"
+    return next((name for name, own in _SESSION_KEYS if keys >= own), "")
+
+
+def choose_replay(keys: Mapping[str, Any]) -> str:
+    """Return how a trace is sent that a profile's keys name without --trace-replay: recorded, or closed.
+
+    Its format decides; recorded where that is not known, or its own times are not wanted.
+    """
+    name = keys.get("trace_format") or ""
+    if keys.get("self_timed") is False:
+        return RECORDED
+    try:
+        name = name or find_sessions(open_first(keys["trace"]))
+    except UsageError:  # raised again where the file is read
+        return RECORDED
+    return CLOSED if name in _SENT_CLOSED else RECORDED

@@ -1,0 +1,120 @@
+"""Reached server: the address of a server that runs, whether it is here, and a session once it is ready."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.signals import Interrupts
+from loadgen.base.urls import ApiPlace, is_this_machine, read_port
+from loadgen.plan.request_sources import ModelTarget
+from loadgen.run import acceptance, transport_choice
+from loadgen.run.command.credentials import Credentials
+from loadgen.run.command.options import Options
+from loadgen.run.live_display import choose_display
+from loadgen.run.observation import Local
+from loadgen.run.session import Session
+from loadgen.run.verbs import importing
+from loadgen.server.control import ServerInfo, ServerProbe
+from loadgen.server.exchange import ControlLoop, ServerAddress
+
+if TYPE_CHECKING:
+    import psutil
+
+    from loadgen.server.checkpoint import Checkpoint
+
+
+def make_address(options: Options, place: ApiPlace, auth: Credentials, loop: ControlLoop) -> ServerAddress:
+    """Make the address of a running server, with headers, secrets and TLS settings; raises UsageError.
+
+    Where some of several servers are behind TLS, the others get no TLS settings.
+    """
+    schemes = {urlsplit(url.strip()).scheme for url in options.urls}
+    if options.more_urls and urlsplit(place.base_url).scheme == "http" and "https" in schemes:
+        options = replace(options, insecure=False, ca_cert=None, client_cert=None, client_key=None)
+    return ServerAddress(
+        place.base_url,
+        auth.headers,
+        *(options.insecure, options.ca_cert, options.client_cert, options.client_key),
+        secrets=auth.secrets,
+        loop=loop,
+        prefix=place.prefix,
+        query=place.query,
+        key_origin=auth.origin,
+    )
+
+
+def find_local(access: ServerAddress) -> Local | None:
+    """Return a server's Local, whose `pids` searches for its processes; None if it is on another machine.
+
+    They are the first process that listens on the server's port and those below it, none if none listens.
+    """
+    if not is_this_machine(access.base_url):
+        return None
+    from loadgen_servers.process import port_owner  # its psutil is of use on this machine only
+
+    port = read_port(access.base_url)
+    processes: list[psutil.Process] = []  # its first process, once searched for
+
+    def pids() -> list[int]:
+        if not any(map(port_owner.alive, processes)) and (first := port_owner.listening(port)):
+            processes[:] = [first]
+        return [process.pid for first in processes for process in port_owner.tree(first)]
+
+    return Local(pids)
+
+
+def open_session(
+    options: Options,
+    access: ServerAddress,
+    local: Local | None,
+    wait_s: float,
+    interrupts: Interrupts,
+    like: ServerInfo | None = None,
+) -> Session:
+    """Wait up to `wait_s` until a server is ready; return a session on it, with `like`'s model if served.
+
+    It reads a local model's files, if it can, and tries whether prompts of ids are taken. Raises NotReady.
+    """
+    # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
+    access = replace(access, plain=not transport_choice.find_likely_kind(options.transport).uses_httpx)
+    model = options.served_model_name or options.model
+    probe = ServerProbe(access)
+    asking = choose_display(options.quiet).waiting(
+        f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
+    )
+    with asking:
+        served = acceptance.check_takes_ids(probe, probe.ask(model, wait_s))
+    if like is not None and like.model in served.models:
+        served = replace(served, model=like.model)
+    if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too
+        served = replace(served, model_root=options.model)
+    # A --model that is a directory has its tokenizer there, as `vllm bench serve` has it.
+    directory = options.model if options.model and os.path.isdir(options.model) else None
+    subject = ModelTarget(
+        engine=served.engine,
+        model=served.model,
+        model_root=served.model_root,
+        tokenizer=options.tokenizer or directory,
+        vocab_size=options.vocab_size,
+        endpoint=options.endpoint,
+        prefix=access.prefix,
+        query=access.query,
+    )
+    files: Checkpoint | None = None
+    here = local is not None and not served.engine.simulated
+    if here and os.path.exists(os.path.expanduser(subject.model_root)):  # else it is a name
+        with importing():
+            from loadgen.server import checkpoint
+        with suppress(UsageError):  # files that cannot be read do not stop the server
+            files = checkpoint.read_checkpoint(subject.model_root)
+    # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on
+    # this machine may pass on the name of the engine behind it.
+    known = local is not None and (local.launched is not None or served.engine.ours)
+    root = replace(access.target(""), delay_acks=known and served.engine.sends_at_once)
+    return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
