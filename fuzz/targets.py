@@ -27,9 +27,9 @@ _BUNDLES, _BUNDLED = "fuzzing.fuzz_targets_bundles", ("loadgen.study.bundle", "l
 _ANSWERS = (
     "loadgen.records.decode",
     "loadgen.wire.openai",
-    "loadgen.features.messages.messages_api",
-    "loadgen.features.responses.responses_api",
-    "loadgen.features.sglang.generate_api",
+    "loadgen.features.apis.messages_api",
+    "loadgen.features.apis.responses_api",
+    "loadgen.features.apis.generate_api",
     "loadgen.records.decoded_stream",
     "loadgen.base.untrusted",
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.base.errors import LoadgenError
-    from loadgen.features.quality.quality_api import quality
+    from loadgen.features.quality.quality_command import quality
     from loadgen.features.quality.quality_record import Quality
     from loadgen.features.shards.merge import merge
     from loadgen.figures.metrics import Metrics
@@ -32,7 +32,7 @@ _MODULES = {
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
     "loadgen.study.limit_record": ("Limit",),
-    "loadgen.features.quality.quality_api": ("quality",),
+    "loadgen.features.quality.quality_command": ("quality",),
     "loadgen.features.quality.quality_record": ("Quality",),
     "loadgen.features.shards.merge": ("merge",),
     "loadgen.report.run": ("Run", "Verdict"),

@@ -12,13 +12,13 @@ from doc_tables import remove_tables
 from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
-from loadgen.features.attribution import parts, stalls, timeline
-from loadgen.features.images import image_album, noise_images
-from loadgen.features.quality.greedy import answer_check, greedy_prompts
+from loadgen.features.attribution import parts, stalls
+from loadgen.features.images import image_album
+from loadgen.features.quality import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
 from loadgen.features.sensors import sensor
-from loadgen.features.speculation import speculation_checks, step_counts
+from loadgen.features.speculation import step_counts
 from loadgen.features.workers import workers
 from loadgen.figures.workloads import arrival_scales, reuse_distances
 from loadgen.plan import profile
@@ -116,19 +116,19 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"less than {roofline_settings.LEAST_MS:g} ms at best",
     ),
     "images.md": (
-        f"(quality {noise_images.QUALITY}, the `images` extra: Pillow)",
+        f"(quality {image_album.QUALITY}, the `images` extra: Pillow)",
         f"At most {image_album.MOST_HEADS} images, and {image_album._MOST_HEAD_BYTES >> 20} MiB",
     ),
     "explaining.md": (
-        f"over about {timeline._STEPS} steps around it",
-        f"longer than {timeline.SILENT} such steps",
+        f"over about {stalls._STEPS} steps around it",
+        f"longer than {stalls.SILENT} such steps",
         f"too many for chance ({100 * stalls._CHANCE:g} % or less)",
         f"if {NUMBERS[stalls.LEAST_STREAMS]} streams or more",
         f"on a path of over {parts.NEAR_NS // 10**6} ms without",
         f"over {parts.NEAR_NS // 10**6} ms, or with losses",
     ),
     "speculation.md": (
-        f"agree with theirs: by {100 * speculation_checks.APART:.0f} % of the tokens",
+        f"agree with theirs: by {100 * step_counts.APART:.0f} % of the tokens",
         f"up to {step_counts.MOST_PARTS} parts of the run",
     ),
     "CHANGELOG.md": (f"`loadgen audit`: {len(CHECKS)} checks",),

@@ -60,8 +60,8 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "sessions", "ring", "workers", "sensors", "shards", "targets", "telemetry",
-        "roofline", "selftest", "peers", "sglang", "export", "quality", "routed", "speculation", "messages",
-        "responses", "images", "attribution",
+        "roofline", "selftest", "peers", "apis", "export", "quality", "routed", "speculation", "images",
+        "attribution",
     ],
 }  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

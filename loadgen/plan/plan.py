@@ -305,9 +305,9 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _make_schedule(inputs)
     if has_images(profile):
-        from loadgen.features.images import image_contents  # few runs send images
+        from loadgen.features.images import image_requests  # few runs send images
 
-        sourced = image_contents.add_contents(sourced, inputs)
+        sourced = image_requests.add_contents(sourced, inputs)
     made = sourced.requests
     branches = None if sourced.turns is None else sourced.turns.has_branches
     check_requests(profile.__dict__, sourced.facts.kind, branches)
@@ -443,14 +443,14 @@ def make_dialect(ending: str) -> Dialect:
     if ending in _OPENAI:
         return _OPENAI[ending]()
     if ending == "/responses":
-        from loadgen.features.responses.responses_api import Responses
+        from loadgen.features.apis.responses_api import Responses
 
         return Responses()
     if ending == "/messages":
-        from loadgen.features.messages.messages_api import Messages
+        from loadgen.features.apis.messages_api import Messages
 
         return Messages()
-    from loadgen.features.sglang.generate_api import Generate
+    from loadgen.features.apis.generate_api import Generate
 
     return Generate()
 

@@ -137,9 +137,9 @@ class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_bui
             return table
         filled = {**table}
         if filled.get("dataset_name") == "random-mm":
-            from loadgen.features.images import random_mm  # few profiles have images
+            from loadgen.features.images import image_sizes  # few profiles have images
 
-            random_mm.fill_keys(filled)
+            image_sizes.fill_keys(filled)
         _fill_schedule(filled)
         _fill_pace(filled)
         if _takes_every_row(filled):

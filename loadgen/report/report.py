@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
 from loadgen.features.attribution import attribution_section
-from loadgen.features.images import image_lines
-from loadgen.features.quality.greedy import answer_check
+from loadgen.features.images import image_figures
+from loadgen.features.quality import answer_check
 from loadgen.features.roofline import run_roofline
 from loadgen.features.routed import role_figures
 from loadgen.features.sensors import sensor_summary
 from loadgen.features.sessions import session_figures
 from loadgen.features.shards import shard_lines
-from loadgen.features.speculation import speculation_lines
+from loadgen.features.speculation import speculation_figures
 from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state
 from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures, list_sglang_figures
@@ -177,18 +177,18 @@ SECTIONS = (
     ),
     Section(
         "speculation",
-        speculation_lines.describe_speculation,
+        speculation_figures.describe_speculation,
         attrgetter("speculates"),
         room=Room.FIRST,
-        short=speculation_lines.summarize_speculation,
+        short=speculation_figures.summarize_speculation,
         page="Speculation",
     ),
     Section(
         "images",
-        image_lines.describe_images,
+        image_figures.describe_images,
         attrgetter("images"),
         room=Room.ALWAYS,
-        short=image_lines.summarize_images,
+        short=image_figures.summarize_images,
         page="Images",
     ),
     Section(

@@ -16,7 +16,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import write_output
 from loadgen.base.printing import escape_unencodable
 from loadgen.base.text import describe_install, format_csv
-from loadgen.features.attribution import attribution_columns
+from loadgen.features.attribution import attribution_section
 from loadgen.features.images import image_figures
 from loadgen.features.sessions import session_figures
 from loadgen.features.speculation import speculation_figures
@@ -128,7 +128,7 @@ COLUMNS = (
         _HAS_BRANCHES,
         session_figures.mark_critical_requests,
     ),
-    *attribution_columns.COLUMNS,
+    *attribution_section.COLUMNS,
 )
 
 

@@ -80,16 +80,16 @@ def list_steps(
         from loadgen.features.data import sent_texts
 
         yield from sent_texts.list_steps(subject, Path(options.run_dir or "runs"), made, outcome)
-    from loadgen.features.roofline import run_roofline
+    from loadgen.features.roofline import estimate
     from loadgen.features.selftest import kept_selftests
 
     yield "the last self-test", kept_selftests.add_calibration
     if options.fingerprint and is_first:
-        from loadgen.features.quality.greedy import greedy_prompts
+        from loadgen.features.quality import greedy_prompts
 
         def add_fingerprint(known: Facts) -> Facts:
             answers = greedy_prompts.take_fingerprint(server, learned, made, outcome, display)
             return replace(known, fingerprint=answers)
 
         yield "the fingerprint", add_fingerprint
-    yield "the roofline", partial(run_roofline.add_ceiling, flags=Flags.read(options))
+    yield "the roofline", partial(estimate.add_ceiling, flags=Flags.read(options))

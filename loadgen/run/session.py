@@ -203,9 +203,9 @@ class Session(msgspec.Struct, frozen=True):
         """
         display, with_images = choose_display(self.options.quiet), has_images(workload)
         if with_images:
-            from loadgen.features.images import image_contents  # few runs send images
+            from loadgen.features.images import image_requests  # few runs send images
 
-            image_contents.check_place(workload, is_loopback(self.root.host))
+            image_requests.check_place(workload, is_loopback(self.root.host))
         with display.waiting("making the prompts", forks=with_images):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)

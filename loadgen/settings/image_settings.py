@@ -7,26 +7,11 @@ from typing import Literal, get_args
 
 from loadgen.base.parsing import number_between, refuse_blank
 from loadgen.settings.load_settings import convert_number, make_check
-from loadgen.settings.setting import (
-    IMAGES,
-    Conflict,
-    KeyRows,
-    Makes,
-    Values,
-    setting,
-)
+from loadgen.settings.setting import IMAGES, Conflict, KeyRows, Makes, setting
 
 ImageFormat = Literal["jpeg", "png"]
 ImageTransport = Literal["data", "http"]
 _RANDOM_MM = "{flag} goes with --dataset-name random-mm"
-
-
-def _has_images(values: Values) -> bool:
-    return bool(values["image_size"] or values["image_dir"])
-
-
-def _has_turns(values: Values) -> bool:
-    return values["turns"] is not None
 
 
 def _parse_sizes(text: str) -> object:
@@ -41,9 +26,13 @@ def _parse_counts(text: str) -> object:
     return image_sizes.parse_counts(text)
 
 
-_NEEDED = Conflict(_has_images, "{flag} needs images: pass --image-size 1024x768, or --image-dir DIR")
+_NEEDED = Conflict(
+    lambda values: bool(values["image_size"] or values["image_dir"]),
+    "{flag} needs images: pass --image-size 1024x768, or --image-dir DIR",
+)
 _NO_TURNS = Conflict(
-    _has_turns, "{flag} is of single requests, and --turns makes conversations: leave out one of them"
+    lambda values: values["turns"] is not None,
+    "{flag} is of single requests, and --turns makes conversations: leave out one of them",
 )
 # fmt: off
 _image = partial(setting, Makes.LOAD, group=IMAGES)

@@ -14,15 +14,15 @@ from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
 from loadgen.features.attribution import attribution_checks as attribution
 from loadgen.features.data import data_checks as data
-from loadgen.features.images import image_checks as images
+from loadgen.features.images import image_counts as images
 from loadgen.features.ring import ring_checks as ring
-from loadgen.features.roofline import roofline_checks as roofline
-from loadgen.features.routed import role_checks as roles
+from loadgen.features.roofline import bound as roofline
+from loadgen.features.routed import reconciled_roles as roles
 from loadgen.features.selftest import kept_selftests as selftest
 from loadgen.features.sensors import state_checks as sensors
 from loadgen.features.sessions import session_checks as sessions
 from loadgen.features.shards import shard_checks as shards
-from loadgen.features.speculation import speculation_checks as speculation
+from loadgen.features.speculation import step_counts as speculation
 from loadgen.features.targets import target_checks as targets
 from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.features.messages.messages_api import Messages
-from loadgen.features.responses.responses_api import Responses
-from loadgen.features.sglang.generate_api import Generate
+from loadgen.features.apis.generate_api import Generate
+from loadgen.features.apis.messages_api import Messages
+from loadgen.features.apis.responses_api import Responses
 from loadgen.records.decode import Decoder
 from loadgen.records.record import Record
 from loadgen.transport.capture import Capture, join_reads

@@ -15,8 +15,7 @@ from engines import running
 from engines.clients import loadgen
 from engines.running import OFFLINE, Engine
 from engines.sharp_models import NOISY, SHARP, SHUFFLED
-from loadgen.features.quality.quality_record import BACKWARD, FORWARD, Quality
-from loadgen.features.quality.quality_verdict import judge_quality
+from loadgen.features.quality.quality_record import BACKWARD, FORWARD, Quality, judge_quality
 from loadgen.features.quality.reference_file import read_reference
 
 pytestmark = pytest.mark.engine

@@ -26,7 +26,7 @@ from loadgen.facts.run_facts import (
     list_annotations,
 )
 from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.roofline import run_roofline
+from loadgen.features.roofline import estimate
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.report import report
 from loadgen.settings.validation import ServerSettings
@@ -73,7 +73,7 @@ def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
 def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
     of = made.run(**facts).facts
     assert of.gpu_count == count
-    assert run_roofline.add_ceiling(of, Flags()).ask().gpus == count
+    assert estimate.add_ceiling(of, Flags()).ask().gpus == count
 
 
 def shard(number: int, of: int, requests: int | None = None) -> ShardFacts:

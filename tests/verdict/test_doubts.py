@@ -50,7 +50,7 @@ from builders.provoked_tails import OF_TAILS
 from loadgen.base.arrays import Int64
 from loadgen.base.rule import Rule, Source
 from loadgen.features.ring import ring_checks
-from loadgen.features.roofline import roofline_checks
+from loadgen.features.roofline import bound as roofline_bound
 from loadgen.features.selftest import kept_selftests
 from loadgen.features.sessions import session_checks
 from loadgen.features.shards import shard_checks
@@ -338,7 +338,7 @@ def test_every_doubt_is_provoked() -> None:
 
 
 @loop_over(
-    "module", [ring_checks, roofline_checks, kept_selftests, session_checks, shard_checks, target_checks]
+    "module", [ring_checks, roofline_bound, kept_selftests, session_checks, shard_checks, target_checks]
 )
 def test_no_doubt_holds_of_a_run_without_its_feature(module: ModuleType) -> None:
     own = [rule for rule in vars(module).values() if isinstance(rule, Rule)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders.made_cases import INPUT, REQUESTS, changed, closed, observed, run
-from loadgen.features.roofline import roofline_checks
+from loadgen.features.roofline import bound
 from loadgen.records.record import UNKNOWN
 from loadgen.report import report
 from loadgen.report.run_directory import Result
@@ -43,7 +43,7 @@ def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None
     unknown = REQUESTS // 4
     assert (metrics.unknown_inputs, metrics.planned_inputs) == (unknown, 0)
     assert metrics.total_input_tokens == (REQUESTS - unknown) * INPUT
-    assert roofline_checks.list_bound_figures(case.facts, metrics)[1].input_len == INPUT
+    assert bound.list_bound_figures(case.facts, metrics)[1].input_len == INPUT
     assert metrics.prefill_speed.n == REQUESTS - unknown
     assert [mismatch.figure for mismatch in reconcile.find_mismatches(observed(), metrics)] == []
     text = " ".join(report.render_report(Result(case.facts, case.records)).split())

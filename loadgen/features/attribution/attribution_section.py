@@ -2,23 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
+from functools import partial
+from typing import NamedTuple
 
-from loadgen.base.text import wrap_text
-from loadgen.features.attribution.attribution import Attribution, PartRows
-from loadgen.features.attribution.basis import BY_MEANS, describe_basis, describe_means
-from loadgen.features.attribution.part_times import (
-    CAUSE,
-    WaitColumn,
-    describe_shares,
-    draw_part_table,
-    find_attribution,
-    format_ms,
-    mean_ms,
-    measure_causes,
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import MS_NS
+from loadgen.base.text import align_cells, wrap_text
+from loadgen.engines import engines
+from loadgen.facts.run_facts import Facts
+from loadgen.features.attribution.attribution import Attribution, PartRows, attribute_run
+from loadgen.features.attribution.parts import (
+    BEFORE_SENT,
+    EVIDENCE,
+    OF_EACH_REQUEST,
+    PARTS,
+    ROWS,
+    EvidenceKind,
+    WaitPart,
 )
-from loadgen.report.run_directory import Result
+from loadgen.records.record import UNKNOWN
+from loadgen.report.run_directory import RequestColumn, Result
 from loadgen.report.section import ReportOptions
+from loadgen.verdict.client_checks import PAUSED_S
+
+TYPICAL = ("decode_step", "unknown")  # parts that name no cause of a long wait
+CAUSE = 0.2  # of a tail's time: from there on its causes are shown unasked
+_FEW = 0.01  # of the time: of a smaller share the percent are not given
+_NAME, _MS, _SHARE = 17, 12, 8  # columns
+
+
+class PartTime(NamedTuple):
+    """A part of some waits: its mean, and its share of their sum, 0 to 1."""
+
+    part: WaitPart
+    mean_ms: float
+    share: float
+
+
+class WaitColumn(NamedTuple):
+    """Waits of one kind, under a title."""
+
+    title: str
+    rows: PartRows
+    n: int = 0  # that the one row is the mean of; 0: each row is one
+
+    @property
+    def waits(self) -> int:
+        """The number of waits."""
+        return self.n or len(self.rows)
+
+
+def find_attribution(run: Result) -> Attribution | None:
+    """Return where a run's waits come from; None without waits, or where what arrived is not tokens."""
+    if not run.ask.times_tokens:
+        return None
+    found = run.derive(attribute_run)
+    return found if len(found.ttft) else None
+
+
+def list_part_times(rows: PartRows) -> list[PartTime]:
+    """List the parts that are not 0, in the order of PARTS."""
+    sums = rows.sum_parts()
+    whole = sum(sums.values())
+    return [
+        PartTime(part, sums[part.key] / len(rows) / MS_NS, sums[part.key] / whole)
+        for part in PARTS
+        if sums[part.key]
+    ]
+
+
+def rank_part_times(rows: PartRows) -> list[PartTime]:
+    """List the parts that are not 0, the largest first."""
+    return sorted(list_part_times(rows), key=lambda time: -time.share)
+
+
+def measure_causes(rows: PartRows) -> float:
+    """Measure the share of the parts that name a cause, 0 to 1: all but the typical step and unknown."""
+    return sum(time.share for time in list_part_times(rows) if time.part.key not in TYPICAL)
+
+
+def mean_ms(rows: PartRows) -> float:
+    """Compute the mean of some waits in ms; there must be one."""
+    return sum(rows.sum_parts().values()) / len(rows) / MS_NS
+
+
+def format_ms(value_ms: float) -> str:
+    """Format milliseconds with four digits, or all before the decimal point."""
+    return f"{value_ms:.4g}" if value_ms < 1000 else f"{value_ms:,.0f}"
+
+
+def format_share(share: float) -> str:
+    """Format a share in whole percent, `<1 %` below one, `>99 %` if not quite all."""
+    if 0 < share < _FEW or 1 - _FEW < share < 1:
+        return "<1 %" if share < _FEW else ">99 %"
+    return f"{100 * share:.0f} %"
+
+
+def describe_shares(rows: PartRows, most: int) -> str:
+    """Describe the `most` largest parts of some waits, as `62 % others' prefill, 31 % decode step`."""
+    largest = rank_part_times(rows)[:most]
+    return ", ".join(f"{format_share(time.share)} {time.part.label}" for time in largest)
+
+
+def draw_part_table(columns: Sequence[WaitColumn]) -> Iterator[str]:
+    """Yield the lines of a table: a row a part that any column has, mean ms and share; 80 columns wide."""
+    widths = (-_NAME, *(_MS, _SHARE) * len(columns))
+    pair = _MS + _SHARE
+    yield align_cells(("mean ms", *(each.title for each in columns)), (-_NAME, *(pair,) * len(columns)))
+    yield align_cells(("", *(f"n = {each.waits:,}" for each in columns)), (-_NAME, *(pair,) * len(columns)))
+    times = [{time.part.key: time for time in list_part_times(each.rows)} for each in columns]
+    for part in PARTS:
+        found = [each.get(part.key) for each in times]
+        if any(found):
+            cells = (
+                ("", "") if time is None else (f"{time.mean_ms:,.2f}", format_share(time.share))
+                for time in found
+            )
+            yield align_cells((part.label, *(text for pair in cells for text in pair)), widths)
+    wholes = (text for each in columns for text in (f"{mean_ms(each.rows):,.2f}", ""))
+    yield align_cells(("total", *wholes), widths)
+
+
+BY_MEANS = "*"  # marks a column whose parts are means
+_MEANS = ("queue", "prefill", "decode", "inference")  # histograms of a ServerWindow
+
+
+def list_kinds(found: Attribution) -> list[EvidenceKind]:
+    """List the kinds of evidence that there were, in their order."""
+    return [kind for kind in EVIDENCE if kind.key in found.evidence]
+
+
+def describe_basis(found: Attribution) -> Iterator[str]:
+    """Yield a line on the evidence, if there is any."""
+    if labels := ", ".join(kind.label for kind in list_kinds(found)):
+        yield f"evidence: {labels}"
+
+
+def list_reasons(found: Attribution) -> Iterator[str]:
+    """Yield the parts that each kind of evidence showed; one that few requests had, what no other did."""
+    shown = {key for rows in (found.ttft, found.gaps) for key, sum_ns in rows.sum_parts().items() if sum_ns}
+    if own := _name_parts(BEFORE_SENT, shown):
+        yield f"{own}: this client's own times"
+    kinds = list_kinds(found)
+    left = shown.difference(*(kind.parts for kind in kinds))
+    for kind in EVIDENCE:
+        if parts := _name_parts(kind.parts, shown if kind in kinds else left):
+            yield f"{parts}: {kind.label}"
+            left.difference_update(kind.parts)
+
+
+def _name_parts(keys: Sequence[str], shown: Set[str]) -> str:
+    return ", ".join(part.label for part in PARTS if part.key in keys and part.key in shown)
+
+
+def describe_means(facts: Facts, found: Attribution) -> Iterator[str]:
+    """Yield the means of the server's histograms, where it reports no request's own times, and their mark."""
+    window = facts.own_window
+    if window is None or set(OF_EACH_REQUEST) & set(found.evidence):
+        return
+    means = ((name, getattr(window, name)) for name in _MEANS)
+    known = ", ".join(f"{name} {format_ms(mean.mean_ms)} ms" for name, mean in means if mean is not None)
+    if known:
+        yield f"the server's means over the run: {known}"
+    if found.mean_ttft is not None:
+        yield f"{BY_MEANS} parts of this mean are the server's own means: they divide no single request"
+
+
+def list_remedies(facts: Facts, found: Attribution) -> Iterator[str]:
+    """Yield what would show more, of each kind of evidence that there was not, if it can be had."""
+    if (stopped_s := facts.client.stopped_s) > PAUSED_S:
+        yield (
+            f"the client did not run for {stopped_s:.2g} s at once, and read late what came meanwhile: pause "
+            "neither it nor its container, and leave it a core"
+        )
+    missing = [kind for kind in EVIDENCE if kind.key not in found.evidence]
+    server = engines.find_by_name(facts.server.engine)
+    if set(OF_EACH_REQUEST) & set(found.evidence):
+        missing = [kind for kind in missing if kind.key not in OF_EACH_REQUEST]
+    else:
+        if server.own_times:
+            yield f"{server.own_times}: it then reports each request's queue and prefill"
+    if facts.own_window is not None:  # which counts no preemptions
+        missing = [kind for kind in missing if kind.key != "preemptions"]
+    # Received: it says why too few came. Our own servers export none.
+    if server.ours or (facts.spans is not None and facts.spans.received):
+        missing = [kind for kind in missing if kind.key != "spans"]
+    had = [kind.remedy for kind in missing if facts.client.transport not in kind.transports]
+    yield from filter(None, dict.fromkeys(had))
+
 
 _LARGEST = 3  # parts in a line of the short report
 BEYOND_TTFT, BEYOND_ITL = "beyond P99 TTFT", "gaps beyond P99"
@@ -82,3 +256,51 @@ def has_causes(tail: PartRows) -> bool:
 
 def _summarize(tail: PartRows) -> str:
     return f"{format_ms(mean_ms(tail))} ms, {describe_shares(tail, _LARGEST)}"
+
+
+def list_ttft_part(run: Result, key: str) -> Int64:
+    """List a part of each request's wait for its first token, int64[requests] (ns); -1: not known."""
+    found = find_attribution(run)
+    if found is None or not _is_known(found, found.ttft, key):
+        return _make_unknown(run)
+    values = np.full(len(run.records), UNKNOWN, np.int64)
+    values[found.ttft.request] = found.ttft.parts[ROWS[key]]
+    return values
+
+
+def list_tail_part(run: Result, key: str) -> Int64:
+    """List a part of each request's gaps beyond P99, summed, int64[requests] (ns); -1: not known."""
+    found = find_attribution(run)
+    if found is None or not _is_known(found, found.gaps, key):
+        return _make_unknown(run)
+    values = np.full(len(run.records), UNKNOWN, np.int64)
+    values[found.ttft.request] = 0
+    np.add.at(values, found.gaps.request, found.gaps.parts[ROWS[key]])
+    return values
+
+
+def _make_unknown(run: Result) -> Int64:
+    return np.broadcast_to(np.int64(UNKNOWN), len(run.records))
+
+
+def _is_known(found: Attribution, waits: PartRows, key: str) -> bool:
+    """Whether a part was found in a run, or something would have shown it: else its 0 is no answer."""
+    shown_by = {kind.key for kind in EVIDENCE if key in kind.parts}
+    return not shown_by or not shown_by.isdisjoint(found.evidence) or bool(waits.parts[ROWS[key]].any())
+
+
+_WAITS = (
+    ("ttft", "the wait from when it was due until its first token", list_ttft_part),
+    ("tail", "its gaps beyond P99 ITL, summed", list_tail_part),
+)
+COLUMNS = tuple(
+    RequestColumn(
+        f"{wait}_{part.key}_ns",
+        "int64",
+        f"{part.label}: of {what}",
+        numbers=partial(make, key=part.key),
+    )
+    for wait, what, make in _WAITS
+    for part in PARTS
+    if wait in part.waits
+)

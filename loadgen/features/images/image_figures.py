@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.features.images.image_counts import count_image_tokens, count_images
-from loadgen.records.record import Records
+from loadgen.base.text import format_count
+from loadgen.features.images.image_counts import BY_DETAILS, count_image_tokens, count_images
+from loadgen.plan.planned_requests import ImageFacts
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 
 
 class ImageFigures(msgspec.Struct, frozen=True):
@@ -43,15 +46,10 @@ def measure_images(run: Result) -> ImageFigures | None:
         tokens=total,
         tokens_per_image=total / int(counts[known].sum()),
         tokens_per_s=_divide(total, duration_s),
-        prompt_share=_find_share(tokens, records, known),
+        prompt_share=_divide(total, int(records.input_tokens[known].sum())),
         counted=int(known.sum()),
         how=how,
     )
-
-
-def _find_share(tokens: Int64, records: Records, known: Bool) -> float:
-    prompts: Int64 | Float64 = records.input_tokens[known]
-    return _divide(int(tokens[known].sum()), int(prompts.sum()))
 
 
 def _divide(number: float, by: float) -> float:
@@ -67,3 +65,53 @@ def list_tokens(run: Result) -> list[int | None]:
     """List the tokens of each request's images, in the records' order; None where they are not known."""
     tokens, _ = count_image_tokens(run.facts, run.records)
     return [None if count < 0 else count for count in tokens.tolist()]
+
+
+_MOST_SIZES = 4  # that a line names
+
+
+def describe_images(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on the images and their rate, and one on their tokens."""
+    figures, images = result.derive(measure_images), result.facts.images
+    if figures is None or images is None:
+        return
+    yield (
+        f"images: {figures.images} in {format_count(figures.requests, 'request')}, {_describe_form(images)}; "
+        f"{figures.images_per_s:.3g} images/s"
+    )
+    if figures.tokens_per_image is None or figures.prompt_share is None or figures.tokens_per_s is None:
+        yield "tokens of images: not known: the server reports none"
+        return
+    how = figures.how
+    if how != BY_DETAILS:
+        how += f", of {format_count(len(result.facts.image_probes), 'request')}"
+    yield (
+        f"tokens of images: {figures.tokens_per_image:.4g} an image, {100 * figures.prompt_share:.3g} % of "
+        f"the prompt tokens, {figures.tokens_per_s:.4g} tok/s ({how})"
+    )
+
+
+def summarize_images(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on the images' rate and tokens."""
+    figures = result.derive(measure_images)
+    if figures is None:
+        return
+    tokens = figures.tokens_per_image
+    counted = "tokens not known" if tokens is None else f"{tokens:.4g} tokens each"
+    yield f"images: {figures.images}, {figures.images_per_s:.3g} a second, {counted}"
+
+
+def _describe_form(images: ImageFacts) -> str:
+    named = [
+        f"{width}×{height}" + (f" {100 * count / images.planned:.3g} %" if len(images.sizes) > 1 else "")
+        for width, height, count in images.sizes[:_MOST_SIZES]
+        if width
+    ]
+    if len(images.sizes) > _MOST_SIZES:
+        named.append(f"{len(images.sizes) - _MOST_SIZES} more sizes")
+    words = [*named, images.format if not images.source else f"files of {images.source}"]
+    if images.distinct < images.planned:
+        words.append(f"{images.distinct} different ones")
+    words.append(f"{images.mean_bytes / 1000:.4g} kB each")
+    words.append("as data URLs" if images.transport == "data" else "fetched from loopback")
+    return ", ".join(words)

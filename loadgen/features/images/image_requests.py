@@ -1,18 +1,23 @@
-"""Image requests: the requests of any source, with images in their last message."""
+"""Image requests: those of any source, with images in their last message."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.features.images.image_album import Album
-from loadgen.plan.planned_requests import Requests, fingerprint
+from loadgen.base.errors import UsageError
+from loadgen.base.structs import replace
+from loadgen.features.images.image_album import AS_THEY_ARE, Album, make_album, name_maker, read_album
+from loadgen.features.images.image_server import ImageServer
+from loadgen.features.images.image_sizes import PERIOD, parse_counts, parse_sizes
+from loadgen.plan.planned_requests import ImageFacts, Requests, fingerprint
+from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 from loadgen.wire.openai import Dialect
 
-if TYPE_CHECKING:
-    from loadgen.features.images.image_server import ImageServer
+_HTTP = "http"
 
 
 class ImageRequests:
@@ -46,5 +51,55 @@ class ImageRequests:
         return fingerprint("images", (self._counts,), contents)
 
     def _write_url(self, image: int) -> bytes:
-        """Return the URL of an image: of our server, or with its data."""
         return self._album.write(image) if self._server is None else self._server.name_url(image).encode()
+
+
+def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequests:
+    """Add the profile's images to a source's requests; raises UsageError where they cannot have any."""
+    profile = inputs.profile
+    flag = "--image-dir" if profile.image_dir else "--image-size"
+    if not inputs.dialect.chat:
+        raise UsageError(f"{flag}: {inputs.dialect.path} takes no images: use --backend openai-chat")
+    if sourced.turns is not None:
+        raise UsageError(
+            f"{flag} is of single requests, and the data has conversations: leave out one of them"
+        )
+    requests = len(sourced.requests.input_lens)
+    counts = parse_counts(profile.images).draw(inputs.stream.rng("image counts"), requests)
+    images = int(counts.sum())
+    if not images:
+        raise UsageError(f"--images {profile.images}: none of {requests} requests has an image: raise it")
+    as_url = profile.image_transport != _HTTP
+    if profile.image_dir:
+        album = read_album(profile.image_dir, images, as_url)
+    else:
+        sizes = parse_sizes(profile.image_size)
+        album = make_album(sizes, profile.image_format, images, inputs.stream, as_url)
+    server = None if as_url else ImageServer(album)
+    made = ImageRequests(sourced.requests, album, counts, server)
+    facts = replace(sourced.facts, images=_make_facts(profile, album, counts))
+    return replace(sourced, requests=made, facts=facts)
+
+
+def _make_facts(profile: Profile, album: Album, counts: Int64) -> ImageFacts:
+    alike = len(counts) > 0 and int(counts.min()) == int(counts.max())
+    return ImageFacts(
+        format=AS_THEY_ARE if profile.image_dir else profile.image_format,
+        sizes=album.count_sizes(int(counts.sum())),
+        counts=tuple(counts[: 1 if alike else PERIOD].tolist()),
+        distinct=album.distinct,
+        mean_bytes=album.mean_bytes,
+        transport=profile.image_transport,
+        digest=album.digest(),
+        source=profile.image_dir,
+        maker="" if profile.image_dir else name_maker(profile.image_format),
+    )
+
+
+def check_place(profile: Profile, here: bool) -> None:
+    """Raise UsageError if a server that is not `here`, on this machine, is to fetch images from loopback."""
+    if profile.image_transport == _HTTP and not here:
+        raise UsageError(
+            "--image-transport http serves images at this machine's loopback address, which the server on "
+            "another machine cannot reach: leave it out, and images go in the bodies"
+        )

@@ -4,12 +4,23 @@ With d = log p − log q of a token that p sampled, k = exp(−d) − 1 + d has 
 exp(−d) is 1. It is never negative, and varies far less than d where p and q are close (Schulman,
 Approximating KL Divergence, 2020: the estimator k3). Perplexity, agreement and bits per byte are of a text
 that both scored.
+
+Tokens of one answer are alike, so the answers are the sample, and a mean per token is a ratio of two sums
+(Cochran, Sampling Techniques, 3rd ed. 1977, chapters 6 and 9). The interval of a mean that may be skewed is
+the bootstrap-t over clusters (Efron, The Jackknife, the Bootstrap and Other Resampling Plans, 1982, 10.7):
+each side's coverage is off by the order of 1/m for m clusters, that of Student's by 1/√m (Hall, Annals of
+Statistics 16, 1988, 927-953).
+
+Whether a server samples from what it reports is checked by sums over samples, compared with those expected
+of the probabilities that it reports. The difference is a martingale, so that Bernstein's bound in Freedman's
+form (Annals of Probability 3, 1975, 100-118) is true of any number of samples: P(|Σ(x − Ex)| ≥ t) ≤
+2 exp(−t² / 2(V + bt/3)), where V sums up the variances and b is the largest difference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -17,7 +28,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64
-from loadgen.features.quality.cluster_intervals import ClusterMean
+from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
 from loadgen.features.quality.quality_record import (
     BACKWARD,
     CANDIDATE,
@@ -31,15 +42,240 @@ from loadgen.features.quality.quality_record import (
     TextSegment,
     TokenScores,
 )
-from loadgen.features.quality.sampling_checks import (
-    FILLED_IN,
-    IMPOSSIBLE,
-    MOST_SCORE,
-    check_sampling,
-    estimate_nats,
-    explain_unbelievable,
-    is_not_one,
+
+_RESAMPLES = 2000
+_SEED = 41  # of the bootstrap: equal data have equal intervals
+_FEWEST, _MOST = 30, 1000  # clusters that are resampled: fewer hold too little, of more the mean is normal
+_TAIL = 0.025
+
+
+class ClusterMean(RatioOfSums):
+    """The mean per token of values summed by cluster; a size is a number of tokens, or of bytes."""
+
+    @classmethod
+    def of(cls, clusters: Sequence[Float64]) -> ClusterMean:
+        """Average the values of each token, an array a cluster."""
+        return cls([float(values.sum()) for values in clusters], [len(values) for values in clusters])
+
+    def find_interval(self) -> MeanInterval | None:
+        """Find the 95 % interval: bootstrap-t, or Student's t for under 30 or over 1000 clusters.
+
+        None for a single cluster; of clusters that do not vary both ends are the mean.
+        """
+        if self.clusters < 2:
+            return None
+        t = t_quantile(self.clusters - 1)
+        below, above = -t, t
+        if _FEWEST <= self.clusters <= _MOST and self.error:
+            below, above = self._resample_t()
+        return MeanInterval(
+            mean=self.mean, low=self.mean - above * self.error, high=self.mean - below * self.error
+        )
+
+    def find_share_interval(self) -> MeanInterval | None:
+        """Find the 95 % interval of a share by Wilson's score with the clusters' effective sample size.
+
+        That size is p(1 − p) ÷ error², at most the tokens (Korn and Graubard, Survey Methodology 24, 1998),
+        and z is Student's t; where all clusters are equal it is the tokens. None for a single cluster.
+        """
+        if self.clusters < 2:
+            return None
+        share = min(max(self.mean, 0.0), 1.0)
+        spread = share * (1 - share)
+        size = min(self.total, spread / self.error**2) if self.error and spread else self.total
+        t = t_quantile(self.clusters - 1)
+        centre = (share + t * t / (2 * size)) / (1 + t * t / size)
+        half = t / (1 + t * t / size) * math.sqrt(spread / size + t * t / (4 * size * size))
+        low = centre - half if share > 0 else 0.0  # but for rounding
+        high = centre + half if share < 1 else 1.0
+        return MeanInterval(mean=share, low=low, high=high)
+
+    def score(self, expected: float) -> float:
+        """Compute how many standard errors the mean is from `expected`, less what skewness explains.
+
+        Hall's transformation of Student's t (Journal of the Royal Statistical Society B 54, 1992, 221-228).
+        0.0 where the clusters do not vary and the mean is as expected, ±inf where it is not.
+        """
+        off = self.mean - expected
+        if self.error == 0.0:
+            return 0.0 if abs(off) <= LEAST_SPREAD + 1e-9 * abs(expected) else math.copysign(math.inf, off)
+        t, m = off / self.error, self.clusters
+        deviation = math.sqrt(float((self.residuals**2).mean()))
+        skew = float((self.residuals**3).mean()) / deviation**3 / math.sqrt(m) if deviation else 0.0
+        return t + skew * t * t / 3 + skew**2 * t**3 / 27 + skew / 6
+
+    def _resample_t(self) -> tuple[float, float]:
+        m = self.clusters
+        weights = (
+            np.random.default_rng(_SEED).multinomial(m, np.full(m, 1 / m), size=_RESAMPLES).astype(float)
+        )
+        totals = weights @ self.sizes
+        off = (weights @ self.residuals) / totals  # of a resample's mean from the mean
+        squares = (
+            weights @ self.residuals**2
+            - 2 * off * (weights @ (self.residuals * self.sizes))
+            + off**2 * (weights @ self.sizes**2)
+        )
+        errors = np.sqrt(np.maximum(squares, 0.0) * m / (m - 1)) / totals
+        errors = np.maximum(errors, LEAST_SPREAD * self.error)  # of one cluster, drawn m times
+        low, high = np.quantile(off / errors, [_TAIL, 1 - _TAIL])
+        return float(low), float(high)
+
+
+_CHANCE = 1e-4  # of a doubt about a server that samples as it reports, by each count
+MOST_SCORE = 4.0  # standard errors, of means that are only normal in the limit
+_MOST_RANGE = 4.0  # nats below the first choice, from which on log-probabilities count as equal
+_TIE = 1e-4  # nats: log-probabilities no further apart are equal
+_LEAST_OFF = 2e-3  # of a mean ratio from 1: rounding of the log-probabilities is below
+_LEAST_FLOOR = 1e-3  # nats a token: with less, no scale can be found in the difference
+_MOST_SLOPE = 0.05  # by which reported log-probabilities may be scaled
+_ROUNDING = 1e-4  # nats above 0: a sum of probabilities in 32 bits
+_FEWEST_EQUAL = 20  # tokens: a model may be sure of fewer
+IMPOSSIBLE = -1000.0  # nats: engines write −9999 and the like for a probability of 0
+
+_DEFAULTS = "start vLLM with --generation-config vllm, SGLang with --sampling-defaults openai"
+_TRUNCATES = f"it truncates what it samples (top_k, top_p, min_p): {_DEFAULTS}"
+_SCALES = f"its temperature is not 1, or it has penalties or a small top_k: {_DEFAULTS}"
+_PROCESSED = (
+    "it reports log-probabilities after temperature or truncation: start vLLM with --logprobs-mode "
+    "raw_logprobs and --generation-config vllm, SGLang with --sampling-defaults openai"
 )
+FILLED_IN = "measure the engine itself, not a gateway that fills in what it does not know"
+
+
+def explain_unbelievable(side: str, logprobs: Iterable[Sequence[float]]) -> str:
+    """Explain why numbers that `side` reports as log-probabilities are none; "" if they may be.
+
+    One above 0, but for rounding, or that is no number, is no log-probability; nor are 0 at every token.
+    """
+    values = np.asarray([value for each in logprobs for value in each], np.float64)
+    wrong = values[~(values <= _ROUNDING)]
+    if len(wrong):
+        return (
+            f"{len(wrong):,} of {len(values):,} log-probabilities of the {side} are above 0, as "
+            f"{wrong[0]:.4g}, so they are none: {FILLED_IN}"
+        )
+    if len(values) >= _FEWEST_EQUAL and not values.any():
+        return f"every log-probability of the {side} is 0, a probability of 1 at each token: {FILLED_IN}"
+    return ""
+
+
+def estimate_nats(differences: Float64) -> Float64:
+    """Estimate KL in nats by each d, a sampled less a scored log-probability: exp(−d) − 1 + d."""
+    return np.expm1(-differences) + differences
+
+
+def is_not_one(ratio: ClusterMean) -> bool:
+    """Whether a mean of ratios is not 1: by over 4 standard errors, and by more than rounding."""
+    return abs(ratio.mean - 1) > _LEAST_OFF and abs(ratio.score(1.0)) > MOST_SCORE
+
+
+def check_sampling(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> tuple[str, ...]:
+    """List why the log-probabilities are not of what was sampled: evidence, cause, remedy; () if they are.
+
+    `own` has for each answer the sampling server's scores of it as a prompt, None where it has none. What the
+    server did not report (`top`, `own`) is not checked.
+    """
+    if any(value < IMPOSSIBLE for answer in answers for value in answer.logprobs):
+        return (f"the sampling server reports tokens it sampled as impossible: {_PROCESSED}",)
+    return (*_check_counts(answers), *_check_own_scores(answers, own))
+
+
+def _check_counts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
+    """Yield a doubt about the samples at positions of each N of top log-probabilities that were reported."""
+    rows = [
+        (value, top)
+        for answer in answers
+        if answer.top is not None
+        for value, top in zip(answer.logprobs, answer.top, strict=True)
+        if len(top) > 1
+    ]
+    for count in sorted({len(top) for _, top in rows}):
+        chosen = np.asarray([value for value, top in rows if len(top) == count])
+        top = np.sort(np.asarray([top for _, top in rows if len(top) == count]), axis=1)[:, ::-1]
+        if doubt := _check_top(chosen, top):
+            yield doubt
+
+
+def _check_top(chosen: Float64, top: Float64) -> str:
+    """Return why samples are not of the distribution of which `top` has the highest log-probabilities, or "".
+
+    The log-probabilities of samples inside the top N show another temperature, samples outside it truncation.
+    The last of the N counts as outside with any that ties with it: which of those is in the N is arbitrary.
+    """
+    last, first = top[:, -1] + _TIE, top[:, 0] - _TIE
+    listed = top > last[:, None]
+    chances = np.where(listed, np.exp(top), 0.0)
+    mass = chances.sum(1)
+    inside = (chosen > last) & (last < first)
+    values = np.maximum(top - top[:, [0]], -_MOST_RANGE)[inside]
+    shares = (chances / np.maximum(mass, 1e-300)[:, None])[inside]
+    means = (shares * values).sum(1)
+    variance = float((shares * (values - means[:, None]) ** 2).sum())
+    off = float((np.maximum(chosen - top[:, 0], -_MOST_RANGE)[inside] - means).sum())
+    if _is_improbable(off, variance, len(means), _MOST_RANGE):
+        mean = float(chosen[inside].mean())
+        return (
+            f"the {len(means):,} tokens sampled of the {top.shape[1]} most probable have a mean "
+            f"log-probability of {mean:.3f}, {mean - off / len(means):.3f} is expected: {_SCALES}"
+        )
+    outside, chance = chosen <= last, np.clip(1 - mass, 0.0, 1.0)
+    expected, seen = float(chance.sum()), int(outside.sum())
+    if _is_improbable(seen - expected, float((chance * (1 - chance)).sum()), len(chance)):
+        return (
+            f"{seen:,} of {len(outside):,} sampled tokens are outside the {top.shape[1]} most probable, "
+            f"{expected:,.1f} are expected: {_TRUNCATES}"
+        )
+    return ""
+
+
+def _is_improbable(off: float, variance: float, count: int, most: float = 1.0) -> bool:
+    """Whether a sum would be this far off by chance in fewer than one of 10,000 runs.
+
+    `variance` is of the sum of `count` values, each off by `most` at most.
+    """
+    excess = abs(off) - _TIE * count  # rounding of the log-probabilities
+    return excess > 0 and excess * excess / 2 / (variance + most * excess / 3) > math.log(2 / _CHANCE)
+
+
+def _check_own_scores(answers: Sequence[SampledAnswer], own: Sequence[TokenScores | None]) -> Iterator[str]:
+    """Yield a doubt if reported log-probabilities are not of one distribution with the server's own scores.
+
+    The mean of exp(own − reported) is 1 where the reported distribution was sampled. It may have been, and
+    still be the other at another temperature: then the reported log-probabilities are the others, scaled.
+    """
+    pairs = [
+        (np.asarray(answer.logprobs), np.asarray(scores.logprobs))
+        for answer, scores in zip(answers, own, strict=True)
+        if scores is not None and answer.token_ids
+    ]
+    if len(pairs) < 2:
+        return
+    off = [reported - mine for reported, mine in pairs]
+    ratio = ClusterMean.of([np.exp(-d) for d in off])
+    if is_not_one(ratio):
+        yield (
+            "the log-probabilities of its own answers are not those of its samples (the mean ratio is "
+            f"{ratio.mean:.4g}, 1 is expected): {_PROCESSED}"
+        )
+        return
+    floor = ClusterMean.of([estimate_nats(d) for d in off])
+    if floor.mean > _LEAST_FLOOR and abs(slope := _find_slope(pairs)) > _MOST_SLOPE:
+        yield (
+            f"the log-probabilities of its samples are scaled by {1 / (1 + slope):.2f} (they differ from its "
+            f"scores of the same tokens by {floor.mean:.3g} nats a token): {_PROCESSED}"
+        )
+
+
+def _find_slope(pairs: Sequence[tuple[Float64, Float64]]) -> float:
+    """Return by how much the scored log-probabilities rise per nat of the reported ones, less 1.
+
+    The slope of regression on the reported ones, which are exact: the noise of the others leaves it as it is.
+    """
+    reported, mine = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    off, spread = reported - reported.mean(), float(reported.var())
+    return float((off * (mine - reported)).mean()) / spread if spread > 0 else 0.0
+
 
 _FEW = "an interval needs two answers: pass more --tokens"
 _FEW_SEGMENTS = "an interval needs two segments of text: pass a longer --text"
@@ -162,7 +398,6 @@ def compare_vocabularies(reference: Sequence[TextSegment], candidate: Sequence[T
 def _list_differences(
     answers: Sequence[SampledAnswer], scores: Sequence[TokenScores | None]
 ) -> list[Float64]:
-    """List d = sampled less scored log-probability by answer, of those that have tokens and scores."""
     return [
         np.asarray(answer.logprobs) - np.asarray(found.logprobs)
         for answer, found in zip(answers, scores, strict=True)
@@ -171,26 +406,22 @@ def _list_differences(
 
 
 def _is_impossible(differences: Sequence[Float64]) -> bool:
-    """Whether any token that was sampled has no probability by one of both log-probabilities."""
     return any(float(np.abs(d).max()) > -IMPOSSIBLE for d in differences)
 
 
 def _has_impossible(text: Sequence[TextSegment]) -> bool:
-    """Whether any token of a scored text has no probability."""
     return any(not value >= IMPOSSIBLE for segment in text for value in segment.scores.logprobs)
+
+
+def _list_nats(differences: Sequence[Float64], plain: bool) -> list[Float64]:
+    return [d if plain else estimate_nats(d) for d in differences]
 
 
 def _find_kl_interval(differences: Sequence[Float64], plain: bool = False) -> MeanInterval:
     """Return the mean of exp(−d) − 1 + d, or of the `plain` d, with its interval, all cut at 0."""
-    average = ClusterMean.of([d if plain else estimate_nats(d) for d in differences])
-    found = _require(average.find_interval())
+    found = ClusterMean.of(_list_nats(differences, plain)).find_interval()
+    assert found is not None  # of two clusters or more
     return MeanInterval(mean=max(0.0, found.mean), low=max(0.0, found.low), high=max(0.0, found.high))
-
-
-def _require(found: MeanInterval | None) -> MeanInterval:
-    """Return an interval of at least two clusters, which cannot be None."""
-    assert found is not None
-    return found
 
 
 def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[str, ...]]:
@@ -228,7 +459,9 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
             "of d; pass more --tokens"
         )
     estimate = _find_kl_interval(differences, plain=off)
-    check = _require(ratio.find_interval())
+    check = ratio.find_interval()
+    assert check is not None
+    means = sorted((float(nats.mean()) for nats in _list_nats(differences, plain=off)), reverse=True)
     return KlDivergence(
         **estimate.model_dump(),
         tokens=sum(map(len, differences)),
@@ -236,18 +469,11 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
         direction=BACKWARD if evidence.candidate_sampled else FORWARD,
         self_check=check.model_copy(update={"low": max(0.0, check.low)}),
         formula="d" if off else "exp(−d) − 1 + d",
-        highest=_list_highest([d if off else estimate_nats(d) for d in differences]),
+        highest=tuple(means[:HIGHEST]),
     ), ((doubt,) if doubt else ())
 
 
-def _list_highest(nats: Sequence[Float64]) -> tuple[float, ...]:
-    """List the highest means a token of an answer, the highest first."""
-    means = sorted((float(each.mean()) for each in nats), reverse=True)
-    return tuple(means[:HIGHEST])
-
-
 def _estimate_floor(evidence: QualityEvidence) -> MeanInterval | str:
-    """Estimate the divergence of the sampling server from its own scores, or return why it cannot be had."""
     if not any(evidence.own):
         return "the sampling server did not score its own answers"
     differences = _list_differences(evidence.answers, evidence.own)
@@ -257,13 +483,11 @@ def _estimate_floor(evidence: QualityEvidence) -> MeanInterval | str:
 
 
 def _average_rows(rows: Sequence[tuple[float, int]]) -> ClusterMean:
-    """Average over sums and sizes, a pair a cluster, of those clusters that have a size."""
     sized = [row for row in rows if row[1]]
     return ClusterMean([row[0] for row in sized], [row[1] for row in sized])
 
 
 def _measure_agreement(evidence: QualityEvidence) -> MeanInterval | str:
-    """Measure the share of the text's positions where both have the same first choice, or return why not."""
     counts: list[tuple[int, int]] = []
     for one, two in zip(evidence.reference_text, evidence.candidate_text, strict=True):
         firsts = one.scores.firsts, two.scores.firsts
@@ -275,7 +499,6 @@ def _measure_agreement(evidence: QualityEvidence) -> MeanInterval | str:
 
 
 def _measure_ratio(evidence: QualityEvidence) -> MeanInterval | str:
-    """Measure the ratio of perplexities, candidate ÷ reference, paired by segment, or return why not."""
     rows = [
         (math.fsum(one.scores.logprobs) - math.fsum(two.scores.logprobs), len(one.scores.logprobs))
         for one, two in zip(evidence.reference_text, evidence.candidate_text, strict=True)
@@ -288,13 +511,11 @@ def _measure_ratio(evidence: QualityEvidence) -> MeanInterval | str:
 
 
 def _measure_perplexity(text: Sequence[TextSegment]) -> float:
-    """Return exp of the mean negative log-probability of the text's tokens, pooled over its segments."""
     logprobs = [value for segment in text for value in segment.scores.logprobs]
     return math.exp(min(-math.fsum(logprobs) / len(logprobs), _MOST_LOG))
 
 
 def _count_bits(texts: Mapping[str, Sequence[TextSegment]]) -> dict[str, MeanInterval] | str:
-    """Return each server's bits per UTF-8 byte of text, with the interval over segments, or why not."""
     found = {}
     for name, text in texts.items():
         rows = [(-math.fsum(part.scores.logprobs) / math.log(2), part.scored_bytes) for part in text]

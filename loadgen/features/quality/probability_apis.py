@@ -4,10 +4,14 @@ An API makes requests of token ids and reads what comes back; nothing here sends
 parameter is in the request, since a server takes what is left out from the checkpoint's own
 `generation_config.json`. Sources: vLLM 0.32 `entrypoints/openai`, SGLang 0.5.23 `io_struct.GenerateReqInput`,
 llama.cpp `tools/server/README.md`, and recorded answers of each.
+
+Others, as hosted ones do, report texts of tokens and no ids: such a server samples, and the one that scores
+tokenizes, since a token's text alone has the id of that token.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -17,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from loadgen.base.errors import MeasureError
+from loadgen.base.text import REPLACEMENT
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
 from loadgen.wire.openai import Count
 
@@ -107,8 +112,6 @@ class ProbabilityApi(ABC):
 
 
 class _TokenIds(msgspec.Struct):
-    """The answer of a /tokenize, of any engine."""
-
     tokens: list[Count]
 
 
@@ -121,22 +124,16 @@ def read_token_ids(body: bytes) -> tuple[int, ...]:
 
 
 class _CompletionLogprobs(msgspec.Struct):
-    """OpenAI's log-probabilities of a completion: a list per column."""
-
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float | None] | None] | None = None
 
 
 class _PromptEntry(msgspec.Struct):
-    """A token at one position of a prompt, as vLLM reports it."""
-
     logprob: float | None = None
     rank: Count | None = None
 
 
 class _CompletionChoice(msgspec.Struct):
-    """One answer of /v1/completions."""
-
     index: Count = 0
     token_ids: list[Count] | None = None
     logprobs: _CompletionLogprobs | None = None
@@ -144,8 +141,6 @@ class _CompletionChoice(msgspec.Struct):
 
 
 class _Completion(msgspec.Struct):
-    """An answer of /v1/completions to several prompts."""
-
     choices: list[_CompletionChoice]
 
 
@@ -157,14 +152,10 @@ class _TopToken(msgspec.Struct):
 
 
 class _ChatToken(_TopToken):
-    """A sampled token of a chat answer, with the most probable ones of its position."""
-
     top_logprobs: list[_TopToken] | None = None
 
 
 class _ChatLogprobs(msgspec.Struct):
-    """The log-probabilities of a chat answer."""
-
     content: list[_ChatToken] | None = None
 
 
@@ -178,8 +169,6 @@ class _ChatChoice(msgspec.Struct):
 
 
 class _ChatCompletion(msgspec.Struct):
-    """The answer of /v1/chat/completions; vLLM has the prompt's ids here."""
-
     choices: list[_ChatChoice]
     prompt_token_ids: list[Count] | None = None
 
@@ -332,7 +321,6 @@ class CompletionsApi(_ChatApi):
 
 
 def _keep_whole(column: Sequence[int | None]) -> tuple[int, ...] | None:
-    """Return a column as a tuple; None if any of its values is missing."""
     kept = tuple(value for value in column if value is not None)
     return kept if len(kept) == len(column) else None
 
@@ -347,8 +335,6 @@ class _GenerateMeta(msgspec.Struct):
 
 
 class _Generated(msgspec.Struct):
-    """One answer of SGLang's /generate."""
-
     meta_info: _GenerateMeta
 
 
@@ -460,3 +446,93 @@ PROBABILITY_APIS: dict[str, ProbabilityApi] = {
     "SGLang": GenerateApi(),
     "llama.cpp server": LlamaCppApi(),
 }
+
+
+_TEXT_SAMPLING = {name: value for name, value in NEUTRAL.items() if name != "min_p"}  # what OpenAI's API has
+_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how it writes a token that is no text
+
+
+class _TextTop(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _TextToken(msgspec.Struct):
+    token: str
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: list[_TextTop] | None = None
+
+
+class _TextLogprobs(msgspec.Struct):
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+    content: list[_TextToken] | None = None
+
+
+class _TextChoice(msgspec.Struct):
+    logprobs: _TextLogprobs | None = None
+
+
+class _TextCompletion(msgspec.Struct):
+    choices: list[_TextChoice]
+
+
+_TEXT_COMPLETION = msgspec.json.Decoder(_TextCompletion)
+
+
+class TextAnswer(NamedTuple):
+    """A sampled answer as texts of tokens, with the columns of a SampledAnswer; None for what is no text."""
+
+    texts: tuple[str | None, ...]
+    logprobs: tuple[float, ...]
+    tops: tuple[tuple[float, ...], ...]
+
+    def with_ids(self, prompt: Sequence[int], ids: Sequence[int | None], most: int) -> SampledAnswer | None:
+        """Return the answer up to the first token without an id; None if that is the first of all."""
+        known = ids.index(None) if None in ids else len(ids)
+        if not known:
+            return None
+        whole = [token for token in ids[:known] if token is not None]
+        return make_answer(prompt, whole, self.logprobs[:known], self.tops[:known], most)
+
+
+def make_text_request(
+    model: str, prompt: str, tokens: int, top: int, chat: bool, tokens_field: str = ""
+) -> ApiRequest:
+    """Make a request for the answer to a text, or to a `chat` with it, with `top` alternatives."""
+    body = {"model": model, tokens_field or "max_tokens": tokens, **_TEXT_SAMPLING}
+    if chat:
+        message = {"role": "user", "content": prompt}
+        body |= {"messages": [message], "logprobs": True, "top_logprobs": top}
+        return ApiRequest("/chat/completions", body, versioned=True)
+    return ApiRequest("/completions", {**body, "prompt": prompt, "logprobs": top}, versioned=True)
+
+
+def read_text_answer(body: bytes) -> TextAnswer:
+    """Read an answer; raises NoProbabilities if it has no log-probabilities, else msgspec.DecodeError."""
+    choices = _TEXT_COMPLETION.decode(body).choices
+    found = choices[0].logprobs if choices else None
+    if found is not None and found.content:
+        rows = found.content
+        texts = [_decode_text(row.token, row.bytes) for row in rows]
+        logprobs = [read_logprob(row.logprob) for row in rows]
+        tops = [tuple(read_logprob(each.logprob) for each in row.top_logprobs or ()) for row in rows]
+        return TextAnswer(tuple(texts), tuple(logprobs), tuple(tops))
+    if found is None or not found.tokens or len(found.token_logprobs or ()) != len(found.tokens):
+        raise NoProbabilities("it returns no log-probabilities of sampled tokens")
+    texts = [_decode_text(token, None) for token in found.tokens]
+    listed = found.top_logprobs or [None] * len(texts)
+    tops = [tuple(map(read_logprob, (each or {}).values())) for each in listed]
+    return TextAnswer(tuple(texts), tuple(map(read_logprob, found.token_logprobs or ())), tuple(tops))
+
+
+def _decode_text(token: str, raw: list[int] | None) -> str | None:
+    """Return a token's text, of its bytes where they are given; None for bytes that are no text."""
+    if raw is None and (written := _BYTES.fullmatch(token)):
+        raw = list(bytes.fromhex(written[1].replace("\\x", "")))
+    try:
+        text = token if raw is None else bytes(raw).decode()
+    except ValueError:
+        return None
+    return None if not text or REPLACEMENT in text else text

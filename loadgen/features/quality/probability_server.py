@@ -18,17 +18,20 @@ from loadgen.features.quality.probability_apis import (
     CompletionsApi,
     NoProbabilities,
     ProbabilityApi,
+    TextAnswer,
     TokenSequence,
+    make_text_request,
+    read_text_answer,
     read_token_ids,
 )
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
-from loadgen.features.quality.text_probabilities import TextAnswer, make_text_request, read_text_answer
+from loadgen.plan import tokenizers
 from loadgen.plan.model_files import find_tokenizer, find_vocab_size
+from loadgen.plan.tokenizers import FullTokenizer
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, ControlClient, ServerAddress
 
 if TYPE_CHECKING:
-    from loadgen.plan.tokenizers import FullTokenizer
     from loadgen.run.session import Session
 
 _WAITS_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # before a request is sent again, all of which may be
@@ -142,15 +145,13 @@ class ProbabilityClient:
 
     def _load_tokenizer(self) -> FullTokenizer:
         """Load the server's tokenizer by transformers; raises MeasureError if none is named."""
-        from loadgen.plan.tokenizers import load_tokenizer  # slow, and few servers need it
-
         server = self.server
         if not server.tokenizer:
             raise MeasureError(
                 f"{server.access.shown_url} ({server.engine}) has no way to tokenize this: pass --tokenizer "
                 "with the directory or the name of the model's tokenizer"
             )
-        return load_tokenizer(server.tokenizer, "ids")
+        return tokenizers.load_tokenizer(server.tokenizer, "ids")
 
     async def sample(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> list[SampledAnswer]:
         """Sample one answer to each prompt, of `tokens` at most, at temperature 1 and untruncated."""
@@ -199,7 +200,6 @@ class ProbabilityClient:
         return await self._fetch(request, lambda raw: server.api.read_scores(raw, sequences))
 
     async def _fetch(self, request: ApiRequest, read: Callable[[bytes], T]) -> T:
-        """Send a request and return what `read` makes of its answer's body."""
         return self._read(request, await self._ask(request), read)
 
     async def _ask(self, request: ApiRequest) -> exchange.ControlAnswer:
@@ -210,11 +210,9 @@ class ProbabilityClient:
         )
 
     def _find_path(self, request: ApiRequest) -> str:
-        """Return a request's path with the prefix of OpenAI's API, if it has it."""
         return f"{self.server.access.prefix * request.versioned}{request.path}"
 
     def _check(self, answer: exchange.ControlAnswer) -> bytes:
-        """Return the body of an answer with status 200; raises MeasureError for any other."""
         access = self.server.access
         if answer.error:
             raise MeasureError(f"{access.shown_url}{answer.why}")

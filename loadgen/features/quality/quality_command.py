@@ -1,38 +1,95 @@
-"""`loadgen quality`: how far a served checkpoint's distribution is from a reference's."""
+"""Quality command: `loadgen quality` and `loadgen.quality`: how far a checkpoint is from a reference."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack, cast
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
-from loadgen.base.parsing import Parser
+from loadgen.base.parsing import MOST_TOKENS, Parser, integer_between, number_between
 from loadgen.base.printing import print_text
 from loadgen.base.signals import SIGNALS, Interrupts
-from loadgen.base.text import clean_text, format_count
-from loadgen.features.quality import quality_lines
+from loadgen.base.text import WIDTH, clean_text, format_count, wrap_text
+from loadgen.features.quality.divergence import estimate_divergence
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.features.quality.quality_record import (
+    CANDIDATE,
+    FIGURES,
+    MARGIN,
+    REFERENCE,
+    MeanInterval,
+    Quality,
+    bound_share,
+    describe_tail,
+    judge_quality,
+)
 from loadgen.features.quality.quality_run import QualityRun, record_reference
-from loadgen.features.quality.quality_settings import QUALITY, QualityOptions
-from loadgen.features.quality.quality_text import QualityPlan, read_text
+from loadgen.features.quality.quality_text import ANSWER_TOKENS, TOKENS, QualityPlan, read_text
 from loadgen.features.quality.reference_file import ReferenceContents, read_reference
 from loadgen.plan import profile
+from loadgen.report.run import Place
 from loadgen.run.attach import attach, collect_settings
-from loadgen.run.command import bench, progress
+from loadgen.run.command import bench, keywords, progress
+from loadgen.run.command.api import BackgroundRun, Interrupted
+from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import DEFAULT_URL, Launching, Options, add_unlisted_flags, parse
 from loadgen.run.command.progress import Display
 from loadgen.run.live_display import choose_display
 from loadgen.settings import table
-from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, make_option_struct
+from loadgen.settings.setting import (
+    LAUNCH,
+    NO_KEYWORD,
+    OUTPUT,
+    RUN,
+    SERVER,
+    Makes,
+    OptionRows,
+    make_option_struct,
+    setting,
+)
 from loadgen.settings.table import TABLE
+
+QUALITY = "the quality (docs/quality.md)"
+_MOST_NATS = 100.0
+
+# fmt: off
+_quality = partial(setting, Makes.NOTHING, group=QUALITY, keyword=NO_KEYWORD)
+
+
+class QualityOptions(OptionRows, frozen=True):
+    """The settings of a measurement of quality."""
+
+    reference_url: str | None = _quality(None, "the reference is a server that is up too, and gets the "
+        "same key and headers", metavar="URL")
+    reference_model: str | None = _quality(None, "its model (default: the first in /v1/models)",
+        metavar="NAME")
+    reference: str | None = _quality(None, "the reference is what --save kept in this file", metavar="FILE")
+    save: str | None = _quality(None, "keep the answers and scores of a reference in this file; a file that "
+        "is there goes on (with --reference-url: of that server)", metavar="FILE")
+    text: str | None = _quality(None, "text to score, in UTF-8 (default: the one that is shipped)",
+        metavar="FILE")
+    tokens: int = _quality(TOKENS, f"of all answers that are sampled (default {TOKENS})",
+        read=integer_between(1, MOST_TOKENS), metavar="N")
+    answer_tokens: int = _quality(ANSWER_TOKENS, f"of an answer, at most (default {ANSWER_TOKENS})",
+        read=integer_between(1, MOST_TOKENS), metavar="N")
+    precision: float | None = _quality(None, "stop once KL is within ± NATS a token",
+        read=number_between(1e-6, _MOST_NATS), metavar="NATS")
+    margin: float = _quality(MARGIN, f"KL up to NATS a token counts as the same (default {MARGIN})",
+        read=number_between(1e-6, _MOST_NATS), metavar="NATS")
+    chat: bool = _quality(False, "sample answers to chats with one message", action="store_true")
+# fmt: on
+
 
 if TYPE_CHECKING:
 
@@ -206,14 +263,13 @@ def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceCon
         shown.close()
     _warn_of_repeats(sides.reference or sides.candidate)
     kept = read_reference(path)
-    print_text(clean_text("\n".join(quality_lines.list_reference_lines(kept, path))), sys.stderr)
+    print_text(clean_text("\n".join(list_reference_lines(kept, path))), sys.stderr)
     if signal:
         progress.warn("interrupted: the same command goes on with this file")
     return kept, decide_exit_code(signal=signal, measured=bool(kept.answers))
 
 
 def _has_begun(path: Path) -> bool:
-    """Whether a file has answers, or scores of the text, of a reference."""
     try:
         kept = read_reference(path)
     except UsageError:
@@ -222,7 +278,6 @@ def _has_begun(path: Path) -> bool:
 
 
 def _warn_of_repeats(*servers: ProbabilityServer | None) -> None:
-    """Warn of the requests that were sent again, by the server that did not answer them."""
     for server in servers:
         if server is not None and server.sent_again:
             why = Counter(server.sent_again).most_common(1)[0][0]
@@ -235,7 +290,6 @@ def _warn_of_repeats(*servers: ProbabilityServer | None) -> None:
 
 
 def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> int:
-    """Measure a candidate, print its quality, and return the exit code."""
     signal, failed = 0, None
     try:
         run.measure()
@@ -255,7 +309,7 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
     if is_json:
         print_text(quality.model_dump_json(indent=2), sys.stdout)
     else:
-        lines = quality_lines.list_quality_lines(quality, margin)
+        lines = list_quality_lines(quality, margin)
         print_text(clean_text("\n".join(lines)), sys.stdout)
     if signal:
         progress.warn(f"interrupted: the figures are of {format_count(len(run.answers.lines), 'answer')}")
@@ -264,3 +318,128 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
     measured = quality.kl is not None or quality.bits_per_byte is not None
     return decide_exit_code(signal=signal, measured=measured, whole=failed is None)
+
+
+_LABEL = 24  # columns
+_LABELS = {figure.key: figure.label for figure in FIGURES}
+
+
+def list_quality_lines(quality: Quality, margin: float) -> list[str]:
+    """List a quality as lines of 80 columns: the verdict, the figures, and doubts with what to do."""
+    verdict = judge_quality(quality, margin)
+    words = "no KL divergence" if verdict is None else verdict.text
+    lines = wrap_text(f"{quality.candidate} held to {quality.reference}: {words}", width=WIDTH)
+    lines += [f"  {label:<{_LABEL}}{value}" for label, value in _list_figures(quality, margin)]
+    reasons: dict[str, list[str]] = {}
+    for key, label in _LABELS.items():
+        if getattr(quality, key) is None and key in quality.why:
+            reasons.setdefault(quality.why[key], []).append(label)
+    for reason, names in reasons.items():
+        if reason not in quality.doubts:
+            lines += wrap_text(f"no {', '.join(names)}: {reason}", width=WIDTH)
+    for doubt in quality.doubts:
+        lines += wrap_text(f"doubt: {doubt}", width=WIDTH)
+    return lines
+
+
+def list_reference_lines(contents: ReferenceContents, path: Path) -> list[str]:
+    """List what a reference file has as lines of 80 columns."""
+    answers = [line.answer for line in contents.answers]
+    lines = [
+        f"{path}: {format_count(len(answers), 'answer')} of {contents.header.model}, "
+        f"{contents.tokens:,} tokens, {format_count(len(contents.segments), 'segment')} of text"
+    ]
+    floor = estimate_divergence(answers, [line.own for line in contents.answers])
+    if floor is not None:
+        lines.append(f"  {_LABELS['noise_floor']:<{_LABEL}}{_format_interval(floor, 4)} nats a token")
+    if contents.damage:
+        lines += wrap_text(f"the rest of the file is left out: {contents.damage}", width=WIDTH)
+    return lines
+
+
+def _list_figures(quality: Quality, margin: float) -> Iterator[tuple[str, str]]:
+    if (kl := quality.kl) is not None:
+        yield f"KL({kl.direction})", f"{_format_interval(kl, 4)} nats a token"
+        yield "", f"{kl.tokens:,} tokens of {format_count(kl.answers, 'answer')}"
+        if kl.highest:
+            unseen = bound_share(0, kl.answers)
+            yield "worst answer", f"{kl.highest[0]:.3g} nats a token; at most {100 * unseen:.2g} % of prompts"
+            yield "", "are worse (95 %)"
+            if tail := describe_tail(kl, margin):
+                yield "", tail
+        yield "self check", f"{_format_interval(kl.self_check, 4)} (1 is expected)"
+    if quality.noise_floor is not None:
+        yield _LABELS["noise_floor"], f"{_format_interval(quality.noise_floor, 4)} nats a token"
+    if quality.agreement is not None:
+        share = quality.agreement
+        percent = MeanInterval(mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
+        yield _LABELS["agreement"], f"{_format_interval(percent, 1)} % of the text's tokens"
+    if quality.perplexity is not None:
+        both = f"{quality.perplexity[CANDIDATE]:.4g}, reference {quality.perplexity[REFERENCE]:.4g}"
+        yield "perplexity", both
+    if quality.perplexity_ratio is not None:
+        yield _LABELS["perplexity_ratio"], _format_interval(quality.perplexity_ratio, 4)
+    if quality.bits_per_byte is not None:
+        candidate, reference = (quality.bits_per_byte[side] for side in (CANDIDATE, REFERENCE))
+        yield _LABELS["bits_per_byte"], f"{_format_interval(candidate, 3)}, reference"
+        yield "", _format_interval(reference, 3)
+
+
+def _format_interval(interval: MeanInterval, digits: int) -> str:
+    """Format a mean ± half its interval, or with both ends where these are unequally far."""
+    off = abs(interval.mean - (interval.low + interval.high) / 2)
+    if off > interval.half / 4:
+        return f"{interval.mean:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
+    return f"{interval.mean:.{digits}f} ± {interval.half:.{digits}f}"
+
+
+class QualityKeywords(BenchOptions, total=False):
+    """The options of `quality`: its own, and those of `bench` that are of the server."""
+
+    reference_model: str  # by default the first in /v1/models
+    save: str  # file that keeps what the reference samples, and goes on with it
+    text: str  # file of the text to score
+    tokens: Annotated[int, Meta(ge=1)]  # of all answers
+    answer_tokens: Annotated[int, Meta(ge=1)]  # of one, at most
+    precision: Annotated[float, Meta(gt=0)]  # of KL, in nats a token, at which to stop
+    chat: bool
+
+
+@keywords.add_keyword_signature(QualityKeywords)
+def quality(
+    base_url: str | None = None, reference: Place | None = None, **options: Unpack[QualityKeywords]
+) -> Quality | None:
+    """Measure how far a served model's distribution is from a reference's; docs/quality.md has the figures.
+
+    `reference` is the address of its server, or the file that `save` kept of it. Without one, `save` keeps
+    what the server at `base_url` samples, as a reference for later, and None is returned. Nothing is printed.
+
+    Raises LoadgenError where an option is wrong or a server reports no log-probabilities, and
+    Interrupted on Ctrl-C, which leaves what `save` has.
+    """
+    given = keywords.check_keywords(cast("Mapping[str, Any]", options), QualityKeywords, "quality()")
+    own = {name: given.pop(name) for name in QualityRequest.__struct_fields__ if name in given}
+    place = None if reference is None else os.fspath(reference)
+    is_url = place is not None and place.startswith(("http://", "https://"))
+    own |= {"reference_url" if is_url else "reference": place}
+    request = QualityRequest(**own)
+    request.check()
+    asked = keywords.make_options(base_url or DEFAULT_URL, given)
+    try:
+        return BackgroundRun(lambda interrupts: _measure_silently(asked, request, interrupts)).wait()
+    except KeyboardInterrupt:
+        raise Interrupted(None) from None
+
+
+def _measure_silently(options: Options, request: QualityRequest, interrupts: Interrupts) -> Quality | None:
+    """Measure in this thread, and return the quality; None if there is no reference to hold the server to."""
+    with ExitStack() as stack:
+        sides = open_sides(options, request, stack, interrupts)
+        if request.save is not None:
+            record_reference(sides.reference or sides.candidate, sides.plan, Path(request.save))
+            if sides.reference is None:
+                return None
+            sides = sides._replace(reference=None, kept=read_reference(Path(request.save)))
+        run = QualityRun(*sides)
+        run.measure()
+        return run.judge()

@@ -1,10 +1,11 @@
-"""Quality record: what one model's log-probabilities are measured from, and what was found, as it is stored.
+"""Quality record: what is measured of one model, and found of two, as it is stored, and its verdict.
 
 A log-probability is in nats. The distribution of a token is the model's own: temperature 1, untruncated.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -119,3 +120,118 @@ FIGURES = (
     QualityFigure("perplexity_ratio", "perplexity ratio", "perplexity"),
     QualityFigure("bits_per_byte", "bits per byte"),
 )
+
+
+MARGIN = 0.01  # nats a token
+Word = Literal["same", "different", "undecided"]
+SAME: Word = "same"
+DIFFERENT: Word = "different"
+UNDECIDED: Word = "undecided"
+# A share of the prompts, at 95 %: what is as rare may be off by any distance, and "same" is said of the rest.
+MOST_UNSEEN = 0.0025
+FAR = 10.0  # margins: an answer beyond it is of a tail, not of the spread of all answers
+_CHANCE = 0.05
+_MOST_TOKENS = 10_000_000  # beyond it no number is given
+_TOKENS_STEP = 500
+
+
+class QualityVerdict(msgspec.Struct, frozen=True):
+    """One of same, different and undecided; `more_tokens` for an end, None where no number would decide."""
+
+    verdict: Word
+    margin: float  # nats a token
+    more_tokens: int | None = None
+    why: str = ""  # it is undecided, where more tokens are no remedy
+
+    @property
+    def text(self) -> str:
+        """The verdict in words, as `undecided: about 12,000 more tokens`."""
+        if self.verdict == SAME:
+            return f"same within {self.margin:g} nats a token"
+        if self.verdict == DIFFERENT:
+            return f"different by more than {self.margin:g} nats a token"
+        return f"undecided: {self.why or f'about {self.more_tokens:,} more tokens'}"
+
+
+def bound_share(seen: int, answers: int) -> float:
+    """Return the highest share of prompts, at 95 %, of which `seen` of `answers` are (Clopper, Pearson).
+
+    About 3 / answers where none was seen.
+    """
+    low, high = seen / answers, 1.0
+    while high - low > 1e-9:
+        share = (low + high) / 2
+        as_few = sum(
+            math.comb(answers, count) * share**count * (1 - share) ** (answers - count)
+            for count in range(seen + 1)
+        )
+        low, high = (share, high) if as_few > _CHANCE else (low, share)
+    return high
+
+
+def count_answers_needed() -> int:
+    """Count the answers of which none is off that leave MOST_UNSEEN of the prompts unseen."""
+    return math.ceil(math.log(_CHANCE) / math.log1p(-MOST_UNSEEN))
+
+
+def describe_tail(kl: KlDivergence, margin: float) -> str:
+    """Describe how much of KL the answers far beyond the margin hold; "" if none is."""
+    far = [nats for nats in kl.highest if nats > FAR * margin]
+    share = min(sum(far) / kl.answers / kl.mean, 1.0) if far and kl.mean else 0.0
+    return f"{len(far)} of {kl.answers:,} answers hold {100 * share:.0f} % of KL" if far else ""
+
+
+def _explain_unseen(kl: KlDivergence, margin: float) -> str:
+    """Explain why an interval below the margin does not show that all prompts are; "" if it does.
+
+    Answers far beyond the margin are a tail: as many more as may be there could lift the mean above it. Where
+    none is, there must be answers enough that hardly any prompt could be so unseen.
+    """
+    far = [nats for nats in kl.highest if nats > FAR * margin]
+    share = bound_share(len(far), kl.answers)
+    if not far:
+        needed = count_answers_needed()
+        if kl.answers >= needed:
+            return ""
+        shorter = max(kl.tokens // needed, 1)
+        return (
+            f"of {kl.answers:,} answers none is far off, so up to {100 * share:.2g} % of prompts could be: "
+            f"pass more --tokens or --answer-tokens {shorter}, for {needed:,} answers"
+        )
+    tail = sum(far) / kl.answers
+    if kl.mean - tail + share * far[0] <= margin:
+        return ""
+    return (
+        f"{describe_tail(kl, margin)}, the worst {far[0]:.3g} nats a token, and up to {100 * share:.2g} % of "
+        "prompts may: pass more --tokens"
+    )
+
+
+def judge_quality(quality: Quality, margin: float = MARGIN) -> QualityVerdict | None:
+    """Judge by the 95 % interval of KL whether it is below or above `margin`; None without a KL divergence.
+
+    What is below must have no tail that contradicts it, and answers enough that few prompts could have one
+    unseen; what is above must be above the noise floor too. Else undecided, it needs the tokens with which
+    the interval would just leave out the margin, since its width falls with their square root; rounded up to
+    500.
+    """
+    kl = quality.kl
+    if kl is None:
+        return None
+    if kl.high <= margin:
+        unseen = _explain_unseen(kl, margin)
+        return QualityVerdict(UNDECIDED if unseen else SAME, margin, why=unseen)
+    floor = 0.0 if quality.noise_floor is None else quality.noise_floor.high
+    if kl.low > max(margin, floor):
+        return QualityVerdict(DIFFERENT, margin)
+    if floor >= margin:
+        return QualityVerdict(
+            UNDECIDED, margin, why=f"the noise floor, {floor:.3g}, is no less than the margin, {margin:g}"
+        )
+    side = kl.high - kl.mean if kl.mean < margin else kl.mean - kl.low
+    distance = abs(kl.mean - margin)
+    needed = kl.tokens * (side / distance) ** 2 - kl.tokens if distance else math.inf
+    if needed > _MOST_TOKENS:
+        return QualityVerdict(UNDECIDED, margin, why="it lies at the margin")
+    more = math.ceil(max(needed, 1) / _TOKENS_STEP) * _TOKENS_STEP
+    return QualityVerdict(UNDECIDED, margin, more)

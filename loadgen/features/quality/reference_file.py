@@ -107,7 +107,6 @@ class ReferenceFile:
             raise
 
     def _lock(self) -> None:
-        """Keep other processes from writing, if there are locks; raises MeasureError if one does."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -153,7 +152,6 @@ class ReferenceFile:
         os.close(self._handle)
 
     def _write(self, data: bytes | bytearray) -> None:
-        """Compress data to a member, append it and sync the file; raises MeasureError if it cannot be."""
         packer = zlib.compressobj(wbits=_GZIP)
         view = memoryview(packer.compress(data) + packer.flush())
         try:
@@ -181,7 +179,6 @@ def read_reference(path: Path, most_bytes: int | None = None) -> ReferenceConten
 
 
 def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> ReferenceContents:
-    """Read the members of an open reference file; raises UsageError as `read_reference`."""
     header: ReferenceHeader | None = None
     answers: list[AnswerLine] = []
     segments: list[TextSegment] = []
@@ -217,7 +214,6 @@ def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> Referen
 
 
 def _read_header(row: bytes, path: Path) -> ReferenceHeader:
-    """Read the first line; raises UsageError where it is of another version or no header."""
     try:
         version = msgspec.json.decode(row, type=dict[str, Any]).get("version")
         if isinstance(version, int) and version != VERSION:
@@ -252,7 +248,6 @@ def _check_segment(segment: TextSegment) -> TextSegment:
 
 
 def _check_ids(ids: Sequence[int]) -> None:
-    """Raise msgspec.ValidationError for no ids, and for any that no vocabulary has."""
     if not ids or min(ids) < 0 or max(ids) > _MOST_ID:
         raise msgspec.ValidationError("token ids are none of a vocabulary")
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base import parsing
+from loadgen.base.rule import Evidence, Source, suspect
 from loadgen.facts.ceiling import Ceiling
+from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.roofline_settings import LEAST_MS, SLOW, TOLERANCE
-from loadgen.figures.metrics import DECODING, PREFILL, Figures
+from loadgen.figures.figure_table import DEFAULT_METRICS
+from loadgen.figures.metrics import DECODING, PREFILL, Figures, Metrics, list_figures
+from loadgen.verdict.evidence import RunEvidence, expected_reuse, limit_doubts, percent
 
 _CHUNK = 2048  # tokens of a prompt that an engine computes in one step, at least
 SEVERAL = 1.2  # mean gap ÷ mean time per token, above which messages carry several tokens
@@ -166,7 +172,6 @@ class _Run(msgspec.Struct, frozen=True):
         return self._find_length(self.load.output_len, "total_output_tokens")
 
     def _find_length(self, tokens: float | None, total: str) -> float:
-        """Return the load's tokens, else the mean of the run's total."""
         if tokens is not None:
             return tokens
         completed = self.number("completed")
@@ -321,7 +326,6 @@ def render_lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
 
 
 def _render_decoding(ceiling: Ceiling, step: Decode) -> str:
-    """Return a line on decoding at best and as reached: tok/s, share and GB/s."""
     machine, size = ceiling.machine, _format_giga(ceiling.step_bytes(step.batch, step.context))
     read = f"{size} GB a token" if step.batch == 1 else f"{size} GB a step of {step.batch:.3g} requests"
     mixed = "; includes the prefill of other requests" if step.batch > 1 and "tpot" in step.key else ""
@@ -335,7 +339,6 @@ def _render_decoding(ceiling: Ceiling, step: Decode) -> str:
 
 
 def _render_prefill(ceiling: Ceiling, prompt: Prefill) -> str:
-    """Return a line on a prompt's arithmetic, with its share of the machine's peak if that is known."""
     text = (
         f"prefill: {_format_digits(prompt.flop / _TERA)} TFLOP in {prompt.spent_ms:.4g} ms ({prompt.by}), "
         f"{_format_digits(prompt.flop_per_s / _TERA)} TFLOP/s"
@@ -350,7 +353,6 @@ def _render_prefill(ceiling: Ceiling, prompt: Prefill) -> str:
 
 
 def _format_step(step: Decode) -> str:
-    """Format the measured time of a token, and of a step that gives several."""
     text = f"{step.tpot_ms:.4g} ms per token ({step.by})"
     if step.per_step == 1:
         return text
@@ -362,7 +364,6 @@ def _format_giga(size: float) -> str:
 
 
 def _format_digits(value: float) -> str:
-    """Format a number with three digits, or all before the decimal point."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
@@ -372,3 +373,79 @@ def _format_times(ratio: float) -> str:
 
 def _format_percent(share: float) -> str:
     return f"{_format_digits(100 * share)} %"
+
+
+_HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
+
+
+def list_bound_figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
+    """Return a run's figures under vLLM's keys, and its mean lengths, for comparison with the roofline.
+
+    TTFT is left out where prompts share over 1 % of their tokens, or an unknown part. Of a server that
+    speculates the acceptance length is among them.
+    """
+    shared = expected_reuse(facts)
+    selected = DEFAULT_METRICS if shared is not None and shared <= _HARDLY else DEFAULT_METRICS[1:]
+    completed = max(metrics.completed, 1)
+    load = Lengths(
+        input_len=metrics.total_input_tokens / max(metrics.completed - metrics.unknown_inputs, 1),
+        output_len=metrics.total_output_tokens / completed,
+        max_concurrency=facts.profile.max_concurrency,
+    )
+    figures = list_figures(metrics, replace(facts.block(), selected=selected))
+    return figures | _list_acceptance(facts, metrics), load
+
+
+def _list_acceptance(facts: Facts, metrics: Metrics) -> dict[str, float]:
+    """Return the tokens a step of a server that speculates, by its counters, else by messages; {} if unknown.
+
+    Of T tokens after the first, T − accepted had a step of their own.
+    """
+    tokens, window = metrics.total_output_tokens - metrics.completed, facts.own_window
+    if not facts.speculates or tokens <= 0:
+        return {}
+    accepted = None if window is None else window.accepted_tokens
+    steps = metrics.itl.n if accepted is None else tokens - accepted
+    return {"acceptance_length": tokens / steps} if steps > 0 else {}
+
+
+@suspect(
+    "beyond-roofline",
+    f"over {percent(TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, with speculative "
+    "decoding times the acceptance length, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
+    "check for speculative decoding, a prefix cache or another model, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def beyond_roofline(run: RunEvidence) -> Evidence | None:
+    """Find evidence that decoding or prefill was over 5 % faster than the machine allows.
+
+    Decoding of a speculative engine whose acceptance length is unknown is not judged; None without a ceiling.
+    """
+    ceiling = run.facts.ceiling
+    if ceiling is None:
+        return None
+    figures, load = list_bound_figures(run.facts, run.metrics)
+    speculative = run.facts.speculates and "acceptance_length" not in figures
+    return explain_impossible(ceiling, figures, load, speculative=speculative)
+
+
+@suspect(
+    "slow-kernel",
+    f"under {percent(SLOW)} of the roofline, by TPOT at concurrency 1, else by median ITL if few "
+    f"steps prefill; not judged where a step takes under {LEAST_MS:.0f} ms at best: healthy small "
+    "models reach 12 to 27 %",
+    "check the server's log for a fallback kernel or eager mode, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def slow_kernel(run: RunEvidence) -> Evidence | None:
+    """Find evidence that decoding reached under 30 % of the roofline, so that a fallback kernel is likely.
+
+    None without a ceiling, or where a step takes under 5 ms at best.
+    """
+    ceiling = run.facts.ceiling
+    if ceiling is None:
+        return None
+    return explain_fallback(ceiling, *list_bound_figures(run.facts, run.metrics))
+
+
+limit = partial(limit_doubts, ("ceiling",))

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path as expanded
+from loadgen.base.structs import replace
+from loadgen.engines import engines
 from loadgen.facts.ceiling import Ceiling, Machine, Weights
-from loadgen.features.roofline import architecture, models, weights
-from loadgen.features.roofline.architecture import Architecture
+from loadgen.facts.run_facts import Facts
+from loadgen.features.roofline import models, weights
 from loadgen.features.roofline.machines import choose_machine, find_machine, recognise_machine
+from loadgen.features.roofline.models import Architecture
 from loadgen.features.roofline.roofline_settings import PREFIX, Flags
 from loadgen.features.roofline.weights import Scheme, parse_scheme
 from loadgen.plan import model_files
@@ -76,7 +78,7 @@ def _find_shape(model: str, config: Path | None, directory: Path | None) -> Arch
     if config is None and directory is not None and (directory / "config.json").is_file():
         config = directory
     if config is not None:
-        return architecture.read_architecture(config)
+        return models.read_architecture(config)
     shapes = (models.find_architecture(name) for name in (model, str(directory or "")) if name)
     if (shape := next(filter(None, shapes), None)) is None:
         raise UsageError(f"the shape of {model} is unknown: pass --model-config, its config.json")
@@ -115,7 +117,6 @@ def _read_declared(path: Path) -> Quantization:
 
 
 def _list_gguf_files(place: Path) -> list[Path]:
-    """Return the file, or a directory's .gguf files, sorted; [] for a directory with a config.json."""
     if place.is_file():
         return [place]
     return [] if (place / "config.json").is_file() else sorted(place.glob("*.gguf"))
@@ -257,3 +258,46 @@ def _estimate_ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Fl
         checkpoint_path="" if made else directory,
         kv_dtype=subject.kv_dtype,
     )
+
+
+def add_ceiling(facts: Facts, flags: Flags) -> Facts:
+    """Return the facts with the roofline, or why it is unknown, and the number of GPUs.
+
+    Without flags a hosted API's facts, and those of a preset of no machine, stay as they are. Several servers
+    have none.
+    """
+    if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
+        return facts
+    if facts.targets or len(facts.role_windows) > 1:
+        why = "several servers share the load: the batch of each is not known; measure one alone"
+        return replace(facts, no_ceiling=why)
+    if facts.server.simulated and "/" not in facts.server.simulated and flags == Flags():
+        return facts  # a preset of no machine
+    bound, why = find_ceiling(identify_model(facts), flags)
+    named = 0 if flags.hardware is None else find_machine(flags.hardware).devices
+    gpus = facts.gpus or named or facts.gpu_count
+    return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)
+
+
+def identify_model(facts: Facts) -> ModelIdentity:
+    """Return the machine, the model and its quantization in a run's facts, "" for what is unknown."""
+    server, files, engine = facts.server, facts.checkpoint, facts.as_run
+    environment = facts.environment
+    return ModelIdentity(
+        model=server.model if server.simulated else server.model_root or server.model,
+        checkpoint_path=files.path if files is not None else "",
+        declared=files.quantization if files is not None else "",
+        as_run=engine.quantization if engine is not None else "",
+        kv_dtype=engine.kv_cache_dtype if engine is not None else "",
+        simulated=server.simulated,
+        gpu=environment.get("gpu", ""),
+        memory=environment.get("memory", ""),
+        partitioned=bool(environment.get("gpu_mig")),
+        devices=count_devices(facts),
+    )
+
+
+def count_devices(facts: Facts) -> int | None:
+    """Count the GPUs that share the model, by the engine's report, its start, or memory; None: unknown."""
+    holding = () if facts.sensed is None else facts.sensed.server_gpus
+    return facts.tensor_parallel or len(holding) or None

@@ -106,15 +106,12 @@ def recognise_machine(gpu_name: str, memory_gib: float | None = None) -> Machine
     """
     count, plain = _split_count(gpu_name)
     name = re.sub(r"^NVIDIA\s+", "", plain, flags=re.IGNORECASE)
+    words = " ".join(_SERIES.sub(" ", plain.lower()).split())  # without vendor, series and punctuation
     matches = [
         (key, row.ram_gib)
         for key, row in _read_rows().items()
         if name.lower() == key or any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in row.names)
-    ] or [
-        (key, 0.0)
-        for key, row in _read_rows().items()
-        if re.fullmatch(row.written or "(?!)", _simplify_name(plain))
-    ]
+    ] or [(key, 0.0) for key, row in _read_rows().items() if re.fullmatch(row.written or "(?!)", words)]
     if not matches:
         return None
     if memory_gib is not None:
@@ -129,11 +126,6 @@ def _split_count(named: str) -> tuple[int, str]:
         return int(before[1]) or 1, before[2].strip()
     behind = _COUNTED_BEHIND.fullmatch(named.strip())
     return (1, named.strip()) if behind is None else (int(behind[2]) or 1, behind[1])
-
-
-def _simplify_name(name: str) -> str:
-    """Return a machine's name in lower case without vendor, series and punctuation."""
-    return " ".join(_SERIES.sub(" ", name.lower()).split())
 
 
 def settle_machine(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:

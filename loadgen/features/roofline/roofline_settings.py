@@ -39,9 +39,9 @@ class Flags(msgspec.Struct, frozen=True):
 
             choose_machine(self.hardware, self.bandwidth_gb_per_s)
         if self.model_config is not None:
-            from loadgen.features.roofline import architecture
+            from loadgen.features.roofline import models
 
-            architecture.read_architecture(expand_path(self.model_config))
+            models.read_architecture(expand_path(self.model_config))
 
 
 def check_options(options: Any) -> None:

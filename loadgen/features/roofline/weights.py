@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.facts.ceiling import Weights
-from loadgen.features.roofline.architecture import Architecture
+from loadgen.features.roofline.models import Architecture
 from loadgen.plan import model_files
 
 _PLAIN_BITS = 16

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 
 import msgspec
 
+from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence
+from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
 from loadgen.engines.engines import METRICS
-from loadgen.features.routed.metrics_urls import MetricsUrl
 from loadgen.server.joined_scraper import sum_snapshots
 from loadgen.server.prometheus import MetricsSnapshot, Series, has_restarted
-from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
+from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, Role, RoleWindow
 from loadgen.server.server_counters import ServerWindow, make_window
+from loadgen.verdict.evidence import RunEvidence, limit_doubts
 
 _OF_PROMPTS = {"prompt_tokens", "computed_tokens", "prefix_queries", "prefix_hits", "queue", "prefill"}
 _OF_ANSWERS = {
@@ -26,6 +29,25 @@ _OF_ANSWERS = {
 }  # fmt: skip
 _OF_BOTH = {"ttft", "e2e", "inference"}  # of a server that computes prompts and answers; any other: of all
 Samples = Sequence[tuple[float, MetricsSnapshot]]
+
+
+class MetricsUrl(msgspec.Struct, frozen=True):
+    """One server's metrics: its role, a short name, its origin, and the path as given; "" leaves it open."""
+
+    role: Role
+    name: str
+    origin: str
+    path: str = ""
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without what its query may hold."""
+        return hide_url_secrets(self.origin + self.path)
+
+    @property
+    def shown(self) -> str:
+        """The role and URL for messages."""
+        return f"{self.role}={self.shown_url}"
 
 
 class ScrapedEnd(msgspec.Struct, frozen=True):
@@ -104,7 +126,6 @@ def count_by_role(every: Sequence[RoleWindow]) -> dict[str, int | None]:
 
 
 def _find_roles(quantity: str, roles: Set[str]) -> Set[str]:
-    """Find the roles that a quantity is counted at, where there are these."""
     if roles == {ROUTER}:
         return roles if quantity == "requests" else frozenset()
     if quantity in _OF_PROMPTS:
@@ -194,3 +215,29 @@ def find_end(before: MetricsSnapshot, samples: Samples, after: MetricsSnapshot) 
     if failed_s is None:
         failed_s = good[-1][0] if good else 0.0
     return ScrapedEnd(good, failed_s, after.error, restarted=not after.error)
+
+
+@invalid(
+    "worker-ended",
+    "a server of --metrics-url answered before the run and not after it, or one of its counters went "
+    "backwards: it ended or restarted, and the others had its load",
+    "find in that server's log why it ended, then run again",
+    Source.COUNTERS,
+    origin=Origin.LOAD,
+)
+def worker_ended(run: RunEvidence) -> Evidence | None:
+    """Find evidence that a server behind the router ended or restarted during the run."""
+    return join_evidence(
+        map(describe_end, (each for each in run.facts.role_windows if each.ended_s is not None))
+    )
+
+
+def describe_end(server: RoleWindow) -> str:
+    """Describe when a server ended or restarted, by its scrapes."""
+    by = f"by {server.ended_s or 0.0:.1f} s"
+    if server.restarted:
+        return f"{server.label} restarted {by}"
+    return f"{server.label} ended {by}: {server.ended_why.rstrip('.') or 'it did not answer'}"
+
+
+limit = partial(limit_doubts, ("role_windows",))

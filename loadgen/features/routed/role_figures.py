@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.text import align_cells, format_count, list_first, wrap_text
-from loadgen.features.routed.role_checks import describe_end
+from loadgen.features.routed.reconciled_roles import describe_end
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
@@ -101,7 +101,6 @@ def measure_balance(run: Result) -> list[RoleBalance]:
 
 
 def _read_work(server: RoleWindow) -> int | None:
-    """Return the tokens that are a server's work by its role; None of a router, or where not counted."""
     count: int | None = getattr(server.window, _WORK[server.role]) if server.role != ROUTER else None
     return count
 
@@ -136,7 +135,6 @@ def describe_balance(result: Result) -> Iterator[str]:
 
 
 def _draw_table(result: Result) -> list[str]:
-    """Return the lines of the table; a long name has a line of its own."""
     lines = [align_cells(_TITLES, _WIDTHS)]
     for row in result.derive(divide_by_role):
         counts = [row.requests, row.prompt_tokens, row.generation_tokens]
@@ -156,7 +154,6 @@ def _draw_table(result: Result) -> list[str]:
 
 
 def _describe_whole(result: Result) -> Iterator[str]:
-    """Yield lines on errors, ends, the router's count, balance, queues and transfers of KV cache."""
     every = result.facts.role_windows
     for server in every:
         if server.window.error:
@@ -183,7 +180,6 @@ def _describe_whole(result: Result) -> Iterator[str]:
 
 
 def _describe_ends(every: Sequence[RoleWindow]) -> Iterator[str]:
-    """Yield a line on each server that ended: until when its counts are."""
     for server in every:
         if server.ended_s is not None:
             counted = f"its counts, also in the totals, are of {server.counted_s or 0.0:.1f} s"
@@ -191,7 +187,6 @@ def _describe_ends(every: Sequence[RoleWindow]) -> Iterator[str]:
 
 
 def _describe_transfers(window: ServerWindow) -> Iterator[str]:
-    """Yield what a server counted of its transfers of KV cache; nothing without one."""
     if window.kv_transfers:
         yield format_count(window.kv_transfers, "transfer")
     if window.kv_transfer_s is not None:

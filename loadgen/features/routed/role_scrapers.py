@@ -2,34 +2,102 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from msgspec.structs import asdict
 
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
-from loadgen.base.urls import read_port
+from loadgen.base.text import quote_value
+from loadgen.base.urls import check_path, read_host, read_port, split_http_url
 from loadgen.engines.engines import METRICS
-from loadgen.features.routed.metrics_urls import FLAG, MetricsUrl, parse_metrics_urls
+from loadgen.features.routed.reconciled_roles import (
+    MetricsUrl,
+    RoleScrapes,
+    find_end,
+    make_role_window,
+    reconcile_roles,
+)
 from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension, ServerGroup
 from loadgen.server import exchange
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.joined_scraper import JoinedScraper, sum_waiting
 from loadgen.server.prometheus import MetricLines, MetricsSnapshot, has_restarted, parse_metrics, select_lines
-from loadgen.server.role_window import ROUTER
+from loadgen.server.role_window import ROLES, ROUTER, RoleWindow
+from loadgen.server.sample_file import SampledSeries, list_gauge_series
 from loadgen.server.scraper import LARGEST_BYTES, MetricsScraper
+from loadgen.server.server_counters import ServerWindow
 
-if TYPE_CHECKING:
-    from loadgen.features.routed.reconciled_roles import RoleScrapes
-    from loadgen.server.role_window import RoleWindow
-    from loadgen.server.sample_file import SampledSeries
-    from loadgen.server.server_counters import ServerWindow
-
+FLAG = "--metrics-url"
 _ANSWER_S = 3.0
 _OK = 200
+
+
+def parse_metrics_urls(texts: Sequence[str]) -> list[MetricsUrl]:
+    """Parse every ROLE=URL, with names that are short and differ; raises UsageError.
+
+    A name is the host's first label, or its address, and the port; where two would be the same, of the whole
+    host, or with the place in the list.
+    """
+    places = [_parse_url(text) for text in texts]
+    for place in places:
+        if sum(each.origin + each.path == place.origin + place.path for each in places) > 1:
+            raise UsageError(
+                f"{FLAG} {place.shown}: this URL is given twice, and its counters would be summed twice: "
+                "give each once"
+            )
+    return [replace(place, name=name) for place, name in zip(places, _choose_names(places), strict=True)]
+
+
+def _choose_names(places: Sequence[MetricsUrl]) -> list[str]:
+    """Choose a name for each place: the first form of its host that no other has, else a numbered one."""
+    forms = [(_name_short(place), _name_whole(place)) for place in places]
+    counts = [Counter(names) for names in zip(*forms, strict=True)]
+    return [
+        next((name for name, count in zip(names, counts, strict=True) if count[name] == 1), f"{names[1]}#{i}")
+        for i, names in enumerate(forms, 1)
+    ]
+
+
+def _parse_url(text: str) -> MetricsUrl:
+    role, equals, url = text.strip().partition("=")
+    if not equals or role not in ROLES:
+        what = "no role is named" if "://" in role or not equals else f"{quote_value(role)} is no role"
+        raise UsageError(
+            f"{FLAG}: {what}: write ROLE=URL, as decode=http://10.0.0.2:8000, with {', '.join(ROLES[:-1])} "
+            f"or {ROLES[-1]}"
+        )
+    parts = split_http_url(url)
+    if parts is None or parts.fragment:
+        shown = quote_value(hide_url_secrets(url))
+        raise UsageError(f"{FLAG} {role}={shown}: not a URL: write it like http://10.0.0.2:8000")
+    if parts.username or parts.password:
+        raise UsageError(
+            f"{FLAG} {role}: the URL holds credentials (not shown): none are sent: leave them out"
+        )
+    path = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
+    check_path(path, FLAG)
+    return MetricsUrl(role, "", f"{parts.scheme}://{parts.netloc}", path)
+
+
+def _name_short(place: MetricsUrl) -> str:
+    name = _name_whole(place)
+    host = read_host(place.origin)
+    try:
+        ip_address(host)
+    except ValueError:
+        return name.replace(host, host.partition(".")[0], 1)
+    return name
+
+
+def _name_whole(place: MetricsUrl) -> str:
+    host = read_host(place.origin)
+    return f"{f'[{host}]' if ':' in host else host}:{read_port(place.origin)}"
 
 
 class RoleScraper(MetricsScraper):
@@ -58,8 +126,6 @@ class RoleScraper(MetricsScraper):
 
     def collect(self, after: MetricLines, settled: bool) -> RoleScrapes:
         """Collect the scrapes of a run; where the server ended in it, with the last before that."""
-        from loadgen.features.routed.reconciled_roles import RoleScrapes, find_end  # with models, after a run
-
         before, last = parse_metrics(self.began), parse_metrics(after)
         if self._began_empty and not last.error:  # a router that nothing had been sent to
             before = MetricsSnapshot(last.names)
@@ -84,8 +150,6 @@ class RoleScrapers(JoinedScraper):
 
         `meanwhile` is called once where there is a wait.
         """
-        from loadgen.features.routed.reconciled_roles import make_role_window, reconcile_roles
-
         scrapes = self.scrape_all(self.longest_wait_s, meanwhile)
         every = [
             scraper.collect(lines, settled)
@@ -103,8 +167,6 @@ class RoleScrapers(JoinedScraper):
 
     def list_series(self) -> list[SampledSeries]:
         """List the gauges of each server over the run, by its name."""
-        from loadgen.server.sample_file import list_gauge_series
-
         return [
             replace(series, where=role.label)
             for scraper, (role, window) in zip(self.by_role, self._windows, strict=False)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, Int64
+from loadgen.base.arrays import Bool
 from loadgen.base.clock import MS_NS
-from loadgen.features.speculation.speculation_checks import (
+from loadgen.features.speculation.step_counts import (
+    MOST_TOKENS,
+    RatioEstimate,
+    StepCounts,
+    TimedSums,
     count_accepted,
     count_all,
+    estimate_over_time,
+    estimate_ratio_of_sums,
     explain_apart,
     explain_hidden_steps,
     find_counters,
 )
-from loadgen.features.speculation.step_counts import (
-    RatioEstimate,
-    StepCounts,
-    TimedSums,
-    estimate_over_time,
-    estimate_ratio_of_sums,
-)
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 from loadgen.server.server_counters import ServerWindow
 
 MESSAGES, REQUESTS, COUNTERS, GAUGE = "messages", "requests", "counters", "gauge"
@@ -110,7 +111,7 @@ def _estimate_split(
         step_ms=estimate_over_time(timed.span_ns, timed.steps, 1 / MS_NS),
         tpot_ms=estimate_over_time(timed.span_ns, timed.tokens, 1 / MS_NS),
         by_position=of_drafts.by_position,
-        histogram=_trim(counts.histogram),
+        histogram=tuple(np.trim_zeros(counts.histogram[1:], "b").tolist()),
         by_category=_divide_by_category(run, counts),
         source=source,
         sources=sources,
@@ -160,7 +161,6 @@ def _count_steps(counts: StepCounts) -> DraftCounts:
 
 
 def _count_reported(counts: StepCounts, records: Records) -> DraftCounts:
-    """Count steps as the server reports them with each request."""
     tokens, steps, some = int(counts.tokens.sum()), int(counts.steps.sum()), counts.steps > 0
     drafts, accepted = records.server_drafts[some], records.server_accepted_tokens[some]
     return DraftCounts(
@@ -203,11 +203,6 @@ def _count_by_server(window: ServerWindow, completed: int) -> dict[str, DraftCou
     return found
 
 
-def _trim(histogram: Int64) -> tuple[int, ...]:
-    """Return the counts from one token on, without the zeros behind the last."""
-    return tuple(np.trim_zeros(histogram[1:], "b").tolist())
-
-
 def list_categories(run: Result) -> Sequence[str] | None:
     """List the data set's category of each counted request; None if it has none."""
     return run.facts.data.list_categories(run.counted.index) or None
@@ -232,3 +227,74 @@ def list_steps(run: Result) -> list[int | None]:
     """List the steps of each success after its first message; None of others, and without two messages."""
     steps = StepCounts.from_records(run.records, run.records.ok).steps
     return [count or None for count in steps.tolist()]
+
+
+_OF_REQUESTS = ", by the server's count of each request"
+_SERVERS = {COUNTERS: "the mean of the server's counters", GAUGE: "the server's gauge of its last steps"}
+
+
+def describe_speculation(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield lines on the split of TPOT, positions, sizes of steps, categories and sources."""
+    split = result.derive(measure_speculation)
+    if split is None:
+        return
+    yield _describe_split(split)
+    for why, names in groupby(split.why.items(), lambda item: item[1]):
+        yield f"not known: {', '.join(name for name, _ in names)}: {why}"
+    if split.by_position:
+        yield f"draft tokens accepted, by position: {_list_shares(split.by_position)}"
+    if split.histogram:
+        counts, steps = split.histogram, sum(split.histogram)
+        more = f" (the last: {MOST_TOKENS} or more)" if len(counts) == MOST_TOKENS else ""
+        yield f"steps of 1, 2, … tokens: {_list_shares([count / steps for count in counts])}{more}"
+    if split.by_category:
+        rows = (f"{name} {_format_estimate(length)}" for name, length in split.by_category.items())
+        yield f"tokens a step, by category: {'; '.join(rows)}"
+    yield from _describe_sources(split)
+
+
+def summarize_speculation(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on the split of TPOT, of a server that speculates."""
+    if (split := result.derive(measure_speculation)) is not None:
+        yield _describe_split(split)
+
+
+def _describe_split(split: Speculation) -> str:
+    length, step_ms, tpot_ms = split.acceptance_length, split.step_ms, split.tpot_ms
+    if length is None:
+        return "speculation: tokens a step are not known"
+    if step_ms is None or tpot_ms is None:
+        return f"speculation: {length.mean:.3g} tokens a step, {_SERVERS[split.source]}; step time not known"
+    return (
+        f"speculation: {_format_estimate(length, 'requests')} tokens a step, "
+        f"{_format_estimate(step_ms, 'parts of the run')} ms a step: {tpot_ms.mean:.4g} ms a token"
+        f"{_OF_REQUESTS if split.source == REQUESTS else ''}"
+    )
+
+
+def _format_estimate(estimate: RatioEstimate, units: str = "") -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.mean:.4g}"
+    of = f" (95 %, {estimate.units} {units})" if units else ""
+    return f"{estimate.mean:.4g} ± {(estimate.high - estimate.low) / 2:.2g}{of}"
+
+
+def _list_shares(shares: Sequence[float]) -> str:
+    return ", ".join(f"{100 * share:.3g} %" for share in shares)
+
+
+def _describe_sources(split: Speculation) -> Iterator[str]:
+    messages, counters = split.sources.get(MESSAGES), split.sources.get(COUNTERS)
+    counted = [] if messages is None else [f"messages: {messages.accepted} of {messages.tokens} tokens"]
+    if counters is not None:
+        counted.append(f"the server's counters: {counters.accepted}{_describe_drafts(counters)}")
+    if counted:
+        yield f"accepted draft tokens by {'; by '.join(counted)}"
+
+
+def _describe_drafts(counters: DraftCounts) -> str:
+    """Describe the drafts that counters know of, with vLLM's mean, which leaves out steps without one."""
+    if not counters.drafts:
+        return ""
+    mean = 1 + (counters.accepted or 0) / counters.drafts
+    return f" of {counters.draft_tokens} in {counters.drafts} drafts ({mean:.3g} tokens a draft)"

@@ -15,9 +15,8 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
 from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.quality.greedy import answer_check
-from loadgen.features.quality.quality_record import Quality
-from loadgen.features.quality.quality_verdict import DIFFERENT, judge_quality
+from loadgen.features.quality import answer_check
+from loadgen.features.quality.quality_record import DIFFERENT, Quality, judge_quality
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure

@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import clean_line
-from loadgen.features.quality import quality_verdict
+from loadgen.features.quality import quality_record
 from loadgen.features.quality.quality_record import Quality
 from loadgen.report.result_file import make_strict
 from loadgen.study import limit_record, repeats
@@ -82,7 +82,7 @@ class ComparedLimits(msgspec.Struct, frozen=True):
     rows: tuple[LimitRow, ...]  # the baseline first
     margin: float
     alpha: float
-    kl_margin: float = quality_verdict.MARGIN  # nats a token, below which two distributions are one
+    kl_margin: float = quality_record.MARGIN  # nats a token, below which two distributions are one
     of_sessions: bool = False  # a load counts sessions, else requests
 
 

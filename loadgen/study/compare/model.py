@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.text import GIB
 from loadgen.base.untrusted import read_mapping
-from loadgen.features.quality import quality_verdict
+from loadgen.features.quality import quality_record
 from loadgen.features.quality.quality_record import Quality
 from loadgen.report.load_identity import Load
 from loadgen.study.bundle import reading
@@ -107,7 +107,7 @@ class ComparisonOptions(msgspec.Struct, frozen=True):
     @property
     def kl_margin(self) -> float:
         """The KL (nats a token) within which two distributions are one: the campaign's, else the usual."""
-        return self.campaign.kl_margin or quality_verdict.MARGIN
+        return self.campaign.kl_margin or quality_record.MARGIN
 
     @property
     def machine(self) -> Hardware:
@@ -222,4 +222,4 @@ class ComparedLoad(msgspec.Struct, frozen=True):
     margin: float  # of equivalence: 0.02 is ± 2 %
     alpha: float
     remarks: tuple[str, ...] = ()
-    kl_margin: float = quality_verdict.MARGIN  # nats a token, below which two distributions are one
+    kl_margin: float = quality_record.MARGIN  # nats a token, below which two distributions are one

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.facts.ceiling import Ceiling, Machine, Weights
-from loadgen.features.roofline import architecture, machines, models
+from loadgen.features.roofline import machines, models
 from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.study.run_summary import Reported
 from loadgen.study.speed import speed_rows
@@ -42,7 +42,7 @@ class Hardware(msgspec.Struct, frozen=True):
         """
         file = None if config is None else expand_path(config)
         if file is not None:
-            architecture.read_architecture(file)
+            models.read_architecture(file)
         return cls(machines.choose_machine(key, bandwidth_gb_per_s), file)
 
     @classmethod

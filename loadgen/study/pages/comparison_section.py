@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.features.quality.quality_record import MeanInterval
-from loadgen.features.quality.quality_verdict import DIFFERENT
+from loadgen.features.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study import limit_record, repeats
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer

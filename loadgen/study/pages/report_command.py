@@ -12,8 +12,8 @@ from loadgen.base.files import expand_path
 from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, print_text
+from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.features.roofline.run_roofline import add_ceiling
 from loadgen.report import report, result_block, run_directory, saved_run
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions

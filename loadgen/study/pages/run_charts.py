@@ -13,12 +13,16 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import GIB, format_count
 from loadgen.features.attribution.attribution import Attribution, PartRows
-from loadgen.features.attribution.attribution_section import ABOUT, NOTHING, TITLE, list_columns
-from loadgen.features.attribution.basis import describe_basis, describe_means
-from loadgen.features.attribution.part_times import (
+from loadgen.features.attribution.attribution_section import (
+    ABOUT,
+    NOTHING,
+    TITLE,
     PartTime,
+    describe_basis,
+    describe_means,
     find_attribution,
     format_share,
+    list_columns,
     list_part_times,
     mean_ms,
 )

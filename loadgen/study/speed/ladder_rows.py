@@ -13,8 +13,8 @@ from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
+from loadgen.features.roofline.estimate import count_devices
 from loadgen.features.roofline.models import split_gguf
-from loadgen.features.roofline.run_roofline import count_devices
 from loadgen.figures.per_request import PerRequest
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result

@@ -1,16 +1,22 @@
-"""Attribution: rows, thresholds and sums are those of the report's figures."""
+"""Attribution: rows, thresholds and sums are those of the report; a first token's parts are its wait."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import made_runs
 from loadgen.features.attribution import attribution
-from loadgen.features.attribution.attribution import Attribution
+from loadgen.features.attribution.attribution import Attribution, attribute
 from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
 from loadgen.plan import profile
+from loadgen.records.record import NO_CAUSE, PATH, RETRANSMISSION, Record, Records
 from loadgen.report.run_directory import Result
+from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.verdict.evidence import RunEvidence
 
 
@@ -57,3 +63,106 @@ def test_what_a_doubt_derived_is_not_derived_again_for_the_report() -> None:
     run = made_runs.run(requests=12)
     judged = RunEvidence(run.facts, run.records, run.metrics, parts=run.parts)
     assert judged.derive(attribution.attribute_run) is attribute_run(run)
+
+
+MS = 1_000_000
+SENT_NS = 10**12
+NETWORK: dict[str, Any] = {"rtt_ns": 4 * MS}
+NEAR = {"rtt_ns": 2 * MS}
+TIMED = {**NETWORK, "delay": (0, NO_CAUSE)}
+SERVER = {"server_queue_ns": 20 * MS, "server_prefill_ns": 30 * MS}
+
+
+def divide(
+    wait_ns: int, late_ns: int = 0, delay: tuple[int, int] | None = None, **columns: Any
+) -> dict[str, int]:
+    """The parts, in ms, of one request whose first token arrives that long after it was sent."""
+    delays: dict[str, Any] = {} if delay is None else {
+        "delay_us": np.array([delay[0] // 1000], np.int32), "delay_cause": np.array([delay[1]], np.int8)
+    }  # fmt: skip
+    first_ns = SENT_NS + wait_ns
+    record = Record(
+        0, 0, SENT_NS - late_ns, SENT_NS, first_ns, arrival_ns=np.array([first_ns]),
+        tokens=np.ones(1, np.int64), reads=2, unstamped_reads=1, **delays, **columns,
+    )  # fmt: skip
+    rows = attribute(made_runs.run().facts, Records.from_records([record])).ttft
+    assert rows.whole_ns.tolist() == [wait_ns + max(late_ns, 0)] == [int(rows.parts.sum())]
+    return {key: of_part // MS for key, of_part in rows.sum_parts().items() if of_part}
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        ({}, {"unknown": 100}),
+        ({"late_ns": 7 * MS}, {"sent_late": 7, "unknown": 100}),
+        ({"late_ns": -7 * MS}, {"unknown": 100}),
+        ({"late_ns": 7 * MS, "connect_ns": 5 * MS}, {"sent_late": 2, "handshake": 5, "unknown": 100}),
+        ({"late_ns": 7 * MS, "connect_ns": 50 * MS}, {"handshake": 7, "unknown": 100}),
+        (NETWORK, {"round_trip": 4, "unknown": 96}),
+        ({"rtt_ns": 400 * MS}, {"round_trip": 100}),
+        ({**NETWORK, "request_delay_ns": 60 * MS}, {"request_resent": 60, "round_trip": 4, "unknown": 36}),
+        ({"request_delay_ns": 60 * MS, "retransmitted": 1}, {"request_resent": 60, "unknown": 40}),
+        ({"request_delay_ns": 60 * MS, "retransmitted": 0}, {"unknown": 100}),
+        ({**NETWORK, "delay": (9 * MS, PATH)}, {"round_trip": 4, "path_delay": 9, "unknown": 87}),
+        ({"delay": (9 * MS, RETRANSMISSION)}, {"retransmission": 9, "unknown": 91}),
+        (SERVER, {"queue": 20, "prefill": 30, "unknown": 50}),
+        ({**TIMED, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
+        ({**NETWORK, "delay": (9 * MS, PATH), **SERVER},
+         {"round_trip": 4, "path_delay": 9, "queue": 20, "prefill": 30, "unknown": 37}),
+        ({**NEAR, **SERVER}, {"round_trip": 2, "queue": 20, "prefill": 30, "http": 48}),
+        ({**NETWORK, **SERVER}, {"round_trip": 4, "queue": 20, "prefill": 30, "unknown": 46}),
+        ({**NEAR, **SERVER, "out_of_order": 1}, {"round_trip": 2, "queue": 20, "prefill": 30, "unknown": 48}),
+        ({**NEAR, **SERVER, "retransmitted": 1},
+         {"round_trip": 2, "queue": 20, "prefill": 30, "unknown": 48}),
+        ({**NETWORK, "server_prefill_ns": 30 * MS}, {"round_trip": 4, "prefill": 30, "unknown": 66}),
+        ({**TIMED, "server_queue_ns": 20 * MS, "server_ttft_ns": 30 * MS},
+         {"round_trip": 4, "queue": 20, "prefill": 30, "http": 46}),
+        ({**SERVER, "server_first_token_ns": 60 * MS},
+         {"queue": 20, "prefill": 30, "http": 10, "unknown": 40}),
+        ({**TIMED, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "http": 36, "unknown": 60}),
+        ({**NETWORK, "server_first_token_ns": 60 * MS}, {"round_trip": 4, "unknown": 96}),
+        ({"server_queue_ns": 90 * MS, "server_prefill_ns": 30 * MS}, {"queue": 90, "prefill": 10}),
+    ],
+)  # fmt: skip
+def test_a_wait_is_divided_by_what_is_known(columns: dict[str, Any], parts: dict[str, int]) -> None:
+    assert divide(100 * MS, **columns) == parts
+
+
+TIMES = st.one_of(st.integers(-1, 10**9), st.sampled_from([-1, 0, 2**61]))
+EVIDENCE = (
+    "connect_ns", "rtt_ns", "request_delay_ns", "server_queue_ns", "server_prefill_ns", "server_ttft_ns",
+    "server_first_token_ns", "lag_max_ns",
+)  # fmt: skip
+GAPS = st.lists(st.one_of(st.integers(0, 10**9), st.sampled_from([0, 0, 1, 10**7, 2 * 10**7])), max_size=30)
+
+
+@st.composite
+def draw_record(draw: st.DrawFn, index: int, has_delays: bool) -> Record:
+    """A request with whatever times, in any order, as a stranger's file may hold them."""
+    sent_ns = draw(st.integers(1, 10**10))
+    arrival_ns = draw(st.integers(-(10**9), 10**10)) + np.cumsum(np.array(draw(GAPS), np.int64))
+    n = len(arrival_ns)
+    delays: dict[str, Any] = {} if not has_delays else {
+        "delay_us": np.array(draw(st.lists(st.integers(0, 10**6), min_size=n, max_size=n)), np.int32),
+        "delay_cause": np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int8),
+    }  # fmt: skip
+    times: dict[str, Any] = {name: draw(TIMES) for name in EVIDENCE}
+    return Record(
+        index, 0, draw(st.integers(0, 10**10)), sent_ns, int(arrival_ns[-1]) if n else sent_ns,
+        arrival_ns=arrival_ns, tokens=np.ones(n, np.int64), input_tokens=draw(st.integers(-1, 10**6)),
+        reads=draw(st.integers(0, 40)), unstamped_reads=draw(st.integers(0, 40)), **delays,
+        **times,
+    )  # fmt: skip
+
+
+@given(st.data(), st.integers(0, 8), st.booleans())
+def test_parts_are_never_negative_and_sum_exactly(data: st.DataObject, count: int, has_delays: bool) -> None:
+    records = Records.from_records([data.draw(draw_record(index, has_delays)) for index in range(count)])
+    samples = tuple(ServerSample(at_s=at_s, preemptions=2 * at_s) for at_s in range(10))
+    facts = made_runs.run(window=ServerWindow(names="vllm", samples=samples)).facts
+    found = attribute(facts, records)
+    for rows in (found.ttft, found.gaps, found.tail_ttft):
+        assert np.array_equal(rows.parts.sum(axis=0), rows.whole_ns)
+        assert rows.parts.min(initial=0) >= 0
+        assert rows.excess_ns.min(initial=0) >= 0
+    assert found.gaps.parts[[ROWS[key] for key in ("sent_late", "handshake", "queue")]].sum() == 0

@@ -1,4 +1,4 @@
-"""`loadgen explain` of directories: of one run, of many, and of files that are not of one run."""
+"""`loadgen explain`: its page, the section of the report, and the directories that it explains."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import made_attributions as made
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen import cli
-from loadgen.report.run_directory import ARRIVALS, RESULT
+from loadgen.facts.run_facts import Client, Server, SpanFacts
+from loadgen.features.attribution.attribution import Attribution
+from loadgen.features.attribution.attribution_section import describe_attribution, summarize_attribution
+from loadgen.features.attribution.explain_command import explain_run
+from loadgen.features.attribution.parts import EVIDENCE, PARTS
+from loadgen.report.result_block import find_layout
+from loadgen.report.run_directory import ARRIVALS, RESULT, Result
+from loadgen.report.section import ReportOptions
+from loadgen.server.server_counters import ServerLatency, ServerWindow
 from loadgen.transport.failure import FailureKind
 
 
@@ -117,3 +127,226 @@ def test_a_result_of_other_definitions_is_not_compared(tmp_path: Path) -> None:
     result["loadgen"]["definitions_version"] = 3
     (run / RESULT).write_text(json.dumps(result))
     assert cli.main(["explain", str(run)]) == 0
+
+
+OPTIONS = ReportOptions(False, find_layout(None))
+NOTHING = """\
+where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99
+  ITL, are longer than the median by less than 1 ms or a fifth"""
+BUSY = """\
+where the time goes: the wait for a first token from when the request was due,
+  and the gap between two messages
+mean ms                   first token     beyond P99 TTFT     gaps beyond P99
+                              n = 100               n = 1              n = 31
+sent late                0.10    <1 %        0.10    <1 %
+round trip               0.20    <1 %        0.20    <1 %
+path delay                                                       0.48    <1 %
+HTTP, tokenizing         1.70     4 %        1.80    <1 %
+queue                    6.38    14 %      440.00    86 %
+prefill                 36.24    81 %       60.00    12 %
+decode step                                                     20.00    32 %
+others' prefill                                                 38.71    61 %
+unknown                  0.10    <1 %       10.00     2 %        3.87     6 %
+total                   44.72              512.10               63.06
+evidence: kernel timestamps of arrivals, TCP's least round trip of each
+  connection, TCP timestamps of each segment, the server's own times of each
+  request, samples of the server's preemptions, what all streams do at one
+  instant"""
+EXPLAINED = """
+TTFT: median 81.64 ms, P99 113 ms of 100 requests; beyond P99: 86 % queue. By
+  part, from when a request was due until its first token:
+mean ms                       typical     beyond P99 TTFT
+                               n = 99               n = 1
+sent late                0.10    <1 %        0.10    <1 %
+round trip               0.20    <1 %        0.20    <1 %
+HTTP, tokenizing         1.70     4 %        1.80    <1 %
+queue                    2.00     5 %      440.00    86 %
+prefill                 36.00    90 %       60.00    12 %
+unknown                                     10.00     2 %
+total                   40.00              512.10
+the slowest first tokens:
+  request 99: 512.1 ms = queue 440 + prefill 60 + unknown 10 + …
+  request 0: 40 ms = prefill 36 + queue 2 + HTTP, tokenizing 1.7 + …
+  request 1: 40 ms = prefill 36 + queue 2 + HTTP, tokenizing 1.7 + …
+
+ITL: median 20 ms, P99 30 ms of 1,500 gaps; beyond P99: 61 % others' prefill. By
+  part:
+mean ms               gaps beyond P99
+                               n = 31
+path delay               0.48    <1 %
+decode step             20.00    32 %
+others' prefill         38.71    61 %
+unknown                  3.87     6 %
+total                   63.06
+the longest gaps:
+  request 0, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
+  request 1, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
+  request 2, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
+
+how each part is known:
+  - sent late: this client's own times
+  - round trip: TCP's least round trip of each connection
+  - path delay: TCP timestamps of each segment
+  - HTTP, tokenizing, queue, prefill: the server's own times of each request
+  - decode step, others' prefill: what all streams do at one instant
+what is unknown, and what would show it:
+  - 6 % of the time beyond P99 ITL
+what to do:
+  - queue, 86 % of the time beyond P99 TTFT: lower the load, or raise what runs
+    at once (vLLM: --max-num-seqs, SGLang: --max-running-requests)
+  - others' prefill, 61 % of the time beyond P99 ITL: limit the prompt tokens of
+    a step, at the cost of TTFT (vLLM: --max-num-batched-tokens or
+    --long-prefill-token-threshold, SGLang: --chunked-prefill-size, llama.cpp:
+    --batch-size)"""
+UNKNOWN = """\
+what is unknown, and what would show it:
+  - 100 % of the time beyond P99 TTFT, 100 % of the time beyond P99 ITL
+  - start vLLM with --enable-per-request-metrics: it then reports each request's
+    queue and prefill
+  - --transport ring: it shows the network's part of each wait
+  - --receive-spans: a server that exports spans then reports each request's
+    HTTP, queue and prefill
+  - a server whose /metrics counts preemptions, without --no-observe
+  - more requests at once: with few streams a pause of one looks like a pause of
+    all"""
+
+
+def long_section(run: Result) -> str:
+    return "\n".join(describe_attribution(run, OPTIONS))
+
+
+def short_section(run: Result) -> list[str]:
+    return list(summarize_attribution(run, OPTIONS))
+
+
+def page(run: Result) -> str:
+    return "\n".join(explain_run(run))
+
+
+def test_the_section_is_a_table_of_the_parts_that_are_there() -> None:
+    assert long_section(made.run(made.BUSY)) == BUSY
+    assert long_section(made.run(made.SMOOTH)) == NOTHING
+
+
+def test_the_short_report_has_a_line_for_each_tail_with_a_cause() -> None:
+    assert short_section(made.run(made.BUSY)) == [
+        "first tokens beyond P99 TTFT: 512.1 ms, 86 % queue, 12 % prefill, 2 % unknown",
+        "gaps beyond P99 ITL: 63.06 ms, 61 % others' prefill, 32 % decode step, 6 % unknown",
+    ]
+    assert short_section(made.run(made.NETWORK)) == [
+        "gaps beyond P99 ITL: 225 ms, 89 % retransmission, 9 % decode step, 2 % path delay"
+    ]
+    assert short_section(made.run(made.SMOOTH)) == short_section(made.run(made.NOTHING_KNOWN)) == []
+
+
+def test_the_page_explains_typical_and_tail_and_says_what_to_do() -> None:
+    lines = page(made.run(made.BUSY)).split("\n")
+    assert "\n".join(lines[3:]) == EXPLAINED
+
+
+@loop_over("found", [made.BUSY, made.SMOOTH, made.NETWORK, made.NOTHING_KNOWN])
+def test_text_fits_80_columns_and_a_page_60_lines(found: Attribution) -> None:
+    run = made.run(found)
+    text = f"{long_section(run)}\n{page(run)}"
+    assert max(map(len, text.split("\n"))) <= 80
+    assert len(page(run).split("\n")) <= 60
+
+
+def test_our_own_engine_is_advised_what_it_has() -> None:
+    ours = Server(url="http://h/v1/completions", engine="loadgen engine", model="m")
+    text = page(made.run(made.NOTHING_KNOWN, server=ours))
+    assert "`loadgen engine --enable-per-request-metrics`" in " ".join(text.split())
+    assert "--receive-spans" not in text
+
+
+def test_a_part_is_named_with_its_evidence_though_few_requests_had_that() -> None:
+    few = made.attribution([made.QUEUED] * 30, [made.STALLED] * 30, ("rtt", "spans"))
+    page_of_few = page(made.run(few))
+    assert "queue, prefill: the server's spans" in page_of_few
+    assert "the server's own times of each request" not in page_of_few
+    assert "decode step, others' prefill: what all streams do at one instant" in page_of_few
+
+
+def test_what_is_unknown_names_what_would_show_it() -> None:
+    assert UNKNOWN in page(made.run(made.NOTHING_KNOWN, window=None))
+
+
+def test_what_the_run_had_already_is_no_advice() -> None:
+    ring = Client(transport="ring", cpu_s=1.0, wall_s=2.0)
+    none_came = SpanFacts(key="0" * 32, wall_offset_ns=0, received=True)
+    text = page(made.run(made.NOTHING_KNOWN, client=ring, spans=none_came))
+    assert "--transport" not in text
+    assert "--receive-spans" not in text
+    assert "/metrics" not in text
+
+
+def test_the_server_s_means_stand_where_no_request_has_its_own() -> None:
+    def mean(value_ms: float) -> ServerLatency:
+        return ServerLatency(count=100, mean_ms=value_ms, brackets_ms={})
+
+    window = ServerWindow(names="vllm", queue=mean(12.0), prefill=mean(40.25), decode=mean(12_197.3))
+    line = "the server's means over the run: queue 12 ms, prefill 40.25 ms, decode 12,197 ms"
+    assert line in long_section(made.run(made.NOTHING_KNOWN, window=window))
+    assert line in page(made.run(made.NOTHING_KNOWN, window=window))
+    assert line not in page(made.run(made.BUSY, window=window))
+
+
+def with_means(count: int, **means_ms: float) -> str:
+    """The page of 100 first tokens of which nothing is known; the server has these means of so many."""
+    timed = {
+        name: ServerLatency(count=count, mean_ms=value, brackets_ms={}) for name, value in means_ms.items()
+    }
+    records = made_runs.run(
+        requests=100, tokens=30, window=ServerWindow.model_validate({"names": "vllm", **timed})
+    )
+    return page(records)
+
+
+def test_parts_of_the_mean_are_the_server_s_means() -> None:
+    text = with_means(100, queue=3.0, prefill=20.0, ttft=24.5)
+    table = {row[:17].strip(): row.split() for row in text.splitlines()}
+    assert "mean of all*" in text
+    assert "* parts of this mean are the server's own means" in " ".join(text.split())
+    assert table["queue"][1:3] == ["3.00", "4"]
+    assert table["prefill"][1:3] == ["20.00", "25"]
+    assert table["HTTP, tokenizing"][2:4] == ["1.50", "2"]
+
+
+@pytest.mark.parametrize(
+    ("count", "means"),
+    [
+        (60, {"queue": 3.0, "prefill": 20.0}),  # of others' requests too, or not of all
+        (150, {"queue": 3.0, "prefill": 20.0}),
+        (100, {"queue": 30.0, "prefill": 200.0}),  # more than the client waited: not of these
+        (100, {"decode": 3.0}),
+        (100, {}),
+    ],
+)
+def test_means_of_other_requests_are_no_parts(count: int, means: dict[str, float]) -> None:
+    assert "mean of all" not in with_means(count, **means)
+
+
+def test_a_run_without_times_of_tokens_says_why_there_is_no_more() -> None:
+    failed = made_runs.run(requests=12, failed=12, kind=FailureKind.CONNECT)
+    assert page(failed).endswith("\nevery request failed: nothing was measured")
+    assert long_section(failed) == ""
+    assert short_section(failed) == []
+
+
+@pytest.mark.parametrize(("requests", "tokens"), [(1, 1), (1, 2), (1, 40), (3, 1)])
+def test_a_run_of_a_few_requests_is_explained(requests: int, tokens: int) -> None:
+    text = page(made_runs.run(requests=requests, tokens=tokens, concurrency=1))
+    assert "TTFT: median" in text
+    assert ("no gap beyond P99" in text) == (tokens <= 2)
+
+
+def test_the_verb_explains_a_stored_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made_runs.keep(made_runs.run(), tmp_path)
+    assert cli.main(["explain", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("made: 64 in / 16 out, 24 requests")
+    assert cli.main(["explain", str(tmp_path / "absent")]) == 2
+
+
+def test_evidence_names_parts_that_there_are() -> None:
+    keys = {part.key for part in PARTS}
+    assert [kind.key for kind in EVIDENCE if not set(kind.parts) <= keys] == []

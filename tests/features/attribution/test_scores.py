@@ -98,10 +98,7 @@ PATHS: dict[str, tuple[list[Segment], list[tuple[str, float, float]]]] = {
         [sent(10, 0), sent(20, 100, "lost"), sent(30, 200), sent(45, 100)],
         [("retransmission", 25, 50)],
     ),
-    "one was overtaken": (
-        [sent(10, 0), sent(20, 100, "late", 60), sent(30, 200)],
-        [("reordering", 25, 60)],
-    ),
+    "one was overtaken": ([sent(10, 0), sent(20, 100, "late", 60), sent(30, 200)], [("reordering", 25, 60)]),
     "one was late, alone": (
         [sent(10, 0), sent(20, 100, "late", 33), sent(50, 200)],
         [("path_delay", 25, 33)],

@@ -33,7 +33,7 @@ from loadgen.base.arrays import Float64
 from loadgen.facts.run_facts import EarlierRun, SharedTexts
 from loadgen.features.data.data_checks import has_fallen
 from loadgen.features.data.sent_texts import compare_answers, count_shared_bytes
-from loadgen.features.roofline import roofline_checks
+from loadgen.features.roofline import bound
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
@@ -309,7 +309,7 @@ def test_prompts_of_many_counts_were_not_cut() -> None:
 
 def test_ttft_is_no_prefill_where_prompts_may_share() -> None:
     def shown(case: RunEvidence) -> bool:
-        return "mean_ttft_ms" in roofline_checks.list_bound_figures(case.facts, case.metrics)[0]
+        return "mean_ttft_ms" in bound.list_bound_figures(case.facts, case.metrics)[0]
 
     cases = [run(), of_file(made_data.data()), of_file(made_data.data(reusable=0.3))]
     assert [shown(case) for case in [*cases, of_file(made_data.data(reusable=0.0))]] == [

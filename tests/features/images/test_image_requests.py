@@ -14,8 +14,8 @@ from PIL import Image
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
-from loadgen.features.messages.messages_api import Messages
-from loadgen.features.responses.responses_api import Responses
+from loadgen.features.apis.messages_api import Messages
+from loadgen.features.apis.responses_api import Responses
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed, WordCounts
@@ -95,20 +95,12 @@ RESULT = {"type": "function_call_output", "call_id": "c", "output": "sun"}
     [
         (Chat(), "messages", [{"role": "user", "content": None}], [{"role": "user", "content": [IN_CHAT]}]),
         (Responses(), "input", [RESULT], [RESULT, {"role": "user", "content": [IN_ITEMS]}]),
-        (
-            Responses(),
-            "input",
-            [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
-            [{"role": "user", "content": [{"type": "input_text", "text": "a"}, IN_ITEMS]}],
-        ),
-        (
-            Messages(),
-            "messages",
-            [{"role": "user", "content": "a"}],
-            [{"role": "user", "content": [{"type": "text", "text": "a"}, IN_BLOCKS]}],
-        ),
+        (Responses(), "input", [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}],
+         [{"role": "user", "content": [{"type": "input_text", "text": "a"}, IN_ITEMS]}]),
+        (Messages(), "messages", [{"role": "user", "content": "a"}],
+         [{"role": "user", "content": [{"type": "text", "text": "a"}, IN_BLOCKS]}]),
     ],
-)
+)  # fmt: skip
 def test_an_image_follows_what_a_last_message_has(
     dialect: Dialect, field: str, given: Any, sent: Any
 ) -> None:
@@ -193,10 +185,7 @@ def test_random_mm_is_a_load_of_the_chat_api() -> None:
         ({**OF_FILES, "image_dir": str(PICTURES.parent / "configs")}, "no PNG, JPEG, WebP or GIF file"),
         ({"turns": 3}, "and --turns makes conversations: leave out one of them"),
         ({"image_dir": "x"}, "--image-size and --image-dir are two sources of images"),
-        (
-            {**OF_FILES, "images": "2"},
-            "--images needs images: pass --image-size",
-        ),
+        ({**OF_FILES, "images": "2"}, "--images needs images: pass --image-size"),
         (
             {"image_size": "7"},
             '\'7\' is no size: write 1024x768, "640x480 70%, 1024x768 30%", or "DIST x DIST"',

@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from builders.loops import loop_over
+from builders.provoked_data import of_images
 from fakes.hosted_api import KEY, HostedApi
 from fakes.scripted_server import Answer, Asked, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.features.images import image_contents
+from loadgen.features.images import image_requests
+from loadgen.features.images.image_counts import BY_TEXT, count_image_tokens
 from loadgen.plan import profile
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
@@ -124,6 +126,14 @@ def test_a_model_without_vision_is_one_line(
 
 def test_a_server_elsewhere_cannot_fetch_images_from_loopback() -> None:
     made = profile.build({"image_size": "16x8", "image_transport": "http"})
-    image_contents.check_place(made, here=True)
+    image_requests.check_place(made, here=True)
     with pytest.raises(UsageError, match="which the server on another machine cannot reach"):
-        image_contents.check_place(made, here=False)
+        image_requests.check_place(made, here=False)
+
+
+@loop_over(("more", "tokens"), [(0, {0}), (64, {64, 66})])
+def test_texts_that_vary_are_not_taken_for_images_that_are_ignored(more: int, tokens: set[int]) -> None:
+    run = of_images(more)
+    run.records.input_tokens[2::2] += 2  # texts of some other length than planned
+    counted, how = count_image_tokens(run.facts, run.records)
+    assert (set(counted.tolist()), how) == (tokens, BY_TEXT)

@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.images import random_mm
+from loadgen.features.images import image_sizes
 from loadgen.features.images.image_sizes import ImageSizes, parse_counts, parse_sizes
 
 RNG = np.random.default_rng
@@ -105,7 +105,7 @@ def test_a_number_of_images_that_is_none_is_refused(text: str) -> None:
 )
 def test_vllms_random_mm_is_written_in_our_settings(keys: dict[str, Any], size: str, images: str) -> None:
     filled = {"dataset_name": "random-mm", **keys}
-    random_mm.fill_keys(filled)
+    image_sizes.fill_keys(filled)
     assert filled == {"dataset_name": "random", "image_size": size, "images": images}
 
 
@@ -122,5 +122,5 @@ def test_vllms_random_mm_is_written_in_our_settings(keys: dict[str, Any], size: 
 )
 def test_what_vllm_refuses_of_random_mm_is_refused(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as raised:
-        random_mm.fill_keys({"dataset_name": "random-mm", **keys})
+        image_sizes.fill_keys({"dataset_name": "random-mm", **keys})
     assert why in str(raised.value)

@@ -11,8 +11,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.features.quality.greedy import answer_check
-from loadgen.features.quality.greedy.answer_check import (
+from loadgen.features.quality import answer_check
+from loadgen.features.quality.answer_check import (
     CHAT,
     PROMPTS,
     Flaw,
@@ -110,12 +110,7 @@ DIFFERENT = "answers not compared with BF16: "
         pytest.param(of(*[BANGS] * 12), None, [NOISY], id="NaN"),
         pytest.param(of(BANGS), None, [], id="one by accident"),
         pytest.param(of(*[LOOP] * 5), None, [], id="small greedy models loop now and then"),
-        pytest.param(
-            of(*[LOOP] * 6),
-            None,
-            [LOOPS],
-            id="half of them loop",
-        ),
+        pytest.param(of(*[LOOP] * 6), None, [LOOPS], id="half of them loop"),
         pytest.param(of(*[LOOP] * 6), of(*[LOOP] * 5), [], id="so does the baseline"),
         pytest.param(
             of(*[SENTENCES] * 4),
@@ -126,9 +121,8 @@ DIFFERENT = "answers not compared with BF16: "
         pytest.param(of("", "", ""), None, [], id="an instruct model may have nothing to add"),
         pytest.param(of("", "", "", " \n"), None, ["4 of 12 answers are empty"], id="empty"),
         pytest.param(of("", "", "", ""), of("", "", ""), [], id="as empty as the baseline"),
-        pytest.param(
-            of("", "", ""), of(), ["3 of 12 answers are empty (of the baseline's: 0)"], id="emptier"
-        ),
+        pytest.param(of("", "", ""), of(), ["3 of 12 answers are empty (of the baseline's: 0)"],
+         id="emptier"),
         pytest.param(of(*[SALAD] * 12), None, [], id="salad without a baseline"),
         pytest.param(
             of(*[SALAD] * 9),
@@ -146,7 +140,7 @@ DIFFERENT = "answers not compared with BF16: "
         pytest.param(make_empty_fingerprint("why not"), of(), [], id="nothing was asked"),
         pytest.param(of(*[LOOP] * 6), make_empty_fingerprint("why not"), [LOOPS], id="no baseline's answers"),
     ],
-)
+)  # fmt: skip
 def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
     own: Fingerprint, baseline: Fingerprint | None, said: list[str]
 ) -> None:
@@ -198,27 +192,21 @@ FAILED = Fingerprint(
     ("own", "other", "line"),
     [
         (of(), of(), "the same answers as BF16 to all 12 prompts"),
-        (
-            of(" Paris, of course"),
-            of(" Paris. It is located"),
-            "first differs from BF16 after 6 of 21 characters (median of 1 prompt; 11 the same to the end)",
-        ),
+        (of(" Paris, of course"), of(" Paris. It is located"),
+         "first differs from BF16 after 6 of 21 characters (median of 1 prompt; 11 the same to the end)"),
         (
             with_ids([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]),
             with_ids([1, 9, 3, 4], [1, 2, 9, 4], [1, 2, 3, 9]),
             "first differs from BF16 after 2 of 4 tokens (median of 3 prompts)",
         ),
-        (
-            with_ids([1, 2]),
-            with_ids([1, 2, 3]),
-            "first differs from BF16 after 2 of 3 tokens (median of 1 prompt)",
-        ),
+        (with_ids([1, 2]), with_ids([1, 2, 3]),
+         "first differs from BF16 after 2 of 3 tokens (median of 1 prompt)"),
         (of(form=CHAT), of(), f"{DIFFERENT}asked as chat here, as completion there"),
         (of(), OTHER_SET, f"{DIFFERENT}other prompts (set 1 here, 2 there)"),
         (of(), make_empty_fingerprint("no tokenizer"), f"{DIFFERENT}no tokenizer"),
         (of(), FAILED, f"{DIFFERENT}no prompt was answered by both"),
     ],
-)
+)  # fmt: skip
 def test_how_far_two_answers_go_together(own: Fingerprint, other: Fingerprint, line: str) -> None:
     assert measure_divergence(own, other).format_line("BF16") == line
 

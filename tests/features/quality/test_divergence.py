@@ -1,4 +1,4 @@
-"""Figures of quality from log-probabilities: exact on small tables, None with the reason where not had."""
+"""Figures of quality from log-probabilities: exact on small tables; and samples held to what is reported."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from builders.loops import loop_over
 from builders.markov_chain import MarkovModel, compute_kl, disturb, make_chain, normalize
 from loadgen.features.quality.divergence import (
     QualityEvidence,
+    check_sampling,
     compare_vocabularies,
     estimate_divergence,
     judge_evidence,
@@ -28,8 +29,9 @@ from loadgen.features.quality.quality_record import (
     SampledAnswer,
     TextSegment,
     TokenScores,
+    bound_share,
+    judge_quality,
 )
-from loadgen.features.quality.quality_verdict import bound_share, judge_quality
 
 A, B = math.log(0.5), math.log(0.25)
 
@@ -352,3 +354,32 @@ def test_no_figure_of_the_text_is_infinite(logprobs: tuple[float, float], perple
     if perplexity is None:
         assert (found.perplexity_ratio, found.bits_per_byte) == (None, None)
         assert "no probability at all" in found.why["perplexity"]
+
+
+@loop_over("floor", [0.001, 0.01, 0.05])
+def test_scores_that_are_noisy_are_no_doubt(floor: float) -> None:
+    reference = make_chain()
+    paths = reference.walk(np.arange(60), 64, np.random.default_rng(1))
+    noisy = disturb(reference, floor, seed=2)
+    assert check_sampling(reference.answer(paths), [noisy.score(path) for path in paths]) == ()
+
+
+@loop_over(("temperature", "scale"), [(0.7, "1.3"), (0.9, "1.1"), (1.1, "0.9"), (1.25, "0.8")])
+def test_scores_at_another_temperature_are_a_doubt(temperature: float, scale: str) -> None:
+    """The server reports what it sampled from, which is not what it scores prompts by."""
+    reference = make_chain()
+    processed = MarkovModel(normalize(reference.logprobs / temperature))
+    paths = processed.walk(np.arange(60), 64, np.random.default_rng(1))
+    (doubt,) = check_sampling(processed.answer(paths), [reference.score(path) for path in paths])
+    assert doubt.startswith(f"the log-probabilities of its samples are scaled by {scale}")
+
+
+@pytest.mark.parametrize("ties", [1, 2, 3])
+def test_tied_tokens_are_counted_together(ties: int) -> None:
+    """Of several equally probable tokens, which are listed is arbitrary: here none that was sampled is."""
+    listed = (math.log(0.5), math.log(0.1))
+    sampled = [SampledAnswer((1,), (2,), (math.log(0.1),), (listed,)) for _ in range(500)]
+    firsts = [SampledAnswer((1,), (3,), (math.log(0.5),), (listed,)) for _ in range(500)]
+    assert check_sampling(sampled + firsts, [None] * 1000) == ()
+    flat = [SampledAnswer((1,), (2,), (math.log(0.3),), ((math.log(0.3),) * ties,)) for _ in range(500)]
+    assert check_sampling(flat, [None] * 500) == ()

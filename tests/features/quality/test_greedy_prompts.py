@@ -30,8 +30,8 @@ from loadgen import cli
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine
 from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.quality.greedy import answer_check, greedy_prompts
-from loadgen.features.quality.greedy.answer_check import CHAT, COMPLETION, PROMPTS
+from loadgen.features.quality import answer_check, greedy_prompts
+from loadgen.features.quality.answer_check import CHAT, COMPLETION, PROMPTS
 from loadgen.plan import plan
 from loadgen.plan.profile import build
 from loadgen.plan.request_sources import ModelTarget, Seed
@@ -196,10 +196,7 @@ def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
 @loop_over(
     ("reply", "failure"),
     [
-        (
-            [whole(b'{"error":{"message":"out of memory"}}', "500 Oops")],
-            "http-status: 500: out of memory",
-        ),
+        ([whole(b'{"error":{"message":"out of memory"}}', "500 Oops")], "http-status: 500: out of memory"),
         ([whole(b"<html>", kind="text/html")], "empty: no events in the body: <html>"),
         (
             [HEAD, chunk(token("a")), LAST],
@@ -222,9 +219,7 @@ def test_a_server_that_is_gone_is_asked_once() -> None:
 
 
 @pytest.mark.whole
-def test_a_slow_machine_costs_the_limit_and_keeps_its_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_slow_machine_costs_the_limit_and_keeps_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_check, "PROMPTS", PROMPTS[:2])
     with ScriptedServer(saying(HEAD, chunk(token("so far")), end=End.HANG)) as server:
         found = asked_of(server.base_url, VLLM, {}, limit_s=3.0)
@@ -285,9 +280,7 @@ def kept() -> list[Fingerprint | None]:
 
 
 @whole_way
-def test_a_session_is_asked_once_and_every_run_keeps_the_answers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_session_is_asked_once_and_every_run_keeps_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
     with VirtualServing(api(lambda _: stream(3))) as server:
         assert bench(server, "--fingerprint", "--repeat", "2") == 0
         texts = [body["prompt"] for body in sent(server)]

@@ -14,14 +14,14 @@ from fakes.scripted_server import ScriptedServer
 from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
 from loadgen.features.quality.probability_apis import PROBABILITY_APIS
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_measure import (
+from loadgen.features.quality.quality_record import Quality
+from loadgen.features.quality.quality_run import (
     AnswerMeasure,
     sample_answers,
     score_text,
     show_nothing,
     tokenize_text,
 )
-from loadgen.features.quality.quality_record import Quality
 from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import AnswerLine
 from loadgen.server.exchange import ServerAddress

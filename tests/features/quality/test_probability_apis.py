@@ -15,11 +15,13 @@ from loadgen.features.quality.probability_apis import (
     PROBABILITY_APIS,
     CompletionsApi,
     NoProbabilities,
+    TextAnswer,
     TokenSequence,
+    make_text_request,
+    read_text_answer,
     read_token_ids,
 )
 from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
-from loadgen.features.quality.text_probabilities import TextAnswer, make_text_request, read_text_answer
 
 VLLM, SGLANG, LLAMACPP = (PROBABILITY_APIS[name] for name in ("vLLM", "SGLang", "llama.cpp server"))
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
@@ -43,24 +45,12 @@ def test_every_api_is_of_a_known_engine() -> None:
     ("api", "name", "prompts", "ids", "logprobs", "top"),
     [
         (VLLM, "vllm-0.32/probabilities_sampled", PROMPTS, (3559, 4065), [-8.66, -8.474], [-7.903, -7.934]),
-        (
-            SGLANG,
-            "sglang-0.5.23/probabilities_sampled",
-            PROMPTS,
-            (1282, 2365),
-            [-8.654, -8.158],
-            [-7.899, -7.934],
-        ),
-        (
-            LLAMACPP,
-            "llama-server/probabilities_sampled",
-            PROMPTS[:1],
-            (4767, 4815),
-            [-8.66, -8.563],
-            [-7.738, -7.969],
-        ),
+        (SGLANG, "sglang-0.5.23/probabilities_sampled", PROMPTS, (1282, 2365), [-8.654, -8.158],
+         [-7.899, -7.934]),
+        (LLAMACPP, "llama-server/probabilities_sampled", PROMPTS[:1], (4767, 4815), [-8.66, -8.563],
+         [-7.738, -7.969]),
     ],
-)
+)  # fmt: skip
 def test_sampled_answers_are_read(
     api: Any, name: str, prompts: Any, ids: Any, logprobs: Any, top: Any
 ) -> None:
@@ -214,25 +204,14 @@ def test_a_text_is_tokenized_by_the_server() -> None:
 @loop_over(
     ("logprobs", "answer"),
     [
-        (
-            {"tokens": ["a", "bytes:\\xe4\\xb8", "é"], "token_logprobs": [-1.0, -2.0, None]},
-            (("a", None, "é"), (-1.0, -2.0, -9999.0), ((), (), ())),
-        ),
-        (
-            {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -0.5}]},
-            (("a",), (-1.0,), ((-1.0, -0.5),)),
-        ),
-        (
-            {
-                "content": [
-                    {"token": "?", "bytes": [195], "logprob": -1.0},
-                    {"token": "\ufffd", "logprob": -2.0},
-                ]
-            },
-            ((None, None), (-1.0, -2.0), ((), ())),
-        ),
+        ({"tokens": ["a", "bytes:\\xe4\\xb8", "é"], "token_logprobs": [-1.0, -2.0, None]},
+         (("a", None, "é"), (-1.0, -2.0, -9999.0), ((), (), ()))),
+        ({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -1.0, "b": -0.5}]},
+         (("a",), (-1.0,), ((-1.0, -0.5),))),
+        ({"content": [{"token": "?", "bytes": [195], "logprob": -1.0}, {"token": "\ufffd", "logprob": -2.0}]},
+         ((None, None), (-1.0, -2.0), ((), ()))),
     ],
-)
+)  # fmt: skip
 def test_texts_of_tokens_are_read(logprobs: Any, answer: Any) -> None:
     assert read_text_answer(completion(logprobs=logprobs)) == answer
 

@@ -1,17 +1,26 @@
-"""A run's machine and model are known from what it tells, from flags, or it is said what to pass."""
+"""A run's machine and model are known from its facts, from flags, or it is said what to pass."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
+from builders import made_cases as made
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Server
+from loadgen.facts.sensor_facts import SensorSummary
+from loadgen.features.roofline import bound, estimate
 from loadgen.features.roofline.estimate import ModelIdentity, find_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
+from loadgen.report import report
+from loadgen.report.run_directory import Result
+from loadgen.server.checkpoint import Checkpoint
+from loadgen.server.engine_config import EngineConfig
 
 CONFIG = str(Path(__file__).parents[2] / "data" / "configs" / "qwen3-8b.json")
 H100 = ModelIdentity(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")
@@ -32,51 +41,22 @@ def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
     [
         pytest.param(H100, {}, ("h100", 3.35, "Qwen/Qwen3-8B-FP8"), id="as the GPU says"),
         pytest.param(H100, {"hardware": "l4"}, ("l4", 0.3, "Qwen/Qwen3-8B-FP8"), id="the flag wins"),
-        pytest.param(
-            replace(H100, gpu="4 × NVIDIA H100 80GB HBM3", devices=2),
-            {},
-            ("h100", 6.7, "Qwen/Qwen3-8B-FP8"),
-            id="two of four",
-        ),
-        pytest.param(
-            replace(H100, gpu="", devices=2),
-            {"hardware": "h100"},
-            ("h100", 6.7, "Qwen/Qwen3-8B-FP8"),
-            id="a key is of one device",
-        ),
-        pytest.param(
-            replace(H100, gpu="", devices=2),
-            {"hardware": "4xh100"},
-            ("h100", 13.4, "Qwen/Qwen3-8B-FP8"),
-            id="unless it counts them",
-        ),
-        pytest.param(
-            replace(H100, devices=2), {"bandwidth_gb_per_s": 500.0}, ("", 0.5, H100.model), id="bandwidth"
-        ),
-        pytest.param(
-            ModelIdentity(model="Qwen3-8B", gpu="Orin (nvgpu)", memory="7.4 GiB"),
-            {},
-            ("jetson-orin-nano", 0.102, "Qwen3-8B"),
-            id="a board by its memory",
-        ),
-        pytest.param(
-            ModelIdentity(model="tiny", gpu="NVIDIA L4"),
-            {"model_config": CONFIG},
-            ("l4", 0.3, "tiny"),
-            id="a config that is given",
-        ),
-        pytest.param(
-            ModelIdentity(model="Qwen/Qwen3-8B", simulated="jetson-thor/qwen3-8b-bf16"),
-            {},
-            ("jetson-thor", 0.273, "Qwen/Qwen3-8B"),
-            id="the engine's preset",
-        ),
-        pytest.param(
-            ModelIdentity(model="served", simulated="roofline/4xl4/Qwen3-8B"),
-            {},
-            ("l4", 1.2, "Qwen3-8B"),
-            id="a preset of ours",
-        ),
+        pytest.param(replace(H100, gpu="4 × NVIDIA H100 80GB HBM3", devices=2), {},
+         ("h100", 6.7, "Qwen/Qwen3-8B-FP8"), id="two of four"),
+        pytest.param(replace(H100, gpu="", devices=2), {"hardware": "h100"},
+         ("h100", 6.7, "Qwen/Qwen3-8B-FP8"), id="a key is of one device"),
+        pytest.param(replace(H100, gpu="", devices=2), {"hardware": "4xh100"},
+         ("h100", 13.4, "Qwen/Qwen3-8B-FP8"), id="unless it counts them"),
+        pytest.param(replace(H100, devices=2), {"bandwidth_gb_per_s": 500.0}, ("", 0.5, H100.model),
+         id="bandwidth"),
+        pytest.param(ModelIdentity(model="Qwen3-8B", gpu="Orin (nvgpu)", memory="7.4 GiB"), {},
+         ("jetson-orin-nano", 0.102, "Qwen3-8B"), id="a board by its memory"),
+        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA L4"), {"model_config": CONFIG},
+         ("l4", 0.3, "tiny"), id="a config that is given"),
+        pytest.param(ModelIdentity(model="Qwen/Qwen3-8B", simulated="jetson-thor/qwen3-8b-bf16"), {},
+         ("jetson-thor", 0.273, "Qwen/Qwen3-8B"), id="the engine's preset"),
+        pytest.param(ModelIdentity(model="served", simulated="roofline/4xl4/Qwen3-8B"), {},
+         ("l4", 1.2, "Qwen3-8B"), id="a preset of ours"),
         pytest.param(
             ModelIdentity(model="bench", simulated="bench/1024x50"),
             {"hardware": "l4", "model_config": CONFIG},
@@ -84,7 +64,7 @@ def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
             id="a preset that is made up, with flags",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_machine_and_the_model_are_known(
     subject: ModelIdentity, flags: dict[str, object], expected: tuple[str, float, str]
 ) -> None:
@@ -96,24 +76,12 @@ def test_the_machine_and_the_model_are_known(
 @loop_over(
     ("subject", "flags", "why"),
     [
-        pytest.param(
-            ModelIdentity(model="tiny"),
-            {},
-            f"the memory bandwidth of the machine is unknown: {PASS}",
-            id="no GPU",
-        ),
-        pytest.param(
-            ModelIdentity(model="tiny", gpu="NVIDIA Vera"),
-            {},
-            f"NVIDIA Vera is not in the table of machines: {PASS}",
-            id="unknown",
-        ),
-        pytest.param(
-            ModelIdentity(model="tiny", gpu="NVIDIA L4, NVIDIA A10"),
-            {},
-            f"NVIDIA L4, NVIDIA A10 is not in the table of machines: {PASS}",
-            id="two kinds",
-        ),
+        pytest.param(ModelIdentity(model="tiny"), {},
+         f"the memory bandwidth of the machine is unknown: {PASS}", id="no GPU"),
+        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA Vera"), {},
+         f"NVIDIA Vera is not in the table of machines: {PASS}", id="unknown"),
+        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA L4, NVIDIA A10"), {},
+         f"NVIDIA L4, NVIDIA A10 is not in the table of machines: {PASS}", id="two kinds"),
         pytest.param(
             replace(H100, gpu="8 × NVIDIA H100 80GB HBM3"),
             {},
@@ -126,15 +94,11 @@ def test_the_machine_and_the_model_are_known(
             "of NVIDIA H100 80GB HBM3 only a part is in use (MIG): pass --bandwidth GB/s of that part",
             id="MIG",
         ),
-        pytest.param(
-            ModelIdentity(model="tiny", gpu="NVIDIA L4"),
-            {},
-            "the shape of tiny is unknown: pass --model-config, its config.json",
-            id="unknown model",
-        ),
+        pytest.param(ModelIdentity(model="tiny", gpu="NVIDIA L4"), {},
+         "the shape of tiny is unknown: pass --model-config, its config.json", id="unknown model"),
         pytest.param(ModelIdentity(model="bench", simulated="bench/1024x50"), {}, "", id="made up"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_known_says_what_to_pass(
     subject: ModelIdentity, flags: dict[str, object], why: str
 ) -> None:
@@ -175,3 +139,101 @@ def test_a_checkpoint_that_is_broken_costs_the_roofline_and_nothing_else(tmp_pat
         0.0,
         f"{tmp_path / 'model.safetensors'} is not a safetensors file, or is cut off: copy it again",
     )
+
+
+SERVER = Server(
+    url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
+)
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+
+
+def test_the_facts_say_what_ran_on_what() -> None:
+    facts = made.run(
+        server=SERVER,
+        environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB", "gpu_mig": "on"},
+        checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
+        as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
+    ).facts
+    assert estimate.identify_model(facts) == ModelIdentity(
+        model="Qwen/Qwen3-8B",
+        checkpoint_path="models/q",
+        declared="FP8",
+        as_run="fp8",
+        kv_dtype="fp8_e4m3",
+        gpu="2 × NVIDIA L4",
+        memory="251.5 GiB",
+        partitioned=True,
+        devices=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "devices"),
+    [
+        ({"server_gpus": ("GPU 0", "GPU 1")}, 2),
+        ({"server_gpus": ("GPU 0",)}, 1),
+        ({"server_gpus": ()}, None),
+    ],
+)
+def test_the_devices_are_those_with_memory_of_the_server(how: dict[str, Any], devices: int | None) -> None:
+    facts = made.run(sensed=SENSED.model_copy(update=how)).facts
+    assert estimate.identify_model(facts).devices == devices
+
+
+def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
+    simulated = replace(SERVER, simulated="jetson-thor/qwen3-8b-bf16", model="Qwen/Qwen3-8B")
+    facts = estimate.add_ceiling(made.run(server=simulated, ceiling=None).facts, Flags())
+    assert facts.ceiling is not None
+    assert (facts.ceiling.machine.key, facts.ceiling.model) == ("jetson-thor", "Qwen/Qwen3-8B")
+    assert facts.no_ceiling == ""
+
+
+def test_tokens_that_prompts_share_leave_ttft_out() -> None:
+    for prefix, keys in ((0, {"mean_ttft_ms", "mean_tpot_ms", "median_itl_ms"}), (50, {"mean_tpot_ms"})):
+        case = made.run(workload={"prefix_len": prefix, "percentile_metrics": "e2el"})
+        figures, load = bound.list_bound_figures(case.facts, case.metrics)
+        assert {key for key in figures if key in keys} == keys
+        assert ("mean_ttft_ms" in figures) == (prefix == 0)
+        assert (load.input_len, load.output_len, load.max_concurrency) == (100, 11, 8)
+
+
+@loop_over(
+    ("facts", "length"),
+    [
+        ({}, None),
+        ({"as_run": EngineConfig(speculative="eagle, 3 tokens")}, 1.0),  # a token a message
+        ({"window": made.observed(drafts=1000, accepted_tokens=1200)}, 3200 / 2000),
+        ({"window": made.observed(drafts=1000, accepted_tokens=3200)}, None),  # others' tokens too
+    ],
+)
+def test_a_pass_over_the_weights_gives_what_drafts_gave(facts: dict[str, Any], length: float | None) -> None:
+    case = made.run(**facts)
+    figures, _ = bound.list_bound_figures(case.facts, case.metrics)
+    assert figures.get("acceptance_length") == length
+    said = " ".join(report.render_report(Result(case.facts, case.records)).split())
+    assert ("tokens a pass" in said) == (length == 1.6)
+
+
+def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
+    case = made.run()
+    text = " ".join(report.render_report(Result(case.facts, case.records)).split())
+    assert "roofline: 700 tok/s at best (15.2 GB a step of 5.33 requests, this machine at 2000 GB/s)" in text
+    without = replace(case.facts, ceiling=None, no_ceiling="pass --hardware KEY")
+    assert (
+        "\nroofline: unknown: pass --hardware KEY\n"
+        in report.render_report(Result(without, case.records)) + "\n"
+    )
+    silent = replace(without, no_ceiling="")
+    assert "\nroofline" not in report.render_report(Result(silent, case.records))
+
+
+@loop_over(("given", "hardware", "count"), [(0, "4xh100", 4), (0, "l4", 1), (2, "4xh100", 2), (0, None, 0)])
+def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str | None, count: int) -> None:
+    facts = made.run(gpus=given).facts
+    assert estimate.add_ceiling(facts, Flags(hardware=hardware)).gpus == count
+
+
+def test_a_preset_of_no_machine_has_no_roofline_and_no_reason() -> None:
+    case = made.run(server=replace(SERVER, simulated="instant"), ceiling=None)
+    assert estimate.add_ceiling(case.facts, Flags()) == case.facts
+    assert "failed:" not in report.render_report(Result(case.facts, case.records))

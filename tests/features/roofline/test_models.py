@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.roofline.architecture import parse_architecture, read_architecture
 from loadgen.features.roofline.models import (
     find_architecture,
     find_model,
     find_suffix,
     list_models,
+    parse_architecture,
+    read_architecture,
     read_rows,
     split_gguf,
 )
@@ -115,31 +116,21 @@ SMALL: dict[str, Any] = {
     ("changes", "expected"),
     [
         pytest.param({}, {"kv_heads": 4, "head_dim": 16, "tied": False, "window": 0}, id="what is not said"),
-        pytest.param(
-            {"num_key_value_heads": 2, "head_dim": 32}, {"kv_heads": 2, "head_dim": 32}, id="grouped"
-        ),
+        pytest.param({"num_key_value_heads": 2, "head_dim": 32}, {"kv_heads": 2, "head_dim": 32},
+         id="grouped"),
         pytest.param({"tie_word_embeddings": True}, {"tied": True}, id="tied"),
-        pytest.param(
-            {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 3},
-            {"window": 8, "window_layers": 3},
-            id="layers listed",
-        ),
+        pytest.param({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 3},
+         {"window": 8, "window_layers": 3}, id="layers listed"),
         pytest.param({"sliding_window": 8}, {"window": 8, "window_layers": 6}, id="every layer has a window"),
-        pytest.param(
-            {"model_type": "qwen3", "sliding_window": 8, "max_window_layers": 2},
-            {"window": 0, "window_layers": 0},
-            id="qwen's window is off",
-        ),
+        pytest.param({"model_type": "qwen3", "sliding_window": 8, "max_window_layers": 2},
+         {"window": 0, "window_layers": 0}, id="qwen's window is off"),
         pytest.param(
             {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0]},
             {"experts": 8, "experts_per_token": 2, "expert_intermediate": 32, "dense_layers": 1},
             id="experts",
         ),
-        pytest.param(
-            {"num_local_experts": 8, "num_experts_per_tok": 2},
-            {"experts": 8, "expert_intermediate": 128, "dense_layers": 0},
-            id="experts as Mixtral has them",
-        ),
+        pytest.param({"num_local_experts": 8, "num_experts_per_tok": 2},
+         {"experts": 8, "expert_intermediate": 128, "dense_layers": 0}, id="experts as Mixtral has them"),
         pytest.param(
             {
                 "n_routed_experts": 8,
@@ -152,7 +143,7 @@ SMALL: dict[str, Any] = {
             id="experts as DeepSeek has them",
         ),
     ],
-)
+)  # fmt: skip
 def test_families_say_the_same_in_other_words(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     shape = parse_architecture({**SMALL, **changes}, "a config")
     assert {name: getattr(shape, name) for name in expected} == expected

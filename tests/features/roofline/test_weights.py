@@ -13,10 +13,9 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline import weights
 from loadgen.features.roofline import weights as stored
-from loadgen.features.roofline.architecture import Architecture, parse_architecture
 from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.features.roofline.machines import find_machine
-from loadgen.features.roofline.models import list_models
+from loadgen.features.roofline.models import Architecture, list_models, parse_architecture
 from loadgen.features.roofline.weights import Scheme, parse_scheme
 
 HIDDEN, VOCABULARY, LAYERS, INNER, EXPERTS = 8, 32, 2, 16, 4

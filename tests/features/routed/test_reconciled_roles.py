@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.features.routed.metrics_urls import parse_metrics_urls
 from loadgen.features.routed.reconciled_roles import (
     RoleScrapes,
     ScrapedEnd,
@@ -16,6 +15,7 @@ from loadgen.features.routed.reconciled_roles import (
     make_role_window,
     reconcile_roles,
 )
+from loadgen.features.routed.role_scrapers import parse_metrics_urls
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
 from loadgen.server.server_counters import ServerSample, ServerWindow
 

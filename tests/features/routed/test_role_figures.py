@@ -12,8 +12,8 @@ from builders.made_cases import REQUESTS, observed, run
 from builders.provoked_roles import role_window
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
+from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.features.roofline.run_roofline import add_ceiling
 from loadgen.features.routed.role_figures import divide_by_role, measure_balance
 from loadgen.report import report, run_directory, saved_run
 from loadgen.report.run_directory import Result
@@ -43,19 +43,11 @@ def counting(role: str, name: str, requests: int, prompt: int, generated: int, *
 
 SERVERS = (
     counting("router", "r:29000", REQUESTS, 0, 0),
-    counting(
-        "prefill",
-        "p:8000",
-        320,
-        32000,
-        320,
-        kv_transfers=8,
-        kv_transfer_s=MS_10,
-        kv_transfer_bytes=25_000_000,
-    ),
+    counting("prefill", "p:8000", 320, 32000, 320, kv_transfers=8, kv_transfer_s=MS_10,
+     kv_transfer_bytes=25_000_000),
     counting("decode", "d:8000", 240, 24000, 2640),
     counting("decode", "e:8000", 80, 8000, 880, kv_transfers_failed=1),
-)
+)  # fmt: skip
 
 
 def routed() -> Result:

@@ -20,7 +20,7 @@ from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
+from loadgen.features.quality.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge
 from loadgen.plan import profile
 from loadgen.records.record import Records

@@ -1,4 +1,4 @@
-"""Speed split by speculation: steps counted by hand, and who is believed where counts disagree."""
+"""Speed split by speculation: steps counted by hand, who is believed where counts disagree, the lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import pytest
 from builders import made_data, made_runs
 from builders.made_runs import MS
 from features.speculation.scheduled_runs import NGRAM
-from loadgen.features.speculation.speculation_figures import measure_speculation, measure_split
+from loadgen.features.speculation.speculation_figures import (
+    describe_speculation,
+    measure_speculation,
+    measure_split,
+    summarize_speculation,
+)
 from loadgen.features.speculation.step_counts import (
     RatioEstimate,
     StepCounts,
@@ -20,8 +25,11 @@ from loadgen.features.speculation.step_counts import (
     estimate_ratio_of_sums,
 )
 from loadgen.records.record import Record, Records
+from loadgen.report.report import list_page_lines, render_report
 from loadgen.report.request_rows import list_arrays, list_columns, list_rows
+from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
+from loadgen.report.section import ReportOptions
 from loadgen.server.server_counters import ServerWindow
 
 STEP_MS = 10
@@ -39,10 +47,7 @@ def answer(index: int, tokens: Sequence[int], **more: Any) -> Record:
 
 
 def run(
-    answers: Sequence[Sequence[int]],
-    exact: bool = True,
-    reported: tuple[int, int] = (-1, -1),
-    **facts: Any,
+    answers: Sequence[Sequence[int]], exact: bool = True, reported: tuple[int, int] = (-1, -1), **facts: Any
 ) -> Result:
     """Answers with so many tokens in their messages; `reported` are each one's drafts and accepted tokens."""
     told = {"server_drafts": reported[0], "server_accepted_tokens": reported[1]}
@@ -311,3 +316,46 @@ def test_the_exported_requests_have_their_steps() -> None:
     assert [row["steps"] for batch in list_rows(run(answers)) for row in batch] == [2, None, 1]
     assert list_arrays(run(answers))["steps"].tolist() == [2, -1, 1]
     assert "steps" not in list_columns(run(answers, as_run=None))
+
+
+OPTIONS = ReportOptions(False, find_layout(None))
+MESSAGES = run([[1, 2, 1, 3, 1, 1, 1]] * 8, window=counted(80, 28, 8, drafts=14, draft_tokens=42))
+HIDDEN = run([[1] * 40] * 2, window=counted(80, 50, drafts=20, draft_tokens=60))
+
+
+@pytest.mark.parametrize(
+    ("result", "lines"),
+    [
+        pytest.param(
+            MESSAGES,
+            [
+                "speculation: 1.5 ± 0 (95 %, 8 requests) tokens a step, 10 ± 0 (95 %, 8 parts of the run) "
+                "ms a step: 6.667 ms a token",
+                "draft tokens accepted, by position: 50 %, 25 %",
+                "steps of 1, 2, … tokens: 50 %, 25 %, 25 %",
+                "accepted draft tokens by messages: 24 of 72 tokens; by the server's counters: 28 of 42 in "
+                "14 drafts (3 tokens a draft)",
+            ],
+            id="messages",
+        ),
+        pytest.param(
+            HIDDEN,
+            [
+                "speculation: 2.79 tokens a step, the mean of the server's counters; step time not known",
+                "not known: step_ms, tpot_ms, histogram: 50 draft tokens were accepted, and each token has a "
+                "message of its own",
+                "accepted draft tokens by messages: 0 of 78 tokens; by the server's counters: 50 of 60 in 20 "
+                "drafts (3.5 tokens a draft)",
+            ],
+            id="counters",
+        ),
+        pytest.param(run([[1] * 3], as_run=None), [], id="no drafts"),
+    ],
+)  # fmt: skip
+def test_the_lines_are_those_of_the_split(result: Result, lines: list[str]) -> None:
+    assert list(describe_speculation(result, OPTIONS)) == lines
+    assert list(summarize_speculation(result, OPTIONS)) == lines[:1]
+    assert list(list_page_lines("Speculation", result)) == lines
+    text = render_report(result)
+    assert ("tokens a step" in text) == bool(lines)
+    assert max(map(len, text.splitlines())) <= 80

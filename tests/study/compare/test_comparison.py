@@ -270,7 +270,7 @@ def test_nothing_is_no_comparison() -> None:
 
 
 def answered(text: str) -> Fingerprint:
-    from loadgen.features.quality.greedy.answer_check import VERSION
+    from loadgen.features.quality.answer_check import VERSION
 
     return Fingerprint(version=VERSION, answers=(GreedyAnswer(prompt="p", text=text),) * 4)
 

@@ -16,15 +16,16 @@ from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
 from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_measure import AnswerMeasure, score_answers
 from loadgen.features.quality.quality_record import CANDIDATE, Quality
 from loadgen.features.quality.quality_run import (
     UNSCORED_REFERENCE,
     VOCABULARIES_DIFFER,
+    AnswerMeasure,
     QualityRun,
     describe_origin,
     explain_no_text,
     record_reference,
+    score_answers,
 )
 from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import ReferenceContents, ReferenceFile, read_reference

@@ -18,7 +18,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import MOST_SECONDS, MOST_SEED, suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
-from loadgen.features.quality import quality_verdict
+from loadgen.features.quality import quality_record
 from loadgen.features.quality.quality_text import TOKENS, read_text
 from loadgen.figures import objectives
 from loadgen.plan import profile
@@ -80,7 +80,7 @@ class QualityTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_in
     reference: Name  # a checkpoint, or "checkpoint on server"
     tokens: Annotated[int, Field(ge=100, le=10_000_000)] = TOKENS  # that the reference samples
     # Nats a token, below which two are the same.
-    margin: Annotated[float, Field(gt=0, le=100)] = quality_verdict.MARGIN
+    margin: Annotated[float, Field(gt=0, le=100)] = quality_record.MARGIN
     text: str = ""  # a file, for agreement and perplexity; "": the one that ships
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.features.sglang.generate_api import Generate
+from loadgen.features.apis.generate_api import Generate
 from loadgen.records.record import UNKNOWN, Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
@@ -111,11 +111,8 @@ def test_two_answers_of_one_request_are_counted_apart() -> None:
             Failure(FailureKind.IN_BAND, "400: The request is too long"),
             1,
         ),
-        (
-            [{"error": "input_ids: expected array"}],
-            Failure(FailureKind.IN_BAND, "input_ids: expected array"),
-            0,
-        ),
+        ([{"error": "input_ids: expected array"}], Failure(FailureKind.IN_BAND, "input_ids: expected array"),
+         0),
         (
             [
                 {
@@ -135,13 +132,10 @@ def test_two_answers_of_one_request_are_counted_apart() -> None:
             Failure(FailureKind.ABORTED, "finish_reason abort: The request queue is full."),
             0,
         ),
-        (
-            [SENT[0], ended(SENT[1], {"type": "abort"})],
-            Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"),
-            2,
-        ),
+        ([SENT[0], ended(SENT[1], {"type": "abort"})],
+         Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"), 2),
     ],
-)
+)  # fmt: skip
 def test_what_went_wrong_is_told_in_the_servers_words(
     messages: list[dict[str, Any]], failure: Failure, tokens: int
 ) -> None:

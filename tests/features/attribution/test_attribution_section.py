@@ -7,7 +7,7 @@ import numpy as np
 from builders import made_attributions as made
 from builders import made_runs
 from loadgen.features.attribution.attribution import attribute_run
-from loadgen.features.attribution.attribution_columns import COLUMNS
+from loadgen.features.attribution.attribution_section import COLUMNS
 from loadgen.features.attribution.parts import ROWS
 from loadgen.report import request_rows
 

@@ -10,7 +10,7 @@ import pytest
 from builders import recorded
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.responses.responses_api import Responses
+from loadgen.features.apis.responses_api import Responses, convert_body, select_new_items
 from loadgen.records.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
@@ -277,3 +277,84 @@ def test_a_turn_names_the_answer_before_it_and_sends_what_is_new() -> None:
     whole = msgspec.json.encode(ended()["response"])
     assert kept.read_state(whole) == {"id": "resp_7"}
     assert kept.read_state(msgspec.json.encode(delta("a"))) is None
+
+
+USER = {"role": "user", "content": "hi"}
+PART = {"type": "output_text", "text": "a", "annotations": []}
+SPOKEN = {"type": "message", "role": "assistant", "content": [PART]}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
+
+
+@loop_over(
+    ("messages", "given", "instructions"),
+    [
+        ([USER], "hi", None),
+        ([{"role": "system", "content": "s"}, USER], "hi", "s"),
+        ([{"role": "system", "content": [{"type": "text", "text": "s"}]}, USER],
+         [{"role": "system", "content": [{"type": "input_text", "text": "s"}]}, USER], None),
+        ([USER, {"role": "assistant", "content": "a"}, USER], [USER, SPOKEN, USER], None),
+        ([USER, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}], [USER, SPOKEN], None),
+        ([USER, {"role": "assistant", "content": "a", "reasoning": "r"}, USER],
+         [USER, {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+          SPOKEN, USER], None),
+        ([USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+          {"role": "tool", "tool_call_id": "c1", "content": "sun"}], [USER, CALLED, RESULT], None),
+        ([USER, {"role": "assistant", "content": ""}, USER],
+         [USER, {**SPOKEN, "content": [{**PART, "text": ""}]}, USER], None),
+        ([{"role": "user", "content": [{"type": "text", "text": "t"},
+                                       {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}},
+                                       {"type": "input_audio", "input_audio": {}}]}],
+         [{"role": "user", "content": [{"type": "input_text", "text": "t"},
+                                       {"type": "input_image", "image_url": "data:x", "detail": "low"},
+                                       {"type": "input_audio", "input_audio": {}}]}], None),
+    ],
+)  # fmt: skip
+def test_messages_become_items(messages: list[Any], given: Any, instructions: str | None) -> None:
+    request = convert_body({"model": "m", "messages": messages})
+    assert request["input"] == given
+    assert request.get("instructions") == instructions
+    assert "messages" not in request
+
+
+@loop_over(
+    ("chat", "own"),
+    [
+        ({"max_tokens": 5}, {"max_output_tokens": 5}),
+        ({"max_completion_tokens": 5}, {"max_output_tokens": 5}),
+        ({"max_output_tokens": 5, "temperature": 0.5}, {"max_output_tokens": 5, "temperature": 0.5}),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+         {"tools": [{"type": "function", "name": "f", "parameters": {}}]}),
+        ({"tool_choice": "required"}, {"tool_choice": "required"}),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}},
+         {"tool_choice": {"type": "function", "name": "f"}}),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}},
+         {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}),
+        ({"response_format": {"type": "json_object"}}, {"text": {"format": {"type": "json_object"}}}),
+        ({"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}),
+        ({"logprobs": True, "top_logprobs": 2},
+         {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
+        ({"stream_options": {"include_usage": True}, "logprobs": False}, {}),
+    ],
+)  # fmt: skip
+def test_fields_have_their_other_names(chat: dict[str, Any], own: dict[str, Any]) -> None:
+    assert convert_body({"messages": [USER], **chat}) == {"input": "hi", **own}
+
+
+def test_values_that_are_json_already_are_read() -> None:
+    raw = msgspec.Raw(msgspec.json.encode([USER]))
+    assert convert_body({"messages": raw, "tools": msgspec.Raw(b"null")}) == {"input": "hi"}
+
+
+@loop_over(
+    ("given", "new"),
+    [
+        ("hi", "hi"),
+        ([USER], [USER]),
+        ([USER, {"role": "assistant", "content": "a"}, USER], [USER]),
+        ([USER, CALLED, RESULT, USER], [RESULT, USER]),
+    ],
+)
+def test_new_is_what_follows_the_last_answer(given: Any, new: Any) -> None:
+    assert select_new_items(given) == new

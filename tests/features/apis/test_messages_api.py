@@ -1,4 +1,4 @@
-"""Anthropic's messages: as vLLM, SGLang and llama.cpp sent them, and as its documentation has them."""
+"""Anthropic's messages: as servers sent them, as documented, as made of chats, and what a plan sends."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import recorded
+from builders.data_files import jsonl
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.features.messages.messages_api import Messages
+from loadgen.base.urls import ApiPlace, choose_key_headers, parse_base_url
+from loadgen.engines.engines import ENGINES
+from loadgen.features.apis.messages_api import Messages, convert_body
+from loadgen.features.sessions import turn_sending
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan, list_api_headers
+from loadgen.plan.request_sources import ModelTarget, Seed
+from loadgen.records.decode import Decoder
 from loadgen.records.record import UNKNOWN, Record
+from loadgen.run.command.credentials import collect_credentials
+from loadgen.run.command.options import parse
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
 
@@ -49,11 +60,7 @@ def word(text: str) -> Event:
 
 
 def end(reason: str | None, **usage: Any) -> Event:
-    return {
-        "type": "message_delta",
-        "delta": {"stop_reason": reason, "stop_sequence": None},
-        "usage": usage,
-    }
+    return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
 
 
 PING, STOP = {"type": "ping"}, {"type": "message_stop"}
@@ -239,38 +246,23 @@ OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": 
     ("events", "more", "kind", "says", "tokens"),
     [
         ([*HELLO[:4], OVERLOADED], b"", FailureKind.IN_BAND, "Overloaded", 1),
-        (
-            [*HELLO[:4]],
-            b"data: %b\n\n" % msgspec.json.encode(OVERLOADED),
-            FailureKind.IN_BAND,
-            "Overloaded",
-            1,
-        ),
+        ([*HELLO[:4]], b"data: %b\n\n" % msgspec.json.encode(OVERLOADED), FailureKind.IN_BAND, "Overloaded",
+         1),
         ([OVERLOADED], b"", FailureKind.IN_BAND, "Overloaded", 0),
         (HELLO[:5], b"", FailureKind.TRUNCATED, "the stream ended without a finish", 2),
         (HELLO[:5], b"data: [DONE]\n\n", FailureKind.TRUNCATED, "[DONE] without a finish", 2),
         # vLLM's of a request that it stopped.
         ([*HELLO[:-2], end(None, output_tokens=2), STOP], b"", FailureKind.TRUNCATED, "the stream ended", 2),
-        (
-            [*HELLO[:-2], end("refusal", output_tokens=2)],
-            b"",
-            FailureKind.ABORTED,
-            "finish_reason content_f",
-            2,
-        ),
-        (
-            [begin(**USED), TEXT, CLOSE, end("end_turn", output_tokens=0)],
-            b"",
-            FailureKind.EMPTY,
-            "a complete",
-            0,
-        ),
+        ([*HELLO[:-2], end("refusal", output_tokens=2)], b"", FailureKind.ABORTED, "finish_reason content_f",
+         2),
+        ([begin(**USED), TEXT, CLOSE, end("end_turn", output_tokens=0)], b"", FailureKind.EMPTY,
+         "a complete", 0),
         (HELLO[:4], b'data: {"type":\n\n', FailureKind.MALFORMED, "event 5: ", 1),
         (HELLO[:4], named(delta(type=7)), FailureKind.MALFORMED, "event 5: ", 1),
         ([], b'data: {"choices":[{"text":"a"}]}\n\n', FailureKind.MALFORMED, "no message has choices", 0),
         ([begin(input_tokens=-1)], b"", FailureKind.MALFORMED, "event 1: ", 0),
     ],
-)
+)  # fmt: skip
 def test_what_went_wrong_is_told_and_what_came_is_counted(
     events: list[Event], more: bytes, kind: FailureKind, says: str, tokens: int
 ) -> None:
@@ -342,3 +334,288 @@ def test_a_request_has_its_limit_and_no_running_usage() -> None:
         api.make_request("m", [1, 2], 9)
     with pytest.raises(UsageError, match="leave out --continuous-usage"):
         api.make_fields({}, stream=True, running_usage=True)
+
+
+USER = {"role": "user", "content": "hi"}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def call(name: str, arguments: Any) -> dict[str, Any]:
+    return {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def result(name: str, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"call_{name}", "content": content}
+
+
+def used(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"call_{name}", "name": name, "input": given}
+
+
+def given(name: str, content: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": f"call_{name}", "content": content}
+
+
+@loop_over(
+    ("chat", "messages"),
+    [
+        ({"messages": [USER]}, {"messages": [USER]}),
+        ({"messages": [{"role": "system", "content": "be"}, {"role": "developer", "content": "kind"}, USER]},
+         {"system": "be\n\nkind", "messages": [USER]}),
+        ({"messages": [{"role": "system", "content": [{"type": "text", "text": "be"}]}, USER]},
+         {"system": "be", "messages": [USER]}),
+        ({"messages": [USER, {"role": "assistant", "content": "yes", "reasoning": "hm"}, USER]},
+         {"messages": [USER, {"role": "assistant", "content": "yes"}, USER]}),
+        (
+            {
+                "messages": [
+                    USER,
+                    {
+                        "role": "assistant",
+                        "content": "so",
+                        "tool_calls": [call("a", '{"x":1}'), call("b", "{")],
+                    },
+                    result("a", "1"),
+                    result("b", [{"type": "text", "text": "2"}]),
+                    {"role": "assistant", "content": None, "tool_calls": [call("c", {"y": 2})]},
+                    result("c", "3"),
+                ]
+            },
+            {
+                "messages": [
+                    USER,
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "text", "text": "so"},
+                            used("a", {"x": 1}),
+                            used("b", {"arguments": "{"}),
+                        ],
+                    },
+                    {
+                        "role": "user",
+                        "content": [given("a", "1"), given("b", [{"type": "text", "text": "2"}])],
+                    },
+                    {"role": "assistant", "content": [used("c", {"y": 2})]},
+                    {"role": "user", "content": [given("c", "3")]},
+                ]
+            },
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "what"},
+                            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+                            {"type": "image_url", "image_url": "http://h/a.png"},
+                        ],
+                    }
+                ]
+            },
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "what"},
+                            {
+                                "type": "image",
+                                "source": {"type": "base64", "media_type": "image/png", "data": "aGk="},
+                            },
+                            {"type": "image", "source": {"type": "url", "url": "http://h/a.png"}},
+                        ],
+                    }
+                ]
+            },
+        ),
+        (
+            {
+                "messages": [USER],
+                "model": "m",
+                "max_completion_tokens": 9,
+                "stop": "\n",
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "top_k": 3,
+                "seed": 3,
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "f", "parameters": PARAMETERS, "description": "d"},
+                    }
+                ],
+                "tool_choice": "required",
+            },
+            {
+                "model": "m",
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "top_k": 3,
+                "max_tokens": 9,
+                "messages": [USER],
+                "stop_sequences": ["\n"],
+                "tools": [{"name": "f", "description": "d", "input_schema": PARAMETERS}],
+                "tool_choice": {"type": "any"},
+            },
+        ),
+        (
+            {"messages": [USER], "max_tokens": 4, "stop": ["a"], "tool_choice": call("f", "")},
+            {
+                "max_tokens": 4,
+                "messages": [USER],
+                "stop_sequences": ["a"],
+                "tool_choice": {"type": "tool", "name": "f"},
+            },
+        ),
+        ({"messages": [USER], "tools": [{"name": "f", "input_schema": PARAMETERS}], "tool_choice": None},
+         None),
+        ({"messages": msgspec.Raw(b'[{"role":"user","content":"hi"}]')}, {"messages": [USER]}),
+    ],
+)  # fmt: skip
+def test_a_chat_body_is_one_of_messages(chat: dict[str, Any], messages: dict[str, Any] | None) -> None:
+    assert convert_body(chat) == (
+        {key: value for key, value in chat.items() if value is not None} if messages is None else messages
+    )
+
+
+SMALL = {
+    "turns": 2,
+    "num_sessions": 2,
+    "input_len": 8,
+    "output_len": 5,
+    "max_concurrency": 2,
+    "prefix_len": 6,
+}
+API = {"backend": "anthropic-messages"}
+VERSION = {"anthropic-version": "2023-06-01"}
+ANTHROPIC = "https://api.anthropic.com"
+
+
+def made(endpoint: str | None = None, **keys: Any) -> Plan:
+    target = ModelTarget(ENGINES[0], "m", endpoint=endpoint)
+    return plan.make(profile.build({**SMALL, **API, **keys}), target, Seed(1, chosen=True))
+
+
+def test_turns_have_their_system_prompt_apart_and_their_limit() -> None:
+    of, chat = made(temperature=0.5, top_k=3), made(backend="openai-chat")
+    assert (of.path, of.dialect) == ("/v1/messages", Messages())
+    system, *history = chat.payload(1)["messages"]
+    assert of.payload(1) == {
+        "model": "m",
+        "max_tokens": 5,
+        "system": system["content"],
+        "messages": history,
+        "temperature": 0.5,
+        "top_k": 3,
+        "stream": True,
+    }
+    assert of.notes[-1:] == (
+        "ignore_eos is not sent: /v1/messages has no such field, so answers may be shorter",
+    )
+    assert of.refuses_ignore_eos(ENGINES[0])
+    assert made(ignore_eos=False).notes == of.notes[:-1]
+
+
+@loop_over(("engine", "noted"), [(engine.name, engine.name == "SGLang") for engine in ENGINES])
+def test_what_sglang_does_not_count_is_a_note(engine: str, noted: bool) -> None:
+    notes = list(Messages().fit_engine(engine).list_notes())
+    assert [note.startswith("in /v1/messages SGLang names cached tokens only") for note in notes] == [
+        True
+    ] * noted
+
+
+def test_a_live_answer_is_sent_back_without_its_reasoning() -> None:
+    name = "vllm-0.32/messages_thinking_stream"
+    job = turn_sending._make_live_judge(Decoder(Messages(), True), Messages())
+    answer = job(recorded.capture(recorded.reads(name)))
+    assert answer == {
+        "role": "assistant",
+        "content": "",
+        "reasoning": " actually_leveles <<_level keysmac IndexError",
+    }
+    answer = job(recorded.capture(recorded.reads("sglang-0.5.23/messages_stream")))
+    assert answer == {"role": "assistant", "content": " actually_leveles <<_level keysmac IndexError"}
+    body = msgspec.json.decode(made().body_after(1, [{**answer, "reasoning": "hm"}]))
+    assert body["messages"][1] == answer
+
+
+def test_recorded_conversations_have_tools_in_its_form(tmp_path: Any) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    rows = [
+        {"conversation_id": "a", "turn": 1, "role": "user", "content": "q", "tools": [tool], "max_tokens": 7},
+        {"conversation_id": "a", "turn": 2, "role": "assistant", "content": "r"},
+    ]
+    keys: dict[str, Any] = {"dataset_path": jsonl(tmp_path, rows), "turns": None, "prefix_len": 0}
+    keys |= {"num_sessions": None, "ignore_eos": False}
+    assert made(**keys).payload(0) == {
+        "model": "m",
+        "max_tokens": 7,
+        "messages": [{"role": "user", "content": "q"}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "stream": True,
+    }
+    del rows[0]["max_tokens"]
+    keys["dataset_path"] = jsonl(tmp_path, rows)
+    with pytest.raises(
+        UsageError, match="needs a limit to each answer, and some have none: pass --output-len"
+    ):
+        made(**keys)
+
+
+@loop_over(
+    ("keys", "why"),
+    [
+        ({"min_p": 0.1}, "/v1/messages has no field for --min-p: leave it out, or use --extra-body if"),
+        ({"logprobs": 2, "min_tokens": 3}, "no field for --logprobs, --min-tokens: leave it out"),
+        (
+            {"continuous_usage": True},
+            "/v1/messages counts tokens at the end alone: leave out --continuous-us",
+        ),
+        ({"assistant": "server"}, "the server keep the history, and /v1/messages sends it with each turn"),
+        ({"endpoint": "/v1/chat/completions"}, "anthropic-messages needs an endpoint ending in /messages"),
+    ],
+)
+def test_what_it_cannot_carry_is_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        made(**keys)
+
+
+@loop_over(
+    ("backend", "paths", "headers"),
+    [
+        ("anthropic-messages", [None], VERSION),
+        ("openai", ["/v1/messages?beta=true"], VERSION),
+        ("openai", [None, f"{ANTHROPIC}/v1/messages"], VERSION),
+        ("openai", [None, "http://h"], {}),
+        ("openai-chat", ["/v1/messages"], {}),
+    ],
+)
+def test_its_version_is_a_header(backend: str, paths: list[str | None], headers: dict[str, str]) -> None:
+    assert list_api_headers(backend, *paths) == headers
+
+
+@loop_over(
+    ("url", "names"),
+    [
+        (ANTHROPIC, ("x-api-key",)),
+        ("http://localhost:8000", ("Authorization", "x-api-key")),
+        (None, ("Authorization", "x-api-key")),
+    ],
+)
+def test_its_key_is_in_a_header_of_its_own(
+    url: str | None, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0")
+    assert choose_key_headers(url, VERSION) == names
+    values = {"x-api-key": "sk-0", "Authorization": "Bearer sk-0"}
+    options = replace(parse(["--base-url", url or "http://h"]), headers={**VERSION, "x-api-key": "mine"})
+    own = {name: values[name] for name in names if name != "x-api-key"}
+    assert collect_credentials(options).headers == {**VERSION, "x-api-key": "mine", **own}
+    options = replace(options, headers=VERSION)
+    assert collect_credentials(options).headers == {**VERSION, **{name: values[name] for name in names}}
+
+
+def test_a_pasted_url_of_it_is_taken_apart() -> None:
+    assert parse_base_url(f"{ANTHROPIC}/v1/messages") == ApiPlace(ANTHROPIC, endpoint="/v1/messages")

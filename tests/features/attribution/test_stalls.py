@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from fakes.engine_model import MS, EngineModel
-from loadgen.features.attribution import timeline
+from loadgen.features.attribution import stalls
 from loadgen.features.attribution.attribution import attribute
-from loadgen.features.attribution.timeline import trace_timeline
+from loadgen.features.attribution.stalls import trace_timeline
 from loadgen.records import record
 from loadgen.records.record import Record, Records
 
@@ -22,7 +22,7 @@ MODEL = EngineModel(
 def test_a_run_in_slabs_is_the_same_run(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = MODEL.run()
     whole, attributed = trace_timeline(run.records, 20 * MS), attribute(run.facts, run.records)
-    for module in (record, timeline):
+    for module in (record, stalls):
         monkeypatch.setattr(module, "BLOCK", block)
     assert not run.records.in_one_block
     parted, again = trace_timeline(run.records, 20 * MS), attribute(run.facts, run.records)

@@ -188,7 +188,6 @@ def render_lines(own: Fingerprint) -> list[str]:
 
 
 def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
-    """Explain why two fingerprints cannot be compared; "" if they can."""
     if missing := own.missing or other.missing:
         return missing
     if own.version != other.version or len(own.answers) != len(other.answers):
@@ -245,7 +244,6 @@ def _is_all_equal(units: Sequence[object]) -> bool:
 
 
 def _is_periodic(units: Sequence[object], longest: int) -> bool:
-    """Whether the second half of an answer repeats one piece of at most `longest` units."""
     half = units[len(units) // 2 :]
     longest = min(longest, len(half) // _TURNS)
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
@@ -266,7 +264,6 @@ def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Par
 
 
 def _quote_beginning(text: str) -> str:
-    """Quote the beginning of a text on one line, without control characters."""
     return f"'{_clean_text(text.strip()[:_SHOWN])}'" + "…" * (len(text.strip()) > _SHOWN)
 
 

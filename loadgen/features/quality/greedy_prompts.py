@@ -21,8 +21,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import WIDTH, describe_install
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.features.quality.greedy import answer_check
-from loadgen.features.quality.greedy.answer_check import make_empty_fingerprint
+from loadgen.features.quality import answer_check
+from loadgen.features.quality.answer_check import make_empty_fingerprint
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import merge_fields
 from loadgen.plan.request_sources import ModelTarget
@@ -101,8 +101,6 @@ def ask_prompts(
 
 @dataclass
 class _PromptRun:
-    """The sending of all prompts to one server: as text, or as token ids if it refuses text."""
-
     access: ServerAddress
     subject: ModelTarget
     plan: Plan
@@ -150,7 +148,6 @@ class _PromptRun:
         return load_tokenizer(place, "ids")
 
     def _make_body(self, text: str) -> bytes:
-        """Return the body of a greedy request for a prompt, as token ids if a tokenizer was loaded."""
         dialect, engine = self.plan.dialect, self.subject.engine
         openai = isinstance(dialect, Chat | Completions)
         sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
@@ -223,14 +220,10 @@ class _PromptRun:
 
 
 class _ChoiceIds(msgspec.Struct):
-    """The token ids in a choice of the OpenAI APIs."""
-
     token_ids: list[Count] | None = None
 
 
 class _MessageIds(msgspec.Struct):
-    """A message's token ids, of either API."""
-
     choices: list[_ChoiceIds] | None = None
     output_ids: list[Count] | None = None  # of /generate: all so far, or one message's part of them
 

@@ -1,1 +1,0 @@
-"""SGLang: its own API, of token ids and running counts, next to those of OpenAI."""
