@@ -61,7 +61,7 @@ VERBS = {
     "bundle": Verb(
         READ,
         "runs as one file that proves itself, to be sent to others",
-        "loadgen.study.bundle.bundle_command",
+        "loadgen.study.bundle_command",
     ),
     "verify": Verb(
         READ,

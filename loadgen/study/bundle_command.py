@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
@@ -39,8 +38,7 @@ from loadgen.study.bundle.manifest import (
     LARGEST_RESULT,
     Manifest,
 )
-
-_VERIFY = "loadgen.study.verify.verify_command"  # which imports what reads bundles
+from loadgen.study.verify import verify_command
 
 
 def bundle_parser() -> argparse.ArgumentParser:
@@ -77,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         )
     made = write_bundle([expand_path(run) for run in given.runs], output, given.with_text)
     signed = signature.sign(output, key) if key else None
-    for line in importlib.import_module(_VERIFY).list_unproven(output):
+    for line in verify_command.list_unproven(output):
         print_text(clean_text(f"loadgen: verify will say: {line}"), sys.stderr)
     if given.json:
         print_json(made.json())

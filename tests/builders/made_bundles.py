@@ -15,7 +15,8 @@ from builders.made_runs import keep, run
 from loadgen import __version__
 from loadgen.report import report
 from loadgen.report.run_directory import Result
-from loadgen.study.bundle import archive, bundle_command
+from loadgen.study import bundle_command
+from loadgen.study.bundle import archive
 
 ENVIRONMENT = {"python": "3", "cpu": "a processor", "loadgen": __version__}
 

@@ -19,7 +19,8 @@ from builders.loops import loop_over
 from builders.made_bundles import forged, stored
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
-from loadgen.study.bundle import bundle_command, reading
+from loadgen.study import bundle_command
+from loadgen.study.bundle import reading
 from study.verify.test_verify import SMALL, changed, edited, is_fact, leaves
 
 pytestmark = [
