@@ -29,7 +29,6 @@ from loadgen.base.rule import Rule
 from loadgen.engines.engines import ENGINES
 from loadgen.features.attribution.parts import EVIDENCE, PARTS
 from loadgen.features.peers.other_clients import OTHERS
-from loadgen.features.peers.vllm_flags import VLLM, OtherClient
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
@@ -40,6 +39,7 @@ from loadgen.settings import request_settings, setting
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.vllm_flags import VLLM, OtherClient
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.verdict import DOUBTS

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from loadgen.features.peers.other_clients import OTHERS
-from loadgen.features.peers.vllm_flags import VLLM
 from loadgen.plan.arrival import Arrival
+from loadgen.settings.vllm_flags import VLLM
 
 pytestmark = pytest.mark.engine
 

@@ -12,8 +12,8 @@ from string import Template
 from typing import Any
 
 from loadgen.base.text import quote_value
-from loadgen.features.peers import vllm_flags
-from loadgen.features.peers.vllm_flags import VLLM, OtherClient, explain_vllm_flag
+from loadgen.settings import vllm_flags
+from loadgen.settings.vllm_flags import VLLM, OtherClient, explain_vllm_flag
 
 _TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _WORDS: dict[str, str] = {**vllm_flags.WORDS, **_TABLE["words"]}

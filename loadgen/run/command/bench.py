@@ -22,7 +22,6 @@ from loadgen.base.parsing import parse_metadata
 from loadgen.base.printing import print_text
 from loadgen.base.text import describe_install
 from loadgen.base.urls import parse_base_url
-from loadgen.features.peers import vllm_flags
 from loadgen.features.roofline import roofline_settings
 from loadgen.figures import objectives
 from loadgen.plan import profile
@@ -37,6 +36,7 @@ from loadgen.run.command.credentials import check_key_flags
 from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.server.exchange import ServerAddress
+from loadgen.settings import vllm_flags
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.table import PROFILE_KEYS, join_rows
 

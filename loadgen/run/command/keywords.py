@@ -17,14 +17,13 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.urls import check_headers, check_path
-from loadgen.features.peers import vllm_flags
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.command import options
 from loadgen.run.command.credentials import NO_KEY, check_key
 from loadgen.run.command.options import Options
-from loadgen.settings import request_settings, setting, table
+from loadgen.settings import request_settings, setting, table, vllm_flags
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds

@@ -17,8 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
-from loadgen.features.peers import vllm_flags
-from loadgen.settings import request_settings, setting, table
+from loadgen.settings import request_settings, setting, table, vllm_flags
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import (
     AroundOptions,

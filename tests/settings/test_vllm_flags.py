@@ -13,10 +13,10 @@ from fakes.virtual_servers import engine_server
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.features.peers import other_clients, vllm_flags
-from loadgen.features.peers.vllm_flags import OtherClient
+from loadgen.features.peers import other_clients
 from loadgen.run.command.options import bench_parser, parse
-from loadgen.settings import request_settings
+from loadgen.settings import request_settings, vllm_flags
+from loadgen.settings.vllm_flags import OtherClient
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
 from loadgen.study.series.sweep.sweep_command import sweep_parser
