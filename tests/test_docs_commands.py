@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from doc_tables import remove_tables
 
+from builders.switchers import FLAGS_OF
 from loadgen.base.errors import UsageError
 from loadgen.cli import main
 from loadgen.features.attribution.explain_command import explain_parser
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.export_command import export_parser
-from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.quality.quality_command import quality_parser
 from loadgen.features.selftest.selftest_command import selftest_parser
 from loadgen.features.shards.merge import merge_parser
@@ -179,7 +179,7 @@ def test_every_flag_in_prose_is_one_of_a_command() -> None:
     known = {
         flag for made in PARSERS.values() for action in made()._actions for flag in action.option_strings
     }
-    known |= {flag for client in CLIENTS for flag, _, _ in client.rows()}
+    known |= {flag for rows in FLAGS_OF.values() for flag, _, _ in rows}
     wrong = {}
     for page in PAGES:
         spans = re.findall(r"`(--[^`]+)`", _FENCED.sub("", remove_tables(page.read_text("utf-8"))))

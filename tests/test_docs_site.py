@@ -24,13 +24,12 @@ from loadgen.cli import render_help
 from loadgen.engines.engines import METRICS
 from loadgen.engines.refusals import FIELDS
 from loadgen.facts.run_facts import Facts
-from loadgen.features.peers.other_clients import CLIENTS
 from loadgen.features.roofline.machines import list_machines
 from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.records.record import Columns
-from loadgen.settings import request_settings, setting
+from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
 from loadgen.study.audit.findings import CHECKS
@@ -159,7 +158,7 @@ def _strip_histograms(names: Iterable[str]) -> set[str]:
 ROWS: dict[str, list[str]] = {
     "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
     "apis": [*request_settings.APIS, *request_settings.API_ALIASES, *request_settings.REFUSED_APIS],
-    **{f"flags-{client.name.lower()}": [row[0] for row in client.rows()] for client in CLIENTS},
+    "flags-vllm": [flag for flag, *_ in vllm_flags.list_flags()],
     "flags": [f"`{row.option}`" for row in TABLE if row.group in setting.GROUP_ORDER],
     "profiles": list(profile.list_shipped()),
     "profile-keys": [f"| `{row.name}` |" for row in join_rows(*PROFILE_KEYS) if row.group],

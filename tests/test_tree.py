@@ -61,7 +61,7 @@ INSIDE = {
     ],
     "features": [
         "traces", "data", "sessions", "ring", "workers", "sensors", "shards", "targets", "telemetry",
-        "roofline", "selftest", "peers", "apis", "export", "quality", "routed", "speculation", "images",
+        "roofline", "selftest", "apis", "export", "quality", "routed", "speculation", "images",
         "attribution",
     ],
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -31,7 +32,7 @@ _TIME = re.compile(rf"({NUMBER})\s*(ms|s|m|h)", re.ASCII)
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)", re.ASCII)
 _FLAG = re.compile("--?[A-Za-z]")
 _LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
-_LONG_WORD = 8  # letters, from which on two slips are forgiven
+_ALIKE = 0.75  # by difflib, of a misspelt word and the one that is meant
 _SHORTEST_BEGINNING = 4  # letters of a name that stand for the whole
 _SHORTEST_WORD = 3  # letters of a word in it
 # Names of ours, and the words of other clients and of habit for them, with dashes.
@@ -84,12 +85,13 @@ def parse_arguments(
     parser: argparse.ArgumentParser,
     argv: Sequence[str],
     intermixed: bool = False,
-    explained: Callable[[Sequence[str]], Sequence[str | None]] = lambda flags: [None] * len(flags),
+    explain: Callable[[str], str | None] = lambda flag: None,
+    page: str = "",
 ) -> argparse.Namespace:
     """Parse a command line; positional arguments may stand between flags if `intermixed`.
 
-    Raises UsageError for an unexpected argument, and for all unknown flags with what `explained` returns for
-    each, else with the nearest known flag.
+    Raises UsageError for an unexpected argument, and for all unknown flags with what `explain` returns for
+    each, else with the nearest known flag and the `page` that has other clients' flags.
     """
     parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
     given, unknown = parse(list(argv))
@@ -100,13 +102,13 @@ def parse_arguments(
         raise UsageError(f"unexpected argument {unknown[0]!r}; {every}")
     flags = list(dict.fromkeys(word.split("=", 1)[0] for word in unknown if _FLAG.match(word)))
     known = [option for action in parser._actions for option in action.option_strings]
-    lines = [
-        words or f"unknown flag {flag}{suggest_name(flag, known)}; {every}"
-        for flag, words in zip(flags, explained(flags), strict=True)
-    ]
-    raise UsageError(
-        "\n  ".join(lines if len(lines) == 1 else [f"{len(lines)} flags are not taken:", *lines])
-    )
+    explained = {flag: explain(flag) for flag in flags}
+    lines = [why or f"unknown flag {flag}{suggest_name(flag, known)}" for flag, why in explained.items()]
+    listed = f"{every}, {page} those of other clients" if page else every
+    more = [listed] if None in explained.values() else []
+    if len(flags) == 1:
+        raise UsageError("; ".join([*lines, *more]))
+    raise UsageError("\n  ".join([f"{len(flags)} flags are not taken:", *lines, *more]))
 
 
 def suggest_name(word: str, names: Collection[str]) -> str:
@@ -118,9 +120,8 @@ def suggest_name(word: str, names: Collection[str]) -> str:
 def find_nearest(word: str, names: Collection[str]) -> str | None:
     """Find the known name that a misspelt word most likely means; None if there is none.
 
-    Tried in turn: the same meaning, the same words in another order, the fewest slips (one at most, two in a
-    word of eight letters or more), the only name that begins so. A slip is a letter added, missing, wrong or
-    swapped.
+    Tried in turn: the same meaning, the same words in another order, the most alike by difflib, the only name
+    that begins so.
     """
     stem = _normalize_name(word)
     stems = {_normalize_name(name): name for name in reversed(list(names))}
@@ -130,11 +131,9 @@ def find_nearest(word: str, names: Collection[str]) -> str | None:
         return known
     if (known := next((name for one, name in stems.items() if _has_same_words(stem, one)), None)) is not None:
         return known
-    forgiven = 2 if len(stem) >= _LONG_WORD else 1
-    slips = {one: _count_slips(stem, one, forgiven) for one in reversed(stems)}
-    close = [one for one, count in slips.items() if count <= forgiven and count < max(len(stem), len(one))]
-    if close:
-        return stems[min(close, key=lambda one: slips[one])]
+    alike = [one for one in stems if one[:1] == stem[:1]]  # few slips are in the first letter
+    if close := difflib.get_close_matches(stem, alike, 1, _ALIKE):
+        return stems[close[0]]
     begins = stem if len(stem) >= _SHORTEST_BEGINNING else f"{stem}-"
     begun = [name for one, name in stems.items() if one.startswith(begins)]
     return begun[0] if len(begun) == 1 else None
@@ -155,21 +154,6 @@ def _has_same_words(one: str, other: str) -> bool:
     pairs = [sorted(pair, key=len) for pair in zip(words, others, strict=False)]
     begun = all(len(short) >= _SHORTEST_WORD and long.startswith(short) for short, long in pairs)
     return begun and len(words) == len(others) > 1
-
-
-def _count_slips(one: str, other: str, most: int) -> int:
-    """Count the letters to add, drop, change or swap to turn one word into the other; `most` + 1 if more."""
-    if abs(len(one) - len(other)) > most:
-        return most + 1
-    before, row = [], list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        before, last, row = row, before, [i]
-        for j, its in enumerate(other, 1):
-            least = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (letter != its))
-            if i > 1 and j > 1 and letter == other[j - 2] and its == one[i - 2]:
-                least = min(least, last[j - 2] + 1)
-            row.append(least)
-    return min(row[-1], most + 1)
 
 
 def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:

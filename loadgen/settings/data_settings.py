@@ -11,23 +11,47 @@ import msgspec
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between
 from loadgen.base.text import quote_value
+from loadgen.settings import vllm_flags
 from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, Values, setting
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace", "random-mm"]
 _N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 _REPETITION = {**_N, "data_sets": ("prefix_repetition",)}
 _TIMED = {"data_sets": ("timed_trace",)}
+_IMAGES = (
+    "pass --image-size 1024x768 and --images N, or --image-dir DIR (docs/images.md); images of a data set: "
+    "write whole chat bodies with them as data URLs, one a line, and pass --dataset-path FILE"
+)
+# What to do instead, by a name that other clients' --dataset-name takes.
+_NEAREST = {
+    "agentic-trace": "recorded conversations are sent as sessions: write a row for each message, as MLPerf's "
+    "schema has it, and pass --dataset-path FILE (docs/sessions.md)",
+    "bfcl": vllm_flags.TOOLS,
+    "burstgpt": vllm_flags.BURSTGPT,
+    "custom_audio": vllm_flags.AUDIO,
+    **dict.fromkeys(("custom_image", "custom_mm", "image", "mmmu"), _IMAGES),
+    "generated-shared-prefix": "--prefix-groups N with --random-prefix-len, --random-input-len and "
+    "--random-output-len are N shared prefixes and their questions",
+    **dict.fromkeys(("hf", "huggingface", "longbench_v2"), vllm_flags.HUB),
+    "mooncake": "pass --trace FILE --trace-format mooncake, and no --dataset-name",
+    "openai": "whole bodies are known by their keys: pass --dataset-path FILE without --dataset-name",
+    "random-rerank": "nothing is ranked: only text generation is measured",
+    "sonnet": vllm_flags.SONNET,
+    **dict.fromkeys(("spec_bench", "speed_bench", "speed-bench"), vllm_flags.QUESTIONS),
+}
 
 
 def read_dataset(name: str) -> str:
     """Return the data set of --dataset-name, "random" for random-ids; raises ArgumentTypeError."""
     if name == "random-ids":  # SGLang's name of the first
         return "random"
+    if name in _NEAREST:
+        raise argparse.ArgumentTypeError(f"{quote_value(name)} is not read here: {_NEAREST[name]}")
     if name not in get_args(DatasetName):
-        from loadgen.features.peers import other_clients  # only a wrong command line needs it
-
+        known = ", ".join(get_args(DatasetName))
         raise argparse.ArgumentTypeError(
-            f"{quote_value(name)} {other_clients.refuse_data_set(name, get_args(DatasetName))}"
+            f"{quote_value(name)} is not a valid data set: choose from {known}, or leave it out and pass "
+            "--dataset-path FILE (prompts, whole bodies, conversations) or --trace FILE"
         )
     return name
 

@@ -7,80 +7,41 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
-
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
 
-Words = Mapping[str, str]
 _ROWS = 'rows of JSON, {"prompt": "…", "output_tokens": N}, and pass --dataset-path FILE'
-# Of flags that other clients have too, by the name in their table.
-WORDS = {
-    "HUB": f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)",
-    "QUESTIONS": "download it; --dataset-path FILE without a name reads its rows, --dataset-category NAME "
-    "those of a category, --output-len N is the length of answers (docs/datasets.md)",
-    "IMAGES": "pass --image-size 1024x768 and --images N, or --image-dir DIR (docs/images.md); images of a "
-    "data set: write whole chat bodies with them as data URLs, one a line, and pass --dataset-path FILE",
-    "VIDEO": "videos are not made here: write whole chat bodies with `video_url` parts, one a line, and pass "
-    "--dataset-path FILE",
-    "AUDIO": "audio is not made here: write whole chat bodies with `input_audio` parts, one a line, and pass "
-    "--dataset-path FILE",
-    "TOOLS": "nothing is downloaded: write whole chat bodies with their `tools`, one a line, and pass "
-    "--dataset-path FILE",
-    "SONNET": "the poem is not read: --random-prefix-len, --random-input-len and --random-output-len with "
-    "--prompt-format corpus are the same lengths of real text",
-    "SAME_TURNS": "conversations that are made here all have --turns N; those of --dataset-path FILE have "
-    "as many as were recorded",
-    "BURSTGPT": "pass --trace FILE --trace-format burstgpt, and no --dataset-name",
-    "LORA": "adapters take no turns: pass an adapter's name as --model, or --dataset-path FILE with whole "
-    "bodies, each with its own `model`",
-}
+# Of flags, and of names of data sets.
+HUB = f"nothing is downloaded: download it, write its prompts as {_ROWS} (docs/datasets.md)"
+QUESTIONS = (
+    "download it; --dataset-path FILE without a name reads its rows, --dataset-category NAME those of a "
+    "category, --output-len N is the length of answers (docs/datasets.md)"
+)
+AUDIO = (
+    "audio is not made here: write whole chat bodies with `input_audio` parts, one a line, and pass "
+    "--dataset-path FILE"
+)
+TOOLS = (
+    "nothing is downloaded: write whole chat bodies with their `tools`, one a line, and pass "
+    "--dataset-path FILE"
+)
+SONNET = (
+    "the poem is not read: --random-prefix-len, --random-input-len and --random-output-len with "
+    "--prompt-format corpus are the same lengths of real text"
+)
+BURSTGPT = "pass --trace FILE --trace-format burstgpt, and no --dataset-name"
 _NO_CODE = "code from a model's repository is never run"
 _REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
+_CLIENT = "vllm bench serve"
 _KEY = "--api-key"  # no flag of vLLM's either
 
 
-class OtherClient(msgspec.Struct, frozen=True):
-    """Another client's flags, each in the table of how far it is supported here.
-
-    `command` is how the client is started, `versions` are those whose flags these are.
-    """
-
-    name: str
-    command: str
-    versions: str
-    same: Words  # spelled and meant as here
-    differs: Words  # spelled as here, with another meaning
-    renamed: Words  # the flag of ours that means it
-    no_effect: Words  # accepted, and why nothing changes by it
-    refused: Words  # why, and the nearest way
-
-    def rows(self) -> list[tuple[str, str, str]]:
-        """List (flag, `same`/`differs`/`no effect`/…, explanation) of every flag, sorted by flag."""
-        tables = {
-            "same": self.same,
-            "differs": self.differs,
-            "another name": self.renamed,
-            "no effect": self.no_effect,
-            "refused": self.refused,
-        }
-        rows = [(flag, what, words) for what, table in tables.items() for flag, words in table.items()]
-        return sorted(rows, key=lambda row: row[0].lstrip("-").lower())
-
-    def explain_flag(self, flag: str) -> str | None:
-        """Explain a flag that is not accepted: our flag for it, or why there is none; None for any other."""
-        if flag in self.renamed:
-            return f"{flag} of `{self.command}` is {self.renamed[flag]} here"
-        if flag in self.refused:
-            return f"{flag} of `{self.command}` is not supported: {self.refused[flag]}"
-        return None
-
-
-def map_flags(flags_by_words: Words) -> dict[str, str]:
+def _map_flags(flags_by_words: Mapping[str, str]) -> dict[str, str]:
     """Invert a table of explanation → space-separated flags into flag → explanation."""
     return {flag: words for words, flags in flags_by_words.items() for flag in flags.split()}
 
 
+# Spelled and meant as here.
 _SAME = {
     "": (
         "--append-result --base-url --custom-output-len --dataset-path --disable-shuffle "
@@ -119,6 +80,7 @@ _SAME = {
     ),
     "the server itself is asked, at the paths that the engine has": "--ready-check-timeout-sec",
 }
+# Spelled as here, with another meaning.
 _DIFFERS = {
     "also the names of 2025 and of SGLang (docs/from-vllm.md); `openai` and `vllm` follow --endpoint, "
     "`sglang` is SGLang's own /generate": "--backend",
@@ -135,12 +97,13 @@ _DIFFERS = {
         "--tokenizer"
     ),
 }
-# Of the client that vLLM has in Rust.
+# The flag of ours that means it; of the client that vLLM has in Rust.
 _RENAMED = {
     "--turns N": "--multi-turn --multi-turn-num-turns",
     "--max-concurrency N": "--multi-turn-concurrency",
     "--think-time S, in seconds,": "--multi-turn-delay-ms",
 }
+# Accepted, and why nothing changes by it.
 _NO_EFFECT = {
     f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
     "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
@@ -160,67 +123,74 @@ ONLY_VALUES = {
     "--best-of": (1, "every request has one answer"),
     "--probe-request-rate": (0, "no probe requests are sent"),
 }
+# Why, and the nearest way.
 _REFUSED = {
-    WORDS["HUB"]: ("--hf-name --hf-split --hf-subset --blazedit-max-distance --blazedit-min-distance"),
-    WORDS["QUESTIONS"]: (
+    HUB: "--hf-name --hf-split --hf-subset --blazedit-max-distance --blazedit-min-distance",
+    QUESTIONS: (
         "--spec-bench-category --speed-bench-category --speed-bench-dataset-subset --spec-bench-output-len "
         "--speed-bench-output-len"
     ),
     "the data set is not read; the flag for all that are is --output-len N": "--hf-output-len",
     "the name of 2023: --dataset-path FILE": "--dataset",
-    WORDS["SONNET"]: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
-    WORDS["AUDIO"]: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
-    WORDS["TOOLS"]: "--bfcl-categories",
+    SONNET: "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len",
+    AUDIO: "--asr-max-audio-len-sec --asr-min-audio-len-sec",
+    TOOLS: "--bfcl-categories",
     "only greedy decoding and sampling are measured": "--use-beam-search",
-    WORDS["LORA"]: "--lora-modules --lora-assignment",
+    "adapters take no turns: pass an adapter's name as --model, or --dataset-path FILE with whole bodies, "
+    "each with its own `model`": "--lora-modules --lora-assignment",
     "it is the server's: --launch vllm --server-args '--max-loras N'; the adapter's name is --model": (
         "--max-loras"
     ),
     "workloads are .toml files: --profile FILE": "--config",
     "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
     "FILE": _KEY,
-    WORDS["SAME_TURNS"]: "--multi-turn-min-turns --multi-turn-max-turns",
+    "conversations that are made here all have --turns N; those of --dataset-path FILE have as many as were "
+    "recorded": "--multi-turn-min-turns --multi-turn-max-turns",
     "every message of a conversation has --random-input-len N, or lengths of --input-dist": (
         "--per-turn-input-len"
     ),
     "what all conversations share is their system prompt, --random-prefix-len N, and what the turns of one "
     "share is its history": "--multi-turn-prefix-global-ratio --multi-turn-prefix-conversation-ratio",
 }
-VLLM = OtherClient(
-    "vLLM",
-    "vllm bench serve",
-    "0.33, and older recipes",
-    map_flags(_SAME),
-    map_flags(_DIFFERS),
-    map_flags(_RENAMED),
-    map_flags(_NO_EFFECT)
+TABLES = {
+    "same": _map_flags(_SAME),
+    "differs": _map_flags(_DIFFERS),
+    "another name": _map_flags(_RENAMED),
+    "no effect": _map_flags(_NO_EFFECT)
     | {
         flag: f"{only} is what is sent, other values are refused: {why}"
         for flag, (only, why) in ONLY_VALUES.items()
     },
-    map_flags(_REFUSED),
-)
+    "refused": _map_flags(_REFUSED),
+}
+NO_EFFECT = TABLES["no effect"]
 
 # Flags without effect that take a value.
 VALUED_FLAGS = frozenset({"--tokenizer-mode", "--timeline-itl-thresholds", "--log-config-file", *ONLY_VALUES})
 # Whole families, whose flags change from version to version.
 _FAMILIES = {
-    "--sonnet-": "SONNET", "--hf-": "HUB", "--spec-bench-": "HUB", "--burstgpt-": "BURSTGPT",
-    "--speed-bench-": "HUB", "--blazedit-": "HUB", "--bfcl-": "TOOLS",
-    "--asr-": "AUDIO",
+    "--sonnet-": SONNET, "--hf-": HUB, "--spec-bench-": HUB, "--burstgpt-": BURSTGPT, "--speed-bench-": HUB,
+    "--blazedit-": HUB, "--bfcl-": TOOLS, "--asr-": AUDIO,
 }  # fmt: skip
 
 
-def explain_vllm_flag(flag: str) -> str | None:
+def list_flags() -> list[tuple[str, str, str]]:
+    """List (flag, `same`/`differs`/`no effect`/…, explanation) of every flag, sorted by flag."""
+    rows = [(flag, what, words) for what, table in TABLES.items() for flag, words in table.items()]
+    return sorted(rows, key=lambda row: row[0].lstrip("-").lower())
+
+
+def explain_flag(flag: str) -> str | None:
     """Explain which flag of ours replaces a vLLM flag that is refused, or why none does; None for any other.
 
     A flag without a row of its own is explained by its family's, found by how it begins.
     """
-    if flag == _KEY:
-        return f"{flag} is not supported: {VLLM.refused[flag]}"
-    family = next((name for beginning, name in _FAMILIES.items() if flag.startswith(beginning)), None)
-    refused = family and f"{flag} of `{VLLM.command}` is not supported: {WORDS[family]}"
-    return VLLM.explain_flag(flag) or refused
+    if flag in TABLES["another name"]:
+        return f"{flag} of `{_CLIENT}` is {TABLES['another name'][flag]} here"
+    family = next((words for beginning, words in _FAMILIES.items() if flag.startswith(beginning)), None)
+    refused = TABLES["refused"].get(flag, family)
+    client = "" if flag == _KEY else f" of `{_CLIENT}`"
+    return None if refused is None else f"{flag}{client} is not supported: {refused}"
 
 
 def refuse_bare_profile(argv: Sequence[str]) -> None:
@@ -235,13 +205,13 @@ def refuse_bare_profile(argv: Sequence[str]) -> None:
 
 def explain_no_effects(flags: tuple[str, ...]) -> str:
     """Join, in one line, why each of these vLLM flags has no effect, once for each."""
-    return "; ".join(f"{flag}: {VLLM.no_effect[flag]}" for flag in dict.fromkeys(flags))
+    return "; ".join(f"{flag}: {NO_EFFECT[flag]}" for flag in dict.fromkeys(flags))
 
 
 def explain_keyword_without_effect(flag: str) -> str | None:
     """Explain why a vLLM flag, given as a keyword, has no effect here; None if it has one, or is unknown."""
-    reason = VLLM.no_effect.get(flag)
-    return None if reason is None else f"{flag} of `{VLLM.command}` has no effect here: {reason}"
+    reason = NO_EFFECT.get(flag)
+    return None if reason is None else f"{flag} of `{_CLIENT}` has no effect here: {reason}"
 
 
 class _Unheeded(argparse.Action):
@@ -263,7 +233,7 @@ class _Unheeded(argparse.Action):
 
 def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
     """Add vLLM's flags without effect to a parser whose help does not list them; noted as `no_effect`."""
-    for flag in VLLM.no_effect:
+    for flag in NO_EFFECT:
         nargs = None if flag in VALUED_FLAGS else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
 
@@ -275,4 +245,4 @@ def _refuse_value(flag: str, value: str) -> str | None:
         heeded = only is not None and float(value) != only
     except ValueError:
         heeded = True
-    return f"{flag} {quote_value(value)} of `{VLLM.command}` is not supported: {why}" if heeded else None
+    return f"{flag} {quote_value(value)} of `{_CLIENT}` is not supported: {why}" if heeded else None

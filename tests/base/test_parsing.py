@@ -40,6 +40,7 @@ NAMES = ["high-load", "low-load", "instant", "jetson-thor", "h200", "h20", "v"]
         ("--use-beam-search", None),
         ("--max-loras", None),
         ("--bfcl-categories", None),
+        ("--apply-chat-template", None),  # the opposite of --skip-chat-template
         ("--dataset-paths", "--dataset-path"),
         ("--lora-modules", None),
         ("--save", None),
@@ -66,7 +67,7 @@ def test_a_flag_is_proposed_only_where_it_must_be_meant(word: str, flag: str | N
         ("high", NAMES, "high-load"),
         ("instnat", NAMES, "instant"),
         ("h2000", NAMES, "h200"),
-        ("vl", NAMES, "v"),
+        ("vl", NAMES, None),
         ("b", NAMES, None),
         ("load", NAMES, None),
         ("", NAMES, None),

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.features.peers.other_clients import OTHERS
+from builders.switchers import FLAGS_OF
 from loadgen.plan.arrival import Arrival
-from loadgen.settings.vllm_flags import VLLM
 
 pytestmark = pytest.mark.engine
 
@@ -32,7 +31,7 @@ def test_every_flag_of_the_installed_vllm_is_in_the_table(engines_python: Path) 
     printed = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True).stdout
     flags = {word for word in printed.split() if word.startswith("--")} - {"--help"}
     assert len(flags) > 80
-    assert flags - {flag for flag, *_ in VLLM.rows()} == set()
+    assert flags - {flag for flag, *_ in FLAGS_OF["vllm"]} == set()
 
 
 _DUE_BY_VLLM = """
@@ -81,4 +80,4 @@ def test_every_flag_of_the_installed_sglang_is_in_the_table(sglang_python: Path)
     (source,) = sglang_python.parent.parent.glob("lib/python*/site-packages/sglang/benchmark/serving.py")
     flags = set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', source.read_text("utf-8")))
     assert len(flags) > 80
-    assert flags - {flag for flag, *_ in OTHERS[0].rows()} == set()
+    assert flags - {flag for flag, *_ in FLAGS_OF["sglang"]} == set()

@@ -1,4 +1,4 @@
-"""Other clients' flags: each is accepted, has another name, has no effect and says so, or is refused."""
+"""The flags of other clients: vLLM's are accepted or explained, any other gets the nearest, and a page."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ import pytest
 
 import loadgen
 from builders.loops import loop_over
+from builders.switchers import FLAGS_OF
 from fakes.virtual_servers import engine_server
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.features.peers import other_clients
 from loadgen.run.command.options import bench_parser, parse
 from loadgen.settings import request_settings, vllm_flags
-from loadgen.settings.vllm_flags import OtherClient
 from loadgen.study.series.ladder_command import ladder_parser
 from loadgen.study.series.limit.limit_command import limit_parser
 from loadgen.study.series.sweep.sweep_command import sweep_parser
 
 FLAGS = Path(__file__).parents[2] / "data" / "flags"  # as their parsers have them
-CLIENTS = {client.name.lower(): client for client in other_clients.CLIENTS}
 KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
 SEARCHES = {
     option
@@ -40,57 +38,39 @@ RECIPE = (
 )
 
 
-@loop_over("name", CLIENTS)
+@loop_over("name", FLAGS_OF)
 def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
     flags = (FLAGS / f"{name}.txt").read_text("utf-8").split()
-    rows = [flag for flag, *_ in CLIENTS[name].rows()]
+    rows = [flag for flag, *_ in FLAGS_OF[name]]
     assert len(rows) == len(set(rows))
     assert set(flags) <= set(rows)
     older = set(rows) - set(flags)
     assert not older or name == "vllm"
 
 
-@loop_over("client", other_clients.CLIENTS)
-def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient) -> None:
-    accepted = {*client.same, *client.differs, *client.no_effect}
-    assert accepted <= KNOWN
-    assert KNOWN.isdisjoint({*client.renamed, *client.refused})
+@loop_over("name", FLAGS_OF)
+def test_what_a_table_has_of_a_flag_is_what_the_parser_does(name: str) -> None:
+    taken = {"same": True, "differs": True, "no effect": True, "another name": False, "refused": False}
+    assert {flag for flag, what, _ in FLAGS_OF[name] if (flag in KNOWN) is not taken[what]} == set()
 
 
-@loop_over("client", other_clients.CLIENTS)
-def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
+@loop_over("name", FLAGS_OF)
+def test_the_flags_of_ours_that_a_table_names_exist(name: str) -> None:
     known = KNOWN | SEARCHES
     known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
     known |= {"--mlflow", "--wandb", "--reference-url", "--lm-eval"}
-    named = {word for _, _, words in client.rows() for word in words.replace("`", " ").split()}
+    named = {word for _, _, words in FLAGS_OF[name] for word in words.replace("`", " ").split()}
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 
 
 @loop_over(
     ("command", "message"),
     [
-        ("--target http://h", "--target of `guidellm run` is --base-url URL here"),
-        ("--rate-type sweep", "--rate-type of `guidellm run` is --max-concurrency N"),
-        ("--profile sweep", "a sweep is `loadgen sweep --rate 1,2,4`"),
-        ("--profile kind=concurrent,streams=4", "concurrent --max-concurrency N"),
-        ("-u http://h", "-u of `aiperf profile` is --base-url URL here"),
-        ("--search-sla x", "--search-sla of `aiperf profile` is `loadgen limit --slo 'ttft p90 < 500ms'` h"),
         ("--multi-turn-num-turns 3", "--multi-turn-num-turns of `vllm bench serve` is --turns N here"),
         ("--multi-turn-delay-ms 250", "is --think-time S, in seconds, here"),
         ("--multi-turn-max-turns 8", "is not supported: conversations that are made here all have --turns N"),
-        ("--conversation-turn-mean 4", "--conversation-turn-mean of `aiperf profile` is --turns N here"),
-        ("--num-users 4", "--num-users of `aiperf profile` is --users N here"),
-        ("--gsp-num-turns 4", "--gsp-num-turns of `sglang.bench_serving` is --turns N here"),
-        ("--isl=5", "--isl of `aiperf profile` is --random-input-len N here"),
-        ("--apply-chat-template", "--apply-chat-template of `sglang.bench_serving` is --backend openai-chat"),
-        ("--flush-cache", "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
-        ("--disable-ignore-eos", "is --no-ignore-eos here"),
         ("--num-prompt 5", "did you mean '--num-prompts'?"),
         ("--random-input 5", "did you mean '--random-input-len'?"),
-        (
-            "--public-dataset x",
-            "--public-dataset of `aiperf profile` is not supported: nothing is downloaded",
-        ),
         (
             "--sonnet-input-len 5",
             "--sonnet-input-len of `vllm bench serve` is not supported: the poem is not read",
@@ -112,69 +92,49 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--dataset-name mmmu", "write whole chat bodies with them as data URLs"),
         ("--dataset-name generated-shared-prefix", "--prefix-groups N with --random-prefix-len"),
         ("--dataset-name sharegtp", "is not a valid data set: choose from random, sharegpt, custom"),
-        (
-            "--fixed-schedule",
-            "--fixed-schedule of `aiperf profile` is --trace FILE, which is sent at its own",
-        ),
-        ("--gsp-num-groups 4", "--gsp-num-groups of `sglang.bench_serving` is --prefix-groups N here"),
-        ("--data x.jsonl", "--data of `guidellm run` is --dataset-path FILE"),
     ],
 )
 @loop_over("verb", ["bench", "ladder"])
-def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: str) -> None:
+def test_a_flag_of_vllm_names_ours(verb: str, command: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
     assert message in str(raised.value)
     assert "did you mean" not in str(raised.value) or "did you mean" in message
 
 
-def test_a_pasted_line_gets_all_its_answers_from_the_client_it_is_of() -> None:
-    line = "--url h:1 --streaming --endpoint-type chat --concurrency 16 --isl 9 --scenario x --zz 5"
+def test_a_pasted_line_of_another_client_gets_the_nearest_and_a_page() -> None:
+    line = "--url h:1 --streaming --endpoint-type chat --concurrency 16 --isl 9 --lora-modules x"
     with pytest.raises(UsageError) as raised:
         parse(shlex.split(line))
-    head, *lines = str(raised.value).splitlines()
-    assert head == "6 flags are not taken:"
-    assert [text.split()[:4] for text in lines] == [
-        ["--url", "of", "`aiperf", "profile`"],
-        ["--streaming", "of", "`aiperf", "profile`"],
-        ["--concurrency", "of", "`aiperf", "profile`"],
-        ["--isl", "of", "`aiperf", "profile`"],
-        ["--scenario", "of", "`aiperf", "profile`"],  # guidellm's means another thing
-        ["unknown", "flag", "--zz;", "loadgen"],
+    assert str(raised.value).splitlines() == [
+        "5 flags are not taken:",
+        "  unknown flag --url, did you mean '--base-url'?",
+        "  unknown flag --streaming",
+        "  unknown flag --concurrency, did you mean '--max-concurrency'?",
+        "  unknown flag --isl, did you mean '--random-input-len'?",
+        "  --lora-modules of `vllm bench serve` is not supported: adapters take no turns: pass an adapter's "
+        "name as --model, or --dataset-path FILE with whole bodies, each with its own `model`",
+        "  loadgen bench --help-all lists the flags, docs/from-others.md those of other clients",
     ]
 
 
+@loop_over("verb", ["bench", "ladder", "sweep", "limit"])
 @loop_over(
-    ("flag", "message"),
+    ("flag", "near"),
     [
-        ("--otel-url", "is --otel URL here"),
-        ("--otel-resource-attributes", "with OTEL_RESOURCE_ATTRIBUTES in its environment"),
-        ("--mlflow-tracking-uri", "is `loadgen export RUN_DIR --mlflow URI` here"),
-        ("--mlflow-experiment", "the tracker's own variables"),
-        ("--wandb-project", "is `loadgen export RUN_DIR --wandb PROJECT` here"),
-        ("--gpu-telemetry", "is --power-url URL for GPUs elsewhere"),
-        ("--server-metrics", "is --metrics-url ROLE=URL"),
-        ("--accuracy-benchmark", "`loadgen quality --reference-url URL`"),
-        ("--pd-separated", "is --base-url of the router, with --metrics-url ROLE=URL"),
-        ("--url-strategy", "is --base-url URL several times"),
-        ("--api-port", "is --prometheus HOST:PORT"),
-        ("--scenario", "of `guidellm run` is --profile FILE.toml here; --scenario of `aiperf profile` is"),
-        (
-            "--apply-chat-template",
-            "`sglang.bench_serving` is --backend openai-chat here",
-        ),  # as aiperf's
+        ("--flush-cache", ""),
+        ("--target", ", did you mean '--base-url'?"),
+        ("--num-requests", ", did you mean '--num-prompts'?"),
     ],
 )
-def test_a_flag_that_has_an_equivalent_names_it(flag: str, message: str) -> None:
-    (words,) = other_clients.explain_other_flags([flag])
-    assert words is not None
-    assert message in words
-    assert words.count("aiperf") <= 1
-
-
-def test_a_flag_of_another_client_that_a_ladder_has_names_ours_of_bench() -> None:
-    with pytest.raises(UsageError, match="--concurrency of `aiperf profile` is --max-concurrency N here"):
-        parse(["--concurrency", "4"])
+def test_a_flag_of_another_client_gets_the_nearest_and_the_page(verb: str, flag: str, near: str) -> None:
+    parsers = {"ladder": ladder_parser, "sweep": sweep_parser, "limit": limit_parser}
+    with pytest.raises(UsageError) as raised:
+        parse([flag, "x"], parsers[verb]() if verb in parsers else None)
+    listed = f"loadgen {verb} --help{'-all' * (verb == 'bench')} lists the flags"
+    assert str(raised.value) == (
+        f"unknown flag {flag}{near}; {listed}, docs/from-others.md those of other clients"
+    )
 
 
 @loop_over(
@@ -239,7 +199,7 @@ def test_flags_without_effect_are_noted_with_the_reason() -> None:
 @loop_over("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
 def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
     """It is one of our parser's, without effect with the reason, or refused with a reason and a way."""
-    (what, words), *others = [(what, words) for name, what, words in vllm_flags.VLLM.rows() if name == flag]
+    (what, words), *others = [(what, words) for name, what, words in vllm_flags.list_flags() if name == flag]
     assert not others
     assert (flag in KNOWN) == (what != "refused")
     if what in ("no effect", "refused"):
@@ -252,7 +212,7 @@ def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
 
 def test_no_help_lists_what_has_no_effect() -> None:
     text = bench_parser().format_help()
-    assert [flag for flag in [*vllm_flags.VLLM.no_effect, "--endpoint-type"] if f"{flag} " in text] == []
+    assert [flag for flag in [*vllm_flags.NO_EFFECT, "--endpoint-type"] if f"{flag} " in text] == []
 
 
 def test_a_recipe_of_2025_runs_as_it_is(
@@ -280,7 +240,7 @@ def test_a_recipe_of_2025_runs_as_it_is(
             {"lora_modules": ["x"]},
             "--lora-modules of `vllm bench serve` is not supported: adapters take no turns",
         ),
-        ({"flush_cache": True}, "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
+        ({"multi_turn": True}, "--multi-turn of `vllm bench serve` is --turns N here"),
         ({"random_input_len": 3, "input_len": 3}, "input_len: given twice, once by its flag's name"),
         ({"concurrency": 3}, "did you mean 'max_concurrency'?"),
         ({"endpoint_type": "openai-chat"}, "did you mean 'backend'?"),

@@ -244,10 +244,10 @@ def _list_urls(base_url: object) -> tuple[str, ...]:
 def _suggest_keyword(name: str, kind: Any) -> str:
     """Return the end of an unknown keyword's error; "" without advice.
 
-    The first of: a flag of vLLM's without effect, the nearest keyword, a flag of the command, another
-    client's flag.
+    The first of: a flag of vLLM's without effect, the nearest keyword, a flag of the command, one of vLLM's
+    that is refused.
     """
-    from loadgen.run.command.options import bench_parser, explain_other_flags  # only a wrong call needs these
+    from loadgen.run.command.options import bench_parser  # only a wrong call needs it
 
     flag = f"--{name.replace('_', '-')}"
     if (reason := vllm_flags.explain_keyword_without_effect(flag)) is not None:
@@ -256,7 +256,7 @@ def _suggest_keyword(name: str, kind: Any) -> str:
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"
-    (reason,) = explain_other_flags([flag])
+    reason = vllm_flags.explain_flag(flag)
     return f": {reason}" if reason else ""
 
 

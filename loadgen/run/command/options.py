@@ -66,8 +66,7 @@ _NOTHING_THERE = (
 _LINES = ("--server-args", "--container-args")
 _OF_A_START = ("python", "timeout_s", "dry_run")
 _ROWS = (*ServerKeys.rows, *LaunchRows.rows)
-# Kinds of load that guidellm's --profile takes, and no workload here has the name of.
-_KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
+_OTHERS = "docs/from-others.md"  # what SGLang's, guidellm's and aiperf's flags are here
 
 
 if TYPE_CHECKING:
@@ -416,25 +415,12 @@ def _read_environment(pairs: list[str]) -> dict[str, str]:
 def parse_words(
     parser: argparse.ArgumentParser, words: Sequence[str], intermixed: bool = False
 ) -> dict[str, Any]:
-    """Parse a command line to values by attribute; raises UsageError, which explains another client's flag.
+    """Parse a command line to values by attribute; raises UsageError, which explains a flag of vLLM's.
 
     Positional arguments may stand between flags if `intermixed`.
     """
     vllm_flags.refuse_bare_profile(words)
-    values = vars(parse_arguments(parser, words, intermixed, explain_other_flags))
-    kind = values.get("profile") or ""
-    if kind in _KINDS or kind.startswith("kind="):
-        from loadgen.features.peers import other_clients  # only a wrong command line needs it
-
-        raise UsageError(other_clients.explain_load(kind))
-    return values
-
-
-def explain_other_flags(flags: Sequence[str]) -> list[str | None]:
-    """Explain which flag of ours replaces each one, or why none does; None: no client has it."""
-    from loadgen.features.peers import other_clients  # only a wrong command line needs it
-
-    return other_clients.explain_other_flags(flags)
+    return vars(parse_arguments(parser, words, intermixed, vllm_flags.explain_flag, _OTHERS))
 
 
 def add_unlisted_flags(parser: argparse.ArgumentParser) -> None:

@@ -47,7 +47,11 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"preset": "instant"}], {}, "[[checkpoints]] number 1 has no name"),
     ([{"name": ""}], {}, "name = '': string should have at least 1 character"),
     ([{"name": 5}], {}, "name = 5: input should be a valid string"),
-    ([{"name": "a", "servers": ["v"]}], {"servers": {"vl": {}}}, "no [servers.v], did you mean 'vl'?"),
+    (
+        [{"name": "a", "servers": ["vlm"]}],
+        {"servers": {"vllm": {}}},
+        "no [servers.vlm], did you mean 'vllm'?",
+    ),
     ([{"name": "a", "servers": []}], {"servers": {"v": {}}}, "has no server: leave `servers` out for all"),
     ([{"name": "a", "lunch": "vllm"}], {}, "checkpoint 'a': unknown key 'lunch', did you mean 'launch'?"),
     ([LAUNCHED], {"servers": {"s": {"contxt_len": 5}}}, "on 's': unknown key 'contxt_len', did you mean"),

@@ -1,1 +1,0 @@
-"""Peers: what the flags and data sets of other benchmark clients are here."""
