@@ -15,7 +15,7 @@ from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError, d
 from loadgen.base.parsing import suggest_name
 from loadgen.base.printing import flush_standard_streams, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value
-from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, importing
+from loadgen.run.verbs import find_verbs, importing, list_questions
 
 if TYPE_CHECKING:
     from loadgen.run.command.bench import RunTables
@@ -29,22 +29,16 @@ Benchmark LLM servers; every figure describes the server
   loadgen bench --launch vllm --model DIR        start, measure, stop a server
   loadgen bench --profile low-load               no server: simulated
 
-verbs:
+The verb for each question:
 """
 _TAIL = "\nDetails: `loadgen VERB --help`. Exit codes:\n"
 
 
 def render_help() -> str:
-    """Return the text of `loadgen --help`: the verbs by group, and the exit codes."""
-    verbs = find_verbs()
-    lines = [
-        line
-        for group in (MEASURE, READ, PREPARE)
-        for line in (
-            f" {group}:",
-            *(f"  {name:<10} {verb.summary}" for name, verb in verbs.items() if verb.group == group),
-        )
-    ]
+    """Return the text of `loadgen --help`: the question that each verb answers, and the exit codes."""
+    lines = []
+    for group, questions in list_questions().items():
+        lines += [f" {group}:", *(f"  {name:<13} {question}" for name, question in questions.items())]
     codes = [f"  {code:>3}  {code.meaning}" for code in ExitCode]
     return _HEAD + "\n".join(lines) + "\n" + _TAIL + "\n".join(codes) + "\n"
 

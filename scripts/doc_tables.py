@@ -34,6 +34,7 @@ from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
+from loadgen.run.verbs import list_questions
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting
@@ -42,19 +43,19 @@ from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.verdict import DOUBTS
 
-_TESTS = Path(__file__).parent.parent / "tests"
-_DOCS = Path(__file__).parent.parent / "docs"
+_ROOT = Path(__file__).parent.parent
+_TESTS = _ROOT / "tests"
 _TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 _PAGE = re.compile(r"\bdocs/([\w-]+\.md)")
 
 
 def main() -> None:
     """Write every table into its page, and print the names of the pages that this changed."""
-    for path in sorted(_DOCS.glob("*.md")):
+    for path in [_ROOT / "README.md", *sorted(_ROOT.glob("docs/*.md"))]:
         page = path.read_text("utf-8")
         if (filled := fill(page)) != page:
             path.write_text(filled, "utf-8")
-            print(f"docs/{path.name}")
+            print(path.relative_to(_ROOT))
 
 
 def fill(page: str) -> str:
@@ -76,6 +77,12 @@ def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(titles)
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     return "\n".join([*lines, ""])
+
+
+def _verbs() -> str:
+    groups = list_questions().values()
+    rows = ((question, f"`loadgen {name}`") for verbs in groups for name, question in verbs.items())
+    return _grid(("question", "verb"), rows)
 
 
 def _vllm_flags() -> str:
@@ -169,7 +176,7 @@ def _folders() -> str:
 
 def _dependencies() -> str:
     """The dependencies and extras of pyproject.toml, each with the comment behind it."""
-    text = (_TESTS.parent / "pyproject.toml").read_text("utf-8")
+    text = (_ROOT / "pyproject.toml").read_text("utf-8")
     needed, _, extras = text.partition("[project.optional-dependencies]")
     rows = re.findall(
         r'^  "([\w-]+)[^"]*", +# (.+)$', needed.partition("\ndependencies = [")[2], re.MULTILINE
@@ -275,6 +282,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "attribution-evidence": _attribution_evidence,
     "api": partial(api_docs.rendered, loadgen),
     "apis": _apis,
+    "verbs": _verbs,
     "flags-vllm": _vllm_flags,
     "flags": _bench_flags,
     "profiles": _profiles,

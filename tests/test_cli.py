@@ -21,7 +21,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.base import signals
-from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs
+from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, list_questions
 from loadgen.settings.setting import GROUPS
 from loadgen.settings.table import TABLE
 
@@ -194,8 +194,8 @@ def test_a_refused_command_leaves_no_engine_that_it_had_started(
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
-        (["--help"], 0, "verbs:"),
-        (["help"], 0, "verbs:"),
+        (["--help"], 0, "The verb for each question:"),
+        (["help"], 0, "The verb for each question:"),
         (["--version"], 0, "loadgen "),
         (["bench", "--help"], 0, "--max-concurrency"),
         (["bench", "--base-url", "x", "-h"], 0, "--max-concurrency"),
@@ -390,8 +390,12 @@ def test_help_of_a_group_that_there_is_not_names_the_nearest(capsys: pytest.Capt
 def test_the_verbs_stand_in_three_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert {verb.group for verb in find_verbs().values()} == {MEASURE, READ, PREPARE}
-    assert [name for name, verb in find_verbs().items() if f"  {name:<10} {verb.summary}\n" not in text] == []
+    listed = list_questions()
+    assert list(listed) == [MEASURE, READ, PREPARE]
+    questions = {name: question for each in listed.values() for name, question in each.items()}
+    assert set(questions) == {*find_verbs(), "data learn", "data describe"}
+    assert [name for name, question in questions.items() if f"  {name:<13} {question}\n" not in text] == []
+    assert [name for name, question in questions.items() if not question.endswith("?")] == []
 
 
 @pytest.mark.parametrize("verb", ["", *find_verbs()])

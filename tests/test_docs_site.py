@@ -29,6 +29,7 @@ from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.records.record import Columns
+from loadgen.run.verbs import find_verbs
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
@@ -39,6 +40,7 @@ from test_glossary import WORDS
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
+TABLED = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOUND_BROKEN = ROOT / "tests" / "whole" / "found_broken.csv"
 FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
@@ -127,15 +129,13 @@ def test_each_of_ten_tasks_has_a_command_a_small_picture_and_a_page() -> None:
 
 
 def test_every_table_stands_on_one_page() -> None:
-    marks = [
-        name for page in PAGES for name in doc_tables.find_tables((ROOT / "docs" / page).read_text("utf-8"))
-    ]
+    marks = [name for page in TABLED for name in doc_tables.find_tables(page.read_text("utf-8"))]
     assert sorted(marks) == sorted(doc_tables.TABLES)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_tables_of_a_page_are_those_of_the_code(name: str) -> None:
-    page = (ROOT / "docs" / name).read_text("utf-8")
+@pytest.mark.parametrize("path", TABLED, ids=lambda path: str(path.name))
+def test_the_tables_of_a_page_are_those_of_the_code(path: Path) -> None:
+    page = path.read_text("utf-8")
     stale = "the code has changed since: run .venv/bin/python scripts/doc_tables.py"
     assert doc_tables.fill(page) == page, stale
     assert (
@@ -156,6 +156,7 @@ def _strip_histograms(names: Iterable[str]) -> set[str]:
 
 
 ROWS: dict[str, list[str]] = {
+    "verbs": [f"? | `loadgen {name}` |" for name in find_verbs()],
     "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
     "apis": [*request_settings.APIS, *request_settings.API_ALIASES, *request_settings.REFUSED_APIS],
     "flags-vllm": [flag for flag, *_ in vllm_flags.list_flags()],

@@ -10,39 +10,37 @@ from loadgen.run.verbs import MEASURE, PREPARE, READ, Verb
 VERBS = {
     "quality": Verb(
         MEASURE,
-        "how far a served checkpoint's distribution is from another's",
+        "Does a checkpoint still answer as its reference does?",
         "loadgen.features.quality.quality_command",
     ),
     "selftest": Verb(
         PREPARE,
-        "measure this client's own error against a null server",
+        "How large is this client's own error on this machine?",
         "loadgen.features.selftest.selftest_command",
     ),
     "data": Verb(
         PREPARE,
-        "show what a file of prompts, bodies or a trace would send",
+        "What would a file of prompts, bodies or a trace send?",
         "loadgen.features.data.data_command",
     ),
     "explain": Verb(
         READ,
-        "why TTFT and ITL of a run are what they are, in a page",
+        "Why are TTFT and ITL of a run what they are?",
         "loadgen.features.attribution.explain_command",
     ),
     "export": Verb(
         READ,
-        "write a run for others: rows, llm-d, InferenceX, MLflow, W&B",
+        "How do I get a run into a table, llm-d, MLflow or W&B?",
         "loadgen.features.export.export_command",
     ),
-    "merge": Verb(
-        READ, "join the runs of one plan's shards: bench --shard I/N", "loadgen.features.shards.merge"
-    ),
+    "merge": Verb(READ, "What did the shards of one plan measure together?", "loadgen.features.shards.merge"),
 }
 
 # What `loadgen data` does by a word of its own, in place of a file.
 DATA_VERBS: dict[str, Verb] = {
     "learn": Verb(
         PREPARE,
-        "make a workload of a service's log, without its texts, names and ids",
+        "How do I make a workload of a log, without its texts?",
         "loadgen.features.traces.learn.learn_command",
     ),
 }

@@ -7,7 +7,7 @@ from loadgen.run.verbs import PREPARE, Verb
 VERBS = {
     "shards": Verb(
         PREPARE,
-        "print a Kubernetes Job, Slurm or MPI script of one plan's shards",
+        "How do I send one plan from Kubernetes, Slurm or MPI?",
         "loadgen.fleet.shards_command",
     ),
 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 from loadgen.run.verbs import MEASURE, PREPARE, Verb
 
 VERBS = {
-    "bench": Verb(MEASURE, "run a workload and print the Serving Benchmark Result", "loadgen.cli:run_bench"),
+    "bench": Verb(MEASURE, "How fast is a server under a given load?", "loadgen.cli:run_bench"),
     "profiles": Verb(
         PREPARE,
-        "list the shipped workloads, or show one: loadgen profiles high-load",
+        "Which workloads are shipped, and what does one send?",
         "loadgen.cli:list_profiles",
     ),
     "completion": Verb(
-        PREPARE, "print what completes verbs and flags in a shell", "loadgen.run.command.completion"
+        PREPARE, "How does my shell complete verbs and flags?", "loadgen.run.command.completion"
     ),
-    "engine": Verb(PREPARE, "start the embedded engine by itself", "loadgen_servers.engine.cli"),
+    "engine": Verb(PREPARE, "How do I try this without a server?", "loadgen_servers.engine.cli"),
 }

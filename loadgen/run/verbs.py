@@ -34,7 +34,7 @@ class Verb(NamedTuple):
     """A verb of the command; each folder's table VERBS maps names to these, DATA_VERBS words of `data`."""
 
     group: str  # of --help
-    summary: str
+    question: str  # that it answers
     place: str  # of its function, which takes the arguments: MODULE, for its `main`, or MODULE:FUNCTION
 
     def run(self, argv: Sequence[str]) -> int:
@@ -46,6 +46,16 @@ class Verb(NamedTuple):
         if self.group != MEASURE:  # there a signal that comes in a callback of the collector would be lost
             gc.enable()
         return int(command(argv))
+
+
+def list_questions() -> dict[str, dict[str, str]]:
+    """Return, by group of --help, each verb and word of `data` with the question that it answers."""
+    words = {f"data {name}": verb for name, verb in find_verbs("DATA_VERBS").items()}
+    verbs = {**find_verbs(), **words}
+    return {
+        group: {name: verb.question for name, verb in verbs.items() if verb.group == group}
+        for group in (MEASURE, READ, PREPARE)
+    }
 
 
 def find_verbs(table: str = "VERBS") -> dict[str, Verb]:

@@ -8,64 +8,64 @@ from loadgen.run.verbs import MEASURE, READ, Verb
 DATA_VERBS = {
     "describe": Verb(
         READ,
-        "draw arrivals, lengths and reuse of a workload, next to another",
+        "What are a workload's arrivals, lengths and reuse like?",
         "loadgen.study.describe.describe_command",
     ),
 }
 VERBS = {
     "ladder": Verb(
         MEASURE,
-        "speed of one request at growing prompt lengths, as Qwen's tables",
+        "How fast is one request at growing prompt lengths?",
         "loadgen.study.series.ladder_command",
     ),
     "sweep": Verb(
         MEASURE,
-        "one workload at many loads, lengths or server settings",
+        "How do figures change with load, length or settings?",
         "loadgen.study.series.sweep.sweep_command",
     ),
     "limit": Verb(
         MEASURE,
-        "the highest load that still meets --slo, with its interval",
+        "What is the highest load that still meets --slo?",
         "loadgen.study.series.limit.limit_command",
     ),
     "campaign": Verb(
         MEASURE,
-        "checkpoints × servers × profiles from one file, cells repeated",
+        "Which of several checkpoints or servers should I take?",
         "loadgen.study.series.campaign.campaign_command",
     ),
     "report": Verb(
         READ,
-        "render saved runs as text, HTML, pictures, Markdown or CSV",
+        "What did saved runs measure, as a page or as text?",
         "loadgen.study.pages.report_command",
     ),
     "compare": Verb(
         READ,
-        "runs, campaigns, other clients' results: one table with verdicts",
+        "Which checkpoint is faster, and by how much?",
         "loadgen.study.compare_command",
     ),
     "gate": Verb(
         READ,
-        "is a build slower than its base? exit codes for a pipeline",
+        "Is a build slower than its base?",
         "loadgen.study.gate.gate_command",
     ),
     "history": Verb(
         READ,
-        "one load over months: its figures, and where they changed",
+        "When did the figures of a load change, over months?",
         "loadgen.study.history.history_command",
     ),
     "audit": Verb(
         READ,
-        "find impossible or mislabelled figures in published results",
+        "Which published figures are impossible or mislabelled?",
         "loadgen.study.audit.audit_command",
     ),
     "bundle": Verb(
         READ,
-        "runs as one file that proves itself, to be sent to others",
+        "How do I send runs so that others can check them?",
         "loadgen.study.bundle_command",
     ),
     "verify": Verb(
         READ,
-        "compute every figure of a bundle or run again, name what differs",
+        "Do the figures of a bundle or run follow from its data?",
         "loadgen.study.verify.verify_command",
     ),
 }

@@ -55,7 +55,7 @@ def data_parser() -> argparse.ArgumentParser:
         description="Show what a file holds as a run would send it: kind, rows, lengths, shared prefixes, "
         "arrivals, what is left out, and one request. Nothing is sent. Without FILE: random prompts.",
         epilog="The flags are those of `loadgen bench` for a workload, images aside. "
-        + " ".join(f"`loadgen data {name}`: {verb.summary}." for name, verb in words.items()),
+        + " ".join(f"`loadgen data {name}`: {verb.question}" for name, verb in words.items()),
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="as --dataset-path FILE or --trace FILE, by what it holds")

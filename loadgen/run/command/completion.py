@@ -81,7 +81,7 @@ def _write_zsh(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) ->
 
 def _write_fish(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
     lines = [
-        f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(verb.summary)}"
+        f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(verb.question)}"
         for name, verb in verbs.items()
     ]
     for name, each in flags.items():
