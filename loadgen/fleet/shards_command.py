@@ -56,26 +56,26 @@ def shards_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     ways = parser.add_mutually_exclusive_group(required=True)
-    ways.add_argument("--k8s", action="store_true", help="the manifest of a Kubernetes Indexed Job")
-    ways.add_argument("--slurm", action="store_true", help="a script for sbatch")
-    ways.add_argument("--mpi", action="store_true", help="lines for mpirun")
+    ways.add_argument("--k8s", action="store_true", help="print the manifest of a Kubernetes Indexed Job")
+    ways.add_argument("--slurm", action="store_true", help="print a script for sbatch")
+    ways.add_argument("--mpi", action="store_true", help="print lines for mpirun")
     add(
         "--shards",
         type=integer_between(1, shard_settings.MOST_SHARDS),
         required=True,
         metavar="N",
-        help="how many",
+        help="number of shards",
     )
     add("--start-in", type=integer_between(1, MOST_AHEAD_S), default=_START_IN_S, metavar="S",
-        help=f"all begin S seconds from now, or from when the job begins (default {_START_IN_S}): enough for "
-        "the last to be ready")  # fmt: skip
-    add("--name", default="loadgen", help="of the job, and of the directory of its runs (default loadgen)")
+        help="seconds from now, or from the job's begin, to the first request: enough for all shards to be "
+        f"ready (default {_START_IN_S})")  # fmt: skip
+    add("--name", default="loadgen", help="name of the job and of its directory of runs (default loadgen)")
     job = parser.add_argument_group("with --k8s")
-    job.add_argument("--image", help="that has loadgen")
+    job.add_argument("--image", help="container image with loadgen installed")
     job.add_argument("--claim", metavar="PVC", help="PersistentVolumeClaim that takes the run directories")
-    job.add_argument("--namespace", metavar="NAME", help="default: kubectl's own")
-    job.add_argument("--secret", metavar="NAME/KEY", help="of the API key, as a Secret")
-    job.add_argument("--memory", default=None, metavar="SIZE", help="of each shard (default 1Gi)")
+    job.add_argument("--namespace", metavar="NAME", help="Kubernetes namespace (default: kubectl's own)")
+    job.add_argument("--secret", metavar="NAME/KEY", help="Kubernetes Secret that holds the API key")
+    job.add_argument("--memory", default=None, metavar="SIZE", help="memory of each shard (default 1Gi)")
     return parser
 
 

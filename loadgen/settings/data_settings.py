@@ -107,43 +107,49 @@ class DataKeys(KeyRows, frozen=True):
 
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,
-        "".join((f"random (default), {', '.join(_VLLMS)}: vLLM's own, by its rules",
+        "".join((f"kind of data: random (default), {', '.join(_VLLMS)}: vLLM's own, by its rules",
             *(f"; {name}" for name in _OURS))),
         read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ,
         not_with=(Conflict(_needs_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
-            "FILE"),))
-    dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
-        "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
+        "FILE"),))
+    dataset_path: str = _data("", "file of prompts, bodies, conversations or ShareGPT; its keys show which, "
+        "unless --dataset-name says so, and `loadgen data FILE` shows what it holds", metavar="FILE",
         names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
         data_sets=_FILES, common=True)
-    dataset_category: str = _data("", "only rows of this category, of Spec-Bench and SPEED-Bench",
+    dataset_category: str = _data("", "send only rows of this category, of Spec-Bench and SPEED-Bench",
         metavar="NAME", data_sets=("",))
-    disable_shuffle: bool = _data(False, "rows in the order of the file",
+    disable_shuffle: bool = _data(False, "send rows in the order of the file",
         **_SWITCH | {"data_sets": ("", *_NAMED)})
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
     skip_chat_template: bool = _data(False,
         "send a row's prompt as it is, without the model's chat template",
         also=("--custom-skip-chat-template",), **_SWITCH)
     # None: those of the row
-    sharegpt_output_len: int | None = _data(None, "output tokens, instead of the rows' own",
+    sharegpt_output_len: int | None = _data(None, "output tokens of sharegpt, instead of the rows' own",
         answer_len=True, data_sets=("sharegpt",), **_N)
     # -1: those of the row. None: vLLM's 256 for `custom`, those of the row for a file that is recognised.
     custom_output_len: int | None = _data(None,
-        "the same of a file of prompts; -1: the rows' own (custom: 256)",
+        "output tokens of a file of prompts; -1: the rows' own (default: the rows' own, of custom 256)",
         read=integer_between(-1, parsing.MOST_TOKENS), metavar="N", answer_len=True,
         data_sets=("custom", ""))
-    prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix (default 256)", **_REPETITION)
-    prefix_repetition_suffix_len: int = _data(256, "tokens after it (default 256)", **_REPETITION)
-    prefix_repetition_num_prefixes: int = _data(10, "different prefixes (default 10)", **_REPETITION)
-    prefix_repetition_output_len: int = _data(128, "output tokens (default 128)",
+    prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix of prefix_repetition (default 256)",
+        **_REPETITION)
+    prefix_repetition_suffix_len: int = _data(256, "tokens after a prefix of prefix_repetition (default 256)",
+        **_REPETITION)
+    prefix_repetition_num_prefixes: int = _data(10, "number of prefixes of prefix_repetition (default 10)",
+        **_REPETITION)
+    prefix_repetition_output_len: int = _data(128, "output tokens of prefix_repetition (default 128)",
         answer_len=True, **_REPETITION)
-    timed_trace_label_timestamp: str = _label("timestamp", "of timed_trace's rows (default timestamp)")
+    timed_trace_label_timestamp: str = _label("timestamp",
+        "key of the time in timed_trace's rows (default timestamp)")
     timed_trace_label_input_length: str = _label("input_length",
-        "of timed_trace's rows (default input_length)")
+        "key of the prompt tokens in timed_trace's rows (default input_length)")
     timed_trace_label_output_length: str = _label("output_length",
-        "of timed_trace's rows (default output_length)")
-    timed_trace_label_hash_ids: str = _label("hash_ids", "of timed_trace's rows (default hash_ids)")
-    timed_trace_chunk_hash_size: int = _data(16, "tokens of a hash id (default 16)", **_N, **_TIMED)
-    timed_trace_sec_multiplier: float = _data(1.0, "seconds of one unit of its timestamps (default 1)",
+        "key of the output tokens in timed_trace's rows (default output_length)")
+    timed_trace_label_hash_ids: str = _label("hash_ids",
+        "key of the hash ids in timed_trace's rows (default hash_ids)")
+    timed_trace_chunk_hash_size: int = _data(16, "tokens of a hash id of timed_trace (default 16)", **_N,
+        **_TIMED)
+    timed_trace_sec_multiplier: float = _data(1.0, "seconds of one unit of timed_trace's times (default 1)",
         read=float, metavar="X", above=0.0, most=parsing.MOST_SECONDS, **_TIMED)
 # fmt: on

@@ -44,9 +44,9 @@ class ImageKeys(KeyRows, frozen=True):
     """The settings of the images that requests carry."""
 
     # As 1024x768; several with shares; or two distributions.
-    image_size: str = _image("", '1024x768; "640x480 70%%, 1024x768 30%%"; or a distribution of '
-        'widths and one of heights, "DIST x DIST"', read=refuse_blank("1024x768"), metavar="SIZE",
-        check=make_check(_parse_sizes),
+    image_size: str = _image("", 'pixels of generated images: 1024x768; "640x480 70%%, 1024x768 30%%"; or a '
+        'distribution of widths and one of heights, "DIST x DIST"', read=refuse_blank("1024x768"),
+        metavar="SIZE", check=make_check(_parse_sizes),
         not_with=(Conflict("image_dir", "{flag} and {other} are two sources of images: leave out one of "
             "them"), _NO_TURNS), chat=True)
     # A number, LEAST-MOST, or a distribution; "": 1.
@@ -55,18 +55,18 @@ class ImageKeys(KeyRows, frozen=True):
         keyword="str | int", needs=(_NEEDED,))
     image_dir: str = _image("", "send the PNG, JPEG, WebP and GIF files of a directory, in turn",
         metavar="DIR", not_with=(_NO_TURNS,), chat=True, path=True)
-    image_format: ImageFormat = _image("jpeg", "of generated images (default jpeg)",
+    image_format: ImageFormat = _image("jpeg", "format of generated images (default jpeg)",
         choices=get_args(ImageFormat), needs=(Conflict("image_size", "--image-format is for generated "
             "images: pass --image-size 1024x768"),))
-    image_transport: ImageTransport = setting(Makes.REQUEST, "data", "data: in the body, as a data URL "
-        "(default); http: the server fetches them from this machine's loopback", group=IMAGES,
-        choices=get_args(ImageTransport), needs=(_NEEDED,))
-    random_mm_base_items_per_request: int | None = _vllms(None, "vLLM's --images (default 1)",
+    image_transport: ImageTransport = setting(Makes.REQUEST, "data", "way of images to the server. data: in "
+        "the body, as a data URL (default); http: the server fetches them from this machine's loopback",
+        group=IMAGES, choices=get_args(ImageTransport), needs=(_NEEDED,))
+    random_mm_base_items_per_request: int | None = _vllms(None, "images per request of random-mm (default 1)",
         read=int, least=0, metavar="N")
-    random_mm_num_mm_items_range_ratio: float | None = _vllms(None, "vary their number by ± R, 0 to 1",
-        read=number_between(0, 1), metavar="R")
-    random_mm_limit_mm_per_prompt: str = _vllms("", 'images per request at most, as {"image": 3}',
+    random_mm_num_mm_items_range_ratio: float | None = _vllms(None,
+        "vary the number of images of random-mm by ± R, 0 to 1", read=number_between(0, 1), metavar="R")
+    random_mm_limit_mm_per_prompt: str = _vllms("", 'most images per request of random-mm, as {"image": 3}',
         metavar="JSON")
-    random_mm_bucket_config: str = _vllms("", 'vLLM\'s --image-size: "{(768, 1024, 1): 1.0}", of (height, '
-        "width, 1) and shares", metavar="{(H,W,1): SHARE}")
+    random_mm_bucket_config: str = _vllms("", 'shares of image sizes of random-mm: "{(768, 1024, 1): 1.0}", '
+        "of (height, width, 1)", metavar="{(H,W,1): SHARE}")
 # fmt: on

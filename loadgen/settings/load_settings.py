@@ -219,8 +219,8 @@ class NameKeys(KeyRows, frozen=True):
 class ShapeKeys(KeyRows, frozen=True):
     """The settings of how the load changes over time."""
 
-    schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
-        '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
+    schedule: str = _shape("", 'stages of the load, as "rate 2 for 60s, 8 for 60s"; also "rate 2 to 16 over '
+        '60s exponentially", "concurrency 1 to 64 over 120s, 64 for 60s": they are the duration',
         read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
         check=make_check(_parse_schedule), arrivals=True, swept=False,
         not_with=(
@@ -228,14 +228,15 @@ class ShapeKeys(KeyRows, frozen=True):
             Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
                 "in all: leave out one"), _LADDER),
         replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
-    bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
+    bursts: str = _shape("", 'requests at once, on top of the rate or alone, as "50 every 10s"',
         read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
         check=make_check(_parse_bursts),
         not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
             "concurrency: leave out one of them"), _LADDER),
         arrivals=True, replaces=_USERS)
     ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
-        None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"),
+        None, "course of the rate from the first request to the last, as in vLLM",
+        choices=("linear", "exponential"),
         needs=(Conflict(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
             "--ramp-up-end-rps"),),
         not_with=(
@@ -245,18 +246,18 @@ class ShapeKeys(KeyRows, frozen=True):
                 '{ramp_up_end_rps:g} over 60s"'),
             _LADDER),
         arrivals=True, replaces=("schedule", "request_rate", "duration", *_USERS))
-    ramp_up_start_rps: float | None = _shape(None, "rate at the first request", needs=(_OF_A_RAMP,),
-        **_RATES)
-    ramp_up_end_rps: float | None = _shape(None, "rate at the last request", needs=(_OF_A_RAMP,),
-        **_RATES)
+    ramp_up_start_rps: float | None = _shape(None, "requests per second at the first request",
+        needs=(_OF_A_RAMP,), **_RATES)
+    ramp_up_end_rps: float | None = _shape(None, "requests per second at the last request",
+        needs=(_OF_A_RAMP,), **_RATES)
 
 
 class ClassKeys(KeyRows, frozen=True):
     """The setting that mixes several classes of requests."""
 
     classes: tuple[RequestClass, ...] = _shape(
-        (), '"name=long,share=30%%,input_len=8000,output_len=200", once for each class of random requests; '
-        "the report has them apart and together", flag="--class", action="append",
+        (), 'class of random requests, as "name=long,share=30%%,input_len=8000,output_len=200" (repeatable); '
+        "the report has classes apart and together", flag="--class", action="append",
         read=parse_with(_parse_class), metavar="CLASS", check=_check_classes,
         not_with=(
             Conflict(reads_data, "--class is of random prompts, and the data set has prompts of its own: "
@@ -269,16 +270,16 @@ class ClassKeys(KeyRows, frozen=True):
 class CancelKeys(KeyRows, frozen=True):
     """The settings that limit requests in prefill and cancel some requests on purpose."""
 
-    prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
+    prefill_concurrency: int | None = _load(None, "most requests that wait for their first token",
         read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1, holds=True,
         not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
             "leave out --disable-stream"),))
-    cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
+    cancel_rate: str = _load("", "share of the requests that are cancelled on purpose, as 10%% or 0.1",
         read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=convert_number,
         check=make_check(parse_cancel_rate), keyword="str | float",
         needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
-    cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
-        read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
+    cancel_after: str = _load("", "point at which requests of --cancel-rate are cancelled: 2s after sending, "
+        "or after 50tok", read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
         check=make_check(parse_cancel_point),
         needs=(Conflict("cancel_rate", _HOW_MANY % "10%"),),
         not_with=(Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no "
@@ -290,7 +291,7 @@ class LoadKeys(KeyRows, frozen=True):
 
     # None: as many as there is time for, or rows in a file
     num_prompts: int | None = _load(VLLM_PROMPTS,
-        "requests in all (default: the profile's or the file's, else 1000)", read=int, metavar="N",
+        "number of requests (default 1000); a profile or a file has its own default", read=int, metavar="N",
         least=1, most=parsing.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED,
         replaces=("num_sessions",), common=True)
     max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
@@ -302,23 +303,24 @@ class LoadKeys(KeyRows, frozen=True):
         not_with=(Conflict(is_timed, "--request-rate {request_rate:g} and {data} are two schedules: pass "
             "--speed-up X to change the trace's rate, or --no-self-timed to send its requests at "
             "--request-rate"),), common=True)
-    burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
-        metavar="B", infinite=True, compared=Identity.AS_SPREAD)
-    exact_rate: bool = _load(True, "scale random gaps so that N requests take N / rate seconds, as vLLM "
-        "does (default); without it, and with --duration, gaps are sent as drawn",
+    burstiness: float = _load(1.0, "evenness of arrivals: 1 Poisson (default), <1 bursts, >1 even, inf "
+        "constant", read=float, metavar="B", infinite=True, compared=Identity.AS_SPREAD)
+    exact_rate: bool = _load(True, "scale random gaps so that N requests take N / rate seconds, as vLLM does "
+        "(default); without it, and with --duration, gaps are sent as drawn",
         action=argparse.BooleanOptionalAction)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
         metavar="S", least=0.001, most=parsing.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
         replaces=("num_prompts", "num_sessions"), common=True)
     num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
-        "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_parse_warmups,
-        metavar="N", least=0, most=parsing.MOST_REQUESTS, common=True)
+        "number of requests before the measured ones; `wave`: --max-concurrency of them", group=WORKLOAD,
+        rank=2, read=_parse_warmups, metavar="N", least=0, most=parsing.MOST_REQUESTS, common=True)
 
 
 class SeedOptions(OptionRows, frozen=True):
     """The setting of the seed of random numbers."""
 
-    seed: int | None = setting(Makes.LOAD, None, "default: random, printed and recorded", group=WORKLOAD,
-        rank=3, read=integer_between(-parsing.MOST_SEED, parsing.MOST_SEED), resumes=True,
+    seed: int | None = setting(Makes.LOAD, None, "seed of the requests (default: random, recorded); it is "
+        "printed too", group=WORKLOAD, rank=3,
+        read=integer_between(-parsing.MOST_SEED, parsing.MOST_SEED), resumes=True,
         campaign="applies to the whole campaign: write it above the tables", common=True)
 # fmt: on

@@ -65,26 +65,27 @@ class TextKeys(KeyRows, frozen=True):
     """The settings of the text of generated prompts."""
 
     prompt_format: PromptFormat = setting(Makes.REQUEST, "auto",
-        "ids: exactly N random token ids (default where the API takes them); corpus: text cut to N "
-        "tokens; words: sized by the server's own count", group=LENGTHS, rank=6,
+        "form of random prompts. ids: exactly N random token ids (default where the API takes them); corpus: "
+        "text cut to N tokens; words: sized by the server's own count", group=LENGTHS, rank=6,
         choices=get_args(PromptFormat), not_with=(_TEXTS,))
-    prompt_corpus: str = setting(Makes.LOAD, "", "text for the format corpus (default: the one shipped)",
+    prompt_corpus: str = setting(Makes.LOAD, "", "text of --prompt-format corpus (default: the one that is "
+        "shipped)",
         group=LENGTHS, metavar="FILE", rank=6, compared=Identity.AS_READ, not_with=(_TEXTS,))
 
 
 class VariationKeys(KeyRows, frozen=True):
     """The settings of how the lengths of generated prompts vary, and of the prefixes that prompts share."""
 
-    compat: Compat = _made("vllm", "whose meaning of --random-range-ratio (default vllm)", rank=3,
+    compat: Compat = _made("vllm", "client whose meaning --random-range-ratio has (default vllm)", rank=3,
         choices=get_args(Compat))
     # As lognormal:mean=1024,sd=512,min=16,max=8192; "": by input_len, range_ratio.
-    input_dist: str = _dist("", "of prompt tokens: fixed, uniform, normal, lognormal, zipf, "
+    input_dist: str = _dist("", "distribution of prompt tokens: fixed, uniform, normal, lognormal, zipf, "
         "histogram:FILE; as lognormal:mean=1024,sd=512,min=16,max=8192")
-    output_dist: str = _dist("", "of output tokens")
+    output_dist: str = _dist("", "distribution of output tokens, as of --input-dist")
     # Prefixes of `prefix_len` tokens, of which each prompt begins with one.
-    prefix_groups: int = _made(1, "different prefixes of that length (default 1)", rank=5,
-        needs=(_PREFIX,), **_N)
-    prefix_zipf: float = _made(0.0, "exponent of their popularity (default 0: all alike)",
+    prefix_groups: int = _made(1, "number of different prefixes, of --random-prefix-len each (default 1)",
+        rank=5, needs=(_PREFIX,), **_N)
+    prefix_zipf: float = _made(0.0, "Zipf exponent of the prefixes' popularity (default 0: all alike)",
         read=number_between(0, 10), metavar="S", rank=5, needs=(_PREFIX,))
 
 
@@ -98,16 +99,17 @@ class LengthKeys(KeyRows, frozen=True):
     # One number, or {"input": R, "output": R} as JSON.
     range_ratio: str = _length("0.0", "vary lengths by ± R, 0 to 1", flag="--random-range-ratio",
         metavar="R", rank=2, keyword="str | float", compared=Identity.AS_SPREAD, **_RANDOM, common=True)
-    prefix_len: int = _length(0, "tokens that all prompts share", flag="--random-prefix-len", rank=4,
+    prefix_len: int = _length(0, "tokens of the prefix that prompts share (default 0)",
+        flag="--random-prefix-len", rank=4,
         **_LEN | {"least": 0}, compared=Identity.AS_SPREAD, data_sets=("random",))
 
 
 class LengthFlags(OptionRows, frozen=True):
     """The flags --input-len and --output-len, which set the lengths of whichever data set is used."""
 
-    every_input_len: int | None = _length(None, "as --random-input-len", flag="--input-len", read=int,
-        metavar="N", rank=1, keyword=NO_KEYWORD, campaign=OF_A_PROFILE)
-    every_output_len: int | None = _length(None, "of every data set, instead of its own",
+    every_input_len: int | None = _length(None, "prompt tokens, as --random-input-len",
+        flag="--input-len", read=int, metavar="N", rank=1, keyword=NO_KEYWORD, campaign=OF_A_PROFILE)
+    every_output_len: int | None = _length(None, "output tokens of every data set, instead of its own",
         flag="--output-len", read=int, metavar="N", rank=1,
         keyword=NO_KEYWORD, campaign=OF_A_PROFILE)
 # fmt: on

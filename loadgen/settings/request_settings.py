@@ -150,63 +150,68 @@ def _convert_count(value: Any) -> Any:
 
 # fmt: off
 _request = partial(setting, Makes.REQUEST, group=REQUESTS, rank=1)
-_sampling = partial(_request, None, "default: the profile's, else the server's own", metavar="X")
-_number = partial(_sampling, read=float)
 _printed = partial(setting, Makes.NOTHING, group=OUTPUT, rank=1)
 _client = partial(setting, Makes.CLIENT)
+
+
+def _sample(about: str, read: type = float, **more: Any) -> Any:
+    """Make the row of a sampling parameter, which a server has a default of."""
+    default = "default: the profile's, else the server's own"
+    return _request(None, f"{about}; {default}", metavar="X", read=read, **more)
 
 
 class RequestKeys(KeyRows, frozen=True):
     """The settings of the fields that each request sends to the server."""
 
     backend: Backend = _request("openai",
-        "API (default openai: completions; sglang: its own /generate)", group=SERVER,
+        "API of the requests (default openai: completions); sglang: its own /generate", group=SERVER,
         read=parse_with(check_backend), metavar="{" + ",".join(APIS) + "}",
         names_server=True, rank=0, common=True)
-    stream: bool = _request(True, "whole responses: E2E latency only", flag="--disable-stream",
-        action="store_false", rank=2)
+    stream: bool = _request(True, "request whole answers, of which E2E is the only latency",
+        flag="--disable-stream", action="store_false", rank=2)
     continuous_usage: bool = _request(False, "request the token count with every message",
         action="store_true", rank=2)
-    ignore_eos: bool = _request(True, "generate every planned token (default of random prompts and traces, "
-        "where supported)", action=argparse.BooleanOptionalAction, rank=0, common=True)
-    temperature: float | None = _number(common=True)
-    top_p: float | None = _number()
-    top_k: int | None = _sampling(read=int, least=-1, most=parsing.MOST_INT)
-    min_p: float | None = _number()
-    frequency_penalty: float | None = _number()
-    presence_penalty: float | None = _number()
-    repetition_penalty: float | None = _number()
-    logprobs: int | None = _request(None, "request those of N tokens at each place (default: none)",
-        read=int, metavar="N", least=-1, most=parsing.MOST_INT)
-    min_tokens: int | None = _request(None, "output tokens at least, where --ignore-eos is refused",
+    ignore_eos: bool = _request(True, "generate every planned token; default of random prompts and traces, "
+        "where it is supported", action=argparse.BooleanOptionalAction, rank=0, common=True)
+    temperature: float | None = _sample("temperature of sampling", common=True)
+    top_p: float | None = _sample("share of probability that tokens are drawn from")
+    top_k: int | None = _sample("number of likeliest tokens that are drawn from", int, least=-1,
+        most=parsing.MOST_INT)
+    min_p: float | None = _sample("least probability of a token, as a share of the likeliest's")
+    frequency_penalty: float | None = _sample("penalty of a token for each time that it has occurred")
+    presence_penalty: float | None = _sample("penalty of a token that has occurred")
+    repetition_penalty: float | None = _sample("factor against tokens that have occurred")
+    logprobs: int | None = _request(None, "request log-probabilities of N tokens at each place (default: "
+        "none)", read=int, metavar="N", least=-1, most=parsing.MOST_INT)
+    min_tokens: int | None = _request(None, "least output tokens, for servers that refuse --ignore-eos",
         read=int, metavar="N", least=0, most=parsing.MOST_TOKENS, rank=0)
-    extra_body: dict[str, Any] = _request({}, "merged into every request", read=_parse_json_object,
-        metavar="JSON", check=_check_sendable, swept=False)
+    extra_body: dict[str, Any] = _request({}, "fields that are merged into every request",
+        read=_parse_json_object, metavar="JSON", check=_check_sendable, swept=False)
     chat_template_kwargs: dict[str, Any] = _request({}, "variables of the chat template, sent with every "
         "chat request", read=_parse_json_object, metavar="JSON", check=_check_sendable, swept=False)
     # Seconds; 0: none.
-    request_timeout: float = _client(21600.0, "seconds of a request, 0: none (default 21600)", group=RUN,
-        rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
+    request_timeout: float = _client(21600.0, "longest time of a request in seconds, 0: none (default 21600)",
+        group=RUN, rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
     # Seconds without a token; 0: none.
-    stall_timeout: float = _client(300.0, "seconds without a token, 0: none (default 300)", group=RUN,
-        rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
+    stall_timeout: float = _client(300.0, "longest time without a token in seconds, 0: none (default 300)",
+        group=RUN, rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
 
 
 class FigureKeys(KeyRows, frozen=True):
     """The settings of which figures are printed, and of the objectives a run is judged by."""
 
-    percentile_metrics: str = _printed("ttft,tpot,itl", "of ttft, tpot, itl, e2el and the other "
-        "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)
-    metric_percentiles: str = _printed("99", "default 99", metavar="LIST", swept=False)
-    goodput: tuple[str, ...] = _printed((), "objectives, as ttft:500 tpot:50 e2el:9000, or tps_user:30",
-        nargs="+", metavar="NAME:LIMIT", keyword="list[str]", swept=False, common=True)
-    slo: str = _printed("", "judge percentiles: 'ttft p90 < 500ms, tps_user p10 > 30', or "
+    percentile_metrics: str = _printed("ttft,tpot,itl", "figures to print, of ttft, tpot, itl, e2el and the "
+        "other latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)
+    metric_percentiles: str = _printed("99", "percentiles to print (default 99)", metavar="LIST", swept=False)
+    goodput: tuple[str, ...] = _printed((), "objectives of a request, as ttft:500 tpot:50; also e2el:9000 "
+        "and tps_user:30", nargs="+", metavar="NAME:LIMIT", keyword="list[str]", swept=False, common=True)
+    slo: str = _printed("", "judge percentiles, as 'ttft p90 < 500ms'; also 'tps_user p10 > 30', "
         "mlperf/llama3.1-8b, agentperf/gpt-oss-120b-1", metavar="TEXT", common=True)
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
     warmup: str = _client("", "exclude the first N requests or S seconds from the steady state",
         group=OUTPUT, rank=3, metavar="N|Ss", convert=_convert_count)
-    cooldown: str = _client("", "exclude the last ones", group=OUTPUT, rank=3, metavar="N|Ss",
-        convert=_convert_count)
+    cooldown: str = _client("", "exclude the last N requests or S seconds from the steady state",
+        group=OUTPUT, rank=3, metavar="N|Ss", convert=_convert_count)
     table: Literal["throughput"] | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
 # fmt: on
 

@@ -98,10 +98,10 @@ class SendOptions(OptionRows, frozen=True):
     """The settings of how requests are sent."""
 
     transport: Literal["auto", "wire", "ring", "httpx"] | None = _run(None,
-        "ring: a kernel timestamp for each TCP segment; wire: for each read; httpx: proxies, HTTP/2; "
-        "auto (default): ring where it is allowed and tokens may be read late, else wire",
-        choices=("auto", "ring", "wire", "httpx"), shard=True)
-    http2: bool = _run(False, "with --transport httpx", action="store_true", shard=True)
+        "way that bytes are read and timed. ring: a kernel timestamp for each TCP segment; wire: for each "
+        "read; httpx: proxies, HTTP/2; auto (default): ring where it is allowed and tokens may be read late, "
+        "else wire", choices=("auto", "ring", "wire", "httpx"), shard=True)
+    http2: bool = _run(False, "negotiate HTTP/2, with --transport httpx", action="store_true", shard=True)
     # That connections come from; (): the kernel's choice, or loopback's.
     source_address: tuple[str, ...] = _run((), "addresses of this machine that connections come from, in "
         "turn, where one has too few ports (28,232 for each server; on loopback they are chosen)",
@@ -111,8 +111,8 @@ class SendOptions(OptionRows, frozen=True):
     workers: int = _run(1, "processes that share the load, each with a capturing process (default 1; auto: "
         "as needed)", read=_parse_workers, metavar="N|auto", shard=True, least=1, most=MOST_WORKERS,
         keyword='int | Literal["auto"]')
-    request_id_prefix: str | None = setting(Makes.REQUEST, None, "of x-request-id (default: random)",
-        group=REQUESTS, rank=3, metavar="TEXT")
+    request_id_prefix: str | None = setting(Makes.REQUEST, None, "first part of each x-request-id (default: "
+        "random)", group=REQUESTS, rank=3, metavar="TEXT")
     # The file that running totals are published in.
     live_totals: str | None = _run(None, "publish running totals in FILE, for another program to read",
         metavar="FILE", keyword=NO_KEYWORD, campaign=_NOT_THERE,
@@ -126,10 +126,10 @@ class AroundOptions(OptionRows, frozen=True):
     print_request: bool = setting(Makes.NOTHING, False, "print one request as it would be sent, then exit",
         group=REQUESTS, rank=3, action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
         series="`loadgen bench` shows one")
-    export_requests: str | None = setting(Makes.NOTHING, None, "write the requests as rows that vLLM's "
-        "custom reads too", group=REQUESTS, rank=3, metavar="FILE", keyword=NO_KEYWORD, campaign=_NOT_THERE,
-        series="`loadgen bench` writes one plan")
-    repeat: int = _once(1, "runs of each profile, with new prompts each",
+    export_requests: str | None = setting(Makes.NOTHING, None, "write the requests to FILE, as rows that "
+        "vLLM's data set custom reads too", group=REQUESTS, rank=3, metavar="FILE", keyword=NO_KEYWORD,
+        campaign=_NOT_THERE, series="`loadgen bench` writes one plan")
+    repeat: int = _once(1, "number of runs of each profile (default 1); each has new prompts",
         read=integer_between(1, MOST_REPEATS),
         metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables", common=True)
     selftest: bool = _once(False, "first measure this client's own error at the same load",
@@ -139,8 +139,8 @@ class AroundOptions(OptionRows, frozen=True):
         "server; another vLLM must run with VLLM_SERVER_DEV_MODE=1)", action="store_true", names_server=True)
     observe: bool = _once(True, "do not sample the server's /metrics nor this machine's sensors",
         flag="--no-observe", action="store_false")
-    probe_memory: bool = _once(False, "measure this machine's memory bandwidth before each run, for up to "
-        "2 s (always done in a campaign)", action="store_true", names_server=True)
+    probe_memory: bool = _once(False, "measure this machine's memory bandwidth before each run, for up to 2 "
+        "s (always done in a campaign)", action="store_true", names_server=True)
     quiet: bool = _once(False, "print no progress; the report and warnings are printed all the same",
         action="store_true", keyword=NO_KEYWORD, resumes=True, campaign=_BY_CAMPAIGN)
 
@@ -157,17 +157,17 @@ class StopOptions(OptionRows, frozen=True):
     """The settings of the rules that end a run before its plan is carried out."""
 
     max_failures: Tolerance | None = _stop(None,
-        f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on",
+        f"end the run after more than N failures, or N%% of the requests that ended ({JUDGED_FROM} at least)",
         read=parse_with(Tolerance.parse), metavar="N|N%", keyword="int | str")
     # None: the default rule, see stop_rules.
     max_consecutive_failures: int | None = _stop(None,
-        f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)",
+        f"end the run after N failures in a row; 0: never (default {DEAD}, until one request succeeds)",
         read=integer_between(0, 999_999_999), metavar="N", shard=True)
     max_duration_s: float | None = _stop(None, "send for at most S seconds", flag="--max-duration",
         read=number_between(0.001, parsing.YEAR_S), metavar="S", shard=True)
-    drain_timeout_s: float = _stop(DRAIN_S, "seconds for requests to end then, before they are cut "
-        f"(default {DRAIN_S:g})", flag="--drain-timeout", read=number_between(0, parsing.YEAR_S), metavar="S",
-        shard=True)
+    drain_timeout_s: float = _stop(DRAIN_S, "seconds that requests have to end after --max-duration, before "
+        f"they are cut (default {DRAIN_S:g})", flag="--drain-timeout", read=number_between(0,
+        parsing.YEAR_S), metavar="S", shard=True)
     stop_when_saturated: bool = _stop(False, "end the run once the server falls further and further behind "
         "an open loop of one rate", action="store_true",
         cluster="the shards report no request's TTFT while they run")
@@ -176,43 +176,45 @@ class StopOptions(OptionRows, frozen=True):
 class OutputOptions(OptionRows, frozen=True):
     """The settings of what a run prints and which files it writes."""
 
-    gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
-        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, parsing.MOST_GPUS),
-        metavar="N", names_server=True, shard=True)
+    gpus: int = setting(Makes.NOTHING, 0, "number of GPUs that the server runs on, for tok/s per GPU "
+        "(default: of --hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1,
+        parsing.MOST_GPUS), metavar="N", names_server=True, shard=True)
     # Of the block; a key of block.LAYOUTS.
-    layout: str | None = _output(None, "of the result block: vllm-0.32 (default), sglang",
+    layout: str | None = _output(None, "layout of the result block: vllm-0.32 (default), sglang",
         rank=0, metavar="NAME", keyword=NO_KEYWORD, resumes=True)
     explain: bool = _switch("print the whole report, with every doubt", resumes=True, common=True)
-    strict: bool = _switch("as --fail-on invalid: exit with 3 if the verdict is INVALID", resumes=True)
-    fail_on: tuple[str, ...] = _output((), f"what makes an exit code of its own: {', '.join(FAIL_CODES)} "
-        "(docs/ci.md)", read=parse_with(_split_conditions), metavar="WHAT[,…]", keyword=NO_KEYWORD,
-        resumes=True, campaign=_NOT_THERE)
+    strict: bool = _switch("exit with 3 if the verdict is INVALID, as --fail-on invalid does", resumes=True)
+    fail_on: tuple[str, ...] = _output((), "conditions with an exit code of their own: "
+        f"{', '.join(FAIL_CODES)} (docs/ci.md)", read=parse_with(_split_conditions), metavar="WHAT[,…]",
+        keyword=NO_KEYWORD, resumes=True, campaign=_NOT_THERE)
     json: bool = _switch("print the result as one JSON object, everything else on standard error",
         resumes=True)
-    save_result: bool = _switch("also write vLLM's result JSON", common=True)
-    save_detailed: bool = _switch("include every request's times and text", shard=True)
-    append_result: bool = _switch("append to the file instead")
-    save_requests: bool = _output(False, "also write requests.jsonl, a row per request",
+    save_result: bool = _switch("write vLLM's result file (JSON) too", common=True)
+    save_detailed: bool = _switch("write every request's times and text into vLLM's file", shard=True)
+    append_result: bool = _switch("append to vLLM's result file instead of replacing it")
+    save_requests: bool = _output(False, "write requests.jsonl too, a row per request",
         action="store_true", keyword=NO_KEYWORD, resumes=True)
-    result_dir: str | None = _file("for --save-result (default: the current directory)", metavar="DIR")
-    result_filename: str | None = _file("default: the name that vLLM gives it", metavar="FILE")
+    result_dir: str | None = _file("directory of vLLM's result file (default: the current one)",
+        metavar="DIR")
+    result_filename: str | None = _file("name of vLLM's result file (default: the name that vLLM gives it)",
+        metavar="FILE")
     # Where a run directory is written; of a call by default nothing is.
     run_dir: str | None = _output(None, "parent of run directories (default: runs)", metavar="DIR",
         resumes=True, campaign=_BY_CAMPAIGN, common=True)
-    metadata: tuple[str, ...] = _output((), "kept in the results", nargs="+", action="extend",
+    metadata: tuple[str, ...] = _output((), "pair that is kept in the results", nargs="+", action="extend",
         read=hide_secrets, metavar="KEY=VALUE", resumes=True, shard=True, keyword="list[str]")
-    label: str | None = _output(None, "kept in the results, and the beginning of vLLM's file name",
+    label: str | None = _output(None, "text that is kept in the results, and begins the name of vLLM's file",
         read=hide_secrets, resumes=True, shard=True)
 
 
 class CommandFlags(OptionRows, frozen=True):
     """Flags that become other options: which profiles are run, and vLLM's name of --quiet."""
 
-    profile: str | None = setting(Makes.LOAD, None, "see `loadgen profiles`, or a path to a .toml file",
-        group=WORKLOAD, rank=-1, metavar="NAME[,NAME…]", keyword=NO_KEYWORD,
+    profile: str | None = setting(Makes.LOAD, None, "workload by name or .toml file; `loadgen profiles` "
+        "lists names", group=WORKLOAD, rank=-1, metavar="NAME[,NAME…]", keyword=NO_KEYWORD,
         campaign='is written profiles = ["high-load", …]', common=True)
-    disable_tqdm: bool = setting(Makes.NOTHING, False, "as --quiet", group=RUN, rank=3, action="store_true",
-        keyword=NO_KEYWORD, campaign=_NOT_THERE)
+    disable_tqdm: bool = setting(Makes.NOTHING, False, "print no progress, as --quiet does", group=RUN,
+        rank=3, action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE)
     endpoint_type: str | None = setting(Makes.REQUEST, None, argparse.SUPPRESS, group=UNLISTED,
         read=parse_with(request_settings.check_backend), keyword=NO_KEYWORD, names_server=True)
 # fmt: on

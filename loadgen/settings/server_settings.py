@@ -58,26 +58,27 @@ class AddressFlags(OptionRows, frozen=True):
 
     base_url: list[str] | None = _place("address of a running server, http or https; several times: servers "
         "of one model that share the requests (docs/targets.md)", action="append", metavar="URL", common=True)
-    host: str | None = _place("with --port, instead of --base-url")
-    port: int | None = _place("default 8000; of --backend sglang 30000, of lmdeploy 23333",
-        read=integer_between(0, 65535))
+    host: str | None = _place("host of a running server, in place of --base-url")
+    port: int | None = _place("port of the server at --host (default 8000; with --backend sglang 30000, "
+        "lmdeploy 23333)", read=integer_between(0, 65535))
 
 
 class TargetOptions(OptionRows, frozen=True):
     """The settings of which API and model are requested, and how they are reached."""
 
     endpoint: str | None = _server(None,
-        "default: the backend's, as /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
-    model: str | None = _server(None, "default: the first in /v1/models", rank=1, shard=True,
-        path=True, common=True)
-    served_model_name: str | None = _server(None, "model name in requests, if not --model", rank=1,
+        "path of the API (default: the backend's, as /v1/completions or /v1/chat/completions)",
+        metavar="PATH", shard=True)
+    model: str | None = _server(None, "name of the model (default: first in /v1/models); with --launch, its "
+        "directory", rank=1, shard=True, path=True, common=True)
+    served_model_name: str | None = _server(None, "model name in requests, if it is not --model", rank=1,
         metavar="NAME", shard=True)
-    tokenizer: str | None = _server(None, "or a name in the local hub cache: source of ids or text prompts",
-        rank=1, metavar="DIR", shard=True, path=True, common=True)
+    tokenizer: str | None = _server(None, "tokenizer of the prompts, by directory or name; the name is one "
+        "in the local hub cache", rank=1, metavar="DIR", shard=True, path=True, common=True)
     vocab_size: int | None = _server(None, "draw token ids below N, if neither tokenizer nor config is "
         "available", rank=1, read=integer_between(1, parsing.MOST_IDS), metavar="N", shard=True)
-    headers: dict[str, str] = _server({}, "sent with every request, never stored (other users can read "
-        "it in `ps`)", rank=1, flag="--header", apart=True,
+    headers: dict[str, str] = _server({}, "header of every request, never stored (other users can read it in "
+        "`ps`)", rank=1, flag="--header", apart=True,
         nargs="+", action="extend", metavar="NAME=VALUE", resumes=True)
 
 
@@ -85,7 +86,7 @@ class KeyOptions(OptionRows, frozen=True):
     """The settings of where the API key is read from: no flag takes the key itself, which `ps` would show."""
 
     # None: OPENAI_API_KEY where it is set; "": no key
-    api_key_env: str | None = _key("environment variable with the API key (default OPENAI_API_KEY)",
+    api_key_env: str | None = _key("environment variable with the API key; default OPENAI_API_KEY",
         metavar="NAME", common=True)
     api_key_file: str | None = _key("file with the API key", metavar="FILE")
 
@@ -101,9 +102,9 @@ class TrustOptions(OptionRows, frozen=True):
     """The settings of TLS certificates, and of how long to wait for the server."""
 
     insecure: bool = _server(False, "accept any TLS certificate", rank=3, action="store_true", shard=True)
-    ca_cert: str | None = _trust("also trust these certificate authorities (PEM)")
-    client_cert: str | None = _trust("our certificate (PEM), for servers that require one")
-    client_key: str | None = _trust("its private key, if not in the same file")
+    ca_cert: str | None = _trust("trust the certificate authorities in FILE (PEM) too")
+    client_cert: str | None = _trust("client certificate (PEM), for servers that require one")
+    client_key: str | None = _trust("private key of --client-cert, if not in the same file")
     ready_check_timeout_s: float = _server(0.0, "wait S seconds for the server to be ready (default 0: it "
         "must be)", rank=3, flag="--ready-check-timeout-sec", read=number_between(0, parsing.MOST_SECONDS),
         metavar="S", resumes=True)
@@ -113,29 +114,31 @@ class TrustOptions(OptionRows, frozen=True):
         rank=3, action="append", metavar="ROLE=URL", names_server=True, keyword="list[str]", resumes=True,
         swept=False)
     # The embedded engine answers, with this timing.
-    preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
-        "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME", common=True)
+    preset: str | None = setting(Makes.REQUEST, None, "name of a simulated server; `loadgen engine "
+        "--list-presets` has them, and there is roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME",
+        common=True)
 
 
 class LaunchRows(OptionRows, frozen=True):
     """The settings of which server to start, and how."""
 
-    engine: str | None = _launch("start this engine on --model, and stop it afterwards", flag="--launch",
+    engine: str | None = _launch("start this engine on --model, stop it afterwards", flag="--launch",
         choices=LAUNCHED, common=True)
     command: str | None = _launch("start any server: a command line with {port} in it",
         flag="--launch-command", metavar="LINE")
-    container: str | None = _launch("start it in a container (of vLLM, or of --launch)",
-        flag="--launch-container", metavar="IMAGE")
-    container_engine: str | None = _launch("docker or podman (default: the first on PATH)", metavar="NAME")
+    container: str | None = _launch("start the engine of --launch (default vllm) in a container of this "
+        "image", flag="--launch-container", metavar="IMAGE")
+    container_engine: str | None = _launch("container engine, docker or podman (default: the first on PATH)",
+        metavar="NAME")
     container_args: tuple[str, ...] = setting(Makes.NOTHING, (),
         "more arguments of `docker run`, as '--shm-size 16g'", group=LAUNCH, metavar="LINE",
         keyword=NO_KEYWORD)
-    python: str | None = _launch("interpreter or venv with the engine installed; llamacpp: its llama-server",
-        flag="--server-python", metavar="PATH", rank=1, path=True)
-    timeout_s: float = setting(Makes.NOTHING, START_TIMEOUT_S, "wait S seconds for it to be ready (default "
-        "1200)", group=LAUNCH, flag="--launch-timeout-sec", apart=True, read=float, metavar="S",
-        rank=3, keyword=NO_KEYWORD)
-    dry_run: bool = setting(Makes.NOTHING, False, "print the command that would start it, then exit",
+    python: str | None = _launch("Python interpreter or venv with the engine installed; of llamacpp, the "
+        "program llama-server", flag="--server-python", metavar="PATH", rank=1, path=True)
+    timeout_s: float = setting(Makes.NOTHING, START_TIMEOUT_S, "wait S seconds for the launched server to be "
+        "ready (default 1200)", group=LAUNCH, flag="--launch-timeout-sec", apart=True, read=float,
+        metavar="S", rank=3, keyword=NO_KEYWORD)
+    dry_run: bool = setting(Makes.NOTHING, False, "print the command that would start the server, then exit",
         group=LAUNCH, action="store_true", rank=3, keyword=NO_KEYWORD,
         campaign="is a flag of `loadgen campaign`")
     # The server may start in another directory.
@@ -147,37 +150,40 @@ class ServerKeys(KeyRows, frozen=True):
     """The settings of a server to start: the `[server]` table of a profile; None leaves it to the engine."""
 
     # Tokens, prompt and answer together.
-    context_len: int | None = _asked("tokens of the longest request it accepts", read=int, metavar="N",
-        least=1, most=MOST_TOKENS)
+    context_len: int | None = _asked("most tokens of a request, prompt and answer, that the launched server "
+        "accepts", read=int, metavar="N", least=1, most=MOST_TOKENS)
     # Of the GPU's.
-    memory_fraction: float | None = _asked("share of the GPU's memory to use, 0 to 1", read=float,
-        metavar="X", above=0.0, most=1.0)
-    tensor_parallel: int | None = _asked("GPUs that share the model", read=int, metavar="N", least=1,
-        most=_MOST_GPUS, common=True)
-    quantization: str | None = _asked("default: from the checkpoint", metavar="NAME", check=_check_some_text)
+    memory_fraction: float | None = _asked("share of the GPU's memory that the launched server uses, 0 to 1",
+        read=float, metavar="X", above=0.0, most=1.0)
+    tensor_parallel: int | None = _asked("number of GPUs that share the model", read=int, metavar="N",
+        least=1, most=_MOST_GPUS, common=True)
+    quantization: str | None = _asked("quantization by the engine's name for it (default: from the "
+        "checkpoint)", metavar="NAME", check=_check_some_text)
     # Token ids in and out.
-    skip_tokenizer: bool | None = _asked("serve token ids only", action="store_true")
-    prefix_caching: bool | None = _asked("default: the engine's own", action=argparse.BooleanOptionalAction)
-    seed: int | None = _asked("default: the engine's own", flag="--server-seed", read=int, metavar="N",
-        least=0, most=MOST_SEED)
+    skip_tokenizer: bool | None = _asked("start a server of token ids alone, without a tokenizer",
+        action="store_true")
+    prefix_caching: bool | None = _asked("reuse of cached prefixes (default: the engine's own)",
+        action=argparse.BooleanOptionalAction)
+    seed: int | None = _asked("seed of the launched server (default: the engine's own)",
+        flag="--server-seed", read=int, metavar="N", least=0, most=MOST_SEED)
     # Requests at once.
-    max_running: int | None = _asked("requests that it runs at once (llamacpp: its slots)", read=int,
-        metavar="N", least=1, most=_MOST_RUNNING)
+    max_running: int | None = _asked("most requests that the launched server runs at once (llamacpp: its "
+        "slots)", read=int, metavar="N", least=1, most=_MOST_RUNNING)
     # For the engine, as they are.
-    arguments: tuple[str, ...] | None = _asked("passed to the engine unchanged", flag="--server-args",
-        metavar="LINE", convert=_split_line, rank=0, common=True)
+    arguments: tuple[str, ...] | None = _asked("more arguments of the engine, passed unchanged",
+        flag="--server-args", metavar="LINE", convert=_split_line, rank=0, common=True)
     # Added to the caller's.
-    environment: dict[str, str] | None = _asked("added to its environment", flag="--server-env",
-        action="extend", nargs="+", metavar="NAME=VALUE", check=_check_variables, rank=0)
+    environment: dict[str, str] | None = _asked("variable of the launched server's environment",
+        flag="--server-env", action="extend", nargs="+", metavar="NAME=VALUE", check=_check_variables, rank=0)
 
 
 class MachineOptions(OptionRows, frozen=True):
     """The settings that name machine and model for the roofline where neither can be detected."""
 
-    hardware: str | None = _machine("as jetson-thor or 4xh100 (default: detected from the GPU's name)",
-        metavar="KEY")
-    bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
-        metavar="GB/s")
+    hardware: str | None = _machine("machine of the server, as jetson-thor or 4xh100 (default: detected from "
+        "the GPU's name)", metavar="KEY")
+    bandwidth: float | None = _machine("memory bandwidth of the machine, instead of the table's",
+        read=float, metavar="GB/s")
     model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
         "table)", metavar="FILE", path=True)
 # fmt: on

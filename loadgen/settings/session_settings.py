@@ -94,8 +94,8 @@ _session = partial(setting, Makes.LOAD, **_own)
 class SessionKeys(KeyRows, frozen=True):
     """The settings of how the turns of conversations follow one another."""
 
-    num_sessions: int | None = _session(None, "conversations to send (default: all of the file); "
-        "--max-concurrency is how many at once, --request-rate how many begin per second",
+    num_sessions: int | None = _session(None, "number of conversations to send (default: all of the file); "
+        "--max-concurrency limits those at once, --request-rate is that at which they begin",
         read=integer_between(1, parsing.MOST_REQUESTS), metavar="N", keyword="int | None",
         replaces=("num_prompts",))
     turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
@@ -106,28 +106,27 @@ class SessionKeys(KeyRows, frozen=True):
                 "--turns and --class: a turn has no class: give --input-dist and --output-dist"),
             Conflict(_takes_no_chat, "--backend {backend}: --turns makes conversations of the chat API: use "
                 "--backend openai-chat"), *_ALONE))
-    think_time: str = _session("", "seconds before each turn but the first (default 0), or a "
-        "distribution of them",
-        metavar="S", convert=_format_number, keyword="str | float",
+    think_time: str = _session("", "seconds before each turn but the first (default 0), or a distribution of "
+        "them", metavar="S", convert=_format_number, keyword="str | float",
         needs=(Conflict("turns", "--think-time is of conversations that are made here: pass --turns N; the "
             "delays of a file are as recorded, or by --turn-delays X"),))
-    turn_delays: str = _session(RECORDED_DELAYS, "recorded (default), none, or a factor on the recorded ones",
-        metavar="X", convert=_check_delays, keyword="str | float")
+    turn_delays: str = _session(RECORDED_DELAYS, "delays between turns: recorded (default), none, or a "
+        "factor on the recorded ones", metavar="X", convert=_check_delays, keyword="str | float")
     # `live` sends the server's own answers back as the history, `server` leaves the history to the server.
-    assistant: Literal["recorded", "live", "server"] = _session("recorded", "whose answers are sent back: "
-        "the recorded ones (the same prompts for every server), its own, or none: it keeps them "
-        "(/v1/responses)",
-        choices=("recorded", "live", "server"))
-    session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
-        metavar="NAME", check=_check_header_name, **_own)
-    max_requests: int | None = _session(None, "the most requests in flight, of all sessions; "
-        "--max-concurrency limits the sessions under way", read=integer_between(1, parsing.MOST_STREAMS),
+    assistant: Literal["recorded", "live", "server"] = _session("recorded", "answers that are sent back. "
+        "recorded (default): the same for every server; live: the server's own; server: none, as it keeps "
+        "them (/v1/responses)", choices=("recorded", "live", "server"))
+    session_header: str = setting(Makes.REQUEST, "", "header that carries the session's name, as "
+        "X-Session-ID", metavar="NAME", check=_check_header_name, **_own)
+    max_requests: int | None = _session(None, "most requests in flight, of all sessions; --max-concurrency "
+        "limits the sessions under way", read=integer_between(1, parsing.MOST_STREAMS),
         metavar="N", keyword="int | None", holds=True)
-    turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
+    turn_timeout: float | None = setting(Makes.CLIENT, None, "longest time of a turn in seconds; a longer "
+        "one ends its session",
         read=number_between(0.001, parsing.MOST_SECONDS), metavar="S", keyword="float | None",
         **_own)
-    users: int | None = _session(None, "users, each with a session at a time, whose turns are due at "
-        "--user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N", keyword="int | None",
+    users: int | None = _session(None, "number of users, each with a session at a time, whose turns are due "
+        "at --user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N", keyword="int | None",
         replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS),
         needs=(_NEEDS, Conflict("user_rate", "--users needs --user-rate R, turns per second of each")),
         not_with=(

@@ -264,8 +264,8 @@ class ClusterOptions(OptionRows, frozen=True):
     cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "
         "(RAY_ADDRESS, or the one on this machine), or local: started for the run",
         read=parse_with(check_address), metavar="auto|ADDRESS")
-    shards: int | None = _cluster("with --cluster: processes that share the load, spread over its nodes",
-        read=integer_between(1, MOST_OF_A_CLUSTER), metavar="N")
+    shards: int | None = _cluster("number of processes that share the load, spread over the nodes of "
+        "--cluster", read=integer_between(1, MOST_OF_A_CLUSTER), metavar="N")
 # fmt: on
 
 

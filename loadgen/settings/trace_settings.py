@@ -73,24 +73,26 @@ class TraceKeys(KeyRows, frozen=True):
         metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
         needs=(), not_with=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)),
         common=True)
-    trace_format: TraceFormat = _trace("", f"{', '.join(_TRACES)} (default: by the rows' keys)",
-        choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
-    self_timed: bool = _trace(True, "at the trace's times (default), not by rate and concurrency",
+    trace_format: TraceFormat = _trace("", f"format of the trace: {', '.join(_TRACES)} (default: by the "
+        "rows' keys)", choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
+    self_timed: bool = _trace(True, "send at the trace's times (default), not by rate and concurrency",
         action=argparse.BooleanOptionalAction)
     trace_replay: Literal["recorded", "closed"] = _trace("recorded",
-        "closed: sessions, whose requests wait for answers (default for agents); recorded: at its times",
+        "order of a trace's requests. closed: those of a session wait for answers (default for agents); "
+        "recorded: at the trace's times",
         choices=("recorded", "closed"), not_with=(Conflict(_sends_alone, _ALONE),))
     # Either end may be left out.
-    trace_window: str = _trace("", "seconds of the trace, as 600:1200", metavar="START:END")
-    speed_up: float = _trace(1.0, "times divided by X (default 1)", read=float, metavar="X",
-        above=0.0, most=1e6)
-    trace_max_input_len: int | None = _trace(None, "the most prompt tokens of a request", **_N)
-    trace_max_output_len: int | None = _trace(None, "the most output tokens of a request", **_N)
-    trace_too_long: Literal["skip", "clip"] = _trace("skip", "what to do with longer requests (default skip)",
-        choices=("skip", "clip"))
-    trace_idle_cap: float | None = _trace(None, "longest pause without a request",
-        read=number_between(0, parsing.YEAR_S), metavar="S")
+    trace_window: str = _trace("", "part of the trace to send, in its seconds, as 600:1200",
+        metavar="START:END")
+    speed_up: float = _trace(1.0, "factor that the trace is sent faster by (default 1)", read=float,
+        metavar="X", above=0.0, most=1e6)
+    trace_max_input_len: int | None = _trace(None, "most prompt tokens of a trace's request", **_N)
+    trace_max_output_len: int | None = _trace(None, "most output tokens of a trace's request", **_N)
+    trace_too_long: Literal["skip", "clip"] = _trace("skip", "skip or clip longer requests of a trace "
+        "(default skip)", choices=("skip", "clip"))
+    trace_idle_cap: float | None = _trace(None, "longest pause without a request in a trace, in seconds; "
+        "longer ones are cut", read=number_between(0, parsing.YEAR_S), metavar="S")
     trace_jitter: Literal["none", "uniform"] = _trace("none",
-        "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"),
-        not_with=(Conflict(_sends_sessions, _UNTIMED),))
+        "spread a trace's requests of one instant over the grid of its times: uniform, or none (default)",
+        choices=("none", "uniform"), not_with=(Conflict(_sends_sessions, _UNTIMED),))
 # fmt: on

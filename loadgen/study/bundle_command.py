@@ -52,9 +52,9 @@ def bundle_parser() -> argparse.ArgumentParser:
         "compare, gate and audit read it.",
     )
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN")
+    add("runs", nargs="*", metavar="RUN", help="directory of a run, campaign, sweep, search or ladder")
     add("-o", "--output", metavar="FILE", help="the bundle, as results.bundle")
-    add("--with-text", action="store_true", help="with what holds prompts or answers, but no log")
+    add("--with-text", action="store_true", help="include files that hold prompts or answers, but no log")
     add("--sign", metavar="KEY", help="sign with this SSH key (ssh-keygen -Y sign): FILE.sig")
     add_json_flag(parser, "print the manifest as one JSON object")
     return parser

@@ -153,11 +153,11 @@ def compare_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     where = "a run's directory, one of runs, a campaign's, a search's, or a result file or page of anyone's"
     add("places", nargs="+", metavar="PLACE", help=where)
-    baseline = "the row to compare with (default: the campaign's, else the first in BF16, else the first)"
+    baseline = "row to compare with (default: the campaign's, else the first in BF16, else the first)"
     add("--baseline", metavar="NAME", default="", help=baseline)
-    add("--margin", type=float, metavar="%", help="what counts as equivalent, in percent (default 2)")
+    add("--margin", type=float, metavar="%", help="percent that count as equivalent (default 2)")
     add("--alpha", type=float, metavar="P", default=0.05, help="chance of a false verdict (default 0.05)")
-    headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
+    headline = "figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
     add("--headline", metavar="KEY", default="", help=headline)
     committed = "compare TPOT at this acceptance length: step time / N, of runs without drafts as measured"
     add("--acceptance-length", type=float, metavar="N", help=committed)
@@ -166,13 +166,13 @@ def compare_parser() -> argparse.ArgumentParser:
     add("--require-equal-state", action="store_true", help=states)
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="for a pull request")
-    form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")
-    add_json_flag(form, "everything, p-values too")
+    form.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    form.add_argument("--csv", action="store_true", help="print a line a figure, with every digit")
+    add_json_flag(form, "print everything as JSON, p-values too")
     instead = parser.add_argument_group("other tables, instead")
-    instead.add_argument("--rankings", action="store_true", help="rows by speed")
-    instead.add_argument("--effects", action="store_true", help="models × quantizations, × that of BF16")
-    instead.add_argument("--answer", action="store_true", help="only what to take, with all forms")
+    instead.add_argument("--rankings", action="store_true", help="print rows by speed")
+    instead.add_argument("--effects", action="store_true", help="print speeds as multiples of BF16's")
+    instead.add_argument("--answer", action="store_true", help="print only what to take, in any form")
     add_groups(parser, [ANSWER], AnswerSettings.rows)
     return parser
 

@@ -58,7 +58,7 @@ def data_parser() -> argparse.ArgumentParser:
         + " ".join(f"`loadgen data {name}`: {verb.question}" for name, verb in words.items()),
     )
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE", help="as --dataset-path FILE or --trace FILE, by what it holds")
+    add("file", nargs="?", metavar="FILE", help="file to show, as --dataset-path or --trace reads it")
     add("--json", action="store_true", help="print JSON")
     add("--export-requests", metavar="FILE", help="write the requests as rows of JSON")
     add_workload_flags(parser)
@@ -97,20 +97,20 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--tokenizer",
         metavar="DIR",
-        help="directory or name of the model's tokenizer, to count what has none",
+        help="directory or name of the model's tokenizer, which counts rows without a length",
     )
     add(
         "--vocab-size",
         type=integer_between(1, parsing.MOST_IDS),
         metavar="N",
-        help="token ids are drawn below it",
+        help="number of token ids that are drawn from",
     )
     add("--model", metavar="NAME", help="the name that requests carry")
     add(
         "--backend",
         type=parse_with(request_settings.find_backend),
         metavar="{" + ",".join(request_settings.APIS) + "}",
-        help="API (default: the one that takes the requests)",
+        help="API of the requests (default: the one that takes them)",
     )
     table.add_groups(parser, _GROUPS)
     add_unlisted_flags(parser)

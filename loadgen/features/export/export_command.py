@@ -50,8 +50,9 @@ def export_parser() -> argparse.ArgumentParser:
     for name in FORMS:
         about = FORMATS[name].about
         target.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=about)
-    listed = "; ".join(f"{name}: {row.about}" for name, row in FORMATS.items() if name not in FORMS)
-    target.add_argument("--format", choices=tuple(FORMATS), metavar="NAME", help=f"one of these, or {listed}")
+    others = "; ".join(f"{name}: {row.about}" for name, row in FORMATS.items() if name not in FORMS)
+    listed = f"format of a row per request, or {others}"
+    target.add_argument("--format", choices=tuple(FORMATS), metavar="NAME", help=listed)
     for name, tracker in TRACKERS.items():
         about = f"{tracker.about} (the {name} extra)"
         target.add_argument(f"--{name}", nargs="?", const="", metavar=tracker.takes, help=about)
@@ -61,12 +62,12 @@ def export_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="what the run does not know of InferenceX's row, as hw=h100 (docs/results.md)",
+        help="value that the run does not know of InferenceX's row, as hw=h100 (docs/results.md)",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help=f"default: the format's name in RUN_DIR, as {REQUESTS}.csv; - is standard output",
+        help=f"file, - for standard output (default: the format's name in RUN_DIR, as {REQUESTS}.csv)",
     )
     return parser
 
@@ -259,6 +260,6 @@ def _explain_missing(extra: str) -> UsageError:
 
 # By name: its flag, its extra.
 TRACKERS = {
-    "mlflow": Tracker("URI", "log the run to MLflow, there or by MLFLOW_TRACKING_URI", send_to_mlflow),
+    "mlflow": Tracker("URI", "log the run to MLflow (default: by MLFLOW_TRACKING_URI)", send_to_mlflow),
     "wandb": Tracker("PROJECT", "log the run to Weights & Biases (default: loadgen)", send_to_wandb),
 }

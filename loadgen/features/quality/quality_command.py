@@ -70,18 +70,18 @@ _quality = partial(setting, Makes.NOTHING, group=QUALITY, keyword=NO_KEYWORD)
 class QualityOptions(OptionRows, frozen=True):
     """The settings of a measurement of quality."""
 
-    reference_url: str | None = _quality(None, "the reference is a server that is up too, and gets the "
-        "same key and headers", metavar="URL")
-    reference_model: str | None = _quality(None, "its model (default: the first in /v1/models)",
-        metavar="NAME")
-    reference: str | None = _quality(None, "the reference is what --save kept in this file", metavar="FILE")
+    reference_url: str | None = _quality(None, "address of the reference, a server that is up too and gets "
+        "the same key and headers", metavar="URL")
+    reference_model: str | None = _quality(None, "model of the reference server (default: the first in "
+        "/v1/models)", metavar="NAME")
+    reference: str | None = _quality(None, "file in which --save kept the reference", metavar="FILE")
     save: str | None = _quality(None, "keep the answers and scores of a reference in this file; a file that "
         "is there goes on (with --reference-url: of that server)", metavar="FILE")
     text: str | None = _quality(None, "text to score, in UTF-8 (default: the one that is shipped)",
         metavar="FILE")
-    tokens: int = _quality(TOKENS, f"of all answers that are sampled (default {TOKENS})",
+    tokens: int = _quality(TOKENS, f"number of tokens to sample, in all answers (default {TOKENS})",
         read=integer_between(1, MOST_TOKENS), metavar="N")
-    answer_tokens: int = _quality(ANSWER_TOKENS, f"of an answer, at most (default {ANSWER_TOKENS})",
+    answer_tokens: int = _quality(ANSWER_TOKENS, f"most tokens of an answer (default {ANSWER_TOKENS})",
         read=integer_between(1, MOST_TOKENS), metavar="N")
     precision: float | None = _quality(None, "stop once KL is within ± NATS a token",
         read=number_between(1e-6, _MOST_NATS), metavar="NATS")

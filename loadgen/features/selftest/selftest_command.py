@@ -140,14 +140,15 @@ def selftest_parser() -> argparse.ArgumentParser:
         description="Measure this client against a null server with known timings: docs/selftest.md.",
     )
     add = parser.add_argument
-    add("--streams", type=_COUNT, default=USUAL_STREAMS, metavar="N", help="default %(default)s")
-    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="between messages (default 20)")
-    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="default 1")
+    add("--streams", type=_COUNT, default=USUAL_STREAMS, metavar="N", help="streams (default %(default)s)")
+    add("--interval-ms", type=_POSITIVE, default=20.0, metavar="MS", help="ms between messages (default 20)")
+    add("--tokens-per-message", type=_COUNT, default=1, metavar="K", help="tokens of a message (default 1)")
     add("--input-len", type=_COUNT, default=64, metavar="N", help="prompt tokens (default 64)")
     add(
         "--transport",
         choices=(*TRANSPORTS, "all"),
-        help="all (default of one worker): each that runs here; else the one that bench takes by itself",
+        help="transport to measure. all (default of one worker): each that runs here; else the one that "
+        "bench takes by itself",
     )
     add(
         "--workers",
@@ -160,7 +161,7 @@ def selftest_parser() -> argparse.ArgumentParser:
         "--seconds",
         type=_POSITIVE,
         metavar="S",
-        help="for all of it (default 14; with --workers 8, and 8 for each number of them)",
+        help="seconds of the whole test (default 14; with --workers 8, and 8 for each number of workers)",
     )
     add("--no-save", dest="save", action="store_false", help="do not keep the result for later reports")
     add_json_flag(parser)

@@ -583,7 +583,7 @@ def merge_parser() -> argparse.ArgumentParser:
     add("places", nargs="*", metavar="DIR", help="the run directory of each shard, in any order")
     name = f"the directory of the merged run (default {_RUNS}/TIME-PROFILE-merged)"
     add("--output", metavar="DIR", help=name)
-    add("--layout", metavar="NAME", help="of the block (default vllm-0.32)")
+    add("--layout", metavar="NAME", help="layout of the result block (default vllm-0.32)")
     add("--explain", action="store_true", help="print the whole report, with every doubt")
     add("--strict", action="store_true", help="exit with 3 if the verdict is INVALID")
     add_json_flag(parser)

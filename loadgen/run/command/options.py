@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -267,14 +266,11 @@ def bench_parser() -> Parser:
     return parser
 
 
-class _OneLine(argparse.HelpFormatter):
-    """A help formatter with one line per flag; longer help ends in dots."""
+class _ShortHelp(argparse.HelpFormatter):
+    """A help formatter whose placeholders of values leave room for the texts."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return [shorten(text, width, placeholder=" …")]
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], Any]:
         """Format the placeholder of a flag's value, without its choices."""
@@ -298,8 +294,10 @@ def render_help(words: Sequence[str]) -> str | None:
     shown = {row.option for row in TABLE if row.group == setting.GROUPS[name]} if name else None
     if flag != "--help-all" and not name:
         shown = {row.option for row in TABLE if row.common}
-        parser.formatter_class, parser.description = _OneLine, _SHORT_HELP
+        parser.formatter_class, parser.description = _ShortHelp, _SHORT_HELP
         parser.epilog = f"More: --help-all, or --help=GROUP, of {', '.join(setting.GROUPS)}."
+        for action in parser._actions:  # the first phrase is enough
+            action.help = (action.help or "").partition("; ")[0]
     for action in parser._actions:
         if shown is not None and shown.isdisjoint(action.option_strings):
             action.help = argparse.SUPPRESS

@@ -44,10 +44,10 @@ class AnswerSettings(OptionRows, frozen=True):
     slo: str | None = _asked("take only what meets these objectives, as 'tpot p95 < 50ms'", metavar="TEXT")
     max_kl: float | None = _asked("take only what is at most N nats a token from the reference",
         read=number_between(*_NATS), metavar="KL")
-    price_per_hour: float | None = _asked("of the machine: adds the cost of a million tokens",
+    price_per_hour: float | None = _asked("price of the machine, for the cost of a million tokens",
         read=number_between(*_PRICES), metavar="PRICE")
-    lm_eval: tuple[str, ...] = setting(Makes.NOTHING, (), "scores of lm-evaluation-harness (repeatable)",
-        group=ANSWER, metavar="CHECKPOINT=FILE", action="append")
+    lm_eval: tuple[str, ...] = setting(Makes.NOTHING, (), "scores of a checkpoint by lm-evaluation-harness "
+        "(repeatable)", group=ANSWER, metavar="CHECKPOINT=FILE", action="append")
 # fmt: on
 
 

@@ -73,11 +73,11 @@ def audit_parser() -> argparse.ArgumentParser:
         epilog="Runs that stand together are held against each other: give a page whole. "
         "docs/audit.md lists the doubts.",
     )
-    parser.add_argument("places", nargs="*", metavar="PLACE")
+    parser.add_argument("places", nargs="*", metavar="PLACE", help="page, result file, run or campaign")
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
     add = parser.add_argument
-    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
-    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
+    add("--model", metavar="NAME", help="model of every run, where the names on the page do not show it")
+    add("--explain", action="store_true", help="print every doubt with its evidence, condition and remedy")
     add_json_flag(parser)
     add("--strict", action="store_true", help=f"exit {STRICT} where a run is INVALID")
     return parser

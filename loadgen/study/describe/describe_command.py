@@ -73,10 +73,10 @@ def describe_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="a trace or a data set; without it, random prompts")
-    add("against", nargs="?", metavar="AGAINST", help="another one, to compare with")
+    add("against", nargs="?", metavar="AGAINST", help="another trace or data set, to compare with")
     add("--html", metavar="FILE", help="write one self-contained page with pictures; - for standard output")
     add("--json", action="store_true", help="print JSON")
-    add("--against-format", metavar="NAME", help="--trace-format of AGAINST, where its rows do not show it")
+    add("--against-format", metavar="NAME", help="format of a trace AGAINST, where its rows do not show it")
     add_workload_flags(parser)
     return parser
 

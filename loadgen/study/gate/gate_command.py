@@ -65,14 +65,16 @@ def gate_parser() -> argparse.ArgumentParser:
 def _add_decision(group: argparse._ActionsContainer) -> None:
     add = group.add_argument
     add("--metric", action="append", default=[], metavar="NAME[,…]",
-        help="tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, … (default: tok/s, with a request rate e2el)")
+        help="figures that decide: tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, … (default: tok/s, with a "
+        "request rate e2el)")
     add("--margin", action="append", default=[], metavar="[NAME=]P%",
-        help=f"how much slower is not worth a failed build (default {100 * MARGIN:g}%%)")
+        help=f"slowdown that is not worth a failed build (default {100 * MARGIN:g}%%)")
     add("--alpha", type=float, default=ALPHA, metavar="P",
         help=f"chance of a false verdict (default {ALPHA:g})")
-    add("--baseline", default="", metavar="NAME", help="the base, of one place (default: the campaign's)")
+    add("--baseline", default="", metavar="NAME", help="base of a PLACE that has both sides (default: the "
+        "campaign's)")
     add(ALLOWING, action="store_true",
-        help="compare though the machine was in another state: it is remarked")
+        help="compare though the machine was in another state, which is remarked")
 
 
 def _add_outputs(group: argparse._ActionsContainer) -> None:
@@ -80,7 +82,7 @@ def _add_outputs(group: argparse._ActionsContainer) -> None:
     add_json_flag(group, "print one line of JSON instead of the table")
     add("--junit", metavar="FILE", help="write JUnit's XML")
     add("--history", metavar="FILE", help="append the new side's means to a history (`loadgen history`)")
-    add("--label", metavar="TEXT", help="of the new side, in the history (default: its checkpoint)")
+    add("--label", metavar="TEXT", help="label of the new side in the history (default: its checkpoint)")
 
 
 def _add_campaign(group: argparse._ActionsContainer) -> None:
@@ -88,13 +90,13 @@ def _add_campaign(group: argparse._ActionsContainer) -> None:
     add("--max-pairs", type=int, metavar="N", help=f"measure at most N pairs (default {MAX_PAIRS})")
     add("--run-dir", metavar="DIR", default="runs", help="parent of the campaign's directory (default: runs)")
     add("--resume", metavar="DIR", help="go on with an interrupted gate")
-    add("--only", metavar="CHECKPOINT[,…]", help="only these checkpoints")
+    add("--only", metavar="CHECKPOINT[,…]", help="measure only these checkpoints")
     add("--allow-launch", action="store_true",
         help="allow the file to start servers: it runs programs as you")
     add("--allow-env", action="append", default=[], metavar="NAME",
         help="allow the file to read this environment variable (repeatable)")
     table.add_flags(group, KeyOptions.rows)
-    add("--quiet", action="store_true", help="no progress")
+    add("--quiet", action="store_true", help="print no progress")
 # fmt: on
 
 

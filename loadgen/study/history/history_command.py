@@ -48,14 +48,14 @@ def history_parser() -> argparse.ArgumentParser:
         epilog="docs/history.md describes how a change is found.",
     )
     add = parser.add_argument
-    add("places", nargs="+", metavar="PLACE")
-    add("--metric", metavar="KEY,…", default="", help="as tok/s,ttft_p99, or a key of result files")
-    add("--name", metavar="NAME", default="", help="only this checkpoint or label")
+    add("places", nargs="+", metavar="PLACE", help="file of `loadgen gate --history`, or runs")
+    add("--metric", metavar="KEY,…", default="", help="figures, as tok/s,ttft_p99, or keys of result files")
+    add("--name", metavar="NAME", default="", help="show only this checkpoint or label")
     alpha = "share of histories without a change in which one is found (default 0.05)"
     add("--alpha", type=float, metavar="P", default=0.05, help=alpha)
     form = parser.add_argument_group("output")
-    form.add_argument("--html", nargs="?", const=_PAGE, metavar="FILE", help=f"a page (default {_PAGE})")
-    form.add_argument("--plot", action="store_true", help="a picture of each metric in the terminal")
+    form.add_argument("--html", nargs="?", const=_PAGE, metavar="FILE", help=f"page (default {_PAGE})")
+    form.add_argument("--plot", action="store_true", help="draw each metric in the terminal")
     add_json_flag(form)
     return parser
 

@@ -37,17 +37,17 @@ def report_parser() -> argparse.ArgumentParser:
         epilog="Without a form: the report of one run as text, or the comparison of several.",
     )
     add = parser.add_argument
-    add("places", nargs="*", metavar="PLACE")
-    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
-    layout = "of the block (default vllm-0.32); of several runs, only their blocks"
+    add("places", nargs="*", metavar="PLACE", help="run, directory of runs, campaign or result file")
+    add("--explain", action="store_true", help="print every doubt with its evidence, condition and remedy")
+    layout = "layout of the result block (default vllm-0.32); of several runs, only blocks are printed"
     add("--layout", metavar="NAME", help=layout)
-    page = f"one self-contained page (FILE ends in .html; default {_PAGE})"
+    page = f"write one self-contained page (FILE ends in .html; default {_PAGE})"
     add("--html", nargs="?", const=_PAGE, metavar="FILE", help=page)
-    add("--markdown", metavar="FILE", help="for a pull request or a blog; - for standard output")
-    add("--csv", metavar="FILE", help="one row per run, every figure; - for standard output")
-    add("--png", metavar="DIR", help="every plot as a picture")
-    add("--svg", metavar="DIR", help="every plot as SVG")
-    add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
+    add("--markdown", metavar="FILE", help="write Markdown, as for a pull request; - for standard output")
+    add("--csv", metavar="FILE", help="write one row per run, every figure; - for standard output")
+    add("--png", metavar="DIR", help="write every plot as a picture")
+    add("--svg", metavar="DIR", help="write every plot as SVG")
+    add("--plot", action="store_true", help="draw distributions and tokens over time in the terminal")
     add_json_flag(parser, "print the run, or of several every figure and the comparisons, as one JSON object")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
     add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)

@@ -70,19 +70,19 @@ def ladder_parser() -> argparse.ArgumentParser:
     parser.prog = "loadgen ladder"
     parser.description = "Measure one request at a time at ever longer prompts, as the Qwen pages do."
     parser.epilog = f"Without --profile: {DEFAULT_PROFILE}. The other flags are those of `loadgen bench`."
-    formula = f"of the speed (default {TOTAL}, Qwen3's; the other is Qwen2's)"
+    formula = f"formula of the speed (default {TOTAL}, Qwen3's; the other is Qwen2's)"
     parser.add_argument("--formula", choices=tuple(FORMULAS), help=formula)
     depth = parser.add_argument_group("speed at depth, as llama-bench has it (docs/ladder.md)")
     add = depth.add_argument
     tokens = partial(_parse_counts, least=0, most=parsing.MOST_TOKENS, of=_TOKENS)
     add("-d", "--depth", type=tokens, metavar="N[,N…]",
-        help="instead of the ladder: prompt and generation speed after N tokens that are cached")  # fmt: skip
+        help="measure prompt and generation speed after N cached tokens, instead of the ladder")  # fmt: skip
     levels = partial(_parse_counts, least=1, most=parsing.MOST_REQUESTS, of=_LEVELS)
     add("--concurrency", dest="batch_sizes", type=levels, metavar="N[,N…]",
-        help="at each --depth batches of N requests at once, as llama-benchy has them; --num-prompts of them "
+        help="batches of N requests at once at each --depth, as llama-benchy has them; --num-prompts of them "
         f"(default {BATCHES})")  # fmt: skip
     add("-p", "--n-prompt", dest="input_len", type=int, metavar="N", help=f"new tokens (default {_PROMPT})")
-    add("-n", "--n-gen", dest="output_len", type=int, metavar="N", help=f"generated (default {_ANSWER})")
+    add("-n", "--n-gen", dest="output_len", type=int, metavar="N", help=f"output tokens (default {_ANSWER})")
     return parser
 
 

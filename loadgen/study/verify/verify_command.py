@@ -48,11 +48,11 @@ def verify_parser() -> argparse.ArgumentParser:
         "measured only a signature by someone you trust can say.",
     )
     add = parser.add_argument
-    add("places", nargs="*", metavar="PLACE")
+    add("places", nargs="*", metavar="PLACE", help="bundle, run directory or directory of runs")
     add(
         "--allowed-signers",
         metavar="FILE",
-        help="bundles must be signed by someone in this file (man ssh-keygen, ALLOWED SIGNERS)",
+        help="file of those who may have signed a bundle (man ssh-keygen, ALLOWED SIGNERS)",
     )
     add_json_flag(parser)
     return parser

@@ -137,15 +137,15 @@ def parser() -> argparse.ArgumentParser:
     )
     add = flags.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    add("--port", type=_port, default=0, help="0 picks a free one (default)")
+    add("--port", type=_port, default=0, help="port to listen on; 0 picks a free one (default 0)")
     add("--preset", default=DEFAULT, help=f"machine and model to simulate (default: {DEFAULT})")
     add("--preset-json", metavar="JSON", help="a custom preset: name and a row of presets.toml")
     add("--list-presets", action="store_true", help="show the presets and their sources, then exit")
-    add("--json", action="store_true", help="show them as one JSON object")
-    add("--served-model-name", help="the model's id (default: the preset's)")
+    add("--json", action="store_true", help="show the presets as one JSON object")
+    add("--served-model-name", help="id of the model (default: the preset's)")
     add("--max-num-seqs", type=_positive, help="sequences in a batch (default: the preset's, 256)")
     add("--max-num-batched-tokens", type=_positive, help="tokens in a step (default: the preset's)")
-    add("--max-model-len", type=_positive, help="prompt and output together (default: the preset's)")
+    add("--max-model-len", type=_positive, help="tokens of a prompt and its output (default: the preset's)")
     add("--stream-interval", type=_positive, default=1, metavar="N", help="tokens per streamed message")
     share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
     add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
@@ -182,10 +182,11 @@ def _add_kv_cache(parser: argparse.ArgumentParser) -> None:
 
 def _add_unsteadiness(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("an unsteady machine").add_argument
-    cold, steps = "added to each cold step (default: 0)", "first steps that are cold (default: 16)"
+    cold = "milliseconds added to each cold step (default: 0)"
+    steps = "number of first steps that are cold (default: 16)"
     add("--cold-ms", type=_not_negative, default=0.0, metavar="MS", help=cold)
     add("--cold-steps", type=_positive, default=16, metavar="N", help=steps)
-    slower = "every step gets longer by this fraction per second since the first step (default: 0)"
+    slower = "fraction that every step gets longer by, per second since the first step (default: 0)"
     add("--slowdown-per-s", type=_not_negative, default=0.0, metavar="FRACTION", help=slower)
 
 

@@ -57,23 +57,24 @@ def learn_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("log", metavar="LOG", help="the log, gzipped or not")
     add("-o", "--output", required=True, metavar="FILE", help="the workload; gzipped if it ends in .gz")
-    forms = "; ".join(f"{name}: {form.summary}" for name, form in FORMS.items())
-    add("--log-format", default="", choices=FORMS, help=f"{forms} (default: by its first lines)")
+    listed = "; ".join(f"{name}: {form.summary}" for name, form in FORMS.items())
+    forms = f"form of the log. {listed} (default: by its first lines)"
+    add("--log-format", default="", choices=FORMS, help=forms)
     add("--columns", default="", metavar="A=B,…", help=f"the log's columns for {', '.join(COLUMNS)}")
-    add("--path", default="", metavar="TEXT", help="of an access log: only requests whose path contains it")
+    add("--path", default="", metavar="TEXT", help="read only requests of an access log with TEXT in a path")
     add("--tokenizer", metavar="DIR", help="directory or name of the model's tokenizer, which counts texts")
     add("--input-bytes", type=_BYTES, default=_INPUT_BYTES, metavar="N",
         help="bytes per token of requests of which only the size is known (default 4)")  # fmt: skip
     add("--output-bytes", type=_BYTES, default=_OUTPUT_BYTES, metavar="N",
-        help="the same of answers (default 270, as in a stream)")  # fmt: skip
+        help="bytes per token of answers of known size alone (default 270, as in a stream)")  # fmt: skip
     add("--salt", metavar="TEXT", help="key of the hashes (default: random, and discarded)")
     add("--scale", type=number_between(1e-6, _MOST_COPIES), default=1.0, metavar="X",
-        help="X times the log's sessions; below 1, that share of them (default 1)")  # fmt: skip
+        help="multiple of the log's sessions; below 1, that share of them (default 1)")  # fmt: skip
     add(
         "--sample",
         type=integer_between(1, 2**53),
         metavar="N",
-        help="N sessions of the log, drawn by the salt",
+        help="number of the log's sessions, drawn by the salt",
     )
     add("--json", action="store_true", help="print JSON")
     return parser

@@ -128,12 +128,13 @@ def campaign_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign file, or the name of a shipped one")
-    add("--run-dir", metavar="DIR", default="runs", help="parent of its directory (default: runs)")
+    add("--run-dir", metavar="DIR", default="runs", help="parent of the campaign's directory (default: runs)")
     add("--resume", nargs="?", const=campaign_store.LATEST, metavar="DIR",
         help="resume a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
-    add("--retry-failed", action="store_true", help="with --resume: measure failed cells again")
-    add("--repeats", type=int, metavar="N", help="instead of the file's; with --resume, more than before")
-    add("--only", metavar="CHECKPOINT[,…]", help="only these checkpoints")
+    add("--retry-failed", action="store_true", help="measure failed cells again, with --resume")
+    add("--repeats", type=int, metavar="N",
+        help="repeats of each cell, instead of the file's; with --resume, more than before")  # fmt: skip
+    add("--only", metavar="CHECKPOINT[,…]", help="measure only these checkpoints")
     add("--dry-run", action="store_true", help="show matrix, order, commands and time, then exit")
     add("--allow-launch", action="store_true",
         help="allow the file to start servers: it runs programs as you")  # fmt: skip
@@ -142,7 +143,7 @@ def campaign_parser() -> argparse.ArgumentParser:
     table.add_flags(parser, KeyOptions.rows)
     add("--require-equal-state", action="store_true",
         help="refuse cells before which the machine is in another state than before the first")  # fmt: skip
-    add("--quiet", action="store_true", help="no progress; only failures and the comparison")
+    add("--quiet", action="store_true", help="print no progress; only failures and the comparison")
     add("--example", action="store_true", help="print a commented campaign file, then exit")
     add_json_flag(parser)
     table.add_groups(parser, [ANSWER], AnswerSettings.rows)

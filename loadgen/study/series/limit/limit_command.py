@@ -244,21 +244,21 @@ def limit_parser() -> argparse.ArgumentParser:
     # fmt: off
     add, load = group.add_argument, number_between(1e-6, 1e9)
     add("--slo", metavar="LIST",
-        help="as 'ttft p90 < 500ms, tps_user p10 > 30', mlperf/llama3.1-8b or agentperf/gpt-oss-120b-1 "
-             "(default: of the profile)")
+        help="objectives to stay within, as 'ttft p90 < 500ms, tps_user p10 > 30', mlperf/llama3.1-8b or "
+        "agentperf/gpt-oss-120b-1 (default: of the profile)")
     add("--over", choices=("rate", "concurrency"),
-        help="what is varied (default: concurrency for a profile with only that, else rate)")
+        help="load that is varied (default: concurrency for a profile with only that, else rate)")
     add("--within", type=parse_with(partial(parsing.parse_share, least=_LEAST_SHARE)), metavar="P%",
         help="end once the interval reaches no further than this from the limit (default 5%%)")
     add("--budget", dest="budget_s", type=parse_with(_parse_budget), metavar="TIME",
-        help="30m, 2h: of all runs together (default 30m)")
-    add("--max-runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="default 12")
+        help="time of all runs together, as 30m or 2h (default 30m)")
+    add("--max-runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="most runs (default 12)")
     add("--min-duration", dest="min_duration_s", type=parse_with(_parse_seconds), metavar="TIME",
-        help="of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
+        help="least time of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
     add("--start", type=load, metavar="LOAD",
-        help="the first load (default: from requests sent one at a time)")
-    add("--from", dest="lowest", type=load, metavar="LOAD", help="no load below this one")
-    add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
+        help="first load (default: from requests sent one at a time)")
+    add("--from", dest="lowest", type=load, metavar="LOAD", help="lowest load that is tried")
+    add("--to", dest="highest", type=load, metavar="LOAD", help="highest load that is tried")
     add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
     # fmt: on
     return parser

@@ -96,7 +96,7 @@ def sweep_parser() -> argparse.ArgumentParser:
     add("--concurrency", metavar="LIST", help="requests in flight, as 1,2,4…512: … goes on to the last")
     add("--rate", metavar="LIST", help="requests per second, as 0.05,0.1…2 (with --concurrency: the grid)")
     add("--vary", action="append", metavar="KEY=LIST",
-        help="any key of a profile, as input_len=512,2048; with ; between values that hold commas "
+        help="values of any key of a profile, as input_len=512,2048; with ; between values that hold commas "
         "(repeatable: the grid)")
     add("--link", action="append", nargs="+", metavar="KEY=LIST",
         help="lists that vary together, as input_len=512,2048 output_len=128,64")
