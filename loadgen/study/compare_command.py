@@ -276,8 +276,8 @@ def _make_other_tables(
     """
     drawn = []
     for number, table in enumerate(tables, 1):
-        described = comparison_report.describe_load(table.load)
-        load = f", {described}" if described != comparison_report.UNKNOWN_LOAD else ""
+        described = comparison_report.describe_load(table.load, unknown="")
+        load = f", {described}" if described else ""
         if given.rankings:
             drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.make_ranking_table(table)))
         if given.effects:

@@ -55,17 +55,18 @@ class ReceivedSpans:
     """The spans of requests that were exported so far; a thread may add them while another one reads.
 
     `other` counts the spans that are of no request, `refused` the exports that were not taken, by reason.
-    `waiting` is the size of the bodies that are not whole yet, of all connections.
+    `speaks_grpc` is whether one of them came by gRPC. `waiting` is the size of the bodies that are not whole
+    yet, of all connections.
     """
 
     def __init__(self) -> None:
-        self.other, self.refused, self.waiting = 0, Counter[str](), 0
+        self.other, self.refused, self.waiting, self.speaks_grpc = 0, Counter[str](), 0, False
         self._rows, self._lock = bytearray(), threading.Lock()
 
     def forget(self) -> None:
         """Drop what was received and counted until now: it is of no request to come."""
         with self._lock:
-            self._rows, self.other = bytearray(), 0
+            self._rows, self.other, self.speaks_grpc = bytearray(), 0, False
             self.refused.clear()
 
     def read_rows(self) -> NDArray[np.void]:
@@ -149,6 +150,7 @@ class ExportConnection(asyncio.Protocol):
         if self._begin is not None:
             data = self._begin + data
             if data.startswith(_PREFACE):
+                self.spans.speaks_grpc = True
                 self.spans.note_refused(GRPC)
                 self._transport.close()
                 return

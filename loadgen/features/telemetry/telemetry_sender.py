@@ -331,8 +331,6 @@ class TelemetrySender(PlanSender):
         if receiver is None or spans is None:
             return ()
 
-        from loadgen.features.telemetry.span_exports import GRPC
-
         join = SpanJoin(records, TraceIds(bytes.fromhex(spans.key)))
         quiet_s = _HURRIED_S if self.outcome.interrupted else _BATCH_S
         try:
@@ -344,7 +342,7 @@ class TelemetrySender(PlanSender):
                         moved_s, seen = time.monotonic(), count
                         if marks[records.ok].all():
                             break
-                    if GRPC in receiver.spans.refused and not seen:
+                    if receiver.spans.speaks_grpc and not seen:
                         break
                     time.sleep(_POLL_S)
         finally:  # what came until a signal in the wait counts, too

@@ -123,8 +123,8 @@ class LoadContest(msgspec.Struct, frozen=True, dict=True):
         }
 
     @property
-    def faults(self) -> dict[str, tuple[str, ...]]:
-        return {line.name: line.marks for line in self.table.lines}
+    def broken(self) -> dict[str, str]:
+        return {line.name: line.broken for line in self.table.lines}
 
     def list_runs(self, name: str) -> tuple[Reported, ...]:
         """List a row's runs: of searches those at their highest loads that meet the objectives, else all."""
@@ -214,7 +214,7 @@ class LimitContest(msgspec.Struct, frozen=True, dict=True):
         return found
 
     @property
-    def faults(self) -> dict[str, tuple[str, ...]]:
+    def broken(self) -> dict[str, str]:
         return {}
 
     def _list_searches(self, name: str) -> tuple[StoredLimit, ...]:

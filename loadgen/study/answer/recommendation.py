@@ -20,7 +20,6 @@ from loadgen.study.answer.answer_settings import AnswerRequest, describe_constra
 from loadgen.study.answer.contest import Candidate, Contest, SpeedUp
 from loadgen.study.compare import statistics
 from loadgen.study.compare.comparability import list_one_servers
-from loadgen.study.compare.comparison import BROKEN
 from loadgen.study.compare.model import Decision
 from loadgen.study.compare.rankings import compute_need
 from loadgen.study.run_summary import Reported
@@ -241,8 +240,7 @@ def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> J
 
 def _judge_answers(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
     """Judge that a candidate's greedy answers are not those of a broken model, if they look so."""
-    marks = contest.faults.get(candidate.name, ())
-    broken = next((mark for mark in marks if mark.startswith(BROKEN)), "")
+    broken = contest.broken.get(candidate.name, "")
     return Judged(None, broken, wanted="answers like the baseline's") if broken else None
 
 

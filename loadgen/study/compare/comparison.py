@@ -113,7 +113,8 @@ def compare_runs(
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = run_groups.name_rows(runs, by_server=by_server)
-    failed = _assign_failures(failures, names, by_server)
+    plain = (run_groups.find_plain_name(run, by_server) for run in runs)
+    failed = _assign_failures(failures, dict(zip(names, plain, strict=True)), by_server)
     stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
     checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
@@ -207,12 +208,15 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
 
 
-def _assign_failures(failures: Sequence[FailedCell], names: Sequence[str], by_server: bool) -> Failed:
-    """Pair each failed cell with its row: the first of its checkpoint (and server), else one of that name."""
+def _assign_failures(failures: Sequence[FailedCell], names: Mapping[str, str], by_server: bool) -> Failed:
+    """Pair each failed cell with its row: the first of its checkpoint (and server), else one of that name.
+
+    `names` has the plain name of each row.
+    """
     rows = []
     for failure in failures:
         name = failure.cell.arm if by_server else failure.cell.checkpoint
-        own = (row for row in names if row == name or row.startswith(f"{name} ("))
+        own = (row for row, plain in names.items() if plain == name)
         rows.append((next(own, name), failure))
     return rows
 
@@ -592,9 +596,10 @@ def mark_answers(row: Line, baseline: Line | None, compared: ComparedLoad) -> Li
         if own and like and baseline
         else ""
     )
-    begun = f"{BROKEN} " if _is_faster(row, compared) else ""
-    marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
-    return replace(row, marks=marks, answers=parted)
+    is_faster = _is_faster(row, compared)
+    questions = [f"{BROKEN} {problem}" if is_faster else problem for problem in problems]
+    broken = questions[0] if is_faster and questions else ""
+    return replace(row, marks=(*questions, *row.marks), answers=parted, broken=broken)
 
 
 def _is_faster(row: Line, compared: ComparedLoad) -> bool:

@@ -183,7 +183,6 @@ SIGNS = {
     Decision.NONE: " ",
 }
 SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
-UNKNOWN_LOAD = "unknown load"
 _LONGEST_NAME = 44
 # Columns without a verdict: their widths on a terminal, and their headings there.
 _MEASURED = {"memory_bytes": (6, "GiB"), "joules_per_token": (7, "J/token")}
@@ -224,8 +223,8 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
-def describe_load(load: Load) -> str:
-    """Describe a load in one line: name, lengths, requests, concurrency and rate; a text if none is known."""
+def describe_load(load: Load, unknown: str = "unknown load") -> str:
+    """Describe a load in one line: name, lengths, requests, concurrency, rate; `unknown` if none is known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
     ways = ((load.input_len, "in"), (asked, "out"))
     lengths = [f"{format_tokens(tokens)} {way}" for tokens, way in ways if tokens is not None]
@@ -240,7 +239,7 @@ def describe_load(load: Load) -> str:
         parts.append(f"{load.request_rate_per_s:g} requests/s")
     parts += filter(None, [load.shape])
     if not parts:
-        return load.name or UNKNOWN_LOAD
+        return load.name or unknown
     is_named = load.name in parts or (load.name == "1 at a time" and load.max_concurrency == 1)
     return f"{load.name}: {', '.join(parts)}" if load.name and not is_named else ", ".join(parts)
 

@@ -194,6 +194,7 @@ class Line(msgspec.Struct, frozen=True):
     failures: tuple[str, ...] = ()  # cells that failed, and why
     answers: str = ""  # where those to the greedy prompts first differ from the baseline's
     split: Split | str | None = None  # or why there is none; None: no drafts, or not compared
+    broken: str = ""  # the mark that asks whether it is fast because it is broken; "": none does
 
     @property
     def quality(self) -> Quality | None:

@@ -87,7 +87,7 @@ def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     named as, or in what their sources have and is not read, are rows of their own, with the words in which
     they differ: then that is what is compared.
     """
-    plain = [_find_name(run, by_server) for run in reported]
+    plain = [find_plain_name(run, by_server) for run in reported]
     return distinguish_names(plain, reported, _group_repeats)
 
 
@@ -105,8 +105,8 @@ def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_
     return named
 
 
-def _find_name(run: Reported, by_server: bool) -> str:
-    """Return a run's name: a campaign's checkpoint, as `CHECKPOINT on SERVER` if `by_server`.
+def find_plain_name(run: Reported, by_server: bool) -> str:
+    """Return a run's name before it is told apart: a campaign's checkpoint, with its server if `by_server`.
 
     A run of no campaign has its own name, else that of its file without the ending, else `unnamed`.
     """

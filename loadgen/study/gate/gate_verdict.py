@@ -207,7 +207,8 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
     except ImportError as error:
         raise UsageError(NO_SCIPY) from error
     rows = tuple(
-        _leave_undecided(one, why) if why else next(judged) for one, why in zip(series, reasons, strict=True)
+        _leave_undecided(one, plan, why) if why else next(judged)
+        for one, why in zip(series, reasons, strict=True)
     )
     outcome = next(one for one in _GRAVEST if any(row.outcome == one for row in rows))
     undecided = [row for row in rows if row.outcome == outcome == GateOutcome.UNDECIDED]
@@ -219,12 +220,15 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
 
 
 def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
-    early = plan.sequential and series.units < FIRST_LOOK
-    return EARLY if early else explain_untested(series.new, series.base)
+    return EARLY if _is_early(series, plan) else explain_untested(series.new, series.base)
 
 
-def _leave_undecided(series: GateSeries, why: str) -> GateRow:
-    nan, more = math.nan, FIRST_LOOK - series.units if why == EARLY else None
+def _is_early(series: GateSeries, plan: GatePlan) -> bool:
+    return plan.sequential and series.units < FIRST_LOOK
+
+
+def _leave_undecided(series: GateSeries, plan: GatePlan, why: str) -> GateRow:
+    nan, more = math.nan, FIRST_LOOK - series.units if _is_early(series, plan) else None
     return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, more, why)
 
 

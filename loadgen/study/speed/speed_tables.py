@@ -86,7 +86,9 @@ def make_speed_table(
     if notes is None:
         formulas = dict.fromkeys(row.formula for row in rows)
         other = dict.fromkeys(f"{row.output_length}" for row in rows if row.output_length != GENERATED)
-        notes = [f"Speed = {' or '.join(formulas)}"] if rows else []
+        shared = next(iter(formulas)) if shape.narrow and len(formulas) == 1 else ""
+        meant = f"{shared}: Speed (tokens/s) of the {PAGES[shared]}" if shared else ""
+        notes = [meant or f"Speed = {' or '.join(formulas)}"] if rows else []
         notes += [f"{' or '.join(other)} tokens generated"] if other else []
         notes += [f"Server: {setting}" for setting in lone] or write_legend(names)
         if any(row.decode_tok_s is not None for row in rows) and "decode_tok_s" in _list_keys(shape):
@@ -104,15 +106,12 @@ def _narrow_table(
 ) -> Table:
     """Make a table with the formula as the speed's title and the quantization in the heading.
 
-    Each is so only if all rows share it; the formula's note then has the pages that publish it.
+    Each is so only if all rows share it.
     """
     columns = list(shape.columns)
     if len(formulas := {row.formula for row in rows}) == 1:
-        formula = formulas.pop()
-        spaced = re.sub(r"([+/])", r" \1 ", formula)
+        spaced = re.sub(r"([+/])", r" \1 ", formulas.pop())
         columns = [replace(each, title=spaced) if each.key == "speed_tok_s" else each for each in columns]
-        meant = f"{formula}: Speed (tokens/s) of the {PAGES[formula]}"
-        notes = [meant if note == f"Speed = {formula}" else note for note in notes]
     if len({row.quantization for row in rows}) == 1:
         columns = [each for each in columns if each.key != "quantization"]
         headings = (" ".join(filter(None, (row["model"], row["quantization"]))) for row in cells)

@@ -161,7 +161,7 @@ def test_each_load_has_a_recommendation_of_its_own(tmp_path: Path) -> None:
 
 def test_broken_answers_are_not_recommended() -> None:
     (table,) = compare_runs(speeds(bf16=100, fp8=150), ComparisonOptions())
-    marked = tuple(replace(line, marks=(f"{BROKEN} the answers repeat",)) for line in table.lines)
+    marked = tuple(replace(line, broken=f"{BROKEN} the answers repeat") for line in table.lines)
     contest = LoadContest(replace(table, lines=marked), ComparisonOptions())
     (judged,) = judge_constraints(Candidate("fp8", ()), contest, AnswerRequest())
     assert (judged.holds, judged.evidence) == (None, f"{BROKEN} the answers repeat")
