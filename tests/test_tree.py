@@ -45,10 +45,10 @@ TABLES_OF_SEVERAL_RUNS = ("cli", "study.series.bench_series")
 # The modules of the core that choose among features, or need one in few runs: no other imports any. Each
 # lists those of its subject in their order, and nothing that it imports may import it.
 CHOOSERS = {
-    "settings.data_settings", "settings.image_settings", "plan.profile", "plan.plan",
+    "settings.image_settings", "plan.profile", "plan.plan",
     "transport.capture_process", "host.environment", "verdict.server_checks", "verdict.verdict",
-    "report.saved_run", "report.request_rows", "report.report", "run.command.options",
-    "run.command.keywords", "run.command.bench", "run.firing", "run.measurement", "run.observation",
+    "report.saved_run", "report.request_rows", "report.report",
+    "run.command.bench", "run.firing", "run.measurement", "run.observation",
     "run.worker_count", "run.assembly", "run.embedded_engine", "run.launched_server", "run.attach",
     "run.session", "run.followup",
 }  # fmt: skip
