@@ -90,7 +90,7 @@ def list_profiles(argv: Sequence[str]) -> int:
     if is_json:
         from tomllib import loads  # with the module that prints JSON, for this alone
 
-        from loadgen.base.json_output import print_json
+        from loadgen.base.printing import print_json
 
         listed = [{"name": name, "description": about} for name, about in shipped.items()]
         print_json({"name": names[0], **loads(text)} if names else {"profiles": listed})

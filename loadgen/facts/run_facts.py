@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from loadgen.host.cpu_use import CpuUse
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
-    from loadgen.server.role_window import RoleWindow
-    from loadgen.server.server_counters import ServerWindow
+    from loadgen.server.server_counters import RoleWindow, ServerWindow
 
 FORMAT = 2
 # Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
@@ -581,8 +580,7 @@ def find_fact_types() -> dict[str, Any]:
     from loadgen.host.cpu_use import CpuUse
     from loadgen.server.checkpoint import Checkpoint
     from loadgen.server.engine_config import EngineConfig
-    from loadgen.server.role_window import RoleWindow
-    from loadgen.server.server_counters import ServerWindow
+    from loadgen.server.server_counters import RoleWindow, ServerWindow
 
     models = (
         Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, MachineState, RoleWindow,

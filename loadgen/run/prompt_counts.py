@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import numpy as np
 from asyncio_throttle.throttler import Throttler
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from loadgen.records.decoded_stream import count_prompt, find_fault
 from loadgen.run.acceptance import Adapter
 from loadgen.run.live_display import choose_display
 from loadgen.server import exchange
-from loadgen.server.exchange import DENIED, REDIRECTS, ControlAnswer, ControlClient, ServerAddress
+from loadgen.server.exchange import DENIED, REDIRECTS, ControlAnswer, ServerAddress
 
 _GROUP = 64  # words that are counted together
 _EIGHTH, _FEWEST_EIGHTHS = 8, 3  # words of a group that are counted apart; how many such make prompts
@@ -95,7 +96,7 @@ class PromptCounter:
         )
         return replace(fitted, how=how)
 
-    async def _ask_tokenize(self, client: ControlClient, text: str) -> ControlAnswer:
+    async def _ask_tokenize(self, client: httpx.AsyncClient, text: str) -> ControlAnswer:
         """Ask /tokenize, in vLLM's form, to count a text."""
         body: dict[str, Any] = {"model": self._plan.model, "prompt": text}
         if self._plan.dialect.chat:
@@ -105,7 +106,7 @@ class PromptCounter:
                 body["chat_template_kwargs"] = template
         return await self._ask_server(client, _TOKENIZE, body, _PATH_S)
 
-    async def _ask_usage(self, client: ControlClient, text: str) -> int:
+    async def _ask_usage(self, client: httpx.AsyncClient, text: str) -> int:
         """Send a request for one token and return the count of its prompt; raises MeasureError without.
 
         If it is refused, it is sent again for 16 tokens, as all later ones are.
@@ -151,7 +152,7 @@ class PromptCounter:
         return merge_fields(request, fields)
 
     async def _ask_server(
-        self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
+        self, client: httpx.AsyncClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
     ) -> ControlAnswer:
         """Send a request within the rate limit, count it, and return the answer, in `most_s` at most."""
         async with self._throttle:

@@ -13,7 +13,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.signals import Interrupts
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.plan.request_sources import ModelTarget
-from loadgen.run import acceptance, transport_choice
+from loadgen.run import acceptance
 from loadgen.run.command.credentials import Credentials
 from loadgen.run.command.options import Options
 from loadgen.run.live_display import choose_display
@@ -81,8 +81,6 @@ def open_session(
 
     It reads a local model's files, if it can, and tries whether prompts of ids are taken. Raises NotReady.
     """
-    # A capturing process that sends by httpx has all of it loaded: it imports nothing during a run.
-    access = replace(access, plain=not transport_choice.find_likely_kind(options.transport).uses_httpx)
     model = options.served_model_name or options.model
     probe = ServerProbe(access)
     asking = choose_display(options.quiet).waiting(

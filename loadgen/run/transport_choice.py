@@ -12,7 +12,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.urls import find_proxy
 from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
-from loadgen.transport.sending.job import Target, TransportChoice, TransportKind
+from loadgen.transport.sending.job import Target, TransportChoice
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
@@ -37,11 +37,6 @@ def check_transport(asked: str | None) -> str:
 
 def _has_epoll() -> bool:
     return TRANSPORTS[DEFAULT_TRANSPORT].needs_epoll
-
-
-def find_likely_kind(asked: str | None) -> TransportKind:
-    """Return the requested transport, or else the platform's default."""
-    return TRANSPORTS[DEFAULT_TRANSPORT if asked in (None, _AUTO) else asked]
 
 
 def choose_transport(asked: str | None, target: Target, streams: int) -> TransportChoice:

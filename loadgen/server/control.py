@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import httpx
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
@@ -21,7 +22,7 @@ from loadgen.base.urls import is_public
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine, SelfDescription
 from loadgen.server import exchange
-from loadgen.server.exchange import DENIED, UNAUTHORIZED, ControlAnswer, ControlClient, ServerAddress
+from loadgen.server.exchange import DENIED, UNAUTHORIZED, ControlAnswer, ServerAddress
 
 EMPTIED = "emptied before the run"
 _ANSWER_S = 10.0
@@ -93,7 +94,7 @@ class ServerProbe:
         """Whether the server is behind TLS at a global internet address."""
         return self.tls is not None and is_public(self.access.base_url)
 
-    async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
+    async def _identify_hosted(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo | None:
         """Identify a hosted API; None if an engine owns its models or it fails; raises MeasureError.
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
@@ -108,7 +109,7 @@ class ServerProbe:
             return None  # a gateway that passes on what the engine reports
         return self._describe_served(engines.HOSTED, SelfDescription(), cards, model)
 
-    async def _explain_not_ready(self, client: ControlClient) -> str | None:
+    async def _explain_not_ready(self, client: httpx.AsyncClient) -> str | None:
         """Ask /health and return why the server is not ready; None if it is.
 
         SGLang answers /v1/models seconds too early. Raises MeasureError for a certificate that is not
@@ -121,7 +122,7 @@ class ServerProbe:
             return f"/health answers {answer.status}"
         return answer.why or None
 
-    async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
+    async def _identify(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo:
         """Identify the engine, by its models' owner, else its paths, and the model; raises MeasureError."""
         listing = await self._answer(client, self._models_path())
         if listing.status in DENIED:
@@ -138,7 +139,7 @@ class ServerProbe:
     def _models_path(self) -> str:
         return f"{self.access.prefix}/models{self.access.query}"
 
-    async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
+    async def _answer(self, client: httpx.AsyncClient, path: str) -> ControlAnswer:
         """Ask a ready server for a path; raises MeasureError if it does not answer."""
         answer = await exchange.ask_again(client, "GET", path, _ANSWER_S)
         if answer.error:

@@ -1,7 +1,6 @@
 """Exchange: a server's address, and one control request to it and its answer, bounded in time and size.
 
-httpx's own limits are per read; a server that sends a byte now and then never exceeds them. It is imported
-when a request needs it, as most runs measure a server of this machine: see `PlainServer`.
+httpx's own limits are per read; a server that sends a byte now and then never exceeds them.
 """
 
 from __future__ import annotations
@@ -9,33 +8,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-import httptools
+import httpx
 import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import Secrets, hide_url_secrets
-from loadgen.base.urls import VERSION, check_headers, check_path, is_loopback, read_port
-from loadgen.server.answer_time import AnswerTime, AnswerWatch
+from loadgen.base.urls import VERSION, is_this_machine, read_port
+from loadgen.transport.failure import explain_distrust
+from loadgen.transport.network import Informed, read_losses
 from loadgen.transport.sending.job import Target
-from loadgen.wire import http1
-
-if TYPE_CHECKING:
-    import httpx
 
 MOST_BYTES = 8 << 20
 _LONGEST_MESSAGE = 200  # characters
 _POLL_S = 0.1
 T = TypeVar("T")
-_READ_BYTES = 1 << 18
 _CONNECT_S = 3.0
 _MOST_PEM_BYTES = 4 << 20
 UNAUTHORIZED: Final = 401
@@ -43,6 +39,10 @@ DENIED: Final = (UNAUTHORIZED, 403)
 REDIRECTS: Final = range(300, 400)
 _LOG = logging.getLogger("loadgen")
 _BUSY, _LONGEST_RETRY_S = (429, 503), 30.0
+# Linux sends ten segments before the first acknowledgement, then twice as many in each round trip
+# (RFC 6928; 1448 bytes are Ethernet's 1500 less IP, TCP and its timestamps).
+_WINDOW_BYTES = 10 * 1448
+_HANDSHAKE_ROUNDS = {"TLSv1.2": 2}  # of others one at least
 _WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 
 
@@ -124,7 +124,6 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
     client_key: str | None = None
     secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
     loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
-    plain: bool = True  # whether a request may do without httpx where it can
     prefix: str = VERSION  # before the paths of OpenAI's API
     query: str = ""  # after them
     key_origin: str = ""  # where the key in the headers came from, in words; "": none is sent
@@ -202,20 +201,25 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
             _load_client_certificate(context, self.client_cert, self.client_key)
         return context
 
-    def client(self, timeout_s: float) -> ControlClient:
-        """Make a client for control requests; raises UsageError, now or when a request needs httpx."""
-        plain = PlainServer.parse_url(self.base_url, self.headers) if self.plain else None
-        return ControlClient(lambda: self._full_client(timeout_s), plain)
+    def client(self, timeout_s: float) -> httpx.AsyncClient:
+        """Open a client for control requests, each on a connection of its own.
 
-    def _full_client(self, timeout_s: float) -> httpx.AsyncClient:
-        """Open httpx's client; raises UsageError for a header not in ASCII or an invalid proxy variable."""
-        from loadgen.server import httpx_exchange  # see exchange
-
+        Raises UsageError for a header not in ASCII or an invalid proxy variable.
+        """
         try:
-            return httpx_exchange.open_client(self.base_url, self.headers, self.tls, timeout_s)
+            return httpx.AsyncClient(
+                base_url=self.base_url,
+                headers=dict(self.headers),
+                verify=self.tls if self.tls is not None else False,
+                trust_env=not is_this_machine(self.base_url),
+                timeout=timeout_s,
+                follow_redirects=False,
+                # transformers serve resets a kept connection after a 500 (/v1/models without a hub cache).
+                limits=httpx.Limits(max_keepalive_connections=0),
+            )
         except UnicodeError:
             raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
-        except ValueError:
+        except (ValueError, ImportError, httpx.InvalidURL):  # whose message may contain the proxy's password
             raise UsageError(
                 f"{self.shown_url}: a proxy variable (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) is not a proxy's "
                 "URL: correct it, or add this host to NO_PROXY"
@@ -281,6 +285,73 @@ def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
     return addresses[0]
 
 
+class AnswerTime(msgspec.Struct, frozen=True):
+    """The time of one answer in two parts, and the round trips in each; of several answers, the least.
+
+    Where the round trip is not known it is 0, and the first part has the connection's making too.
+    """
+
+    first_s: float  # until the first byte
+    rest_s: float = 0.0  # from then to the last
+    rtt_s: float = 0.0
+    first_rounds: int = 1
+    rest_rounds: int = 0
+
+    @property
+    def server_s(self) -> float:
+        """The most that the server can have spent, in seconds."""
+        first_s = self.first_s - self.first_rounds * self.rtt_s
+        return max(0.0, first_s) + max(0.0, self.rest_s - self.rest_rounds * self.rtt_s)
+
+    @property
+    def on_way_s(self) -> float:
+        """The seconds that its end was here after it was written, as far as the network took them."""
+        return self.rtt_s / 2 + min(self.rest_s, self.rest_rounds * self.rtt_s)
+
+    def merge(self, other: AnswerTime) -> AnswerTime:
+        """Return the least of two answers' parts; an answer without a round trip yields to one with it."""
+        if (self.rtt_s > 0) != (other.rtt_s > 0):
+            return self if self.rtt_s > 0 else other
+        return AnswerTime(
+            *(min(getattr(self, each), getattr(other, each)) for each in self.__struct_fields__)
+        )
+
+
+class AnswerWatch:
+    """Notes when a request's connection and its answer come; made as the request begins."""
+
+    def __init__(self) -> None:
+        self._now_s = asyncio.get_running_loop().time
+        self._began_s = self._first_s = self._now_s()
+        self._rtt_ns, self._rounds = 0, 1
+        self.time: AnswerTime | None = None  # once the answer is whole
+
+    def note_connected(self, sock: Informed | None) -> None:
+        """Note that a socket is connected: the server's part begins, if the round trip is known by now.
+
+        By now it is the kernels' alone: a later one may have waited for the server.
+        """
+        if (rtt_ns := read_losses(sock).rtt_ns) > 0:
+            self._began_s, self._rtt_ns = self._now_s(), rtt_ns
+
+    def note_tls(self, version: str | None) -> None:
+        """Note a TLS handshake, which the server spends time on too."""
+        self._rounds += _HANDSHAKE_ROUNDS.get(version or "", 1)
+
+    def note_first(self, sock: Informed | None) -> None:
+        """Note the answer's first byte; the socket's least round trip may be less by now."""
+        self._first_s = self._now_s()
+        if self._rtt_ns and 0 < (rtt_ns := read_losses(sock).rtt_ns) < self._rtt_ns:
+            self._rtt_ns = rtt_ns
+
+    def note_last(self, size: int) -> None:
+        """Note that the answer is whole, of `size` bytes on the way."""
+        rest_s = self._now_s() - self._first_s
+        rest_rounds = max(0, math.ceil(math.log2(size / _WINDOW_BYTES + 1)) - 1)
+        first_s = self._first_s - self._began_s
+        self.time = AnswerTime(first_s, rest_s, self._rtt_ns / 1e9, self._rounds, rest_rounds)
+
+
 class ControlAnswer(msgspec.Struct, frozen=True):
     """The outcome of one control request: status and body, or an error."""
 
@@ -314,29 +385,6 @@ class ControlAnswer(msgspec.Struct, frozen=True):
         return untrusted.read_line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
 
 
-class ControlClient:
-    """Sends control requests, each on a connection of its own."""
-
-    def __init__(self, open_full: Callable[[], httpx.AsyncClient], plain: PlainServer | None) -> None:
-        self.plain = plain
-        self._open_full = open_full
-        self._full = None if plain is not None else open_full()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._full is not None:
-            await self._full.aclose()
-
-    @property
-    def full(self) -> httpx.AsyncClient:
-        """The httpx client, for what plain sockets cannot do; raises UsageError."""
-        if self._full is None:
-            self._full = self._open_full()
-        return self._full
-
-
 class Repeats(msgspec.Struct, frozen=True):
     """How often a request that changes nothing is sent again, and after how many seconds each time.
 
@@ -364,7 +412,7 @@ SOON = Repeats((0.1, 0.4), warn_of_repeat)  # of a request for which a run or a 
 
 
 async def ask_again(
-    client: ControlClient,
+    client: httpx.AsyncClient,
     method: str,
     path: str,
     limit_s: float,
@@ -385,7 +433,7 @@ async def ask_again(
 
 
 async def ask_server(
-    client: ControlClient,
+    client: httpx.AsyncClient,
     method: str,
     path: str,
     limit_s: float,
@@ -395,90 +443,80 @@ async def ask_server(
 ) -> ControlAnswer:
     """Send a control request and return its answer: an error if later than `limit_s` or over `most_bytes`.
 
-    A GET goes over a plain socket where that can be, else httpx sends it. `begin_only`: of an answer with
-    status 200 only what comes first is read.
+    `begin_only`: of an answer with status 200 only what comes first is read.
     """
     shown = path.partition("?")[0]
+    # As a plan's bodies are encoded: httpx's own JSON has no place for the values that a file has as bytes.
+    content = None if body is None else msgspec.json.encode(body)
+    kind = {} if body is None else {"content-type": "application/json"}
+    watch = AnswerWatch()
+    follow = {"trace": partial(_note_connection, watch)}
+    data = bytearray()
     try:
-        async with asyncio.timeout(limit_s):
-            if method == "GET" and client.plain is not None:
-                now_s = asyncio.get_running_loop().time
-                began_s = now_s()
-                answer = await client.plain.get(path, most_bytes)
-                if answer is not None:
-                    time = AnswerTime(now_s() - began_s)
-                    return ControlAnswer(shown, *answer[:2], time=time, retry_after=answer[2])
-            from loadgen.server import httpx_exchange
-
-            exchange_request = httpx_exchange.exchange_request
-            watch = AnswerWatch()
-            outcome = await exchange_request(client.full, method, path, most_bytes, watch, body, begin_only)
-            return ControlAnswer(shown, **outcome._asdict(), time=watch.time)
+        async with (
+            asyncio.timeout(limit_s),
+            client.stream(method, path, content=content, headers=kind, extensions=follow) as answer,
+        ):
+            watch.note_first(answer.extensions["network_stream"].get_extra_info("socket"))
+            async for piece in answer.aiter_bytes():
+                data += piece
+                if len(data) > most_bytes:
+                    return ControlAnswer(shown, error=f"answers more than {most_bytes >> 20} MiB")
+                if begin_only and answer.status_code == httpx.codes.OK:
+                    break
+            watch.note_last(answer.num_bytes_downloaded)
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        if distrust := explain_distrust(error):
+            return ControlAnswer(shown, error=distrust, refused_certificate=True)
+        # A header or a URL that cannot be sent is no better the next time.
+        broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError | OSError)
+        return ControlAnswer(shown, error=_describe_error(error), broken=broken)
+    # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
+    answer.stream = httpx.ByteStream(b"")
+    place = _find_other_place(answer)
+    return ControlAnswer(
+        shown,
+        answer.status_code,
+        bytes(data),
+        error=f"redirects to {place} ({answer.status_code}): give the final URL" if place else "",
+        retry_after=answer.headers.get("retry-after", ""),
+        time=watch.time,
+    )
 
 
-class PlainServer(msgspec.Struct, frozen=True):
-    """A server for plain-socket requests: its address, and the rest of each request's head."""
-
-    host: str
-    port: int
-    root: str  # what the base URL has before every path
-    lines: bytes  # the headers
-
-    @classmethod
-    def parse_url(cls, base_url: str, headers: Mapping[str, str]) -> Self | None:
-        """Make a plain server of a URL; None if remote or behind TLS, or with an unusual header or path."""
-        parts = urlsplit(base_url)
-        if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
-            return None  # a proxy of the environment may apply
-        root = parts.path.rstrip("/")
-        try:
-            check_headers(headers.items())
-            check_path(root)
-        except UsageError:
-            return None
-        return cls(parts.hostname or "", parts.port or 80, root, _format_headers(parts.netloc, headers))
-
-    async def get(self, path: str, most_bytes: int) -> tuple[int, bytes, str] | None:
-        """Return (status, body, Retry-After) of an ordinary answer up to `most_bytes`; None for any other."""
-        try:
-            reader, writer = await asyncio.open_connection(self.host, self.port)
-        except OSError:
-            return None
-        try:
-            writer.write(f"GET {self.root}{path} HTTP/1.1\r\n".encode() + self.lines)
-            return await _read_ordinary(reader, most_bytes)
-        except OSError:
-            return None
-        finally:
-            writer.transport.abort()  # the answer is whole, or of no use
+async def _note_connection(watch: AnswerWatch, event: str, found: Mapping[str, Any]) -> None:
+    """Note a connection and its TLS handshake as httpcore reports them."""
+    if event == "connection.connect_tcp.complete":
+        watch.note_connected(found["return_value"].get_extra_info("socket"))
+    elif event == "connection.start_tls.complete":
+        tls = found["return_value"].get_extra_info("ssl_object")
+        watch.note_tls(None if tls is None else tls.version())
 
 
-async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes, str] | None:
-    """Read (status, body, Retry-After) of an answer.
+def _find_other_place(answer: httpx.Response) -> str:
+    """Return where a redirect leads, without its query; "" for any other answer.
 
-    None if it is cut, too long, malformed, compressed or a redirect.
+    What a GET finds elsewhere on the same server is missing here: "" of that too.
     """
-    answer, received = http1.Response(), 0
+    location = answer.headers.get("location", "")
+    if not 300 <= answer.status_code < 400 or not location:
+        return ""
     try:
-        while not answer.complete:
-            data = await reader.read(_READ_BYTES)
-            received += len(data)
-            if not data or received > most_bytes:
-                return None
-            answer.parser.feed_data(data)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return None
-    finally:
-        del answer.parser  # it refers to the answer, and cycles are not collected during a run
-    if "location" in answer.headers or http1.explain_compression(answer.headers):
-        return None
-    return answer.status, b"".join(answer.pieces), answer.headers.get("retry-after", "")
+        there = answer.request.url.join(location)
+    except (httpx.InvalidURL, ValueError):
+        return "an invalid URL"
+    here = answer.request.url
+    origin = f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}"
+    if (there.scheme, there.host, there.port) != (here.scheme, here.host, here.port):
+        return untrusted.read_text(origin)
+    return "" if answer.request.method == "GET" else untrusted.read_text(f"{origin}{there.path}")
 
 
-def _format_headers(host: str, headers: Mapping[str, str]) -> bytes:
-    ours = {"host": host, "accept": "*/*", "accept-encoding": "identity", "connection": "close"}
-    names = {name.lower() for name in headers}
-    sent = {**{name: value for name, value in ours.items() if name not in names}, **headers}
-    return "".join(f"{name}: {value}\r\n" for name, value in sent.items()).encode() + b"\r\n"
+def _describe_error(error: Exception) -> str:
+    """Describe why there is no answer; never httpx's message about a header, which contains its value."""
+    if isinstance(error, httpx.LocalProtocolError | UnicodeError):
+        return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
+    message = untrusted.read_line(str(error), _LONGEST_MESSAGE)
+    return f"does not answer: {message or type(error).__name__}"

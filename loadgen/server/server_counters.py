@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import AliasChoices, BaseModel, Field
 
 from loadgen.engines.engines import METRICS
 from loadgen.server.prometheus import MetricsSnapshot, Series, has_fallen, has_restarted
 
+Role = Literal["router", "prefill", "decode", "worker"]
+ROLES: tuple[Role, ...] = get_args(Role)
+ROUTER, PREFILL, DECODE, WORKER = ROLES
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
 _COUNTED = (
@@ -100,6 +103,27 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     def peak(self, gauge: str) -> float | None:
         """Return the greatest sample of a gauge; None without samples."""
         return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
+
+
+class RoleWindow(BaseModel, extra="forbid", frozen=True):
+    """The change of one server's counters over a run, its samples as their peaks."""
+
+    role: Role
+    name: str  # short: of its host, with the port
+    url: str  # without secrets
+    window: ServerWindow
+    peak_running: float | None = None
+    peak_waiting: float | None = None
+    peak_kv_cache_usage: float | None = None  # 0 to 1
+    ended_s: float | None = None  # after the run began: from then on it did not answer, or had restarted
+    ended_why: str = ""  # what was wrong with its last scrape; "" where it restarted
+    counted_s: float | None = None  # when it was last scraped before that; 0: only before the run
+    restarted: bool = False  # it answered again, its counters begun afresh; the window is of before that
+
+    @property
+    def label(self) -> str:
+        """The role and the short name."""
+        return f"{self.role} {self.name}"
 
 
 TIMED = tuple(name for name, kind in get_type_hints(ServerWindow).items() if kind == ServerLatency | None)

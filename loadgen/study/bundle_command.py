@@ -18,9 +18,8 @@ from msgspec import structs
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.text import clean_text, format_count
 from loadgen.base.untrusted import open_unblocked, read_file_bytes
 from loadgen.report import result_block, run_directory

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from loadgen.base.errors import UsageError
-from loadgen.base.json_output import add_json_flag
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.base.json_output import print_one_object, refuse_without_result
+from loadgen.base.printing import print_one_object, refuse_without_result
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from builders.provocations import Provocation, Server, exposed
 from fakes.scripted_server import Answer, Asked, api, stream, whole
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_run import BASE_URL
-from loadgen.server.role_window import RoleWindow
+from loadgen.server.server_counters import RoleWindow
 from loadgen.verdict.evidence import RunEvidence
 
 FIVE = "--random-input-len 5 --random-output-len 5 --num-prompts 80 --max-concurrency 4"

@@ -14,9 +14,6 @@ from fakes.surroundings import OUTPUT, ROOT
 
 # What would make every first request later, and when it is needed.
 LATER = {
-    "httpx": "for TLS, proxies, another machine, and answers that are not ordinary",
-    "rich": "for the display in a terminal",
-    "click": "by httpx, for its own command",
     "prometheus_client": "once there are two scrapes to compare",
     "numpy.ma": "never",
     "scipy": "for verdicts on differences",
@@ -26,7 +23,6 @@ LATER = {
     "loadgen.verdict": "for the report: every doubt",
     "loadgen.report": "for the result and the report",
     "loadgen.features.sensors.sensor_summary": "when a run has ended",
-    "loadgen.server.server_counters": "when a run has ended",
     "loadgen.server.engine_config": "when a run has ended",
     "loadgen.features.roofline.machines": "when a run has ended, or for --hardware",
     "loadgen.features.roofline.models": "when a run has ended",

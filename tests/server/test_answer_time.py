@@ -15,8 +15,7 @@ from fakes.scripted_server import Answer, Asked, whole
 from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import VirtualServer
 from loadgen.server import scraper
-from loadgen.server.answer_time import AnswerTime, AnswerWatch
-from loadgen.server.exchange import ServerAddress
+from loadgen.server.exchange import AnswerTime, AnswerWatch, ServerAddress
 from loadgen.server.scraper import MetricsScraper
 
 _RUN_S = 12.0
@@ -94,7 +93,7 @@ def _sample(rtt_ms: float, server_ms: float, known_ms: float = 0.0) -> list[floa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(virtual_network, "LATENCY_NS", round(rtt_ms * 1e6 / 2))
         patch.setattr(scraper, "_SCRAPES_PER_S", 1000)  # which is of real seconds
-        observer = MetricsScraper(ServerAddress(server.base_url, plain=False))
+        observer = MetricsScraper(ServerAddress(server.base_url))
         with contextlib.closing(VirtualLoop(server)) as loop, contextlib.suppress(TimeoutError):
             loop.run_until_complete(asyncio.wait_for(observer.sample_gauges(), _RUN_S))
     assert [lines.error for _, lines in observer.samples] == [""] * len(asked_s)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.server.joined_scraper import ScrapedRun, join_windows
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
+from loadgen.server.scraper import ScrapedRun, join_windows
 from loadgen.server.server_counters import ServerSample, ServerWindow, make_window
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.made_cases import MS, START_NS, Rows, answered, failed, open_loop, rate, run, sampled
-from loadgen.server.role_window import RoleWindow
+from loadgen.server.server_counters import RoleWindow
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence

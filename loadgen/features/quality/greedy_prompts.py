@@ -120,14 +120,14 @@ class _PromptRun:
             for prompt in answer_check.PROMPTS:
                 show(PromptProgress(len(answers)))
                 share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
-                answer, kind = await self._ask_prompt(control.full, prompt.text, share_s)
+                answer, kind = await self._ask_prompt(control, prompt.text, share_s)
                 takes_ids = self.subject.engine.takes_ids and not self.plan.dialect.chat
                 if kind in _REFUSED and not answers and takes_ids:
                     try:
                         self.tokenizer = self._load_tokenizer()
                     except UsageError as error:
                         return make_empty_fingerprint(f"{answer.failure}; {error}")
-                    answer, kind = await self._ask_prompt(control.full, prompt.text, share_s)
+                    answer, kind = await self._ask_prompt(control, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
                     return make_empty_fingerprint(f"the server is gone: {answer.failure}")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+import httpx
 import msgspec
 from msgspec.structs import replace
 
@@ -29,7 +30,7 @@ from loadgen.plan import tokenizers
 from loadgen.plan.model_files import find_tokenizer, find_vocab_size
 from loadgen.plan.tokenizers import FullTokenizer
 from loadgen.server import exchange
-from loadgen.server.exchange import DENIED, ControlClient, ServerAddress
+from loadgen.server.exchange import DENIED, ServerAddress
 
 if TYPE_CHECKING:
     from loadgen.run.session import Session
@@ -108,7 +109,7 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
 class ProbabilityClient:
     """Sends a server's requests for probabilities; all raise MeasureError where the answer is no use."""
 
-    def __init__(self, server: ProbabilityServer, client: ControlClient) -> None:
+    def __init__(self, server: ProbabilityServer, client: httpx.AsyncClient) -> None:
         self.server, self._client = server, client
         self._tokenizer: FullTokenizer | None = None
         self._ids: dict[str, int | None] = {}  # of texts that are one token

@@ -11,8 +11,7 @@ from loadgen.base.text import align_cells, format_count, list_first, wrap_text
 from loadgen.features.routed.reconciled_roles import describe_end
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
-from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
-from loadgen.server.server_counters import ServerWindow
+from loadgen.server.server_counters import DECODE, PREFILL, ROUTER, WORKER, RoleWindow, ServerWindow
 
 _MOST_ROWS = 8  # in a table of a short report
 _TITLES = ("Server", "reqs", "prompt", "generated", "share", "cached", "run", "wait", "KV")

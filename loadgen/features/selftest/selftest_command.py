@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import decide_exit_code
-from loadgen.base.json_output import add_json_flag, print_one_object
 from loadgen.base.parsing import MOST_STREAMS, Parser, integer_between, number_between, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_one_object, print_text
 from loadgen.base.text import format_count
 from loadgen.facts.calibration import Calibration
 from loadgen.features.selftest import kept_selftests

@@ -23,9 +23,8 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import Broken, ExitCode, UsageError, decide_exit_code, make_guarded
 from loadgen.base.files import expand_path
-from loadgen.base.json_output import add_json_flag, print_one_object
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_one_object, print_text
 from loadgen.base.text import list_first
 from loadgen.facts.calibration import Calibration, Error
 from loadgen.facts.run_facts import Client, Facts, Join, MergedShard, ShardFacts, list_annotations

@@ -32,8 +32,7 @@ from loadgen.run.transport_choice import add_path
 from loadgen.server import control
 from loadgen.server.control import ServerInfo
 from loadgen.server.exchange import ControlLoop, ServerAddress
-from loadgen.server.joined_scraper import JoinedScraper
-from loadgen.server.scraper import MetricsScraper
+from loadgen.server.scraper import JoinedScraper, MetricsScraper
 from loadgen.transport.sending.job import Target
 
 

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from loadgen.base.text import wrap_text
 from loadgen.figures.workloads.arrival_scales import SCALES_NS, ArrivalFigures, measure_arrivals
-from loadgen.figures.workloads.joint_lengths import JointLengths, measure_lengths
-from loadgen.figures.workloads.load_columns import LoadColumns
-from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reuse
-from loadgen.figures.workloads.session_shape import (
+from loadgen.figures.workloads.fidelity import JointLengths, measure_lengths
+from loadgen.figures.workloads.load_columns import (
+    LoadColumns,
     SessionShape,
     count_requests,
     find_delays_ns,
     measure_sessions,
 )
+from loadgen.figures.workloads.reuse_distances import ReuseFigures, measure_reuse
 
 T = TypeVar("T")
 _LABEL, _CELL = 34, 14  # columns of a line

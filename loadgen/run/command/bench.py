@@ -79,7 +79,7 @@ def run(
         extension.check_runs(options, len(profiles) * options.repeat)
     asked = collect_settings(options, profiles)
     if options.json:
-        from loadgen.base.json_output import refuse_without_result  # few runs need it
+        from loadgen.base.printing import refuse_without_result  # few runs need it
 
         flags = {"--dry-run": options.launching.dry_run, "--print-request": bool(options.print_request)}
         refuse_without_result(True, flags)
@@ -99,7 +99,7 @@ def run(
         return 0
     if not options.json:
         return _run_all(session, profiles, seed, find_tables, [])
-    from loadgen.base.json_output import print_one_object  # few runs need it
+    from loadgen.base.printing import print_one_object  # few runs need it
 
     with print_one_object(True) as results:
         return _run_all(session, profiles, seed, find_tables, results)

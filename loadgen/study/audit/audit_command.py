@@ -15,9 +15,8 @@ import msgspec
 
 from loadgen.base import rule
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.rule import Severity
 from loadgen.base.text import (
     WIDTH,

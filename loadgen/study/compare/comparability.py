@@ -25,7 +25,7 @@ from loadgen.facts.run_facts import ATTACHED, Facts
 from loadgen.figures.figure_table import SELECTABLE, SPEED, find_figure
 from loadgen.plan.request_sources import MADE
 from loadgen.report.load_identity import has_range
-from loadgen.server.role_window import ROUTER
+from loadgen.server.server_counters import ROUTER
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare import statistics

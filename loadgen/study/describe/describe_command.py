@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Int64
 from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.json_output import print_json
 from loadgen.base.parsing import Parser
-from loadgen.base.printing import print_text
+from loadgen.base.printing import print_json, print_text
 from loadgen.base.text import clean_line, clean_text, format_count, label_lines
 from loadgen.features.data.data_command import (
     add_workload_flags,
@@ -39,9 +38,8 @@ from loadgen.figures.workloads.fidelity import (
     format_value,
     measure_workload,
 )
-from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
+from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns, SessionShape
 from loadgen.figures.workloads.reuse_distances import ReuseFigures
-from loadgen.figures.workloads.session_shape import SessionShape
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
 from loadgen.plan.request_sources import RandomStream, Seed

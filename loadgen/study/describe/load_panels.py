@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.workloads.arrival_scales import SCALES_NS, count_arrivals
 from loadgen.figures.workloads.fidelity import WorkloadFigures, format_value
-from loadgen.figures.workloads.load_columns import LoadColumns
-from loadgen.figures.workloads.session_shape import count_requests, find_delays_ns
+from loadgen.figures.workloads.load_columns import LoadColumns, count_requests, find_delays_ns
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
 from loadgen.study.tables import Table, make_table
 

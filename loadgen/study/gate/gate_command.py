@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from loadgen.base import files
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_output import add_json_flag
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import clean_text, format_json, quote_value
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions

@@ -13,8 +13,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import write_text
 from loadgen.base.parsing import parse_share
 from loadgen.base.text import quote_value
-from loadgen.figures.figure_names import find_named_figure
-from loadgen.figures.figure_table import find_figure
+from loadgen.figures.figure_table import find_figure, find_named_figure
 from loadgen.study.bundle import reading
 from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MARGIN, GatePlan
 from loadgen.study.sweep_record import read_record

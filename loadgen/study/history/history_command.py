@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.base.untrusted import read_file_head
-from loadgen.figures.figure_names import find_named_figure
+from loadgen.figures.figure_table import find_named_figure
 from loadgen.study.bundle.reading import is_bundle_file
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedFigure

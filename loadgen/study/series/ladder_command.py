@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
-from loadgen.base.json_output import print_one_object, refuse_without_result
-from loadgen.base.printing import print_text
+from loadgen.base.printing import print_one_object, print_text, refuse_without_result
 from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
 from loadgen.figures import objectives

@@ -13,9 +13,8 @@ import msgspec
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.text import clean_line, clean_text, format_count, list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT

@@ -18,8 +18,7 @@ from loadgen.features.routed.role_figures import divide_by_role, measure_balance
 from loadgen.report import report, run_directory, saved_run
 from loadgen.report.run_directory import Result
 from loadgen.report.saved_run import encode_run
-from loadgen.server.role_window import RoleWindow
-from loadgen.server.server_counters import ServerLatency
+from loadgen.server.server_counters import RoleWindow, ServerLatency
 from loadgen.study.compare import comparability
 from loadgen.study.pages import run_section
 from loadgen.study.verify.proof import Held, hold_copies

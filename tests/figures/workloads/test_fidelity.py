@@ -7,8 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.base.clock import SECOND_NS
-from loadgen.figures.workloads.fidelity import compare_workloads, find_ks_distance, measure_workload
-from loadgen.figures.workloads.joint_lengths import LengthCount, correlate_ranks, measure_lengths
+from loadgen.figures.workloads.fidelity import (
+    LengthCount,
+    compare_workloads,
+    correlate_ranks,
+    find_ks_distance,
+    measure_lengths,
+    measure_workload,
+)
 from loadgen.figures.workloads.load_columns import NO_DELAY, LoadColumns
 
 

@@ -17,9 +17,14 @@ import msgspec
 from loadgen.base import files, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
-from loadgen.base.json_output import add_json_flag, print_json, print_one_object, refuse_without_result
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import print_text
+from loadgen.base.printing import (
+    add_json_flag,
+    print_json,
+    print_one_object,
+    print_text,
+    refuse_without_result,
+)
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import align_cells, clean_text, format_count, wrap_chain, wrap_text
 from loadgen.features.sensors import sensor_discovery

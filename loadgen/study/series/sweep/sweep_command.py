@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import ExitCode, MeasureError, UsageError, decide_exit_code
-from loadgen.base.json_output import print_one_object, refuse_without_result
 from loadgen.base.parsing import integer_between
-from loadgen.base.printing import print_text
+from loadgen.base.printing import print_one_object, print_text, refuse_without_result
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
