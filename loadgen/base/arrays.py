@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
+from tokenize import TokenError
 from typing import IO, Any, BinaryIO
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -227,14 +228,12 @@ def _read_column(archive: ZipFile, file: BinaryIO, info: ZipInfo, kinds: re.Patt
 
 def _read_header(member: IO[bytes], kinds: re.Pattern[str]) -> tuple[np.dtype[Any], int]:
     """Read dtype and length of an array of one dimension from its `.npy` header; raises ValueError."""
-    from tokenize import TokenError  # slow to import; numpy takes a damaged header for one of Python 2
-
     try:
         read = np.lib.format.read_array_header_1_0
         if np.lib.format.read_magic(member)[0] > 1:
             read = np.lib.format.read_array_header_2_0
         shape, _, kind = read(member)
-    # Of text that is read as Python's literals.
+    # Of text that is read as Python's literals; numpy takes a damaged header for one of Python 2.
     except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError):
         raise ValueError("it is not a numpy array") from None
     if len(shape) != 1:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -211,7 +212,7 @@ _temporary: list[Path] = []
 
 def make_temporary_directory(prefix: str) -> Path:
     """Make a private directory that `remove_temporary_directories` removes; raises OSError."""
-    import tempfile  # what measures makes none
+    import tempfile  # for --help to do without
 
     _temporary.append(Path(tempfile.mkdtemp(prefix=prefix)))
     return _temporary[-1]
@@ -219,8 +220,5 @@ def make_temporary_directory(prefix: str) -> Path:
 
 def remove_temporary_directories() -> None:
     """Remove the directories that this process made; never raises. A command calls it as it ends."""
-    if _temporary:
-        import shutil
-
-        while _temporary:
-            shutil.rmtree(_temporary.pop(), ignore_errors=True)
+    while _temporary:
+        shutil.rmtree(_temporary.pop(), ignore_errors=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
 import os
 import re
 import stat
+import tempfile
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -114,9 +117,6 @@ class OpenedFile:
                 yield piece
                 at += len(piece)
             return
-        import gzip  # few files are packed
-        import zlib
-
         try:
             with (
                 open(os.dup(self._descriptor), "rb") as file,
@@ -136,8 +136,6 @@ class OpenedFile:
 
         Raises UsageError for a damaged file, or a text of more than 64 GiB.
         """
-        import tempfile
-
         try:
             with tempfile.TemporaryFile() as copy:
                 for piece in self.read_pieces(_CHUNK_BYTES):
@@ -204,8 +202,6 @@ class SpooledFile(OpenedFile):
     def __init__(
         self, path: str, flag: str, rows: Iterable[bytes], digest: Callable[[], str], first_row: int = 1
     ) -> None:
-        import tempfile  # few files need it
-
         self.path, self.flag, self.first_row = path, flag, first_row
         self._digest = digest
         try:

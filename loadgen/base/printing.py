@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,8 +129,6 @@ class Screen(NamedTuple):
         """Return a terminal's screen (40 to 120 columns, its colours), or a file's for any other stream."""
         if stream is None or stream.closed or not stream.isatty():
             return cls()
-        import shutil  # 3 ms, for a terminal alone
-
         columns = shutil.get_terminal_size((WIDTH, 0)).columns
         return cls(max(_LEAST, min(columns, _MOST)), make_terminal_ink())
 

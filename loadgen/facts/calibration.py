@@ -9,7 +9,6 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from loadgen.base.arrays import Int64
-from loadgen.figures.distribution import compute_medians, compute_percentiles
 
 HEADROOM = 2  # times the messages per second of a run that a client should be able to time
 HELD_PERCENT = 5.0  # a load is held while P99 of the gap error is under this share of the true gap
@@ -30,8 +29,8 @@ class Error(BaseModel, extra="forbid", frozen=True):
     def from_pairs(cls, measured_ns: Int64, true_ns: Int64) -> Self:
         """Compute the error of (measured, true) pairs in ns, at least one; a true median < 1 ns is 1 ns."""
         off_us = np.abs(measured_ns - true_ns) / 1e3
-        median_us, p99_us = compute_percentiles(off_us, (50, 99))
-        percent = 100 * p99_us / (max(float(compute_medians(true_ns)), 1.0) / 1e3)
+        median_us, p99_us = np.percentile(off_us, (50, 99)).tolist()
+        percent = 100 * p99_us / (max(float(np.median(true_ns)), 1.0) / 1e3)
         return cls(median_us=median_us, p99_us=p99_us, max_us=float(off_us.max()), p99_percent=percent)
 
     def percent(self, value_us: float) -> float:

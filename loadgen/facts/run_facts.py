@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import msgspec
 import numpy as np
@@ -24,24 +24,22 @@ from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
+from loadgen.facts.calibration import Calibration
+from loadgen.facts.ceiling import Ceiling
+from loadgen.facts.machine_state import MachineState
+from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
+from loadgen.host.cpu_use import CpuUse
 from loadgen.plan.planned_requests import DataFacts, ImageFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT
+from loadgen.server.checkpoint import Checkpoint
+from loadgen.server.engine_config import EngineConfig
+from loadgen.server.server_counters import RoleWindow, ServerWindow
 from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.settings.validation import ServerSettings, explain_format, explain_unknown
-
-if TYPE_CHECKING:
-    from loadgen.facts.calibration import Calibration
-    from loadgen.facts.ceiling import Ceiling
-    from loadgen.facts.machine_state import MachineState
-    from loadgen.facts.sensor_facts import SensorSummary
-    from loadgen.host.cpu_use import CpuUse
-    from loadgen.server.checkpoint import Checkpoint
-    from loadgen.server.engine_config import EngineConfig
-    from loadgen.server.server_counters import RoleWindow, ServerWindow
 
 FORMAT = 2
 # Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
@@ -572,22 +570,8 @@ def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
 
 @cache
 def find_fact_types() -> dict[str, Any]:
-    """Return each fact's annotated type by name; imports the models that only finished runs have."""
-    from loadgen.facts.calibration import Calibration
-    from loadgen.facts.ceiling import Ceiling
-    from loadgen.facts.machine_state import MachineState
-    from loadgen.facts.sensor_facts import SensorSummary
-    from loadgen.host.cpu_use import CpuUse
-    from loadgen.server.checkpoint import Checkpoint
-    from loadgen.server.engine_config import EngineConfig
-    from loadgen.server.server_counters import RoleWindow, ServerWindow
-
-    models = (
-        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, MachineState, RoleWindow,
-        SensorSummary, ServerWindow,
-    )  # fmt: skip
-    names = {model.__name__: model for model in models}
-    return get_type_hints(Facts, localns=names, include_extras=True)
+    """Return each fact's annotated type by name."""
+    return get_type_hints(Facts, include_extras=True)
 
 
 def list_annotations(kind: type, row: type[R]) -> dict[str, R]:

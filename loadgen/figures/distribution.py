@@ -1,7 +1,6 @@
 """Distribution: one latency or speed over a run: its mean, its percentiles, and their bounds.
 
-Percentiles are those of numpy, without its import of numpy.ma on the way, a tenth of a run's start-up.
-Values may have weights, or come in pieces that are too many to be held at once.
+Values may have weights, or come in pieces that are too many to be held at once; percentiles are numpy's.
 
 Bounds rest on independent samples. Requests that wait in one queue are slow together: 500 of them tell as
 much of P90 as 20 that have nothing to do with one another. How many they are worth follows from how the ranks
@@ -167,17 +166,7 @@ class RateDistribution(msgspec.Struct, frozen=True):
 def _compute_statistics(values: NDArray[Any], percentiles: Sequence[float]) -> list[float]:
     """Return mean, std, min, max, median and each percentile of values, which are reordered in place."""
     figures = [float(of()) for of in (values.mean, values.std, values.min, values.max)]
-    return [*figures, *compute_percentiles(values, (50, *percentiles))]
-
-
-def compute_percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
-    """Compute percentiles as `numpy.percentile(values, wanted)` does; values are reordered in place.
-
-    Of n numbers in order, percentile p lies at (n − 1) · p / 100, counted from 0, linear between neighbours.
-    """
-    last = len(values) - 1
-    values.partition(_find_ranks(last, wanted))
-    return [_interpolate(values, rank, last) for rank in _compute_ranks(last, wanted)]
+    return [*figures, *np.percentile(values, (50, *percentiles), overwrite_input=True).tolist()]
 
 
 def rank_weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
@@ -214,13 +203,6 @@ def drop_uncounted(pieces: Iterable[Piece]) -> Iterator[Piece]:
                 some, often = some[often > 0], often[often > 0]
             if len(some):
                 yield some, often
-
-
-def compute_medians(values: NDArray[Any]) -> Float64:
-    """Compute the median along the last axis, as `numpy.median(values, -1)`."""
-    ordered, n = np.sort(values, axis=-1), values.shape[-1]
-    middle: Float64 = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
-    return middle
 
 
 def _compute_ranks(last: int, wanted: Sequence[float]) -> list[float]:

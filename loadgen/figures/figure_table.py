@@ -7,18 +7,16 @@ Everything that shows, stores, reads or judges figures iterates over the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.errors import UsageError
+from loadgen.figures.per_request import PerRequest
 
-if TYPE_CHECKING:
-    from loadgen.base.arrays import Bool, Float64, Int64
-    from loadgen.figures.per_request import PerRequest
-
-    # Nanoseconds or tokens per second of each request, and which requests have one.
-    Samples = Callable[[PerRequest], tuple[Int64 | Float64, Bool]]
+# Nanoseconds or tokens per second of each request, and which requests have one.
+Samples = Callable[[PerRequest], tuple[Int64 | Float64, Bool]]
 
 LATENCY, SPEED, COUNT, PEAK, OURS, RESULT = "latency", "speed", "count", "peak", "ours", "result"
 UNIT_SUFFIXES = {"ms": "ms", "tok/s": "tok_s"}  # of the names of numbers in a unit

@@ -15,7 +15,7 @@ from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import cut_end, format_count, list_first, wrap_text
 from loadgen.engines import refusals
 from loadgen.facts.run_facts import Client, Facts
-from loadgen.figures.distribution import Distribution, compute_percentiles
+from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import FailureTally
 from loadgen.figures.steady_state import Steady, Unsteady
 from loadgen.plan.planned_requests import LengthFacts, ScheduleFacts
@@ -423,7 +423,7 @@ def describe_lateness(records: Records) -> str:
     if not len(late_ns):
         return ""
     mean_ms, most_ms = float(late_ns.mean()) / MS_NS, float(late_ns.max()) / MS_NS
-    median_ms, p99_ms = (value / MS_NS for value in compute_percentiles(late_ns.copy(), (50, 99)))
+    median_ms, p99_ms = (value / MS_NS for value in np.percentile(late_ns, (50, 99)).tolist())
     return f"{mean_ms:.2f} ms mean, {median_ms:.2f} P50, {p99_ms:.2f} P99, {most_ms:.2f} max"
 
 

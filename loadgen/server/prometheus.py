@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from loadgen.base import untrusted
 from loadgen.engines.engine import METRICS_PATH, EngineMetrics, MetricSeries
 from loadgen.engines.engines import METRICS
-
-if TYPE_CHECKING:
-    from prometheus_client.samples import Sample
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started", "accept_length"})  # others only grow
@@ -55,7 +53,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 def select_lines(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
     """Select a /metrics answer's lines with known metrics, all or of `wanted` quantities; else say its error.
 
-    It does not parse them: the parser is slow and slow to import, and this is called during a run.
+    It does not parse them: the parser is slow, and this is called during a run.
     """
     if status != 200:
         flags = ", ".join(f"{name} needs {names.flag}" for name, names in METRICS.items() if names.flag)
@@ -117,8 +115,6 @@ def explain_excess(lines: Sequence[str], whose: str) -> str:
 
 def parse_line(line: str) -> Sample:
     """Parse one line, without TYPE and HELP, as a sample: name, labels and value; raises ValueError."""
-    from prometheus_client.parser import text_string_to_metric_families  # slow to import
-
     # Without a TYPE line each sample is a family of its own name.
     families = list(text_string_to_metric_families(line + "\n"))
     if len(families) != 1 or len(families[0].samples) != 1:

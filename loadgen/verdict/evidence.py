@@ -21,7 +21,7 @@ from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.run_facts import Facts
 from loadgen.figures import steady_state
-from loadgen.figures.distribution import compute_medians, compute_percentiles, find_least_passing
+from loadgen.figures.distribution import find_least_passing
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
@@ -62,14 +62,14 @@ class Trend(msgspec.Struct, frozen=True):
         """
         series = np.asarray(values, np.float64)
         n = len(series)
-        if n < LEAST_WAVES or not compute_medians(series) > 0:
+        if n < LEAST_WAVES or not np.median(series) > 0:
             return None
         i, j = np.triu_indices(n, 1)
         rise = series[j] - series[i]
         s = float(np.sign(rise).sum())
         z = (s - math.copysign(1, s)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18) if s else 0.0
-        slope = float(compute_medians(rise / (j - i)))
-        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(compute_medians(series)))
+        slope = float(np.median(rise / (j - i)))
+        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(np.median(series)))
 
 
 class FirstWave(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ def wave_medians(values: Float64, size: int) -> Float64:
     Requests that ran together are alike, so they count as one observation.
     """
     whole = len(values) // size
-    return compute_medians(values[: whole * size].reshape(whole, size))
+    return np.median(values[: whole * size].reshape(whole, size), axis=1)
 
 
 class AnswerShapes(msgspec.Struct, frozen=True):
@@ -311,7 +311,7 @@ class RunEvidence:
     @property
     def late_p99_ms(self) -> float:
         """P99 of how much later than due requests were sent; NaN if none was."""
-        return compute_percentiles(self.late_ns.copy(), (99,))[0] / MS_NS if len(self.late_ns) else math.nan
+        return float(np.percentile(self.late_ns, 99)) / MS_NS if len(self.late_ns) else math.nan
 
     @property
     def target(self) -> int:
@@ -441,12 +441,12 @@ class RunEvidence:
         if later.sum() < max(_LEAST_LATER, self.target):
             return None
         each_ns = values_ns / per.clip(1)  # 0 only where an answer came before its request
-        (usual,) = compute_percentiles(each_ns[later], (90,))
+        usual = float(np.percentile(each_ns[later], 90))
         return FirstWave(
             size=len(first),
-            first_ms=float(compute_medians(values_ns[first])) / MS_NS,
-            later_ms=float(compute_medians(values_ns[later])) / MS_NS,
-            ratio=float(compute_medians(each_ns[first]) / usual) if usual else 0.0,
+            first_ms=float(np.median(values_ns[first])) / MS_NS,
+            later_ms=float(np.median(values_ns[later])) / MS_NS,
+            ratio=float(np.median(each_ns[first]) / usual) if usual else 0.0,
             waves=int(later.sum()) / self.target,
         )
 
@@ -497,7 +497,7 @@ class RunEvidence:
         lag_ns = np.maximum(
             records.lag_sum_ns / np.maximum(timed, 1), records.shared_lag_ns / np.maximum(shared, 1)
         )[records.ok]
-        return float(compute_medians(lag_ns)) / MS_NS if len(lag_ns) else 0.0
+        return float(np.median(lag_ns)) / MS_NS if len(lag_ns) else 0.0
 
     @property
     def reads_late(self) -> bool:

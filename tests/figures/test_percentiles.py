@@ -1,9 +1,7 @@
-"""Percentiles equal numpy's, and cost no import that it would."""
+"""Percentiles have bounds that hold."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from math import comb
 
 import numpy as np
@@ -11,47 +9,11 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures.distribution import (
-    compute_medians,
-    compute_percentiles,
     count_allowed_over,
     find_least_passing,
     find_lower_place,
     find_upper_index,
 )
-
-WANTED = (0, 0.1, 1, 25, 33.3, 50, 75, 90, 99, 99.9, 100)
-
-
-@loop_over("n", [1, 2, 3, 7, 100, 1001])
-@loop_over("kind", ["int64", "float64", "equal", "far apart"])
-def test_percentiles_are_numpys_to_the_last_digit(n: int, kind: str) -> None:
-    random = np.random.default_rng(n)
-    values = {
-        "int64": random.integers(0, 10**10, n),
-        "float64": random.exponential(1e7, n),
-        "equal": np.full(n, 3.1),
-        "far apart": random.choice(np.array([0.0, 1e-9, 1e18]), n),
-    }[kind]
-    assert compute_percentiles(values.copy(), WANTED) == np.percentile(values, WANTED).tolist()
-    assert float(compute_medians(values)) == float(np.median(values))
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_medians_are_along_the_last_axis(size: int) -> None:
-    values = np.random.default_rng(size).exponential(1.0, (4, size))
-    assert compute_medians(values).tolist() == np.median(values, axis=1).tolist()
-
-
-@pytest.mark.whole
-def test_a_run_does_not_pay_for_masked_arrays() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from loadgen.figures.distribution import Distribution\n"
-        "from loadgen.figures.distribution import compute_medians\n"
-        "Distribution.from_ns(np.arange(10), (99.0,)); compute_medians(np.arange(3))\n"
-        "sys.exit('numpy.ma' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 @loop_over(

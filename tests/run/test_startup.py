@@ -14,8 +14,6 @@ from fakes.surroundings import OUTPUT, ROOT
 
 # What would make every first request later, and when it is needed.
 LATER = {
-    "prometheus_client": "once there are two scrapes to compare",
-    "numpy.ma": "never",
     "scipy": "for verdicts on differences",
     "matplotlib": "for pictures",
     "jinja2": "for a page",
@@ -23,7 +21,6 @@ LATER = {
     "loadgen.verdict": "for the report: every doubt",
     "loadgen.report": "for the result and the report",
     "loadgen.features.sensors.sensor_summary": "when a run has ended",
-    "loadgen.server.engine_config": "when a run has ended",
     "loadgen.features.roofline.machines": "when a run has ended, or for --hardware",
     "loadgen.features.roofline.models": "when a run has ended",
     "loadgen.features.data.export_plan": "for --export-requests",

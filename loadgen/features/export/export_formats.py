@@ -28,7 +28,7 @@ from loadgen.base.structs import replace
 from loadgen.base.text import quote_value
 from loadgen.base.urls import is_this_machine
 from loadgen.facts.run_facts import Facts
-from loadgen.figures.distribution import Distribution, compute_percentiles
+from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, percentile_name
 from loadgen.figures.metrics import list_known_throughputs, measure_latencies
 from loadgen.figures.per_request import PerRequest
@@ -262,7 +262,7 @@ def _encode_distribution(unit: str, figure: Distribution) -> dict[str, Any]:
 
 
 def _summarize(unit: str, values: NDArray[np.float64]) -> dict[str, Any]:
-    """Summarize numbers, at least one, as llm-d's Statistics; they are reordered in place."""
+    """Summarize numbers, at least one, as llm-d's Statistics."""
     return {
         "units": unit,
         "mean": float(values.mean()),
@@ -272,7 +272,7 @@ def _summarize(unit: str, values: NDArray[np.float64]) -> dict[str, Any]:
         **dict(
             zip(
                 _REPORT_RANKS.values(),
-                map(float, compute_percentiles(values, tuple(_REPORT_RANKS))),
+                np.percentile(values, tuple(_REPORT_RANKS)).tolist(),
                 strict=True,
             )
         ),

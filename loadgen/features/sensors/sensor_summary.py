@@ -15,7 +15,6 @@ from loadgen.base.text import GIB
 from loadgen.facts.machine_state import MachineState
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
-from loadgen.figures.distribution import compute_medians
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 from loadgen.server.sample_file import SampledSeries
@@ -174,7 +173,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         sums = np.array([sum(s.reading.values[key] for key in keys) for s in samples])
         late = np.array([2 * s.at_ns >= self.begin_ns + self.end_ns for s in samples])
         second_half = sums[late] if late.any() else sums
-        return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(compute_medians(second_half)), how=how)
+        return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(np.median(second_half)), how=how)
 
     def measure_spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """Compute mean, least and greatest of a quantity in the window, by place, without `left_out`."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, join_evidence, suspect
-from loadgen.figures.distribution import compute_medians
 from loadgen.records.record import Records
 from loadgen.transport.failure import FailureKind
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
@@ -66,7 +65,7 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
             ours = targets == number
             if not _is_slower_throughout(values, ours):
                 continue
-            mine, others = float(compute_medians(values[ours])), float(compute_medians(values[~ours]))
+            mine, others = float(np.median(values[ours])), float(np.median(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
                 continue
             if name == "TTFT" and not _are_prompts_alike(inputs[ordered], ours):
@@ -85,7 +84,7 @@ def _is_slower_throughout(values: NDArray[np.float64], ours: Bool) -> bool:
     """
     parts = zip(np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True)
     return all(
-        min(len(mine), len(others)) >= _LEAST and compute_medians(mine) > compute_medians(others)
+        min(len(mine), len(others)) >= _LEAST and np.median(mine) > np.median(others)
         for mine, others in parts
     )
 
