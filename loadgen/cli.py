@@ -13,7 +13,7 @@ from loadgen import __version__
 from loadgen.base import files, signals
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError, decide_exit_code
 from loadgen.base.parsing import suggest_name
-from loadgen.base.printing import flush_standard_streams, print_text, print_warnings
+from loadgen.base.printing import flush_standard_streams, print_json, print_text, print_warnings
 from loadgen.base.text import clean_text, quote_value
 from loadgen.run.verbs import find_verbs, importing, list_questions
 
@@ -88,9 +88,7 @@ def list_profiles(argv: Sequence[str]) -> int:
         text = profile.locate(names[0]).read_text("utf-8")
     shipped = {} if names else {name: profile.load(name, {}).description for name in profile.list_shipped()}
     if is_json:
-        from tomllib import loads  # with the module that prints JSON, for this alone
-
-        from loadgen.base.printing import print_json
+        from tomllib import loads  # for this alone
 
         listed = [{"name": name, "description": about} for name, about in shipped.items()]
         print_json({"name": names[0], **loads(text)} if names else {"profiles": listed})

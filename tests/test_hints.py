@@ -48,7 +48,7 @@ VERBS_OF = {
     "loadgen/study/verify/": ("verify", "bundle"),
     "loadgen/study/gate/": ("gate", "history", "compare", "bench"),
     "loadgen/study/history/": ("history", "gate", "bench"),
-    "loadgen/base/json_output": ("compare",),
+    "loadgen/base/printing": ("compare",),
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/features/export/": ("export", "bench"),

@@ -1,18 +1,23 @@
 """Figures: every latency, speed and rate of a run, a row each: its samples, names and forms.
 
 One more figure is one more row here, with its samples as a column of `PerRequest` and its field in `Metrics`.
-Everything that shows, stores, reads or judges figures iterates over the table.
+Everything that shows, stores, reads or judges figures iterates over the table, and the names that people use
+for figures are found in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
 from loadgen.figures.per_request import PerRequest
 
 # Nanoseconds or tokens per second of each request, and which requests have one.
@@ -23,6 +28,19 @@ UNIT_SUFFIXES = {"ms": "ms", "tok/s": "tok_s"}  # of the names of numbers in a u
 _WORDS = ("mean", "median", "std")
 _CLIENTS = {"sglang": "SGLang", "trtllm": "TensorRT-LLM"}  # that are written otherwise than in `names`
 DEFAULT_METRICS = ("ttft", "tpot", "itl")
+_STATISTIC = re.compile(r"(?:(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)_)?(?P<figure>.+)")
+_LAST = re.compile(r"(?P<figure>.+)_(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)")
+_SAME = {"avg": "mean", "average": "mean", "p50": "median"}
+# What people write for a rate; every other name is made of the table's rows.
+_RATE_WORDS = {
+    "tok/s": "output_throughput",
+    "tokens/s": "output_throughput",
+    "throughput": "output_throughput",
+    "req/s": "request_throughput",
+    "requests/s": "request_throughput",
+    "rps": "request_throughput",
+}
+_EXAMPLES = "tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, e2el, goodput"
 
 
 def _of_no_request(each: PerRequest) -> tuple[Int64, Bool]:
@@ -404,3 +422,55 @@ def _tabulate(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
         if row.definition
     ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def find_named_figure(name: str) -> tuple[Figure, str]:
+    """Find the figure that a name means, as tok/s or ttft_p99, and its key; a latency's is that of the mean.
+
+    Raises ValueError, with the nearest name, where it means none, or a statistic of what is one number.
+    """
+    plain = _normalize(name)
+    figures = _list_figures()
+    for pattern in (_STATISTIC, _LAST):
+        match = pattern.fullmatch(plain)
+        figure = figures.get(match["figure"]) if match else None
+        if match is None or figure is None:
+            continue
+        word = match["word"] or ""
+        if figure.kind in (LATENCY, SPEED):
+            return figure, figure.statistic(_SAME.get(word, word) or "mean")
+        if word:
+            raise ValueError(f"{name}: {figure.label} is one number a run: leave {word} out")
+        return figure, figure.key
+    near = suggest_name(plain, _list_forms())
+    raise ValueError(f"{quote_value(name)}: no such figure{near}; there are {_EXAMPLES}, …")
+
+
+def _normalize(name: str) -> str:
+    """Write a name as keys have it: lower case, words joined by _, without a unit of time at the end."""
+    return re.sub(r"[\s_-]+", "_", name.strip().lower()).removesuffix("_ms")
+
+
+@cache
+def _list_figures() -> dict[str, Figure]:
+    """List the figures that rank speed by each name that people use for them, the first of a name."""
+    figures: dict[str, Figure] = {}
+    for figure in FIGURES:
+        if figure.kind == RESULT or figure.higher_is_better is None:
+            continue
+        for name in (figure.key, figure.label, figure.suffix, *figure.titles):
+            figures.setdefault(_normalize(name), figure)
+    keys = {figure.key: figure for figure in figures.values()}
+    return {**figures, **{word: keys[key] for word, key in _RATE_WORDS.items()}}
+
+
+def _list_forms() -> list[str]:
+    """List the names, those of latencies and speeds with usual statistics too, for a suggestion."""
+
+    def list_own() -> Iterator[str]:
+        for name, figure in _list_figures().items():
+            yield name
+            if figure.kind in (LATENCY, SPEED):
+                yield from (f"{name}_{word}" for word in ("p50", "p90", "p95", "p99", "mean", "median"))
+
+    return list(list_own())

@@ -1,4 +1,4 @@
-"""Printing never raises, whatever the stream is, and says whether the words went out."""
+"""Printing never raises, whatever the stream is, and says whether the words went out; JSON is one object."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -13,14 +14,15 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
 from builders.loops import loop_over
 from loadgen import cli
-from loadgen.base.errors import ExitCode
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.printing import (
     Colour,
     Mark,
@@ -29,7 +31,9 @@ from loadgen.base.printing import (
     flush_standard_streams,
     flush_stream,
     leave_plain,
+    print_one_object,
     print_text,
+    refuse_without_result,
 )
 from loadgen.base.text import clean_text
 
@@ -272,3 +276,46 @@ def test_on_a_terminal_a_report_has_its_width_and_colours(columns: int) -> None:
     assert prose
     assert columns - 30 < max(map(len, prose)) <= columns
     assert ESCAPE.sub("", shown) == on_a_terminal(columns, NO_COLOR="1")
+
+
+@pytest.mark.parametrize(
+    ("results", "printed"),
+    [([], None), ([{"a": 1}], {"a": 1}), ([{"a": 1}, {"b": 2}], {"runs": [{"a": 1}, {"b": 2}]})],
+)
+def test_results_are_one_object(
+    capsys: pytest.CaptureFixture[str], results: list[dict[str, Any]], printed: dict[str, Any] | None
+) -> None:
+    with print_one_object(True) as kept:
+        print("a table")
+        kept += results
+    out, error = capsys.readouterr()
+    assert error == "a table\n"
+    assert (json.loads(out) if out else None) == printed
+
+
+def test_without_the_flag_nothing_is_diverted(capsys: pytest.CaptureFixture[str]) -> None:
+    with print_one_object(False) as kept:
+        print("a table")
+        kept.append({"a": 1})
+    assert capsys.readouterr() == ("a table\n", "")
+
+
+def test_an_error_prints_no_object(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(act: Callable[[], None]) -> None:
+        with print_one_object(True) as kept:
+            kept.append({"a": 1})
+            act()
+
+    def act() -> None:
+        raise UsageError("no")
+
+    with pytest.raises(UsageError, match="no"):
+        fail(act)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_flag_that_makes_no_result_is_refused() -> None:
+    refuse_without_result(False, {"--dry-run": True})
+    refuse_without_result(True, {"--dry-run": False})
+    with pytest.raises(UsageError, match="--json prints a result, and --dry-run makes none: leave out one"):
+        refuse_without_result(True, {"--example": False, "--dry-run": True})

@@ -1,31 +1,49 @@
-"""Control requests against servers that drip, flood, nest, or send us elsewhere."""
+"""Control requests: answers of servers that drip, flood, nest or redirect, repeats, and the time of an answer."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import pairwise
 
 import pytest
 
 from builders.loops import loop_over
+from fakes import virtual_network
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
+from fakes.virtual_loop import VirtualLoop
+from fakes.virtual_network import VirtualServer
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.engines import engines
-from loadgen.server import control, exchange
+from loadgen.server import control, exchange, scraper
 from loadgen.server.control import ServerProbe
-from loadgen.server.exchange import ControlAnswer as Exchanged
-from loadgen.server.exchange import ServerAddress
+from loadgen.server.exchange import (
+    AnswerTime,
+    AnswerWatch,
+    ControlAnswer,
+    ControlLoop,
+    Repeats,
+    ServerAddress,
+)
+from loadgen.server.scraper import MetricsScraper
 
 SGLANG = engines.find_by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3
+_RUN_S = 12.0
+_LARGE = 40_000  # bytes: 10 segments, and the others a round trip later
+WAITS_S = (0.2, 0.5, 1.0)
+OK = Answer([whole(b'{"a": 1}')])
+RESET = Answer([], End.RESET)
 
 
-def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **headers: str) -> Exchanged:
+def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **headers: str) -> ControlAnswer:
     access = ServerAddress(base_url, headers)
 
-    async def one() -> Exchanged:
+    async def one() -> ControlAnswer:
         async with access.client(60.0) as client:
             return await exchange.ask_server(client, "GET", "/x?key=1", limit_s, most_bytes)
 
@@ -42,7 +60,7 @@ def test_a_request_that_is_redirected_names_where_to(location: str, place: str) 
     with ScriptedServer(lambda _: answer) as server:
         access = ServerAddress(server.base_url)
 
-        async def one() -> Exchanged:
+        async def one() -> ControlAnswer:
             async with access.client(60.0) as client:
                 return await exchange.ask_server(client, "POST", "/x", 5.0, body={})
 
@@ -173,7 +191,7 @@ def test_control_requests_follow_no_redirect_either() -> None:
     ],
 )
 def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
-    assert Exchanged("/x", 500, body).message == words
+    assert ControlAnswer("/x", 500, body).message == words
 
 
 @loop_over(
@@ -328,7 +346,168 @@ def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
     ],
 )
 def test_each_case_has_its_own_words(status: int, origin: str, message: str, words: str) -> None:
-    answer = Exchanged("/x", status, message.encode())
+    answer = ControlAnswer("/x", status, message.encode())
     told = ServerAddress("http://u", key_origin=origin).explain_denial(answer, "u")
     assert told.startswith(words)
     assert "sk-1" not in told
+
+
+@loop_over(
+    ("time", "server_s", "on_way_s"),
+    [
+        (AnswerTime(0.008), 0.008, 0.0),
+        (AnswerTime(0.008, 0.001), 0.009, 0.0),
+        (AnswerTime(0.018, 0.0, 0.010), 0.008, 0.005),
+        (AnswerTime(0.028, 0.0, 0.010, first_rounds=2), 0.008, 0.005),
+        (AnswerTime(0.018, 0.020, 0.010, rest_rounds=1), 0.018, 0.015),  # it wrote slowly
+        (AnswerTime(0.018, 0.004, 0.010, rest_rounds=1), 0.008, 0.009),  # more was on its way at first
+        (AnswerTime(0.009, 0.009, 0.010, rest_rounds=2), 0.0, 0.014),
+    ],
+)
+def test_known_round_trips_are_taken_off(time: AnswerTime, server_s: float, on_way_s: float) -> None:
+    assert (time.server_s, time.on_way_s) == pytest.approx((server_s, on_way_s))
+
+
+@loop_over(
+    ("earlier", "later", "least"),
+    [
+        (AnswerTime(3, 2, 1, 2, 1), AnswerTime(2, 3, 0.5, 3, 0), AnswerTime(2, 2, 0.5, 2, 0)),
+        (AnswerTime(3, 2, 1), AnswerTime(2, 1), AnswerTime(3, 2, 1)),
+        (AnswerTime(2, 1), AnswerTime(3, 2, 1), AnswerTime(3, 2, 1)),
+        (AnswerTime(2, 1), AnswerTime(1, 2), AnswerTime(1, 1)),
+    ],
+)
+def test_the_least_of_several_answers(earlier: AnswerTime, later: AnswerTime, least: AnswerTime) -> None:
+    assert earlier.merge(later) == least
+
+
+@loop_over(
+    ("size", "rounds"),
+    [(0, 0), (1, 0), (14_480, 0), (14_481, 1), (43_440, 1), (43_441, 2), (101_360, 2), (1 << 20, 6)],
+)
+def test_windows_double_from_ten_segments_on(size: int, rounds: int) -> None:
+    async def watch() -> AnswerTime | None:
+        watching = AnswerWatch()
+        watching.note_last(size)
+        return watching.time
+
+    time = asyncio.run(watch())
+    assert time is not None
+    assert time.rest_rounds == rounds
+
+
+@loop_over(("version", "rounds"), [("TLSv1.3", 2), ("TLSv1.2", 3), (None, 2), ("a later one", 2)])
+def test_a_handshake_has_its_round_trips(version: str | None, rounds: int) -> None:
+    async def watch() -> AnswerTime | None:
+        watching = AnswerWatch()
+        watching.note_tls(version)
+        watching.note_last(0)
+        return watching.time
+
+    time = asyncio.run(watch())
+    assert time is not None
+    assert time.first_rounds == rounds
+
+
+def _sample(rtt_ms: float, server_ms: float, known_ms: float = 0.0) -> list[float]:
+    """Sample a virtual server for 12 s; return the instants (s) at which it was scraped."""
+    asked_s = list[float]()
+
+    def script(asked: Asked) -> Answer:
+        asked_s.append(server.time.ns / 1e9)
+        answer = whole(b"vllm:num_requests_running 1\n" + b"#\n" * (_LARGE // 2))
+        return Answer([server_ms / 1e3, answer[:14_000], rtt_ms / 1e3, answer[14_000:]])
+
+    server = VirtualServer(script)
+    server.tcp_info = lambda connection: bytes(148) + struct.pack("=I", round(known_ms * 1e3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(virtual_network, "LATENCY_NS", round(rtt_ms * 1e6 / 2))
+        patch.setattr(scraper, "_SCRAPES_PER_S", 1000)  # which is of real seconds
+        observer = MetricsScraper(ServerAddress(server.base_url))
+        with closing(VirtualLoop(server)) as loop, suppress(TimeoutError):
+            loop.run_until_complete(asyncio.wait_for(observer.sample_gauges(), _RUN_S))
+    assert [lines.error for _, lines in observer.samples] == [""] * len(asked_s)
+    return asked_s
+
+
+@loop_over(
+    ("rtt_ms", "server_ms", "known_ms", "samples"),
+    [
+        (0.02, 1.0, 0.02, 12),
+        (0.02, 8.0, 0.02, 3),  # one in 4 s, as of a server on this machine
+        (10.0, 1.0, 10.0, 12),
+        (10.0, 8.0, 10.0, 3),
+        (10.0, 8.0, 9.0, 3),  # a little less is known than was
+        (200.0, 1.0, 200.0, 7),
+        (200.0, 8.0, 200.0, 3),
+        (10.0, 1.0, 0.0, 1),  # not known: the whole counts
+    ],
+)
+def test_a_far_server_is_sampled_as_often_as_a_near_one(
+    rtt_ms: float, server_ms: float, known_ms: float, samples: int
+) -> None:
+    asked_s = _sample(rtt_ms, server_ms, known_ms)
+    assert len(asked_s) == samples
+    # What the server spends is 0.2 % of the time at most.
+    assert all(
+        later - earlier >= server_ms / 1e3 / scraper.SAMPLING_SHARE for earlier, later in pairwise(asked_s)
+    )
+
+
+def busy(status: str, after: str = "") -> Answer:
+    """An answer of a server that is too busy, with a Retry-After or without."""
+    return Answer([whole(b"later", status, more=f"retry-after: {after}\r\n" if after else "")])
+
+
+def ask(answers: list[Answer], method: str = "POST") -> tuple[ControlAnswer, list[str], float]:
+    """The answer that stands (the last one is for ever), why it was asked again, and the seconds it took."""
+    left, noted = list(answers), list[str]()
+
+    def script(asked: Asked) -> Answer:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    server = VirtualServer(script)
+    access = ServerAddress(server.base_url, loop=ControlLoop(new_loop=lambda: VirtualLoop(server)))
+
+    async def one() -> ControlAnswer:
+        async with access.client(60.0) as client:
+            repeats = Repeats(WAITS_S, noted.append)
+            return await exchange.ask_again(client, method, "/x", 5.0, body={}, repeats=repeats)
+
+    with closing(VirtualLoop(server)):
+        began_ns = server.time.ns
+        found = access.loop.run(one())
+    return found, noted, (server.time.ns - began_ns) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "noted", "least_s"),
+    [
+        ([OK], 200, [], 0.0),
+        ([RESET, OK], 200, ["/x does not answer: ReadError"], 0.2),
+        ([busy("429 T"), busy("503 T"), OK], 200, ["/x answers 429", "/x answers 503"], 0.7),
+        ([busy("429 T", "3"), OK], 200, ["/x answers 429"], 3.0),
+        ([busy("503 T", "86400"), OK], 200, ["/x answers 503"], 30.0),
+        ([busy("503 T", "Fri, 31 Dec 1999 23:59:59 GMT"), OK], 200, ["/x answers 503"], 0.2),
+        ([busy("503 T")], 503, ["/x answers 503"] * 3, 1.7),
+        ([busy("500 T"), OK], 500, [], 0.0),
+        ([busy("400 T"), OK], 400, [], 0.0),
+    ],
+    ids=[
+        "at once",
+        "reset",
+        "busy twice",
+        "when it says",
+        "not for a day",
+        "a date",
+        "for ever",
+        "500",
+        "400",
+    ],
+)
+def test_a_request_is_sent_again_where_it_may_be_answered(
+    answers: list[Answer], status: int, noted: list[str], least_s: float
+) -> None:
+    found, why, took_s = ask(answers)
+    assert (found.status, why) == (status, noted)
+    assert least_s <= took_s < least_s + 0.1
