@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from benchmarks.harness.process import CouldNotRun, checkout_env
-from loadgen_servers.engine.truth_log import StallRow
+from loadgen_servers.engine.stalling import StallRow
 
 if TYPE_CHECKING:
     from benchmarks.harness.stalled_run import Truth

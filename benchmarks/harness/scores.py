@@ -12,7 +12,7 @@ from benchmarks.harness.stalled_run import StalledRun, Truth
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.parts import PARTS
 from loadgen.records.record import Records
-from loadgen_servers.engine.truth_log import RequestRow, StallRow
+from loadgen_servers.engine.stalling import RequestRow, StallRow
 
 _UNKNOWN = "unknown"
 _LATE = ("decode_step", "slow_step", "others_prefill")

@@ -22,7 +22,7 @@ from benchmarks.harness.process import CouldNotRun, checkout_env
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen_servers.engine.request import BYTES_PER_TOKEN
-from loadgen_servers.engine.truth_log import RequestRow, StallRow
+from loadgen_servers.engine.stalling import RequestRow, StallRow
 
 _SHORT, _LONG = 64, 4096  # tokens of a prompt
 _LIMIT_S = 180.0

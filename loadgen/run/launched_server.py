@@ -40,8 +40,7 @@ from loadgen.settings.validation import ServerSettings
 from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS
-from loadgen_servers.launch.secrecy import shown, without_secrets
-from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown, without_secrets
 from loadgen_servers.process import port_owner
 from loadgen_servers.process.failure_causes import PORT_TAKEN, cause
 from loadgen_servers.process.running import Running, free_port, start

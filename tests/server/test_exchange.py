@@ -1,4 +1,4 @@
-"""Control requests: answers of servers that drip, flood, nest or redirect, repeats, and the time of an answer."""
+"""Control requests: servers that drip, flood, nest or redirect, repeats, and the time of an answer."""
 
 from __future__ import annotations
 

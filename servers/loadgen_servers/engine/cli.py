@@ -85,9 +85,13 @@ def _scheduler(options: argparse.Namespace, limits: Limits, timing: Timing) -> S
     if options.inject is None and options.log is None:
         return Scheduler(limits, timing)
     # Only here: pydantic takes longer to import than the engine to start.
-    from loadgen_servers.engine.injections import InjectionFile, make_draws, read_injections
-    from loadgen_servers.engine.stalling import StallingScheduler
-    from loadgen_servers.engine.truth_log import open_truth_log
+    from loadgen_servers.engine.stalling import (
+        InjectionFile,
+        StallingScheduler,
+        make_draws,
+        open_truth_log,
+        read_injections,
+    )
 
     asked = InjectionFile(injections=()) if options.inject is None else read_injections(options.inject)
     if limits.acceptance and any(one.kind == "preemption" for one in asked.injections):

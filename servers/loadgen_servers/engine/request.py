@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadgen_servers.engine.drafts import DraftedSteps, draw_steps
 from loadgen_servers.engine.messages import ResponseOptions
 from loadgen_servers.engine.prefix_cache import block_hashes
+from loadgen_servers.engine.scheduler import DraftedSteps, draw_steps
 
 BYTES_PER_TOKEN = 4  # text is counted, not tokenized: its UTF-8 bytes / 4, rounded up
 MESSAGE_BYTES = 20  # what a chat template puts around a message: start, role, newline, end, newline

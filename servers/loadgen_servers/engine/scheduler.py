@@ -1,15 +1,45 @@
-"""Continuous batching: which tokens each engine step computes. No socket and no clock in here."""
+"""Continuous batching: which tokens each step computes, drafts accepted too. No socket, no clock in here."""
 
 from __future__ import annotations
 
+import zlib
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+from random import Random
 
 import msgspec
 
-from loadgen_servers.engine.drafts import DraftedSteps
 from loadgen_servers.engine.prefix_cache import PrefixCache
 from loadgen_servers.engine.step_times import Age, Timing, Work
+
+
+class DraftedSteps(msgspec.Struct, frozen=True):
+    """The steps of one answer: how many tokens it has after each, and how many were accepted in vain."""
+
+    ends: tuple[int, ...] = ()  # tokens after its first, second, … step; empty: one a step
+    past: int = 0  # draft tokens that the last step accepted past the answer's end
+
+
+def draw_steps(raw: bytes, output_tokens: int, acceptance: tuple[float, ...]) -> DraftedSteps:
+    """Draw the steps of an answer; a function of the request's bytes, as its length is.
+
+    The first step gives one token, the prompt's. Draft token j is accepted with probability acceptance[j] if
+    all before it were, and a step gives one token more than it accepts.
+    """
+    if not acceptance:
+        return DraftedSteps()
+    # Chances that 1, 2, … are accepted, ascending for the bisection.
+    reached = [*accumulate(acceptance, mul)][::-1]
+    drafts, draw = len(acceptance), Random(zlib.crc32(raw, 2)).random
+    ends, produced = [1], 1
+    while produced < output_tokens:
+        produced += 1 + drafts - bisect_left(reached, 1.0 - draw())
+        ends.append(produced)
+    ends[-1] = output_tokens
+    return DraftedSteps(tuple(ends), max(produced - output_tokens, 0))
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -12,10 +12,9 @@ import msgspec
 from loadgen_servers import http_server
 from loadgen_servers.engine import openai_responses
 from loadgen_servers.engine.anthropic_messages import CHOICE, PATH, MessagesDialect, refuse
-from loadgen_servers.engine.messages import CHOICES, Dialect
+from loadgen_servers.engine.messages import CHOICES, Dialect, Reply, reply_for
 from loadgen_servers.engine.metrics import Metrics
 from loadgen_servers.engine.openai_responses import ResponsesDialect, write_chat
-from loadgen_servers.engine.reply import Reply, reply_for
 from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse
 from loadgen_servers.engine.scheduler import Scheduler, Sequence, Step, StepOutput
 from loadgen_servers.http_server import Connection, Port, Request

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from loadgen_servers.launch import custom, llamacpp, sglang, transformers, vllm
 from loadgen_servers.launch.installed import Installation
-from loadgen_servers.launch.secrecy import is_secret
-from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, check_model
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, check_model, is_secret
 
 _ENGINES = ("docker", "podman")
 _INSIDE: dict[str, tuple[str, Callable[[ServerSpec, Installation], Command]]] = {

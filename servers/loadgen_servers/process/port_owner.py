@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from loadgen_servers.launch.secrecy import shown
-from loadgen_servers.launch.spec import Command, LaunchError
+from loadgen_servers.launch.spec import Command, LaunchError, shown
 
 # The addresses of a listening socket that accepts connections to 127.0.0.1, and to localhost.
 _TAKES_LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")  # nosec B104 # read, not bound

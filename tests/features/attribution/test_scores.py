@@ -9,7 +9,7 @@ from benchmarks.harness.impaired_path import Carrier, ImpairedPath, Impairment, 
 from benchmarks.harness.scores import Score, Wait, merge_scores, score_row
 from benchmarks.harness.stalled_run import Truth
 from builders.loops import loop_over
-from loadgen_servers.engine.truth_log import RequestRow
+from loadgen_servers.engine.stalling import RequestRow
 
 MS = 1_000_000
 ROWS: dict[str, tuple[Mapping[str, int], Mapping[str, int], Mapping[str, int], dict[str, Score]]] = {

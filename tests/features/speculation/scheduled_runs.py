@@ -13,8 +13,7 @@ from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.engine_config import EngineConfig
 from loadgen_servers.engine import cli
-from loadgen_servers.engine.drafts import draw_steps
-from loadgen_servers.engine.scheduler import Scheduler, Sequence
+from loadgen_servers.engine.scheduler import Scheduler, Sequence, draw_steps
 
 _PROMPT_TOKENS = 64
 NGRAM = EngineConfig(speculative="ngram, 3 tokens")

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from loadgen_servers.engine.anthropic_messages import PATH, refuse
-from loadgen_servers.engine.messages import ResponseOptions
-from loadgen_servers.engine.reply import reply_for
+from loadgen_servers.engine.messages import ResponseOptions, reply_for
 from loadgen_servers.engine.request import Refusal
 from servers.engine.test_messages import RESPONSES, dialect, shape, unchunk, written
 

@@ -15,12 +15,15 @@ from loadgen_servers.engine.messages import (
     CHOICES,
     CYCLE,
     Choice,
+    DetailedStream,
     Dialect,
+    PlainStream,
+    Reply,
     ResponseOptions,
     ids_of,
+    reply_for,
     text_of,
 )
-from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, reply_for
 
 RESPONSES = Path(__file__).parents[2] / "data" / "responses" / "vllm-0.32"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from builders.loops import loop_over
-from loadgen_servers.engine.messages import ResponseOptions
+from loadgen_servers.engine.messages import ResponseOptions, reply_for
 from loadgen_servers.engine.openai_responses import PATH, write_chat
-from loadgen_servers.engine.reply import reply_for
 from loadgen_servers.engine.request import Refusal
 from servers.engine.test_messages import RESPONSES, dialect, unchunk, written
 

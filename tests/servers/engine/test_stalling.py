@@ -12,11 +12,16 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen_servers.engine.cli import engine_of, parser
-from loadgen_servers.engine.injections import InjectionFile, make_draws, read_injections
 from loadgen_servers.engine.scheduler import Limits, Sequence
-from loadgen_servers.engine.stalling import StallingScheduler
+from loadgen_servers.engine.stalling import (
+    InjectionFile,
+    RequestRow,
+    StallingScheduler,
+    StallRow,
+    make_draws,
+    read_injections,
+)
 from loadgen_servers.engine.step_times import FittedTiming
-from loadgen_servers.engine.truth_log import RequestRow, StallRow
 
 MS = 1_000_000
 STEP_MS = 10

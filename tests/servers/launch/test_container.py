@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen_servers.launch.container import Container
-from loadgen_servers.launch.secrecy import shown
-from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown
 from loadgen_servers.process.running import start
 
 SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)

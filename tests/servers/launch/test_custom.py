@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen_servers.launch.custom import command
-from loadgen_servers.launch.secrecy import shown, without_secrets
-from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown, without_secrets
 
 CUSTOM = [
     ("sh serve --port {port}", "sh serve --port 8123", {}),

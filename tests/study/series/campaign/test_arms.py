@@ -19,8 +19,7 @@ from loadgen.run import launched_server
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.arms import Trust
-from loadgen_servers.launch.secrecy import shown
-from loadgen_servers.launch.spec import Command, LaunchError
+from loadgen_servers.launch.spec import Command, LaunchError, shown
 
 SECRET = "sk-very-secret-0123456789"
 
