@@ -46,8 +46,10 @@ def test_a_folder_without_git_has_no_version(tmp_path: Path) -> None:
 
 
 def test_the_version_is_that_of_the_first_installed_metadata(tmp_path: Path) -> None:
-    for name in ("one/llm_loadgen-1.2.0.dist-info", "two/llm_loadgen-3.dist-info", "none/llm-1.dist-info"):
-        (tmp_path / name).mkdir(parents=True)
+    for path, number in (("one/llm_loadgen", "1.2.0"), ("two/llm_loadgen", "3"), ("none/llm", "1")):
+        installed, name = tmp_path / f"{path}-{number}.dist-info", path.partition("/")[2]
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text(f"Name: {name}\nVersion: {number}\n")
     places = [str(tmp_path / name) for name in ("absent", "none", "one", "two")]
     assert version.read_version(places) == "1.2.0"
     assert version.read_version(places[:2]) == "0+unknown"

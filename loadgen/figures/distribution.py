@@ -425,7 +425,7 @@ def count_independent(values: NDArray[Any]) -> int:
     n = len(values)
     if n < _FEW:
         return n
-    ranks, size = _rank(values), -(-n // _MOST_COMPARED)
+    ranks, size = rank_values(values), -(-n // _MOST_COMPARED)
     means = ranks[: n // size * size].reshape(-1, size).mean(1)
     variance = float(ranks.var())
     if not variance > 0:
@@ -434,8 +434,8 @@ def count_independent(values: NDArray[Any]) -> int:
     return max(math.floor(n / (each * _measure_factor(means)) + 1e-9), 1)
 
 
-def _rank(values: NDArray[Any]) -> Float64:
-    """Return the rank of each value, of equal ones the middle of theirs."""
+def rank_values(values: NDArray[Any]) -> Float64:
+    """Return the rank of each value from 1, of equal ones the middle of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends: Float64 = np.cumsum(counts) - (counts - 1) / 2
     return ends[place]

@@ -71,11 +71,9 @@ def _find_version(package: str) -> str:
     if loaded := getattr(sys.modules.get(package), "__version__", ""):
         return str(loaded)
     try:
-        head = metadata.distribution(package).read_text("METADATA") or ""
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-    # Not metadata.version, which reads the package's whole description, milliseconds of it.
-    return next((line[9:].strip() for line in head.splitlines() if line.startswith("Version: ")), "")
 
 
 def run_command(*command: str, timeout_s: float) -> str:

@@ -9,17 +9,11 @@ from loadgen.plan.profile import Profile
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
-
-def _misses_objective(run: Result) -> bool:
-    """Whether the percentile of an objective of --slo lies beyond its limit, or is of no request."""
-    return not all(evidence.objective.holds(evidence.value) for evidence in run.objectives)
-
-
 _HOLDS: Mapping[str, Callable[[Result], bool]] = {
     "invalid": lambda run: run.verdict.level is Level.INVALID,
     "failures": lambda run: bool(run.records.failed),
     "suspect": lambda run: run.verdict.level is not Level.VALID,
-    "slo": _misses_objective,
+    "slo": lambda run: not all(evidence.objective.holds(evidence.value) for evidence in run.objectives),
 }
 
 

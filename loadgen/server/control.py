@@ -65,16 +65,18 @@ class ServerProbe:
 
     def poll(self) -> str | None:
         """Ask once whether the server is ready; returns why it is not, or None."""
-        return self.access.loop.run(self._poll())
 
-    async def _poll(self) -> str | None:
-        async with self.access.client(_ANSWER_S) as client:
-            return await self._explain_not_ready(client)
+        async def ask_once() -> str | None:
+            async with self.access.client(_ANSWER_S) as client:
+                return await self._explain_not_ready(client)
+
+        return self.access.loop.run(ask_once())
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         """Poll until the server is ready and identify it, a hosted API at once; raises MeasureError."""
         async with self.access.client(_ANSWER_S) as client:
-            if self._is_public() and (hosted := await self._identify_hosted(client, model)) is not None:
+            behind_tls = self.tls is not None and is_public(self.access.base_url)
+            if behind_tls and (hosted := await self._identify_hosted(client, model)) is not None:
                 return hosted
             deadline_ns = clock.now_ns() + int(wait_s * 1e9)
             while True:
@@ -89,10 +91,6 @@ class ServerProbe:
                         f"{self.access.shown_url} is not ready{waited}: {reason}",
                         "; check the address, or wait for the server with --ready-check-timeout-sec N",
                     )
-
-    def _is_public(self) -> bool:
-        """Whether the server is behind TLS at a global internet address."""
-        return self.tls is not None and is_public(self.access.base_url)
 
     async def _identify_hosted(self, client: httpx.AsyncClient, model: str | None) -> ServerInfo | None:
         """Identify a hosted API; None if an engine owns its models or it fails; raises MeasureError.

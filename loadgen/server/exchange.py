@@ -403,12 +403,8 @@ class Repeats(msgspec.Struct, frozen=True):
         return max(self.waits_s[tried], min(own, _LONGEST_RETRY_S))
 
 
-def warn_of_repeat(why: str) -> None:
-    """Log that a request is sent again."""
-    _LOG.warning("sent again: %s", why)
-
-
-SOON = Repeats((0.1, 0.4), warn_of_repeat)  # of a request for which a run or a person waits
+# Of a request for which a run or a person waits.
+SOON = Repeats((0.1, 0.4), partial(_LOG.warning, "sent again: %s"))
 
 
 async def ask_again(

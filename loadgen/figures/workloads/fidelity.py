@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.arrays import Float64, Int64
+from loadgen.base.arrays import Int64
 from loadgen.base.text import wrap_text
+from loadgen.figures.distribution import rank_values
 from loadgen.figures.workloads.arrival_scales import SCALES_NS, ArrivalFigures, measure_arrivals
 from loadgen.figures.workloads.load_columns import (
     LoadColumns,
@@ -73,17 +74,10 @@ def correlate_ranks(own: Int64, other: Int64) -> float | None:
     """Compute Spearman's rank correlation, ties by their mean rank; None if one of both does not vary."""
     if len(own) < 2:
         return None
-    ranks = [_rank(column) for column in (own, other)]
+    ranks = [rank_values(column) for column in (own, other)]
     first, second = (column - column.mean() for column in ranks)
     scale = float(np.sqrt((first * first).sum() * (second * second).sum()))
     return float((first * second).sum()) / scale if scale else None
-
-
-def _rank(values: Int64) -> Float64:
-    """Return each value's rank from 1, equal ones their mean, float64[values]."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Float64 = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    return ranks
 
 
 class WorkloadFigures(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The server spec: what to serve and how, in words every engine shares, and the command that does it, secrets hidden."""
+"""The server spec: what to serve and how, in words every engine shares, and the command, secrets hidden."""
 
 from __future__ import annotations
 
