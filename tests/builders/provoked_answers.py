@@ -5,17 +5,32 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from builders.made_cases import INPUT, OUTPUT, TPOT_MS, TTFT_MS, Rows, changed, closed, run
+import numpy as np
+
+from builders.made_cases import INPUT, OUTPUT, TPOT_MS, TTFT_MS, Rows, changed, closed, failed, observed, run
 from builders.provocations import Provocation, Server
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, api, chunk, token, whole
 from fakes.virtual_network import VirtualServer
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Server as ServerFacts
+from loadgen.transport.failure import FailureKind
 from loadgen.verdict.evidence import RunEvidence
 
 MS = 1_000_000
 PROPS = {"build_info": "b1-0c1e570", "total_slots": 2, "default_generation_settings": {"n_ctx": 4096}}
 LLAMACPP = ServerFacts(url="http://127.0.0.1:8080/v1/completions", engine="llama.cpp server", model="m")
+OF_CANCELLED: dict[str, tuple[RunEvidence, str, set[str]]] = {
+    "all-cancelled": (
+        run(failed(1, FailureKind.USER_CANCELLED), window=None),
+        "320 of 320 requests were cancelled, none was answered in full",
+        set(),
+    ),
+    "no-abort": (
+        run(failed(10, FailureKind.USER_CANCELLED), window=observed()),
+        "the server finished 32 of the 32 requests that were cancelled",
+        set(),
+    ),
+}
 
 
 def timed(**other: Any) -> Rows:
@@ -86,4 +101,35 @@ OF_SLOTS = {
     # A server that says it took longer than the messages did: a machine under load is no doubt.
     "a server of two slots for four": Provocation(slotted(1000.0), _at_once(4), {"few-slots"}),
     "timings of a server further off": Provocation(slotted(40.0), _at_once(2), {"timings-differ"}),
+}
+
+
+def drafted() -> Rows:
+    """Answers whose last message carries the last two tokens."""
+    rows = closed()
+    for row in rows:
+        row.arrival_ns = row.arrival_ns[:-1]
+        row.tokens = np.array([1] * (OUTPUT - 2) + [2], np.int64)
+    return rows
+
+
+def drafting(rows: Rows, accepted: int) -> RunEvidence:
+    """A run of text at a server that accepted so many tokens of drafts of three."""
+    window = observed(
+        drafts=2000, draft_tokens=6000, accepted_tokens=accepted, accepted_by_position=(accepted, 0, 0)
+    )
+    return run(rows, prompt_format="corpus", window=window)
+
+
+OF_DRAFTS: dict[str, tuple[RunEvidence, str, set[str]]] = {
+    "steps-hidden": (
+        drafting(closed(), 2000),
+        "2000 draft tokens were accepted, and each token has a message of its own",
+        set(),
+    ),
+    "drafts-differ": (
+        drafting(drafted(), 2000),
+        "accepted draft tokens: 320 by the messages, 2000 by the server's counters",
+        set(),
+    ),
 }

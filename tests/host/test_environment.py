@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from builders.loops import loop_over
+from builders.recorded_sensors import RecordedNvml
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
+from loadgen.features.sensors.nvml import Gpus
 from loadgen.host import environment
-from loadgen.host.environment import start_git
+from loadgen.host.environment import (
+    HostMachine,
+    ThrottlingState,
+    explain_throttling,
+    read_throttling_state,
+    start_git,
+)
+
+POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
+THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
+CLOCKS = """SOC family:tegra234  Machine:NVIDIA Jetson AGX Orin Developer Kit
+Online CPUs: 0-11
+cpu0:  Online=1 Governor=schedutil MinFreq=729600 MaxFreq=2201600 CurrentFreq=1190400 IdleStates: WFI=1 c7=1
+GPU MinFreq=1300500000 MaxFreq=1300500000 CurrentFreq={}
+EMC MinFreq=204000000 MaxFreq=3199000000 CurrentFreq=2133000000 FreqOverride=0
+NV Power Mode: {}
+"""
 
 
 @loop_over(
@@ -128,3 +150,176 @@ def test_an_installed_package_has_no_commit(tmp_path: Path, monkeypatch: pytest.
     assert read_commit(tmp_path) == ""
     monkeypatch.setenv("PATH", "")
     assert read_commit(tmp_path) == ""
+
+
+@dataclass(frozen=True)
+class Recorded(HostMachine):
+    """A machine's files and commands as they were once."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    nvml: RecordedNvml | None = None
+
+    def list_paths(self, pattern: str) -> list[str]:
+        known = {path for path in self.files if fnmatch(path, pattern)}
+        parents = {path.rpartition("/")[0] for path in self.files}
+        return sorted(known | {path for path in parents if fnmatch(path, pattern)})
+
+    def read(self, path: str) -> str:
+        return self.files.get(path, "")
+
+    def run(self, *command: str) -> str:
+        return self.outputs.get(command[:2], "")  # type: ignore[arg-type]
+
+    def read_devices(self) -> tuple[dict[str, int], list[str]]:
+        return ({}, []) if self.nvml is None else Gpus(self.nvml).read_throttling()
+
+
+def cpu(governor: str, driver: str, limit: str = "3400000") -> Recorded:
+    files = {"scaling_governor": governor, "scaling_driver": driver, "scaling_max_freq": limit}
+    files["cpuinfo_max_freq"] = "3400000"
+    return Recorded({f"{POLICY}/{name}": text for name, text in files.items()})
+
+
+def cooled(kind: str, state: str) -> Recorded:
+    place = "/sys/class/thermal/cooling_device0"
+    return Recorded({f"{place}/type": kind, f"{place}/cur_state": state})
+
+
+def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NAME=MAXN >") -> Recorded:
+    outputs = {
+        ("nvpmodel", "-q"): f"NV Power Mode: {mode}\n0",
+        ("jetson_clocks", "--show"): CLOCKS.format(gpu, mode),
+    }
+    return Recorded({"/etc/nvpmodel.conf": known}, outputs)
+
+
+@loop_over(
+    ("after", "said"),
+    [
+        pytest.param(Recorded(), (), id="nothing to read"),
+        pytest.param(cpu("performance", "acpi-cpufreq"), (), id="performance"),
+        pytest.param(cpu("powersave", "intel_pstate"), (), id="a driver that chooses by itself"),
+        pytest.param(cpu("schedutil", "tegra194"), (), id="a clock by need"),
+        pytest.param(
+            cpu("powersave", "acpi-cpufreq"),
+            ("CPU governor powersave (acpi-cpufreq) keeps the lowest clock",),
+            id="the lowest clock",
+        ),
+        pytest.param(
+            cpu("performance", "intel_pstate", "1700000"),
+            ("CPU limited to 1.70 of 3.40 GHz",),
+            id="a limit on the clock",
+        ),
+        pytest.param(cooled("pwm-fan", "3"), (), id="a fan"),
+        pytest.param(cooled("cpufreq-cpu0", "0"), (), id="cool"),
+        pytest.param(cooled("Processor", "2"), ("the kernel slows Processor down to cool it",), id="hot"),
+        pytest.param(jetson("MAXN_SUPER"), (), id="Jetson at its best"),
+        pytest.param(jetson("30W"), ("Jetson power mode 30W, below MAXN",), id="Jetson below its best"),
+        pytest.param(jetson("20W", known="< POWER_MODEL ID=0 NAME=20W >"), (), id="a Jetson without MAXN"),
+        pytest.param(
+            jetson("MAXN", 900000000),
+            ("GPU clock pinned at 1300 MHz runs at 900",),
+            id="a pinned clock not held",
+        ),
+    ],
+)
+def test_a_machine_held_back_at_the_end_says_by_what(after: Recorded, said: tuple[str, ...]) -> None:
+    assert explain_throttling(ThrottlingState(), read_throttling_state(after)) == said
+
+
+def counts(**of: str) -> Recorded:
+    names = {"core": THERMAL.format(0, "core"), "other": THERMAL.format(1, "core")}
+    names["power"] = "/sys/class/hwmon/hwmon3/oc2_event_cnt"
+    return Recorded({names[name]: count for name, count in of.items()})
+
+
+@loop_over(
+    ("before", "after", "said"),
+    [
+        pytest.param(counts(core="7"), counts(core="7"), (), id="throttled long ago"),
+        pytest.param(
+            counts(core="7", other="0"),
+            counts(core="9", other="5"),
+            ("the CPU throttled for heat 5 times",),
+            id="in the run",
+        ),
+        pytest.param(counts(), counts(core="9"), (), id="unknown before"),
+        pytest.param(
+            counts(power="0"),
+            counts(power="1"),
+            ("the power supply throttled for over-current 1 times",),
+            id="over-current",
+        ),
+    ],
+)
+def test_a_count_that_rose_in_the_run_throttled(
+    before: Recorded, after: Recorded, said: tuple[str, ...]
+) -> None:
+    assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said
+
+
+def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
+    """GPUs that answer a query of clock reasons with these, and a counter of thermal slowdown in ns."""
+    nvml = RecordedNvml("h200")
+    nvml.said["devices"] = [
+        {f"CurrentClocks{query}Reasons": mask, "ViolationStatus": count} for mask, count in devices
+    ]
+    return Recorded(nvml=nvml)
+
+
+@loop_over(
+    ("before", "after", "said"),
+    [
+        pytest.param(gpus((0x04, 10)), gpus((0x01, 10)), (), id="power limit and idle"),
+        pytest.param(
+            gpus((0x01, 10_000), (0x01, 0)),
+            gpus((0x01, 10_000), (0x01, 900_000)),
+            ("GPU 1: thermal slowdown for 900 µs",),
+            id="a count of the second one",
+        ),
+        pytest.param(
+            gpus((0x01, 0)),
+            gpus((0x60, 0)),
+            ("GPU 0: software thermal slowdown", "GPU 0: hardware thermal slowdown"),
+            id="at this moment",
+        ),
+        pytest.param(gpus((0x01, "Not Supported")), gpus((0x01, "Not Supported")), (), id="not counted"),
+    ],
+)
+def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tuple[str, ...]) -> None:
+    assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said
+
+
+@loop_over("query", ["Event", "Throttle"])
+def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
+    after = read_throttling_state(gpus((0x80, "Not Supported"), query=query))
+    assert explain_throttling(ThrottlingState(), after) == ("GPU 0: power brake",)
+
+
+@pytest.mark.whole
+def test_the_machine_at_hand_answers_without_a_fault() -> None:
+    began = time.perf_counter()
+    assert (
+        explain_throttling(read_throttling_state(), read_throttling_state()) == read_throttling_state().held
+    )
+    assert time.perf_counter() - began < 60.0
+
+
+@pytest.mark.whole
+def test_what_the_machine_lacks_is_empty() -> None:
+    machine = HostMachine()
+    assert machine.run("no-such-command-of-anyone") == ""
+    assert machine.run("false") == ""
+    assert machine.read("/no/such/file") == ""
+    assert machine.list_paths("/no/such/*") == []
+
+
+def test_the_environment_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    monkeypatch.setattr("os.posix_spawn", refuse)
+    facts = environment.describe_machine()
+    assert all(facts[name] for name in ("platform", "machine", "cpu", "cpus", "python"))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from signal import SIGTERM
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders.loops import loop_over
-from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
+from fakes.scripted_server import Answer, Asked, End, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.signals import Stopped
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine
 from loadgen.server import control
+from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import ServerAddress
 
 VLLM, SGLANG = (engines.find_by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
@@ -193,3 +197,191 @@ def test_an_older_server_says_how_it_runs_elsewhere() -> None:
 
 def test_a_server_that_is_gone_says_nothing() -> None:
     assert control.read_server_info(ServerAddress(f"http://127.0.0.1:{closed_port()}"), VLLM) == {}
+
+
+def ask(base_url: str, model: str | None = None, wait_s: float = 0.0, **headers: str) -> ServerInfo:
+    access = ServerAddress(base_url, headers)
+    return ServerProbe(access).ask(model, wait_s)
+
+
+def site(**answers: bytes) -> Callable[[Asked], Answer]:
+    """A script from paths (with _ for /) to whole responses; anything else is a 404."""
+
+    def script(asked: Asked) -> Answer:
+        path = asked.head.split(" ")[1]
+        return Answer(
+            [answers.get(path.strip("/").replace("/", "_").replace(".", "_"), whole(b"{}", "404 Not Found"))]
+        )
+
+    return script
+
+
+def models(*cards: dict[str, object]) -> bytes:
+    return whole(msgspec.json.encode({"object": "list", "data": cards}))
+
+
+def paths(*names: str) -> bytes:
+    return whole(msgspec.json.encode({"paths": {name: {} for name in names}}))
+
+
+VERSION = whole(b'{"version":"0.32"}')
+
+
+@loop_over(
+    ("answers", "engine", "version", "model"),
+    [
+        ({"v1_models": models({"id": "a", "owned_by": "vllm"}), "version": VERSION}, "vLLM", "0.32", "a"),
+        (
+            {"v1_models": models({"id": "a", "owned_by": "sglang"}), "server_info": VERSION},
+            "SGLang",
+            "0.32",
+            "a",
+        ),
+        ({"v1_models": models({"id": "a", "owned_by": "me"}), "version": VERSION}, "unknown", "0.32", "a"),
+        ({"v1_models": models({"id": "a"}, {"id": "b"})}, "unknown", "", "a"),
+        ({"v1_models": models({"id": "a"}), "health": whole(b"", "401 Unauthorized")}, "unknown", "", "a"),
+        ({"v1_models": models({"id": "a"}), "version": whole(b"<html>")}, "unknown", "", "a"),
+    ],
+)
+def test_a_server_is_recognised(answers: dict[str, bytes], engine: str, version: str, model: str) -> None:
+    with ScriptedServer(site(**answers)) as server:
+        served = ask(server.base_url)
+    assert (served.engine.name, served.version, served.model) == (engine, version, model)
+
+
+def test_the_models_card_is_read() -> None:
+    card = {"id": "a", "owned_by": "vllm", "root": "/models/a", "max_model_len": 4096}
+    with ScriptedServer(site(v1_models=models({"id": "x"}, card))) as server:
+        served = ask(server.base_url, "a")
+    assert (served.model, served.model_root, served.max_model_len) == ("a", "/models/a", 4096)
+    assert served.models == ("x", "a")
+
+
+def test_transformers_serve_is_detected_and_needs_the_model_named() -> None:
+    script = site(v1_models=whole(b'{"detail":"x"}', "500 Oops"), openapi_json=paths("/load_model"))
+    with ScriptedServer(script) as server:
+        assert ask(server.base_url, "org/m").engine.name == "transformers serve"
+        with pytest.raises(MeasureError, match="pass --model"):
+            ask(server.base_url)
+
+
+@loop_over(
+    ("script", "model", "told"),
+    [
+        pytest.param(site(), None, "pass --model, or check --base-url", id="wrong path"),
+        pytest.param(site(v1_models=models()), None, "pass --model", id="no models"),
+        pytest.param(site(v1_models=whole(b"[1]")), None, "pass --model", id="a list of nothing"),
+        pytest.param(site(v1_models=whole(b'{"data":7}')), None, "pass --model", id="no list"),
+        pytest.param(site(v1_models=whole(b"", "401 Unauthorized")), "m", "OPENAI_API_KEY", id="401"),
+        pytest.param(site(v1_models=whole(b"", "403 Forbidden")), "m", "OPENAI_API_KEY", id="403"),
+        pytest.param(site(health=whole(b"", "503 Busy")), "m", "/health answers 503", id="not healthy"),
+        pytest.param(
+            site(v1_models=models({"id": "a", "owned_by": "vllm"})),
+            "b",
+            "does not serve 'b'; it serves a",
+            id="model",
+        ),
+        pytest.param(lambda _: Answer([b"SSH-2.0\r\n"], End.CLOSE), "m", "is not ready", id="not HTTP"),
+        pytest.param(lambda _: Answer([], End.CLOSE), "m", "is not ready", id="closes"),
+        pytest.param(lambda _: Answer([], End.RESET), "m", "is not ready", id="resets"),
+        pytest.param(
+            lambda asked: Answer([], End.CLOSE) if "models" in asked.head else Answer([whole(b"")]),
+            "m",
+            "stopped answering",
+            id="then closes",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_told(
+    script: Callable[[Asked], Answer], model: str | None, told: str
+) -> None:
+    with ScriptedServer(script) as server, pytest.raises(MeasureError, match=told) as caught:
+        ask(server.base_url, model)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_port_where_nobody_listens_is_told_with_its_address() -> None:
+    port = closed_port()
+    with pytest.raises(
+        MeasureError, match=f"http://127.0.0.1:{port} is not ready: .*--ready-check-timeout-sec"
+    ):
+        ask(f"http://127.0.0.1:{port}")
+
+
+@pytest.mark.whole
+def test_readiness_is_waited_for_and_looked_at_seldom() -> None:
+    def script(asked: Asked) -> Answer:
+        if asked.number < 2:
+            return Answer([whole(b"", "503 Loading")])
+        return api(lambda _: stream())(asked)
+
+    with ScriptedServer(script) as server:
+        assert ask(server.base_url, wait_s=10).model == "m"
+        assert len(server.asked) <= 2 + 5  # two looks in vain, one that is answered, four questions
+        with pytest.raises(MeasureError, match=r"after 0\.3 s"):
+            ask(f"http://127.0.0.1:{closed_port()}", wait_s=0.3)
+
+
+def test_what_every_request_carries_is_sent() -> None:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        ask(server.base_url, Authorization="Bearer x")
+        assert all("authorization: bearer x" in asked.head.lower() for asked in server.asked)
+
+
+@loop_over(
+    "base_url",
+    [
+        "",
+        "localhost:8000",
+        "ftp://h",
+        "http://",
+        "http://[::1",
+        "http://h:port",
+        "http://h:99999",
+        "http://h:0",
+    ],
+)
+def test_what_is_no_url_is_refused(base_url: str) -> None:
+    with pytest.raises(UsageError, match="write it like http://localhost:8000"):
+        ServerAddress(base_url)
+
+
+@loop_over("wait_s", [float("nan"), float("inf"), -1.0])
+def test_a_wait_that_is_none_is_refused(wait_s: float) -> None:
+    with pytest.raises(UsageError, match="--ready-check-timeout-sec"):
+        ask("http://127.0.0.1:1", wait_s=wait_s)
+
+
+@loop_over(
+    ("base_url", "url", "address"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000/x", ("127.0.0.1", 8000)),
+        ("http://127.0.0.1/a/", "http://127.0.0.1/a/x", ("127.0.0.1", 80)),
+        ("HTTPS://127.0.0.1", "https://127.0.0.1/x", ("127.0.0.1", 443)),
+        ("http://[::1]:81", "http://[::1]:81/x", ("::1", 81, 0, 0)),
+    ],
+)
+def test_a_target_is_a_resolved_address_under_the_urls_own_name(
+    base_url: str, url: str, address: tuple[str | int, ...]
+) -> None:
+    access = ServerAddress(base_url)
+    target = access.target("/x")
+    assert (target.url, target.address[1]) == (url, address)
+    assert (target.tls is not None) == (target.scheme == "https")
+
+
+@loop_over("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
+def test_a_name_that_does_not_resolve_is_told(host: str) -> None:
+    with pytest.raises(LoadgenError, match="does not resolve"):
+        ServerAddress(f"http://{host}").target("")
+
+
+def test_of_several_addresses_the_one_that_is_served_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(lambda _: stream()) as server:
+        unserved, served = (("127.0.0.1", port) for port in (closed_port(), server.port))
+        both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (unserved, served)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        access = ServerAddress(f"http://localhost:{server.port}")
+        assert access.target("").address == (socket.AF_INET, served)
+    assert access.target("").address == (socket.AF_INET, unserved)
+    assert replace(access, headers={"a": "b"}).target("").headers == (("a", "b"),)

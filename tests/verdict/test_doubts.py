@@ -38,10 +38,8 @@ from builders.made_cases import (
     some_met,
     uncounted,
 )
-from builders.provoked_answers import OF_ANSWERS
-from builders.provoked_cancelled import OF_CANCELLED
+from builders.provoked_answers import OF_ANSWERS, OF_CANCELLED, OF_DRAFTS
 from builders.provoked_data import OF_DATA
-from builders.provoked_drafts import OF_DRAFTS
 from builders.provoked_roles import OF_ROLES
 from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS

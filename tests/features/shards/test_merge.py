@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,26 @@ from hypothesis import strategies as st
 from builders import made_cases, made_runs, provoked_data, shard_runs
 from builders.loops import loop_over
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
-from builders.shard_runs import by_workers, divided, named, selected, shard
+from builders.provoked_shards import OF_SHARDS
+from builders.shard_runs import by_workers, divided, named, part, selected, shard
+from loadgen import __version__, cli
+from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.quality.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge
 from loadgen.plan import profile
-from loadgen.records.record import Records
+from loadgen.records.journal import JOURNAL, Journal
+from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.report.saved_run import encode_run
 from loadgen.server import sample_file
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
+from loadgen.verdict import verdict
+from verdict.test_doubts import PROVOKED
 
 # What names the merge itself in a report that explains.
 ROWS = re.compile("merged from |  shard ").match
@@ -38,6 +45,11 @@ SENSED = SensorSummary(
 )
 
 NO_FINGERPRINT = make_empty_fingerprint("not asked")
+RUN = made_runs.run()
+TWO = divided(RUN, 2)
+CASE = made_cases.run(open_loop(), rate(100))
+OPEN = Result(CASE.facts, CASE.records)
+GRAVE = ["load-lost", "rest-of-the-load"]
 
 
 def case(*arguments: Any, **facts: Any) -> Result:
@@ -203,3 +215,306 @@ def test_requests_keep_the_ids_that_they_were_sent_with(
     assert (stored and stored[:3]) == ids
     exported = [row["request_id"] for rows in request_rows.list_rows(merged) for row in rows]
     assert exported[:3] == (ids or [None] * 3)
+
+
+def other(**changes: Any) -> list[Result]:
+    """The first shard, and the second with these facts."""
+    return [TWO[0], part(RUN, 1, 2, **changes)]
+
+
+def other_profile(**keys: Any) -> list[Result]:
+    """The first shard, and the second with a profile of these keys."""
+    return other(profile=RUN.facts.profile.model_copy(update=keys))
+
+
+def holding(indices: list[int], number: int = 1, of: int = 2, **changes: Any) -> Result:
+    """Shard `number` with these requests."""
+    mine = selected(RUN.records, np.array(indices))
+    return Result(part(RUN, number, of, **changes).facts, mine)
+
+
+SERVER = RUN.facts.server
+REFUSED: dict[str, tuple[list[Result], str]] = {
+    "none": ([], "nothing to merge: name the run directories that the shards left"),
+    "no shard": ([TWO[0], RUN], "runs/1 is not a shard: merge joins runs of `loadgen bench --shard I/N`"),
+    "a merged run": (
+        [merge.merge_results(named(TWO)), TWO[1]],
+        "runs/0 is merged already: name the run directories of the shards themselves",
+    ),
+    "a number beyond": (
+        [part(RUN, 1, 2, shard=shard(2, 2))],
+        "runs/0: result.json is damaged: there is no shard 2/2, they count from 0",
+    ),
+    "another version": (
+        other(shard=shard(1, 2, version="0.0.9")),
+        f"runs/0 and runs/1 differ in loadgen version: {__version__} and 0.0.9: "
+        "merge the shards of one command",
+    ),
+    "another format": (other(format=1), "runs/0 and runs/1 differ in format: 2 and 1: merge the shards"),
+    "another number of shards": (
+        [TWO[0], part(RUN, 1, 3)],
+        "runs/0 and runs/1 differ in number of shards: 2 and 3: merge the shards",
+    ),
+    "another profile": (
+        other_profile(max_concurrency=8, output_len=3),
+        "runs/0 and runs/1 differ in profile: output_len 16 and 3, max_concurrency 4 and 8: merge",
+    ),
+    "another seed": (other(seed=8), "runs/0 and runs/1 differ in seed: 7 and 8: merge the shards"),
+    "another repeat": (other(repeat=1), "runs/0 and runs/1 differ in repeat: 0 and 1: merge the shards"),
+    "another engine": (
+        other(server=replace(SERVER, version="2")),
+        "runs/0 and runs/1 differ in engine: vLLM 1 and vLLM 2: merge the shards",
+    ),
+    "another model": (
+        other(server=replace(SERVER, model="org/n")),
+        "runs/0 and runs/1 differ in model: org/m and org/n: merge the shards",
+    ),
+    "other targets": (
+        other(targets=("http://a", "http://b")),
+        "runs/0 and runs/1 differ in base URLs:  and http://a, http://b: merge the shards",
+    ),
+    "another plan": (
+        other(plan_digest="abd"),
+        "runs/0 and runs/1 differ in plan digest: abc and abd: merge the shards of one command, run by the",
+    ),
+    "another length of the plan": (
+        other(requests=30),
+        "runs/0 and runs/1 differ in planned requests: 24 and 30: merge the shards",
+    ),
+    "the same shard twice": ([TWO[1], TWO[1]], "runs/0 and runs/1 are both shard 1/2: name each shard once"),
+    "requests twice": (
+        [holding([0, 2, 4, 6]), holding([1, 2, 3, 4], 0)],
+        "runs/1 and runs/0 both hold requests 2, 4: one is damaged",
+    ),
+    "requests of others": (
+        [holding([0, 1, 2, 4, 5])],
+        "runs/0 is shard 1/2 and holds requests of others: 0, 2, 4",
+    ),
+    "requests beyond the plan": (
+        [Result(part(RUN, 1, 2, requests=20).facts, TWO[1].records)],
+        "runs/0 holds requests 21, 23 of a plan of 20: it is damaged",
+    ),
+    "clocks that cannot be": (
+        [TWO[0], part(RUN, 1, 2, shard=shard_runs.elsewhere(1, 2, 2 * 10**12))],
+        "the shards' times cannot be of one clock: their clock readings are wrong",
+    ),
+}
+
+
+@loop_over("name", REFUSED)
+def test_what_is_of_another_run_is_refused_and_named(name: str) -> None:
+    results, words = REFUSED[name]
+    with pytest.raises(UsageError) as refused:
+        merge.merge_results(named(results))
+    assert str(refused.value).startswith(words)
+
+
+def test_paths_of_the_same_data_may_differ() -> None:
+    (changed,) = other_profile(dataset_path="/elsewhere/rows.jsonl")[1:]
+    assert len(merge.merge_results(named([TWO[0], changed])).records) == 24
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([27, 12, 13, 14], "12–14, 27"),
+        (list(range(0, 40, 2)), "0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+    ],
+)
+def test_indices_are_named_in_ranges(indices: list[int], words: str) -> None:
+    from loadgen.features.shards.merge import format_ranges
+
+    assert format_ranges(np.array(indices, np.int64)) == words
+
+
+def of(*names: str) -> Callable[[Path], list[str]]:
+    return lambda base: [str(base / name) for name in names]
+
+
+@loop_over(
+    ("words", "message"),
+    [
+        (of(), ""),  # the help
+        (of("0", "0"), "{base}/0 is named twice: name each shard once"),
+        (of("0", "1/../0"), "{base}/1/../0 is named twice: name each shard once"),
+        (of("0", "nowhere"), "{base}/nowhere is not a run directory: "),
+        (of("0", "empty"), "{base}/empty is not a run directory: "),
+        (of("0", "damaged"), "{base}/damaged: result.json or arrivals.npz is damaged: "),
+        (of("0", "whole"), "{base}/whole is not a shard: merge joins runs of `loadgen bench --shard I/N`"),
+        (
+            lambda base: [*of("0", "1")(base), "--output", str(base / "0")],
+            "{base}/0 holds a run already: choose",
+        ),
+        (lambda base: [*of("0", "1")(base), "--output", "/proc/x"], "cannot write /proc/x: "),
+        (lambda base: [*of("0", "1")(base), "--layout", "x"], "--layout x: no such layout"),
+        (lambda base: ["--outpt", "x", str(base)], "unknown flag --outpt, did you mean"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    words: Callable[[Path], list[str]], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, run in {"0": TWO[0], "1": TWO[1], "whole": RUN, "damaged": TWO[1]}.items():
+        Run(run).save(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged" / "result.json").write_text("{", "utf-8")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert cli.main(["merge", *words(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("loadgen: " + message.format(base=tmp_path) if message else "")
+    assert said.err.count("\n") == bool(message)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_merging_by_hand_takes_a_list() -> None:
+    with pytest.raises(UsageError, match="expected a list of runs or directories"):
+        merge.merge("runs/1")
+
+
+@pytest.mark.parametrize("of", [pytest.param(2, marks=pytest.mark.long), 7])
+@loop_over("name", [name for name in PROVOKED if name not in OF_SHARDS])
+def test_a_doubt_of_a_run_is_that_of_its_merged_shards(name: str, of: int) -> None:
+    case, _, _ = PROVOKED[name]
+    run = Result(case.facts, case.records)
+    merged = merge.merge_results(named(divided(run, of)))
+    assert verdict.encode_verdict(merged.verdict) == verdict.encode_verdict(by_workers(run, of).verdict)
+
+
+def grave(run: Result) -> list[str]:
+    return [finding.rule.code for finding in run.verdict.grave]
+
+
+def lost(run: Result) -> list[int]:
+    """The indices that were lost."""
+    failures = zip(run.records.index.tolist(), run.records.failures, strict=True)
+    return [index for index, failure in failures if failure and failure.kind is FailureKind.LOST]
+
+
+def test_a_missing_shard_costs_its_requests_and_is_named() -> None:
+    shards = named(divided(OPEN, 4))
+    merged = merge.merge_results([shards[3], shards[0], shards[1]])
+    assert lost(merged) == list(range(2, 320, 4))
+    assert merged.facts.lost == ("shard 2/4 is missing: its 80 requests are lost",)
+    assert [row.lost for row in merged.facts.shards] == ["", "", *merged.facts.lost, ""]
+    assert grave(merged)[:2] == GRAVE
+    text = report.render_report(merged)
+    assert "verdict: INVALID: shard 2/4 is missing: its 80 requests are lost" in text
+    assert "not finished: 80 × lost, the first: shard 2/4 was lost" in text
+    assert "merged from 3 of 4 shards, lost: 2/4; all of one clock" in text
+    assert (merged.metrics.requests, merged.metrics.completed) == (320, 240)
+
+
+def test_one_shard_alone_is_merged_with_the_others_lost() -> None:
+    merged = merge.merge_results([("runs/1", part(OPEN, 1, 3))])
+    assert len(lost(merged)) == 320 - 107
+    assert [row.requests for row in merged.facts.shards] == [107, 107, 106]
+
+
+def test_a_missing_shard_that_the_plan_has_no_request_for_costs_nothing() -> None:
+    run = made_runs.run(requests=3, concurrency=3)
+    merged = merge.merge_results(named(divided(run, 5))[:3])
+    assert (merged.facts.lost, len(merged.facts.shards)) == ((), 5)
+    assert merged.metrics == run.metrics
+
+
+def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
+    merged = merge.merge_results(named(divided(OPEN, 2))[:1], causes={1: "its node is dead"})
+    assert merged.facts.lost == ("shard 1/2 is missing: its 160 requests are lost (its node is dead)",)
+    assert merged.facts.shards[1].lost == merged.facts.lost[0]
+
+
+def test_of_many_lost_shards_the_verdict_names_the_first() -> None:
+    merged = merge.merge_results([("runs/9", part(OPEN, 9, 10))])
+    (evidence,) = (finding.evidence for finding in merged.verdict.grave if finding.rule.code == "load-lost")
+    assert evidence.startswith("shard 0/10 is missing: its 32 requests are lost; shard 1/10 is missing: ")
+    assert evidence.endswith("shard 3/10 is missing: its 32 requests are lost; and 5 more were lost")
+    assert len(merged.facts.lost) == 9
+
+
+def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
+    case = made_cases.run(closed(), {"duration": 5.0, "num_prompts": None})
+    shards = named(divided(Result(case.facts, case.records), 2))
+    merged = merge.merge_results(shards[1:])
+    assert (merged.facts.requests, lost(merged)) == (160, [])
+    assert merged.facts.lost == ("shard 0/2 is missing: how many requests are lost is not known",)
+    assert grave(merged)[:2] == GRAVE
+
+
+def test_of_whole_sessions_what_no_shard_has_is_lost() -> None:
+    shards = [part(OPEN, number, 3, shard=shard(number, 3, sessions=True)) for number in range(3)]
+    merged = merge.merge_results(named(shards)[1:])
+    assert lost(merged) == list(range(0, 320, 3))
+    assert merged.facts.lost == ("shard 0/3 is missing: its 107 requests are lost",)
+    merged = merge.merge_results(named(shards)[2:])
+    assert len(lost(merged)) == 214
+    share = "is missing: its share of 214 requests is lost"
+    assert merged.facts.lost == (f"shard 0/3 {share}", f"shard 1/3 {share}")
+
+
+def test_a_lost_worker_of_a_shard_is_named_with_it() -> None:
+    shards = [part(OPEN, 0, 2), part(OPEN, 1, 2, lost=("worker 1 was killed",))]
+    merged = merge.merge_results(named(shards))
+    assert merged.facts.lost == ("shard 1/2: worker 1 was killed",)
+    assert grave(merged)[:2] == GRAVE
+
+
+def killed(directory: Path, run: Result, rows: list[Record]) -> Path:
+    """The directory of a shard that was killed after these requests."""
+    directory.mkdir()
+    journal = Journal(directory / JOURNAL)
+    journal.put_facts(replace(run.facts, under_way=True).encode())
+    for row in rows:
+        journal.add(row)
+    journal.finish()
+    journal.close()
+    return directory
+
+
+def test_a_killed_shard_is_read_from_its_journal_and_the_rest_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = open_loop()
+    of_killed = part(OPEN, 1, 2, shard=shard(1, 2, after=None))
+    killed(tmp_path / "1", of_killed, [row for row in rows[:100] if row.index % 2])
+    Run(part(OPEN, 0, 2)).save(tmp_path / "0")
+    assert cli.main(["merge", "1", "0", "--output", "both"]) == 0
+    merged = run_directory.load(Path("both"))
+    assert lost(merged) == list(range(101, 320, 2))
+    (why,) = merged.facts.lost
+    assert why.startswith(
+        "shard 1/2: the client was killed during the run; read from its journal, which ends "
+    )
+    assert why.endswith("; 110 requests are lost")
+    assert grave(merged)[:2] == GRAVE
+    assert "run directory: both" in capsys.readouterr().out
+
+
+def test_the_command_writes_a_run_of_its_own_and_prints_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = made_runs.run()
+    places = [str(Run(run).save(tmp_path / f"{number}")) for number, run in enumerate(divided(whole, 3))]
+    assert cli.main(["merge", *places]) == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert directory.name.endswith("-made-merged")
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.endswith(f"run directory: runs/{directory.name}\n")
+    assert sorted(path.name for path in directory.iterdir()) == ["arrivals.npz", "report.txt", "result.json"]
+    again = run_directory.load(directory)
+    assert report.render_short(again, f"runs/{directory.name}") in said.out
+    assert cli.main(["merge", "--explain", "--strict", *places[1:]]) == 3
+    assert "shard 0/3 is missing: its 8 requests are lost" in capsys.readouterr().out
+
+
+def test_long_runs_are_joined_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadgen.records import record
+
+    monkeypatch.setattr(record, "SPILLED", 100)
+    merged = merge.merge_results(named(divided(OPEN, 3)), tmp_path)
+    assert merged.records.pack() == OPEN.records.pack()
+    assert not merged.records.arrival_ns.flags.writeable
+    assert list(tmp_path.iterdir()) == []
