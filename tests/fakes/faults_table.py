@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fakes import faults_http, faults_messages, faults_responses, faults_stream, faults_usage
+from fakes import faults_http, faults_messages, faults_responses, faults_stream
 from fakes.faults import OUTPUT, Ending, Fault
 
 SECTIONS: dict[str, Sequence[Fault]] = {
@@ -19,10 +19,10 @@ SECTIONS: dict[str, Sequence[Fault]] = {
     "Ends": faults_stream.ENDS,
     "JSON": faults_stream.JSON,
     "Events": faults_stream.FORMS,
-    "Usage, by where it is": faults_usage.PLACES,
-    "Usage, by its numbers": faults_usage.NUMBERS,
-    "Cached tokens": faults_usage.CACHED,
-    "Times that the server reports": faults_usage.TIMES,
+    "Usage, by where it is": faults_stream.PLACES,
+    "Usage, by its numbers": faults_stream.NUMBERS,
+    "Cached tokens": faults_stream.CACHED,
+    "Times that the server reports": faults_stream.TIMES,
     "Anthropic's messages": faults_messages.EVENTS,
     "OpenAI's responses": faults_responses.EVENTS,
 }
