@@ -96,8 +96,8 @@ def startup(installed: Installed, repeats: int) -> Section:
     bars = [
         _quick("`loadgen --help`", seconds["loadgen --help"], 0.25),
         _quick("`loadgen bench --help`", seconds["loadgen bench --help"], 0.25),
-        _quick("first request on the wire after process start", first, 0.3),
-        _quick("`loadgen bench --profile smoke --preset instant`, whole", whole, 0.85),
+        _quick("first request on the wire after process start", first, 0.5),
+        _quick("`loadgen bench --profile smoke --preset instant`, whole", whole, 1.1),
     ]
     rows = [(f"`{name}`", spread(taken, "{:.3f}")) for name, taken in seconds.items()]
     rows.append(("first request in the server's kernel", spread(first, "{:.3f}")))
