@@ -145,14 +145,12 @@ class Screen(NamedTuple):
         for found, mark in sorted(_find_marks(text, marks), key=lambda pair: pair[0].start()):
             if found.start() < end:  # in another one
                 continue
-            parts += [text[end : found.start()], self._ink_phrase(found[0], mark)]
+            # Line by line, so that no indent is coloured and no line ends in colour.
+            pieces = re.split(r"(\n\s*)", found[0])
+            inked = (piece if piece.isspace() else self.ink(piece, mark) for piece in pieces)
+            parts += [text[end : found.start()], *inked]
             end = found.end()
         return "".join([*parts, text[end:]]).split("\n")
-
-    def _ink_phrase(self, phrase: str, mark: Mark) -> str:
-        """Colour a phrase line by line, so that no indent is coloured and no line ends in colour."""
-        pieces = re.split(r"(\n\s*)", phrase)
-        return "".join(piece if piece.isspace() else self.ink(piece, mark) for piece in pieces)
 
 
 def _find_marks(text: str, marks: Iterable[Mark]) -> Iterable[tuple[re.Match[str], Mark]]:

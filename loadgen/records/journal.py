@@ -76,7 +76,8 @@ class Journal:
 
         What that process cannot write it sends back, for `take` of the part to keep.
         """
-        part = Journal(None if self.path is None else name_part(self.path, number))
+        path = self.path  # journal-0.bin of journal.bin
+        part = Journal(None if path is None else path.with_name(f"{path.stem}-{number}{path.suffix}"))
         if not part._attempt(part._open):
             part.path = None
         self._files.append(part)
@@ -250,11 +251,6 @@ class Tail:
                 self._ends[file] = end
                 if kind == REQUESTS:
                     yield Records.unpack(payload)
-
-
-def name_part(path: Path, number: int) -> Path:
-    """Return the file of a journal's part: journal-0.bin for journal.bin."""
-    return path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
 def list_files(path: Path) -> list[Path]:

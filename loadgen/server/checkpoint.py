@@ -132,7 +132,7 @@ def _read_gguf(parts: list[Path], path: str) -> Checkpoint:
     values = head.values
     family = str(values.get("general.architecture", ""))
     named = _GGUF_NAME.search(parts[0].name)
-    kind = named[1].upper() if named else head.name_quantization()
+    kind = named[1].upper() if named else _FILE_TYPES.get(values.get("general.file_type"), "")
     return _make_checkpoint(
         head.raw,
         path=path,
@@ -263,10 +263,6 @@ class GgufHead(msgspec.Struct, frozen=True):
 
     raw: bytes
     values: dict[str, str | int | float] = msgspec.field(default_factory=dict)
-
-    def name_quantization(self) -> str:
-        """Return how most of the weights are quantized, as Q4_K_M; "" if not declared."""
-        return _FILE_TYPES.get(self.values.get("general.file_type"), "")
 
 
 def read_head(path: Path) -> GgufHead:

@@ -90,8 +90,10 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
     blocks = np.repeat(deepest, runs.lens) - places + 1
     distances = blocks.astype(np.float64) * (uses.scale * load.block_tokens)
     saved = uses.tokens[reused]
-    # What the sample has too few of is as near as can be: blocks that nearly all prompts share.
-    excess = _count_saved(load) - uses.scale * int(uses.tokens.sum()) if uses.scale > 1 else 0.0
+    excess = 0.0
+    if uses.scale > 1:  # what the sample has too few of is as near as can be: blocks that nearly all share
+        in_all = int(_find_savings(load, np.arange(len(load)), _count_used(load)).sum())
+        excess = in_all - uses.scale * int(uses.tokens.sum())
     order = np.argsort(distances, kind="stable")
     distances, grown = distances[order], np.cumsum(saved[order]).astype(np.float64) * uses.scale
     sizes = _choose_sizes(float(distances[-1]) if len(distances) else 0.0)
@@ -122,11 +124,6 @@ def _count_used(load: LoadColumns) -> Int64:
 def _find_savings(load: LoadColumns, rows: Int64, counts: Int64) -> Int64:
     """Return the tokens of prompts that their first `counts` blocks save, int64[rows]."""
     return find_savings(counts * load.block_tokens, load.input_lens[rows])
-
-
-def _count_saved(load: LoadColumns) -> int:
-    """Count the tokens that would be saved if all blocks were in a cache."""
-    return int(_find_savings(load, np.arange(len(load)), _count_used(load)).sum())
 
 
 def _list_uses(load: LoadColumns, most: int) -> _Uses:

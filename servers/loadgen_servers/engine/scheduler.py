@@ -187,7 +187,9 @@ class Scheduler:
         """The next step, starting now; None when there is nothing to compute."""
         preemptions = self.preemptions
         while self.cache.in_use > self.cache.capacity_tokens:
-            self._preempt(now_ns)
+            latest = self.prefilling[-1] if self.prefilling else next(reversed(self.decoding))
+            self._evict(latest, now_ns)
+            self.waiting.appendleft(latest)
         drafted = len(self.decoding) * len(self.limits.acceptance)
         budget = self.limits.max_num_batched_tokens - len(self.decoding) - drafted
         chunks: list[tuple[Sequence, int]] = []
@@ -274,11 +276,6 @@ class Scheduler:
             ended.first.append(sequence)
             steps = len(sequence.steps.ends) or sequence.output_tokens
             self._due.setdefault(sequence.first_step + steps - 1, []).append(sequence)
-
-    def _preempt(self, now_ns: int) -> None:
-        sequence = self.prefilling[-1] if self.prefilling else next(reversed(self.decoding))
-        self._evict(sequence, now_ns)
-        self.waiting.appendleft(sequence)
 
     def _evict(self, sequence: Sequence, now_ns: int) -> None:
         """Take a running sequence out of the batch: its tokens are to be prefilled again."""

@@ -65,7 +65,10 @@ def start(
     environment nor API keys. Raises LaunchError where it cannot be run.
     """
     for directory in command.directories:
-        _make(directory)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(f"{directory} cannot be created for the container: {error.strerror}") from None
     try:
         descriptor = open_log(log, append=True)
     except OSError as error:
@@ -85,13 +88,6 @@ def start(
         running.begin(child_process.inherited(withheld))
         undo.pop_all()
     return running
-
-
-def _make(directory: str) -> None:
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise LaunchError(f"{directory} cannot be created for the container: {error.strerror}") from None
 
 
 @dataclass
