@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,6 +23,7 @@ import msgspec
 from loadgen.base import untrusted
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import Secrets, hide_url_secrets
+from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.urls import VERSION, is_this_machine, read_port
 from loadgen.transport.failure import explain_distrust
 from loadgen.transport.network import Informed, read_losses
@@ -46,17 +47,6 @@ _HANDSHAKE_ROUNDS = {"TLSv1.2": 2}  # of others one at least
 _WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 
 
-class Interrupt(Protocol):
-    """A request by another thread to end a wait for the server early."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether a stop request waits for `poll` to deliver it."""
-
-    def poll(self) -> None:
-        """Deliver a waiting stop request: raise, or note it."""
-
-
 class ControlLoop:
     """The event loop of control requests: one inside its `with` block, else a new one for each.
 
@@ -65,10 +55,10 @@ class ControlLoop:
 
     def __init__(
         self,
-        interrupt: Interrupt | None = None,
+        interrupts: Interrupts = SIGNALS,
         new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
-        self._interrupt, self._new_loop = interrupt, new_loop
+        self._interrupts, self._new_loop = interrupts, new_loop
         self._runner: asyncio.Runner | None = None
 
     def __enter__(self) -> Self:
@@ -83,16 +73,16 @@ class ControlLoop:
     def run(self, request: Coroutine[Any, Any, T]) -> T:
         """Run a request to its result; raises OSError if no socket is free, and what `poll` raises."""
         if self._runner is None:
-            with ControlLoop(self._interrupt, self._new_loop) as alone:
+            with ControlLoop(self._interrupts, self._new_loop) as alone:
                 return alone.run(request)
         completed = False
         try:
-            self._poll()
+            self._interrupts.poll()
             value = self._runner.run(self._interruptible(request))
             completed = True
             return value
         except asyncio.CancelledError:
-            self._poll()
+            self._interrupts.poll()
             raise
         finally:
             if not completed:  # what was under way must not go on with the next request
@@ -104,13 +94,9 @@ class ControlLoop:
         """Await a request's result, cancelling it while a stop request waits, seen 0.1 s later at most."""
         task = asyncio.ensure_future(request)
         while not (await asyncio.wait([task], timeout=_POLL_S))[0]:
-            if self._interrupt is not None and self._interrupt.pending:
+            if self._interrupts.pending:
                 task.cancel()
         return task.result()
-
-    def _poll(self) -> None:
-        if self._interrupt is not None:
-            self._interrupt.poll()
 
 
 class ServerAddress(msgspec.Struct, frozen=True, dict=True):
