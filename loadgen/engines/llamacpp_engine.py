@@ -36,7 +36,6 @@ _INFO_FIELDS = (
 
 
 def _read_props(answer: Mapping[str, Any]) -> SelfDescription:
-    """Read the description in the answer of llama.cpp's /props; its context is that of one slot."""
     each, root = untrusted.read_mapping(answer.get("default_generation_settings")), answer.get("model_path")
     template = untrusted.read_mapping(answer.get("chat_template_caps"))
     return SelfDescription(

@@ -101,7 +101,6 @@ def list_setting_differences(a: MachineState, b: MachineState) -> list[Differenc
 
 
 def _list_settings(a: MachineState, b: MachineState) -> Iterator[Difference]:
-    """Yield differing modes, versions, clock limits and power caps."""
     texts = (
         ("power mode", a.power_mode, b.power_mode),
         ("CPU governor", a.cpu_governor, b.cpu_governor),
@@ -121,7 +120,6 @@ def _list_settings(a: MachineState, b: MachineState) -> Iterator[Difference]:
 
 
 def _list_conditions(a: MachineState, b: MachineState) -> Iterator[Difference]:
-    """Yield differing heat, throttling, memory, other processes and memory bandwidth."""
     yield from _compare(
         "hottest sensor", a.find_hottest_c(), b.find_hottest_c(), "{:.0f} °C", least=_WARMER_C
     )
@@ -161,5 +159,4 @@ def _compare_memory(what: str, a: int | None, b: int | None, least: float) -> It
 
 
 def _pair_values(a: Mapping[str, T], b: Mapping[str, T]) -> Iterator[tuple[str, T, T]]:
-    """Yield each name that both mappings have, and both values."""
     return ((name, a[name], b[name]) for name in a if name in b)

@@ -538,7 +538,6 @@ class OtherVersion(UsageError):
 
 
 def _read_fact(name: str, value: Any) -> Any:
-    """Convert a fact from its stored JSON; raises ValueError."""
     try:
         return msgspec.convert(value, find_fact_types()[name], strict=False, dec_hook=_validate)
     except msgspec.ValidationError as error:
@@ -557,7 +556,6 @@ def _validate(kind: type[BaseModel], value: Any) -> BaseModel:
 
 
 def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
-    """Apply `mask` to all texts in a value, keeping its types."""
     if isinstance(value, BaseModel):
         return type(value).model_validate(mask(value.model_dump()))
     if isinstance(value, msgspec.Struct):

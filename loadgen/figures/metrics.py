@@ -124,7 +124,6 @@ class Metrics(msgspec.Struct, frozen=True):
         return self._of_selectable(figure_table.SPEEDS)
 
     def _of_selectable(self, table: Sequence[Figure]) -> dict[str, Any]:
-        """Select this run's distributions of the figures in a table, by key."""
         return {
             figure.key: getattr(self, figure.field_name)
             for figure in table

@@ -324,7 +324,6 @@ def find_goodput_limits(objectives: Sequence[Objective]) -> dict[str, float]:
 
 
 def _parse_clause(clause: str) -> Iterator[Objective]:
-    """Parse one clause of --slo into its objective, or a published set's name into several."""
     if clause in PUBLISHED:
         yield from (Objective(*row) for row in PUBLISHED[clause])
         return

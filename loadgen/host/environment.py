@@ -67,7 +67,6 @@ def count_usable_cpus() -> int:
 
 
 def _find_version(package: str) -> str:
-    """Return a package's version, of the imported code or as installed; "" if it is not installed."""
     if loaded := getattr(sys.modules.get(package), "__version__", ""):
         return str(loaded)
     try:

@@ -423,7 +423,6 @@ def _first_line(lines: bytes | bytearray) -> str:
 
 
 def _explain_truncation(stream: DecodedStream) -> str:
-    """Explain how a stream ended too early, and after how many messages."""
     messages = len(stream.messages)
     if stream.done:
         return f"[DONE] without a finish reason or usage, after {messages} messages"

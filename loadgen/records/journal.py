@@ -180,7 +180,6 @@ class Journal:
             yield from part._read_kept()
 
     def _flush(self) -> None:
-        """Store the waiting records, if any, as one frame."""
         self._written_ns = clock.now_ns()
         if self._rows:
             rows, self._rows, self._messages = self._rows, [], 0

@@ -66,7 +66,6 @@ def _is_of_gaps(key: str) -> bool:
 
 
 def _select_shown(result: Result) -> dict[str, Distribution]:
-    """Select the latencies that the block shows and that have samples."""
     selected = result.choose_measured(result.facts.block().selected)
     return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
 
@@ -208,7 +207,6 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
 
 
 def _describe_visible(metrics: Metrics, reasoned: int) -> str:
-    """Describe the time to the first visible token, if reasoning comes before it; else ""."""
     ttft, ttfvt = metrics.ttft, metrics.ttfvt
     if not ttft.n or ttfvt == ttft:
         return ""

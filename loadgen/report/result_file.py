@@ -98,7 +98,6 @@ def name_marked_model(facts: Facts) -> str:
 
 
 def _describe_ramp(profile: Profile) -> dict[str, Any]:
-    """Return vLLM's keys of a rate ramp; empty without one."""
     if (ramp := profile.ramp) is None:
         return {}
     return {

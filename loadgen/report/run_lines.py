@@ -170,7 +170,6 @@ def _describe_rows(facts: Facts, why: bool = True) -> str:
 
 
 def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
-    """Yield lines on planned lengths, and on those only the server counted; none if all are alike."""
     data, profile = facts.data, facts.profile
     if facts.prompt_format == _WORDS:
         yield from _list_server_lengths(facts, records)
@@ -196,7 +195,6 @@ def _list_lengths(facts: Facts, records: Records) -> Iterator[str]:
 
 
 def _describe_lengths(what: str, lengths: LengthFacts, how: str) -> str:
-    """Describe lengths in tokens: least, greatest, mean and percentiles."""
     by = f", {how}" if how else ""
     if lengths.least == lengths.most:
         return f"{what} {lengths.most:,} tokens each{by}"
@@ -217,7 +215,6 @@ def _explain_lengths(dist: str, way: str, facts: Facts) -> str:
 
 
 def _list_server_lengths(facts: Facts, records: Records) -> Iterator[str]:
-    """Yield a line on requested prompt lengths compared with the server's count."""
     planned, counted = facts.data.input, LengthFacts.measure(records.input_tokens[records.ok])
     asked = planned.mean if planned is not None else facts.profile.prefix_len + facts.profile.input_len
     if counted is None:
@@ -298,7 +295,6 @@ def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _describe_failure(kind: str, tally: FailureTally) -> str:
-    """Describe one kind of failure: how often it occurred, and its first error."""
     return f"{describe_outcome(kind)}: {tally.count} × {kind}" + (
         f", the first: {tally.detail}" if tally.detail else ""
     )
@@ -369,7 +365,6 @@ def summarize_load(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _name_limit(facts: Facts) -> str:
-    """Name the concurrency limit, or that it changed."""
     return f"at most {facts.max_concurrency}" if facts.profile.stepped else f"{facts.max_concurrency}"
 
 
@@ -534,7 +529,6 @@ def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str
 
 
 def _describe_answer_timings(result: Result) -> Iterator[str]:
-    """Yield lines on the times that answers report themselves, as of the prompt."""
     timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
     if timings is None or not timings.decoded:
         return

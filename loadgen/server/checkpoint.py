@@ -106,7 +106,6 @@ def _read_dtype(places: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _read_transformers(directory: Path, path: str) -> Checkpoint:
-    """Read the checkpoint that a directory's config.json declares; raises UsageError if it is not JSON."""
     raw, config = model_files.read_json_object(directory / "config.json")
     places = _list_places(config)
     names, stored = read_list(config.get("architectures")), read_quantization(config, directory)
@@ -154,7 +153,6 @@ def _make_checkpoint(config: bytes, **declared: Any) -> Checkpoint:
 
 
 def _name_method(method: str, declared: Mapping[str, Any]) -> str:
-    """Name a quantization method that has one setting for all weights."""
     bits = _read_whole(declared.get("bits", declared.get("w_bit", declared.get("nbits"))))
     if "awq" in method:
         return f"AWQ-{bits or 4}bit"

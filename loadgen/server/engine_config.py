@@ -217,7 +217,6 @@ def _render_model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[s
 
 
 def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
-    """List where the engine runs something else than the checkpoint declares."""
     if checkpoint is None:
         return []
     differences = []

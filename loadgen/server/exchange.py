@@ -236,7 +236,6 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
 
 
 def _load_client_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Load the client's own certificate into a TLS context; raises UsageError."""
     _read_pem("--client-cert", certificate)
     if key is not None:
         _read_pem("--client-key", key)
@@ -253,7 +252,6 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: str, key: str
 
 
 def _read_pem(flag: str, path: str) -> str:
-    """Read a certificate file; raises UsageError that names its flag."""
     try:
         return untrusted.read_file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
     except OSError as error:
@@ -469,7 +467,6 @@ async def ask_server(
 
 
 async def _note_connection(watch: AnswerWatch, event: str, found: Mapping[str, Any]) -> None:
-    """Note a connection and its TLS handshake as httpcore reports them."""
     if event == "connection.connect_tcp.complete":
         watch.note_connected(found["return_value"].get_extra_info("socket"))
     elif event == "connection.start_tls.complete":

@@ -223,12 +223,10 @@ def _are_several(snapshots: Sequence[MetricsSnapshot]) -> bool:
 
 
 def _measure_growth(earlier: MetricsSnapshot, later: MetricsSnapshot) -> float:
-    """Sum by how much the counters that two snapshots share have grown."""
     return sum(value - earlier.counters.get(series, value) for series, value in later.counters.items())
 
 
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
-    """Make the fields of a ServerWindow from the differences of counters."""
     parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in METRICS[names].lazy}
     for (owner, quantity, part), change in moved.items():
         if model in ("", owner):

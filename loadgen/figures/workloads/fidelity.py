@@ -232,7 +232,6 @@ def _compare_samples(label: str, samples: Iterable[NDArray[Any]]) -> FidelityFig
 def _compare_arrivals(
     loads: Sequence[LoadColumns], both: Sequence[ArrivalFigures | None]
 ) -> Iterator[FidelityFigure]:
-    """Yield rate, gaps as they are and over their mean, and the dispersion at each scale of either."""
     yield _compare_ratio("requests/s", both, lambda own: own.rate_per_s)
     yield _compare_ratio("gaps, CV", both, lambda own: own.gap_cv)
     gaps = [load.find_gaps_ns() for load in loads]
@@ -247,7 +246,6 @@ def _compare_arrivals(
 
 
 def _compare_lengths(loads: Sequence[LoadColumns], both: Sequence[JointLengths]) -> Iterator[FidelityFigure]:
-    """Yield the mean and the distribution of prompts and answers, and how their ranks go along."""
     for name, facts, columns in (
         ("prompt", [own.input for own in both], [load.input_lens for load in loads]),
         ("answer", [own.output for own in both], [load.output_lens for load in loads]),
@@ -272,14 +270,12 @@ def _compare_reuse(both: Sequence[ReuseFigures | None]) -> Iterator[FidelityFigu
 
 
 def _find_median(quantiles: tuple[float, ...]) -> float | None:
-    """Return the middle one of P10, P50 and P90; None of ()."""
     return quantiles[1] if quantiles else None
 
 
 def _compare_sessions(
     loads: Sequence[LoadColumns], both: Sequence[SessionShape | None]
 ) -> Iterator[FidelityFigure]:
-    """Yield how many sessions there are, their requests, pauses, and the requests of sub-agents."""
     yield _compare_ratio("sessions", both, lambda own: own.sessions)
     yield _compare_ratio("requests of a session, mean", both, lambda own: own.requests.mean)
     sessions = [load.sessions for load in loads if load.sessions is not None]

@@ -70,7 +70,6 @@ def refuse(refusal: Refusal) -> bytes:
 
 
 def _event(kind: bytes, members: bytes = b"") -> bytes:
-    """Make one event under its name, in one HTTP chunk."""
     data = b'{"type":"%b"%b}' % (kind, b"," + members if members else b"")
     return http_server.chunk(b"event: %b\ndata: %b\n\n" % (kind, data))
 

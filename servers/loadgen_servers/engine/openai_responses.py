@@ -102,7 +102,6 @@ class ResponsesDialect(Dialect):
 
 
 def _event(kind: str, members: dict[str, Any]) -> bytes:
-    """Make one event under its name, in one HTTP chunk."""
     name = f"response.{kind}"
     data = msgspec.json.encode({"type": name, **members})
     return http_server.chunk(b"event: %b\ndata: %b\n\n" % (name.encode(), data))

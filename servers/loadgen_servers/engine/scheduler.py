@@ -291,7 +291,6 @@ class Scheduler:
         self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Out of the batch, its KV free."""
         self.cache.release(sequence.held, self._kv(sequence))
         if sequence in self.decoding:
             del self.decoding[sequence]

@@ -300,7 +300,6 @@ class StallingScheduler(Scheduler):
         return slow
 
     def _hold_back(self, draws: Draws, sequence: Sequence, now_ns: int) -> None:
-        """Preempt a sequence, and let it wait."""
         due = self._due[sequence.first_step + (len(sequence.steps.ends) or sequence.output_tokens) - 1]
         due.remove(sequence)  # of one that runs alone no step passes meanwhile: it would be due twice
         self._evict(sequence, now_ns)

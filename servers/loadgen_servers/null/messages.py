@@ -165,7 +165,6 @@ def _milliseconds(word: str) -> float:
 def _shape(
     reshape: Callable[[Any, Messages, list[Write]], list[Write]], convert: Callable[[str], Any]
 ) -> Callable[[str], Shape]:
-    """Makes a shape of a flag's value."""
     return lambda word: partial(reshape, convert(word))
 
 

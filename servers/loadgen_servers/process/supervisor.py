@@ -163,7 +163,6 @@ class _Supervision:
         return child
 
     def _reap(self) -> None:
-        """Collect the exit status of every child that has ended, adopted ones included."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 for child in self._children:
