@@ -1,6 +1,6 @@
 """Faults: what a server can do wrong to one request in three, and what is to come of each.
 
-The rows are in `faults_http`, `faults_stream` and `faults_usage`; `test_faults` plays them over both
+The rows are in `faults_http` and `faults_stream`; `test_faults` plays them over both
 transports.
 """
 
