@@ -81,7 +81,7 @@ ENTERED = """if True:
     run()
 """
 # Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 74, 115
+MOST_ENTERED = 74, 116
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:
