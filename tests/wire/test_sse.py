@@ -12,7 +12,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.features.sglang.generate_api import Generate
+from loadgen.features.apis.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.wire import sse

@@ -31,7 +31,6 @@ from loadgen.features.attribution.parts import (
     Division,
 )
 from loadgen.features.attribution.stalls import LEAST_STREAMS, find_prefill_ns
-from loadgen.figures.distribution import compute_medians, compute_percentiles
 from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import UNKNOWN, Records
 from loadgen.server.server_counters import ServerWindow
@@ -114,7 +113,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         if not len(self.ttft):
             return self.ttft
         ttft_ns = self.ttft.after_sent_ns
-        (threshold_ns,) = compute_percentiles(ttft_ns.copy(), (TAIL,))
+        threshold_ns = float(np.percentile(ttft_ns, TAIL))
         beyond = ttft_ns > threshold_ns
         return self.ttft.select(beyond if beyond.any() else ttft_ns >= threshold_ns)
 
@@ -165,7 +164,7 @@ def _make_waits(request: Int64, parts: Int64) -> PartRows:
     if not len(request):
         return waits
     ttft_ns = waits.after_sent_ns
-    (typical_ns,) = compute_percentiles(ttft_ns.copy(), (50,))
+    typical_ns = float(np.median(ttft_ns))
     return replace(waits, excess_ns=(ttft_ns - round(typical_ns)).clip(0))
 
 
@@ -191,7 +190,7 @@ def _count_usual_streams(records: Records) -> float:
     sent = records.select(records.sent)
     begun = np.sort(sent.sent_ns).searchsorted(sent.sent_ns, side="right")
     ended = np.sort(sent.end_ns).searchsorted(sent.sent_ns, side="right")
-    return float(compute_medians(begun - ended)) if len(sent) else 0.0
+    return float(np.median(begun - ended)) if len(sent) else 0.0
 
 
 _ALIKE = 0.02  # by which counts, and sums of means, may differ and be of the same requests

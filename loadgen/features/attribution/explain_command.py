@@ -35,7 +35,6 @@ from loadgen.features.attribution.attribution_section import (
     mean_ms,
     rank_part_times,
 )
-from loadgen.figures.distribution import compute_percentiles
 from loadgen.figures.metrics import Metrics
 from loadgen.report import report, run_directory, run_lines, saved_run
 from loadgen.report.result_block import find_layout
@@ -166,7 +165,7 @@ def _explain_absence(run: Result) -> str:
 
 def _select_typical(waits: PartRows) -> PartRows:
     ttft_ns = waits.after_sent_ns
-    low, high = compute_percentiles(ttft_ns.copy(), _MIDDLE)
+    low, high = np.percentile(ttft_ns, _MIDDLE).tolist()
     return waits.select((ttft_ns >= low) & (ttft_ns <= high))
 
 

@@ -13,7 +13,7 @@ from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS, US_NS
 from loadgen.features.attribution.parts import CAUSES, NEAR_NS, Division
 from loadgen.features.attribution.stalls import EngineStalls, find_stalls, trace_timeline
-from loadgen.figures.distribution import Piece, compute_medians, rank_pieces
+from loadgen.figures.distribution import Piece, rank_pieces
 from loadgen.figures.metrics import list_gaps
 from loadgen.records.record import NO_CAUSE, MessageBlock, Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
@@ -185,7 +185,7 @@ def mark_unstamped(records: Records) -> Bool:
 def _pauses(records: Records) -> bool:
     """Whether the network may pause for all connections at once, and nothing shows that it did not."""
     rtt_ns = records.rtt_ns[records.rtt_ns >= 0]
-    far = bool(len(rtt_ns)) and float(compute_medians(rtt_ns)) > NEAR_NS
+    far = bool(len(rtt_ns)) and float(np.median(rtt_ns)) > NEAR_NS
     return far and not len(records.delay_us)
 
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import US_NS
-from loadgen.figures.distribution import compute_medians
 from loadgen.records.record import BLOCK, MessageBlock, Records
 
 SILENT = 1.25  # typical steps
@@ -401,7 +400,7 @@ def _judge_prompts(
         passed[of_size] = np.count_nonzero(~stalled[first:] | like[first:]) - _count_from(
             stall_ns[like], least
         )
-        usual_ns = float(compute_medians((prompts.wait_ns - prompts.excess_ns).clip(0)[like]))
+        usual_ns = float(np.median((prompts.wait_ns - prompts.excess_ns).clip(0)[like]))
         within_ns = np.minimum(usual_ns, prompts.excess_ns[of_size]) + 2 * step_ns
         longer = prompts.each_tokens >= prompts.longest[first]
         for at_ns in (prompts.first_ns[first:], prompts.each_sent_ns[longer]):
@@ -439,8 +438,8 @@ def _limit_ns(prompts: _Prompts) -> Float64:
     limits_ns, each_ns = np.full(len(prompts.tokens), np.inf), prompts.excess_ns / prompts.tokens
     for of_size, like, _ in _list_sizes(prompts):
         if np.count_nonzero(like) >= _LEAST_LIKE:
-            median_ns = float(compute_medians(each_ns[like]))
-            spread_ns = float(compute_medians(np.abs(each_ns[like] - median_ns)))
+            median_ns = float(np.median(each_ns[like]))
+            spread_ns = float(np.median(np.abs(each_ns[like] - median_ns)))
             limits_ns[of_size] = _WITHIN * (median_ns + _DEVIATIONS * spread_ns)
     return limits_ns * prompts.tokens
 
@@ -475,4 +474,4 @@ def _measure_busy(timeline: Timeline) -> tuple[int, float]:
     """Measure for how long at least one stream was open, and the typical step; both at least 1 ns."""
     at_ns = np.sort(np.concatenate([timeline.begun_ns, timeline.ended_ns]))
     busy_ns = int(np.diff(at_ns)[timeline.count_open(at_ns)[:-1] > 0].sum())
-    return max(busy_ns, 1), max(float(compute_medians(timeline.steps_ns)), 1.0)
+    return max(busy_ns, 1), max(float(np.median(timeline.steps_ns)), 1.0)

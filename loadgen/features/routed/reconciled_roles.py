@@ -16,10 +16,18 @@ from loadgen.base.rule import Evidence, Origin, Source, invalid, join_evidence
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
 from loadgen.engines.engines import METRICS
-from loadgen.server.joined_scraper import sum_snapshots
 from loadgen.server.prometheus import MetricsSnapshot, Series, has_restarted
-from loadgen.server.role_window import DECODE, PREFILL, ROUTER, WORKER, Role, RoleWindow
-from loadgen.server.server_counters import ServerWindow, make_window
+from loadgen.server.scraper import sum_snapshots
+from loadgen.server.server_counters import (
+    DECODE,
+    PREFILL,
+    ROUTER,
+    WORKER,
+    Role,
+    RoleWindow,
+    ServerWindow,
+    make_window,
+)
 from loadgen.verdict.evidence import RunEvidence, limit_doubts
 
 _OF_PROMPTS = {"prompt_tokens", "computed_tokens", "prefix_queries", "prefix_hits", "queue", "prefill"}

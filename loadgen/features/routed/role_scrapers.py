@@ -26,12 +26,10 @@ from loadgen.run.command.options import Options
 from loadgen.run.extension import Extension, ServerGroup
 from loadgen.server import exchange
 from loadgen.server.exchange import ServerAddress
-from loadgen.server.joined_scraper import JoinedScraper, sum_waiting
 from loadgen.server.prometheus import MetricLines, MetricsSnapshot, has_restarted, parse_metrics, select_lines
-from loadgen.server.role_window import ROLES, ROUTER, RoleWindow
 from loadgen.server.sample_file import SampledSeries, list_gauge_series
-from loadgen.server.scraper import LARGEST_BYTES, MetricsScraper
-from loadgen.server.server_counters import ServerWindow
+from loadgen.server.scraper import LARGEST_BYTES, JoinedScraper, MetricsScraper, sum_waiting
+from loadgen.server.server_counters import ROLES, ROUTER, RoleWindow, ServerWindow
 
 FLAG = "--metrics-url"
 _ANSWER_S = 3.0

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
-from loadgen.base.json_output import add_json_flag, print_json
 from loadgen.base.parsing import Parser, parse_arguments
-from loadgen.base.printing import Screen, print_text
+from loadgen.base.printing import Screen, add_json_flag, print_json, print_text
 from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.report import report, result_block, run_directory, saved_run
