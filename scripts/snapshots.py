@@ -180,6 +180,7 @@ def run_command(argv: Sequence[str]) -> str:
         except Exception:
             code = traceback.format_exc(limit=-1)
     written, errors = (each.buffer.getvalue().decode("utf-8", "replace") for each in (out, err))
+    errors = re.sub(r"(?m)^.* · \d+ s\n", "", errors)  # of a wait that took long enough to be shown
     return written + (f"--- standard error\n{errors}" if errors else "") + f"--- exit code {code}\n"
 
 
