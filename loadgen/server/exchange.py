@@ -195,7 +195,8 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
         try:
             return httpx.AsyncClient(
                 base_url=self.base_url,
-                headers=dict(self.headers),
+                # A server that compresses for a scrape takes from what is measured.
+                headers={"accept-encoding": "identity", **self.headers},
                 verify=self.tls if self.tls is not None else False,
                 trust_env=not is_this_machine(self.base_url),
                 timeout=timeout_s,
