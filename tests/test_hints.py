@@ -43,7 +43,7 @@ VERBS_OF = {
     "loadgen/study/series/ladder_command": ("ladder",),
     "loadgen/study/series/point_runs": ("sweep", "limit"),
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
-    "loadgen/study/bundle/": ("bundle", "verify", "export"),
+    "loadgen/study/bundle": ("bundle", "verify", "export"),
     "loadgen/study/describe/": ("data describe",),
     "loadgen/study/verify/": ("verify", "bundle"),
     "loadgen/study/gate/": ("gate", "history", "compare", "bench"),
@@ -52,7 +52,7 @@ VERBS_OF = {
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
     "loadgen/features/export/": ("export", "bench"),
-    "loadgen/report/limit": ("limit",),
+    "loadgen/report/request_rows": ("export", "bench"),
     "loadgen/run/session": ("campaign", "bench"),
     "loadgen/features/shards/": ("shards", "bench"),
     "loadgen/features/selftest/": ("selftest", "bench"),
