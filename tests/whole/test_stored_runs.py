@@ -269,26 +269,6 @@ def test_a_run_with_any_bytes_changed_is_a_report_or_one_line(tmp_path: Path, da
     assert report.render_report(found)
 
 
-def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
-    """It held strings as numpy's own, and at first no word of the server's about its queue."""
-    columns = stored(tmp_path)
-    expected = Records.load(tmp_path / ARRIVALS)
-    for name in ("words", "word_start", "server_queue_ns", "server_ttft_ns"):
-        del columns[name]
-    kinds = ["", "", "", "", "", "truncated"]
-    columns |= {
-        "failure_kind": np.array(kinds),
-        "failure_detail": np.array([kind and "cut" for kind in kinds]),
-    }
-    columns["finish_reason"] = np.array(["stop"] * 5 + [""])
-    np.savez(tmp_path / ARRIVALS, **columns)
-    found = Records.load(tmp_path / ARRIVALS)
-    assert found.failures == expected.failures
-    assert found.finish_reasons == ["stop"] * 5 + [""]
-    assert found.arrival_ns.tolist() == expected.arrival_ns.tolist()
-    assert found.server_ttft_ns.tolist() == [-1] * 6
-
-
 def test_one_long_word_takes_its_own_room_alone(tmp_path: Path) -> None:
     rows = [Record(i, 0, 1, 1, 2, finish_reason="stop", failure=None) for i in range(1000)]
     rows[7].finish_reason = "long" * 250_000

@@ -376,7 +376,7 @@ WRONG = [
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=at,input=in"], "has no column 'at'"),
     ("a.csv", b"ts;in\n1;2\n", ["--columns", "time=ts,input=inn"], "no column 'inn', did you mean 'in'?"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts"], "name the prompt's length"),
-    ("a.csv", b"ts,in\n1,2\n", ["--columns", "tims=ts"], "no such column, did you mean 'time'?"),
+    ("a.csv", b"ts,in\n1,2\n", ["--columns", "tims=ts"], "no such column, did you mean 'time_s'?"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time=ts,time=in"], "time: is given twice"),
     ("a.csv", b"ts,in\n1,2\n", ["--columns", "time"], "write column=NAME"),
     ("a.csv", b"ts,in\nsoon,2\n", ["--columns", "time=ts,input=in"], "row 2: 'soon' is no time"),
