@@ -131,9 +131,10 @@ def find_nearest(word: str, names: Collection[str]) -> str | None:
         return known
     if (known := next((name for one, name in stems.items() if _has_same_words(stem, one)), None)) is not None:
         return known
-    alike = [one for one in stems if one[:1] == stem[:1]]  # few slips are in the first letter
+    meant = {word: stems[one] for word, ones in _MEANINGS.items() for one in ones if one in stems} | stems
+    alike = [one for one in meant if one[:1] == stem[:1]]  # few slips are in the first letter
     if close := difflib.get_close_matches(stem, alike, 1, _ALIKE):
-        return stems[close[0]]
+        return meant[close[0]]
     begins = stem if len(stem) >= _SHORTEST_BEGINNING else f"{stem}-"
     begun = [name for one, name in stems.items() if one.startswith(begins)]
     return begun[0] if len(begun) == 1 else None

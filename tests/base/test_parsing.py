@@ -25,6 +25,7 @@ NAMES = ["high-load", "low-load", "instant", "jetson-thor", "h200", "h20", "v"]
         ("--sed", "--seed"),
         ("--concurrency", "--max-concurrency"),
         ("--concurrency-max", "--max-concurrency"),
+        ("--concurency", "--max-concurrency"),
         ("--max-conc", "--max-concurrency"),
         ("--random-input", "--random-input-len"),
         ("--rps", "--request-rate"),
