@@ -68,7 +68,7 @@ CONNECTIONS = [
     Fault("cut after [DONE]", cut(*WHOLE), succeeds()),
     Fault("cut inside a chunk", Answer([HEAD, chunk(A), chunk(A)[:-20]], End.CLOSE), CUT),
     Fault("half-closed mid-stream", Answer([HEAD, chunk(A)], End.HALF), CUT),
-    Fault("half-closed before the answer", Answer([0.2], End.HALF), UNANSWERED, requests=ONCE),
+    Fault("half-closed before the answer", Answer([0.2], End.HALF), UNANSWERED, requests=ONCE, stall_s=5),
     Fault("half-closed after the answer", Answer([STREAM], End.HALF), succeeds(), resent=None),
     Fault("stalled before the head", Answer([], End.HANG), STALLED, requests=ONCE),
     Fault("stalled inside the head", Answer([HEAD[:30]], End.HANG), STALLED, requests=ONCE),
