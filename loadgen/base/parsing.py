@@ -62,6 +62,7 @@ _SYNONYMS = {
     "streams": "max-concurrency concurrency",
 }
 T = TypeVar("T")
+_ALIKE_IN_MEANING = 0.9  # one slip in a word of ten letters
 _MEANINGS: dict[str, list[str]] = {}
 for _name, _words in _SYNONYMS.items():
     for _word in _words.split():
@@ -131,9 +132,11 @@ def find_nearest(word: str, names: Collection[str]) -> str | None:
         return known
     if (known := next((name for one, name in stems.items() if _has_same_words(stem, one)), None)) is not None:
         return known
-    meant = {word: stems[one] for word, ones in _MEANINGS.items() for one in ones if one in stems} | stems
-    alike = [one for one in meant if one[:1] == stem[:1]]  # few slips are in the first letter
+    alike = [one for one in stems if one[:1] == stem[:1]]  # few slips are in the first letter
     if close := difflib.get_close_matches(stem, alike, 1, _ALIKE):
+        return stems[close[0]]
+    meant = {word: stems[one] for word, ones in _MEANINGS.items() for one in ones if one in stems}
+    if close := difflib.get_close_matches(stem, meant, 1, _ALIKE_IN_MEANING):
         return meant[close[0]]
     begins = stem if len(stem) >= _SHORTEST_BEGINNING else f"{stem}-"
     begun = [name for one, name in stems.items() if one.startswith(begins)]
