@@ -293,7 +293,6 @@ class PrefixGroups(Generic[P]):
 
 
 def _assign_groups(n: int, groups: int, zipf: float, stream: RandomStream) -> Int64:
-    """Assign each of n prompts a group, int64[n]."""
     if groups == 1:
         return np.broadcast_to(np.int64(0), n)  # takes no memory
     rng = stream.rng("groups")

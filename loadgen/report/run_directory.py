@@ -229,7 +229,6 @@ def load(directory: Path) -> Result:
 
 
 def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
-    """Read a run's facts; raises UsageError or ValueError."""
     try:
         facts = Facts.read_stored(ours)
     except OtherVersion as error:

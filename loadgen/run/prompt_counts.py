@@ -132,7 +132,6 @@ class PromptCounter:
         return count
 
     def _explain_uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
-        """Make the error for an answer that is not a count."""
         why = answer.error or f"answers {refusals.format_message(answer.status, answer.body)}"
         if answer.error and answer.status in REDIRECTS:
             return MeasureError(f"{self.access.shown_url}{path} {answer.error} (--base-url, --endpoint)")

@@ -373,7 +373,6 @@ class Session(msgspec.Struct, frozen=True):
         return replace(made, salt={engine.salt_field: made.seed.make_salt(made.profile.name)})
 
     def _reset_caches(self) -> str:
-        """Empty the servers' prefix caches, and return how that went."""
         return self.servers.reset_caches(control.reset_cache(self.access, self.served.engine) or EMPTIED)
 
     def _begin_scraping(self, rest_s: float, display: Display) -> MetricsScraper | None:

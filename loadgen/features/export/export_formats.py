@@ -304,7 +304,6 @@ def _read_flag(text: str) -> bool:
 
 
 def _read_flag_word(text: str) -> str:
-    """Parse true or false, as the word; raises ValueError."""
     if (word := text.lower()) not in ("true", "false"):
         raise ValueError("give true or false")
     return word

@@ -355,7 +355,6 @@ class _Table:
         )
 
     def _make_ladder_run(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
-        """Make the run of a rung, with what else its row has."""
         values, remarks = self._read_figures(row)
         memory = self._count_bytes(values.pop("memory", None))
         values.pop(SPEED, None)
