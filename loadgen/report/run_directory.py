@@ -240,7 +240,6 @@ def _read_facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
 
 
 def _recover(directory: Path) -> Result:
-    """Recover an unfinished run from its journal."""
     path = directory / JOURNAL
     contents = journal.read_journal(path)
     if not contents.facts:

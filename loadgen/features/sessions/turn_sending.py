@@ -487,7 +487,6 @@ class _SessionExchange:
         return before.follow(index, due_ns, owner.turns.take(index))
 
     def _close_lanes(self) -> None:
-        """Give back the slots of lanes that are over."""
         over = self.owner.turns.over
         while over:
             session, lane = over.popleft()

@@ -228,7 +228,6 @@ def lay_over_lengths(values: dict[str, Any]) -> None:
 
 
 def _list_varied(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the profile keys that a sweep's flags vary."""
     for text in (*values.get("vary", ()), *chain.from_iterable(values.get("link", ()))):
         yield text.partition("=")[0].strip().replace("-", "_")
 

@@ -149,7 +149,6 @@ def _read_ladder(path: Path) -> TableRows:
 
 
 def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
-    """Return the line and the cells by name of each row."""
     rows: list[tuple[int, dict[str, str]]] = []
     lines = json_fields.read_csv_rows(text, path, delimiter)
     _, header = next(lines)

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -238,6 +239,7 @@ class CellNumber(msgspec.Struct, frozen=True):
     kind: str = ""  # of the unit
 
 
+@lru_cache(512)
 def find_kind(unit: str) -> str:
     """Return the kind of a unit: time, tokens, requests, memory; "" of anything else."""
     found = (kind for kind, (pattern, _) in KINDS.items() if re.fullmatch(pattern, unit, re.IGNORECASE))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -165,6 +166,7 @@ def read_column(title: str, cells: Sequence[str] = ()) -> TableColumn:
     return replace(found, title=title)
 
 
+@lru_cache(512)  # a page repeats its titles in each table
 def _parse_title(title: str) -> TableColumn:
     """Parse a title without `k`: a fact, a rate, a latency in a unit of time; the key is "" if unknown."""
     plain = _UNDERSCORED.sub(" tok/s", title.lower())
