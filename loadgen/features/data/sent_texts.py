@@ -49,18 +49,17 @@ _Answered = dict[bytes, tuple[float, float]]
 
 
 def list_steps(
-    subject: ModelTarget, beside: Path, made: Plan, outcome: Outcome
+    subject: ModelTarget, runs_dir: Path, made: Plan, outcome: Outcome
 ) -> Iterator[tuple[str, Step]]:
     """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered.
 
-    The earlier runs are those in the directory `beside`.
+    The earlier runs are those in the directory `runs_dir`.
     """
-    if made.sends_recorded:
-        yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
-        yield (
-            "an earlier run",
-            partial(add_earlier, subject=subject, beside=beside, made=made, records=outcome.records),
-        )
+    yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
+    yield (
+        "an earlier run",
+        partial(add_earlier, subject=subject, runs_dir=runs_dir, made=made, records=outcome.records),
+    )
 
 
 def add_shared_texts(known: Facts, made: Plan, records: Records) -> Facts:
@@ -126,14 +125,14 @@ def _bound_template(sizes: dict[int, int], records: Records) -> int:
     return min(max(min(counted, default=_MOST_TEMPLATE), 0), _MOST_TEMPLATE)
 
 
-def add_earlier(known: Facts, subject: ModelTarget, beside: Path, made: Plan, records: Records) -> Facts:
+def add_earlier(known: Facts, subject: ModelTarget, runs_dir: Path, made: Plan, records: Records) -> Facts:
     """Return the facts with the first run of the same prompts under no harder load, of those kept next to it.
 
     Nothing is added where cached tokens are reported, since these show what a cache did.
     """
     from loadgen.verdict.evidence import reported_reuse
 
-    first = None if reported_reuse(known, records) else _find_first(known, beside)
+    first = None if reported_reuse(known, records) else _find_first(known, runs_dir)
     if first is None:
         return known
     seed = Seed(first.facts.seed, first.facts.seed_chosen, first.facts.repeat, first.facts.attempt)
@@ -146,7 +145,7 @@ def add_earlier(known: Facts, subject: ModelTarget, beside: Path, made: Plan, re
     return replace(known, earlier=compare_answers(before_ns, now_ns, first.facts.held_concurrency or 1))
 
 
-def _find_first(known: Facts, beside: Path) -> Result | None:
+def _find_first(known: Facts, runs_dir: Path) -> Result | None:
     """Find the first run of these prompts on this server in the last day, of the latest 50 in a directory.
 
     It had the same load or a lighter one, under which TTFT is no longer. Next to a run of a series are all of
@@ -154,9 +153,9 @@ def _find_first(known: Facts, beside: Path) -> Result | None:
     """
     from loadgen.report import run_directory
 
-    kept = [*beside.glob(f"*/{run_directory.RESULT}")]
-    if beside.parent.name == _UNFINISHED:
-        kept += beside.parent.parent.glob(f"*/*/{run_directory.RESULT}")
+    kept = [*runs_dir.glob(f"*/{run_directory.RESULT}")]
+    if runs_dir.parent.name == _UNFINISHED:
+        kept += runs_dir.parent.parent.glob(f"*/*/{run_directory.RESULT}")
     for path in sorted(kept, key=lambda path: path.stat().st_mtime_ns)[-_MOST_RUNS:]:
         try:
             if known.data.file_digest.encode() not in path.read_bytes():  # before its arrivals are read

@@ -106,7 +106,7 @@ def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_
 
 
 def find_plain_name(run: Reported, by_server: bool) -> str:
-    """Return a run's name before it is told apart: a campaign's checkpoint, with its server if `by_server`.
+    """Return a run's own name: of a campaign's its checkpoint's, with that of its server if `by_server`.
 
     A run of no campaign has its own name, else that of its file without the ending, else `unnamed`.
     """

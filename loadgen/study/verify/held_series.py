@@ -365,12 +365,11 @@ def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Hel
         if not (of_own and of_other):
             continue
         ours, others = _list_marks(own, other), _list_marks(other, own)
-        told = [
-            mark
+        is_shown = any(
+            all(each.has(mark) for each in of_these) and not any(each.has(mark) for each in of_those)
             for marks, of_these, of_those in ((ours, of_own, of_other), (others, of_other, of_own))
             for mark in marks
-            if all(each.has(mark) for each in of_these) and not any(each.has(mark) for each in of_those)
-        ]
+        )
         for arm, marks, strange, of_these in ((own, ours, others, of_own), (other, others, ours, of_other)):
             wrong = [
                 mark
@@ -381,7 +380,7 @@ def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Hel
             if wrong:
                 where = f"{CELLS}: a run of {_name(arm)}"
                 held.differences.append(Difference(where, "of its arm", f"{wrong[0]}, another's", "flags"))
-        if not told:
+        if not is_shown:
             held.unchecked.append(f"{RECORD}: no run shows which of {_name(own)} and {_name(other)} it is of")
 
 
