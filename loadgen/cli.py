@@ -5,20 +5,142 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NoReturn
+from importlib import import_module
+from typing import NamedTuple, NoReturn
 
 from loadgen import __version__
 from loadgen.base import files, signals
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError, decide_exit_code
+from loadgen.base.imports import importing
 from loadgen.base.parsing import suggest_name
-from loadgen.base.printing import flush_standard_streams, print_json, print_text, print_warnings
+from loadgen.base.printing import (
+    flush_standard_streams,
+    print_json,
+    print_one_object,
+    print_text,
+    print_warnings,
+)
 from loadgen.base.text import clean_text, quote_value
-from loadgen.run.verbs import find_verbs, importing, list_questions
 
-if TYPE_CHECKING:
-    from loadgen.run.command.bench import RunTables
+MEASURE, READ, PREPARE = "measure", "saved runs, and results that were published", "prepare and check"
+
+
+class Verb(NamedTuple):
+    """A verb of the command, or a word of `loadgen data` that does something else than show a file."""
+
+    group: str  # of --help
+    question: str  # that it answers
+    place: str  # of its function, which takes the arguments: MODULE, for its `main`, or MODULE:FUNCTION
+
+    def load(self) -> Callable[[Sequence[str]], int]:
+        """Import the verb's module and return its function, with the collector on if it measures nothing."""
+        module, _, function = self.place.partition(":")
+        with importing():
+            loaded = import_module(module)
+        if self.group != MEASURE:  # there a signal that comes in a callback of the collector would be lost
+            gc.enable()
+        command: Callable[[Sequence[str]], int] = getattr(loaded, function or "main")
+        return command
+
+
+VERBS = {
+    "bench": Verb(MEASURE, "How fast is a server under a given load?", "loadgen.cli:run_bench"),
+    "profiles": Verb(
+        PREPARE,
+        "Which workloads are shipped, and what does one send?",
+        "loadgen.cli:list_profiles",
+    ),
+    "completion": Verb(
+        PREPARE,
+        "How does my shell complete verbs and flags?",
+        "loadgen.cli:write_completion",
+    ),
+    "engine": Verb(PREPARE, "How do I try this without a server?", "loadgen_servers.engine.cli"),
+    "quality": Verb(
+        MEASURE,
+        "Does a checkpoint still answer as its reference does?",
+        "loadgen.features.quality.quality_command",
+    ),
+    "selftest": Verb(
+        PREPARE,
+        "How large is this client's own error on this machine?",
+        "loadgen.features.selftest.selftest_command",
+    ),
+    "data": Verb(PREPARE, "What would a file of prompts, bodies or a trace send?", "loadgen.cli:run_data"),
+    "explain": Verb(
+        READ,
+        "Why are TTFT and ITL of a run what they are?",
+        "loadgen.features.attribution.explain_command",
+    ),
+    "export": Verb(
+        READ,
+        "How do I get a run into a table, llm-d, MLflow or W&B?",
+        "loadgen.features.export.export_command",
+    ),
+    "merge": Verb(READ, "What did the shards of one plan measure together?", "loadgen.features.shards.merge"),
+    "shards": Verb(
+        PREPARE,
+        "How do I send one plan from Kubernetes, Slurm or MPI?",
+        "loadgen.fleet.shards_command",
+    ),
+    "ladder": Verb(
+        MEASURE,
+        "How fast is one request at growing prompt lengths?",
+        "loadgen.study.series.ladder_command",
+    ),
+    "sweep": Verb(
+        MEASURE,
+        "How do figures change with load, length or settings?",
+        "loadgen.study.series.sweep.sweep_command",
+    ),
+    "limit": Verb(
+        MEASURE,
+        "What is the highest load that still meets --slo?",
+        "loadgen.study.series.limit.limit_command",
+    ),
+    "campaign": Verb(
+        MEASURE,
+        "Which of several checkpoints or servers should I take?",
+        "loadgen.study.series.campaign.campaign_command",
+    ),
+    "report": Verb(
+        READ,
+        "What did saved runs measure, as a page or as text?",
+        "loadgen.study.pages.report_command",
+    ),
+    "compare": Verb(READ, "Which checkpoint is faster, and by how much?", "loadgen.study.compare_command"),
+    "gate": Verb(READ, "Is a build slower than its base?", "loadgen.study.gate.gate_command"),
+    "history": Verb(
+        READ,
+        "When did the figures of a load change, over months?",
+        "loadgen.study.history.history_command",
+    ),
+    "audit": Verb(
+        READ,
+        "Which published figures are impossible or mislabelled?",
+        "loadgen.study.audit.audit_command",
+    ),
+    "bundle": Verb(READ, "How do I send runs so that others can check them?", "loadgen.study.bundle_command"),
+    "verify": Verb(
+        READ,
+        "Do the figures of a bundle or run follow from its data?",
+        "loadgen.study.verify.verify_command",
+    ),
+}
+DATA_VERBS = {
+    "learn": Verb(
+        PREPARE,
+        "How do I make a workload of a log, without its texts?",
+        "loadgen.features.traces.learn.learn_command",
+    ),
+    "describe": Verb(
+        READ,
+        "What are a workload's arrivals, lengths and reuse like?",
+        "loadgen.study.describe.describe_command",
+    ),
+}
 
 _HEAD = f"""\
 loadgen {__version__}
@@ -32,6 +154,15 @@ Benchmark LLM servers; every figure describes the server
 The verb for each question:
 """
 _TAIL = "\nDetails: `loadgen VERB --help`. Exit codes:\n"
+
+
+def list_questions() -> dict[str, dict[str, str]]:
+    """Return, by group of --help, each verb and word of `data` with the question that it answers."""
+    verbs = {**VERBS, **{f"data {name}": verb for name, verb in DATA_VERBS.items()}}
+    return {
+        group: {name: verb.question for name, verb in verbs.items() if verb.group == group}
+        for group in (MEASURE, READ, PREPARE)
+    }
 
 
 def render_help() -> str:
@@ -64,13 +195,35 @@ def run_bench(argv: Sequence[str]) -> int:
         with importing():
             from loadgen.run.command import bench
 
-        return bench.run(options, stack, begun, _import_tables)
+        profiles = bench.prepare(options)
+        session = bench.begin(options, profiles, stack, begun)
+        if session is None:  # what was to be shown is printed
+            return 0
+        seed = bench.make_seed(options)
+        with print_one_object(options.json) as results:
+            if bench.is_series(options, profiles):
+                from loadgen.study.series import bench_series  # few commands make several runs
+
+                return bench_series.run_all(session, profiles, seed, results)
+            return bench.run_once(session, profiles[0], seed, results)[0]
 
 
-def _import_tables() -> RunTables:
-    from loadgen.study.series import bench_series  # few commands make several runs
+def write_completion(argv: Sequence[str]) -> int:
+    """Run `loadgen completion SHELL`; returns the exit code, raises UsageError for another shell."""
+    with importing():
+        from loadgen.run.command import completion
 
-    return bench_series
+    return completion.main(argv, {name: verb.question for name, verb in VERBS.items()}, main)
+
+
+def run_data(argv: Sequence[str]) -> int:
+    """Run `loadgen data`, or the verb that its first word is; a file of this name is `./NAME`."""
+    if argv and argv[0] in DATA_VERBS:
+        return DATA_VERBS[argv[0]].load()(argv[1:])
+    with importing():
+        from loadgen.features.data import data_command
+
+    return data_command.main(argv, {name: verb.question for name, verb in DATA_VERBS.items()})
 
 
 def list_profiles(argv: Sequence[str]) -> int:
@@ -116,7 +269,7 @@ def run() -> NoReturn:
 
     The first signal ends the command; a standard stream that cannot be written fails a command that did not.
     """
-    gc.disable()  # start-up makes a hundred thousand objects and no garbage; see Verb.run
+    gc.disable()  # start-up makes a hundred thousand objects and no garbage; see Verb.load
     sys.unraisablehook = signals.send_dropped_again
     with signals.SIGNALS.catch(signals.stop):
         try:
@@ -157,14 +310,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         verb, *arguments = _decode_words(words)
         with print_warnings():
-            if verb == "bench":  # without a search for others
-                return run_bench(arguments)
-            verbs = find_verbs()
-            if verb not in verbs:
+            if verb not in VERBS:
                 raise UsageError(
-                    f"no verb {quote_value(verb)}{suggest_name(verb, verbs)}; there are {', '.join(verbs)}"
+                    f"no verb {quote_value(verb)}{suggest_name(verb, VERBS)}; there are {', '.join(VERBS)}"
                 )
-            return verbs[verb].run(arguments)
+            command = VERBS[verb].load()
+            return int(command(arguments))
     except LoadgenError as error:
         print_text(f"loadgen: {clean_text(str(error))}", sys.stderr)
         return error.exit_code

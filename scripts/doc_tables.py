@@ -26,6 +26,7 @@ import folder_table
 import loadgen
 from loadgen.base.errors import ExitCode
 from loadgen.base.rule import Rule
+from loadgen.cli import list_questions
 from loadgen.engines.engines import ENGINES
 from loadgen.features.attribution.parts import EVIDENCE, PARTS
 from loadgen.features.roofline import machines
@@ -34,7 +35,6 @@ from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
-from loadgen.run.verbs import list_questions
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.setting import Makes, Setting

@@ -21,7 +21,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.base import signals
-from loadgen.run.verbs import MEASURE, PREPARE, READ, find_verbs, list_questions
+from loadgen.cli import MEASURE, PREPARE, READ, VERBS, list_questions
 from loadgen.settings.setting import GROUPS
 from loadgen.settings.table import TABLE
 
@@ -393,12 +393,12 @@ def test_the_verbs_stand_in_three_groups(capsys: pytest.CaptureFixture[str]) -> 
     listed = list_questions()
     assert list(listed) == [MEASURE, READ, PREPARE]
     questions = {name: question for each in listed.values() for name, question in each.items()}
-    assert set(questions) == {*find_verbs(), "data learn", "data describe"}
+    assert set(questions) == {*VERBS, "data learn", "data describe"}
     assert [name for name, question in questions.items() if f"  {name:<13} {question}\n" not in text] == []
     assert [name for name, question in questions.items() if not question.endswith("?")] == []
 
 
-@pytest.mark.parametrize("verb", ["", *find_verbs()])
+@pytest.mark.parametrize("verb", ["", *VERBS])
 def test_help_fits_80_columns(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +410,7 @@ def test_help_fits_80_columns(
     assert [line for line in lines if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("verb", find_verbs())
+@pytest.mark.parametrize("verb", VERBS)
 def test_each_flag_of_a_verb_has_a_word_of_help(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

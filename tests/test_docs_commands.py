@@ -14,7 +14,7 @@ from doc_tables import remove_tables
 
 from builders.switchers import FLAGS_OF
 from loadgen.base.errors import UsageError
-from loadgen.cli import main
+from loadgen.cli import DATA_VERBS, VERBS, main
 from loadgen.features.attribution.explain_command import explain_parser
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.export_command import export_parser
@@ -25,7 +25,6 @@ from loadgen.features.traces.learn.learn_command import learn_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile
 from loadgen.run.command.options import bench_parser, join_flag_lines
-from loadgen.run.verbs import find_verbs
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.bundle_command import bundle_parser
 from loadgen.study.compare_command import compare_parser
@@ -55,7 +54,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "campaign": campaign_parser,
     "gate": gate_parser,
     "sweep": sweep_parser,
-    "data": data_parser,
+    "data": lambda: data_parser({}),
     "data describe": describe_parser,
     "data learn": learn_parser,
     "explain": explain_parser,
@@ -91,9 +90,9 @@ def _found(places: Iterable[str]) -> Iterator[str]:
 def refused(command: str) -> str:
     """What is wrong with a command; "" where nothing is. Words of prose behind it are let be."""
     verb, *rest = shlex.split(command)
-    if verb == "data" and rest and rest[0] in find_verbs("DATA_VERBS"):
+    if verb == "data" and rest and rest[0] in DATA_VERBS:
         verb, rest = f"data {rest[0]}", rest[1:]
-    elif verb not in find_verbs():
+    elif verb not in VERBS:
         return f"no verb {verb}"
     if verb == "shards" and "--" in rest:
         own, flags = rest[: rest.index("--")], rest[rest.index("--") + 1 :]

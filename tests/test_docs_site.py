@@ -20,7 +20,7 @@ import pytest
 import loadgen
 from fakes import faults_table
 from loadgen.base.errors import ExitCode
-from loadgen.cli import render_help
+from loadgen.cli import VERBS, render_help
 from loadgen.engines.engines import METRICS
 from loadgen.engines.refusals import FIELDS
 from loadgen.facts.run_facts import Facts
@@ -29,7 +29,6 @@ from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
 from loadgen.figures.metrics import ClientHealth
 from loadgen.plan import profile
 from loadgen.records.record import Columns
-from loadgen.run.verbs import find_verbs
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
 from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
@@ -156,7 +155,7 @@ def _strip_histograms(names: Iterable[str]) -> set[str]:
 
 
 ROWS: dict[str, list[str]] = {
-    "verbs": [f"? | `loadgen {name}` |" for name in find_verbs()],
+    "verbs": [f"? | `loadgen {name}` |" for name in VERBS],
     "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
     "apis": [*request_settings.APIS, *request_settings.API_ALIASES, *request_settings.REFUSED_APIS],
     "flags-vllm": [flag for flag, *_ in vllm_flags.list_flags()],

@@ -38,10 +38,8 @@ FOLDERS = [
     "base", "engines", "wire", "settings", "plan", "transport", "records", "figures", "host",
     "server", "facts", "verdict", "report", "run", "features", "fleet", "study",
 ]  # fmt: skip
-# Two imports that point right: --cluster is found where every other part of a run is, and the command hands
-# the tables of several runs down.
+# An import that points right: --cluster is found where every other part of a run is.
 SENT_BY_A_CLUSTER = ("run.assembly", "fleet.cluster_session")
-TABLES_OF_SEVERAL_RUNS = ("cli", "study.series.bench_series")
 # The modules of the core that choose among features, or need one in few runs: no other imports any. Each
 # lists those of its subject in their order, and nothing that it imports may import it.
 CHOOSERS = {
@@ -50,7 +48,7 @@ CHOOSERS = {
     "report.saved_run", "report.request_rows", "report.report",
     "run.command.bench", "run.firing", "run.measurement", "run.observation",
     "run.worker_count", "run.assembly", "run.embedded_engine", "run.launched_server", "run.attach",
-    "run.session", "run.followup",
+    "run.session",
 }  # fmt: skip
 INSIDE = {
     "study": [
@@ -212,8 +210,8 @@ def test_the_client_imports_neither_the_fleet_nor_the_study() -> None:
         f"{module} imports {target}"
         for module, targets in client_imports().items()
         for target in sorted(targets)
-        if not module.startswith((*apart, "__init__")) and target.startswith(apart)
-        if (module, target) not in (SENT_BY_A_CLUSTER, TABLES_OF_SEVERAL_RUNS)
+        if not module.startswith(apart) and module not in LAST and target.startswith(apart)
+        if (module, target) != SENT_BY_A_CLUSTER
     ]
     assert wrong == []
 
@@ -221,8 +219,7 @@ def test_the_client_imports_neither_the_fleet_nor_the_study() -> None:
 @of_each(CLIENT)
 def test_no_module_is_imported_by_a_text(source: Source) -> Iterator[str]:
     """An editor, mypy and the tests above see the imports that are statements."""
-    may = ("cli.py", "__init__.py", "verbs.py")
-    if source.path.name not in may and "import_module" in source.text:
+    if source.path.name not in ("cli.py", "__init__.py") and "import_module" in source.text:
         yield "imports a module by its name"
 
 

@@ -27,10 +27,9 @@ from loadgen.plan.request_sources import WordCounts
 from loadgen.report.run_directory import Result
 from loadgen.run.command.options import Options, is_given
 from loadgen.run.command.progress import Progress, Totals
-from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import NO_HEALTH, DecodedTally, Outcome, PlanPart, TransportOptions, Watch
 from loadgen.run.live_display import choose_display
-from loadgen.run.measurement import measure
+from loadgen.run.measurement import PlanSender, measure
 from loadgen.run.stop_rules import StopRules
 from loadgen.server.exchange import ServerAddress
 from loadgen.settings.run_settings import AUTO
@@ -74,40 +73,19 @@ class ShardPlaces(msgspec.Struct, frozen=True):
             calls.release()
 
 
-class ClusterExtension(Extension):
-    """A plan that is sent from a Ray cluster."""
-
-    def check(self, options: Options) -> None:
-        """Raise UsageError if --cluster or --shards stands alone, or an option does not go with them."""
-        if options.cluster is None:
-            if options.shards is not None:
-                raise UsageError(
-                    "--shards is of a Ray cluster: pass --cluster auto too (without one: docs/shards.md)"
-                )
-            return
-        if options.shards is None:
-            raise UsageError("--cluster needs --shards N: how many processes are to share the load")
-        refused = {row.option: row.cluster for row in TABLE if row.cluster and is_given(options, row)}
-        if options.workers == AUTO:
-            refused["--workers auto"] = "give --shards, or a number"
-        for flag, why in refused.items():
-            raise UsageError(f"{flag} does not go with --cluster: {why}")
-
-    def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
-        """Join the cluster until `stack` ends, check its nodes, and return what makes a `ClusterSender`.
-
-        None without --cluster, and where the request is only printed; raises LoadgenError.
-        """
-        if options.cluster is None or options.print_request:
-            return None
-        with choose_display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
-            places = join_cluster(
-                stack, options.cluster, options.shards or 1, options.workers, interrupts.poll
-            )
-        return lambda *session: ClusterSender(places, *session)
-
-
-EXTENSION = ClusterExtension()
+def check_options(options: Options) -> None:
+    """Raise UsageError if --cluster or --shards stands alone, or an option does not go with them."""
+    if options.cluster is None:
+        raise UsageError(
+            "--shards is of a Ray cluster: pass --cluster auto too (without one: docs/shards.md)"
+        )
+    if options.shards is None:
+        raise UsageError("--cluster needs --shards N: how many processes are to share the load")
+    refused = {row.option: row.cluster for row in TABLE if row.cluster and is_given(options, row)}
+    if options.workers == AUTO:
+        refused["--workers auto"] = "give --shards, or a number"
+    for flag, why in refused.items():
+        raise UsageError(f"{flag} does not go with --cluster: {why}")
 
 
 class ClusterSender(PlanSender):
@@ -147,7 +125,7 @@ class ClusterSender(PlanSender):
         self.merged = firing.merged.facts
         return replace(outcome, records=firing.merged.records)
 
-    def list_steps(self) -> tuple[tuple[str, Step], ...]:
+    def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
         """Return the one step after the last request: the shards' facts are added to the run's."""
         return (("the shards", self._add_shards),)
 
@@ -184,18 +162,17 @@ class ClusterSender(PlanSender):
         )
 
 
-def join_cluster(
-    stack: ExitStack, address: str, shards: int, workers: int, turn: Callable[[], None]
-) -> ShardPlaces:
-    """Connect to the cluster at an address and reserve places for shards, both until the end of `stack`.
+def join_cluster(options: Options, stack: ExitStack, interrupts: Interrupts) -> ShardPlaces:
+    """Connect to the cluster of --cluster and reserve places for its shards, both until the end of `stack`.
 
     Raises UsageError and MeasureError, each in bounded time: no Ray, no cluster, no room, another loadgen.
-    `turn` is called while Ray is waited for, and may raise.
     """
-    ray = stack.enter_context(ray_cluster.connect_ray(address))
-    each = workers * ray_cluster.CPUS_PER_WORKER
-    places = stack.enter_context(ray_cluster.place_shards(ray, shards, each, turn))
-    return ShardPlaces(ray, places, ray_cluster.find_nodes(ray, places, turn))
+    address, shards = options.cluster or "", options.shards or 1
+    with choose_display(options.quiet).waiting(f"joining the Ray cluster at {address}"):
+        ray = stack.enter_context(ray_cluster.connect_ray(address))
+        each = options.workers * ray_cluster.CPUS_PER_WORKER
+        places = stack.enter_context(ray_cluster.place_shards(ray, shards, each, interrupts.poll))
+        return ShardPlaces(ray, places, ray_cluster.find_nodes(ray, places, interrupts.poll))
 
 
 class FleetStart:

@@ -1,61 +1,149 @@
-"""Assembly: what a command's settings add to a run: who sends, to which servers, what is learned after."""
+"""Assembly: what a command's settings add to a run: who sends, to which servers, what is learned after.
+
+Each part is imported where a command gives one of its settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadgen.base.errors import UsageError
+from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import has_images
-from loadgen.plan.request_sources import ModelTarget
+from loadgen.plan.request_sources import ModelTarget, WordCounts
+from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import Extension, Step
-from loadgen.run.firing import Outcome
+from loadgen.run.firing import Outcome, TransportOptions
+from loadgen.run.measurement import PlanSender
 from loadgen.server.exchange import ServerAddress
 
 
-def find_extensions(options: Options) -> list[Extension]:
-    """Find the parts in a run of the settings that a command gives; no other is imported."""
-    found: list[Extension] = []
+def _is_shard(options: Options) -> bool:
+    return (options.shard, options.start_at, options.expect_plan) != (None, None, None)
+
+
+def _has_telemetry(options: Options) -> bool:
+    return (options.otel, options.prometheus, options.receive_spans) != (None, None, None)
+
+
+def check_options(options: Options) -> None:
+    """Raise UsageError for options of a part that contradict each other, or need what is not installed."""
     if options.metrics_url:
         from loadgen.features.routed import role_scrapers
 
-        found.append(role_scrapers.EXTENSION)
-    if options.workers != 1:
-        from loadgen.run import worker_count
-
-        found.append(worker_count.EXTENSION)
-    if options.export_requests is not None:
-        from loadgen.features.data import export_plan
-
-        found.append(export_plan.EXTENSION)
-    if options.selftest:
-        from loadgen.features.selftest import capacity
-
-        found.append(capacity.EXTENSION)
-    if options.power_url:
-        from loadgen.features.sensors import power_urls
-
-        found.append(power_urls.EXTENSION)
-    if (options.shard, options.start_at, options.expect_plan) != (None, None, None):
+        role_scrapers.check_options(options)
+    if options.power_url and not options.observe:
+        raise UsageError("--power-url samples power, and --no-observe samples nothing: leave out one")
+    if _is_shard(options):
         from loadgen.features.shards import shard_sender
 
-        found.append(shard_sender.EXTENSION)
+        shard_sender.check_options(options)
     if (options.cluster, options.shards) != (None, None):
         from loadgen.fleet import cluster_session
 
-        found.append(cluster_session.EXTENSION)
-    if (options.otel, options.prometheus, options.receive_spans) != (None, None, None):
+        cluster_session.check_options(options)
+    if _has_telemetry(options):
         from loadgen.features.telemetry import telemetry_sender
 
-        found.append(telemetry_sender.EXTENSION)
-    return found
+        telemetry_sender.check_options(options)
+
+
+def check_runs(options: Options, runs: int) -> None:
+    """Raise UsageError if an option is of a single run, and the command makes several."""
+    given = {
+        "--export-requests writes one plan": options.export_requests,
+        "--start-at is of one run": options.start_at,
+        "--expect-plan is of one run": options.expect_plan,
+    }
+    for why, value in given.items():
+        if value is not None and runs > 1:
+            raise UsageError(f"{why}: leave out --repeat, and name one profile")
+
+
+def review_plan(options: Options, made: Plan, tokenizer: str | None) -> None:
+    """Write a plan to a file, if asked to, and check what divides or accompanies it; raises UsageError."""
+    if options.export_requests is not None:
+        from loadgen.features.data import export_plan
+
+        export_plan.export_and_print(made, options.export_requests, tokenizer)
+    if _is_shard(options):
+        from loadgen.features.shards import shard_sender
+
+        shard_sender.check_divisible(made, options.share)
+    if _has_telemetry(options):
+        from loadgen.features.telemetry import telemetry_sender
+
+        telemetry_sender.check_headers(options, made)
+
+
+def adjust_to_warmup(
+    options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
+) -> TransportOptions:
+    """Return how a plan is sent, by as many workers as its warm-up asks for, once the client is tested.
+
+    Raises MeasureError if the plan is not the one of --expect-plan.
+    """
+    if options.workers != 1:
+        from loadgen.run import worker_count
+
+        sent = worker_count.adjust_to_warmup(options, made, sent, warmed, display)
+    if options.selftest:
+        from loadgen.features.selftest import capacity
+
+        with display.waiting("self-test of this client, against a null server", forks=True):
+            capacity.measure_at_pace(made.profile, sent.transport, warmed, sent.workers)
+    if options.expect_plan is not None:
+        from loadgen.features.shards import shard_sender
+
+        shard_sender.check_digest(made, options.expect_plan)
+    return sent
+
+
+# Of the session's options, its server, and how that counts words; None: the plan is sent from here, at once.
+SenderMaker = Callable[[Options, ServerAddress, dict[str, WordCounts]], PlanSender | None]
+
+
+def begin_sender(options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker:
+    """Start what sends a plan or accompanies that, before the server; return what makes the sender.
+
+    What is started ends with `stack`. Raises UsageError and MeasureError.
+    """
+    if options.power_url:
+        from loadgen.features.sensors import power_urls
+
+        power_urls.check_exporters(options)
+    wrap = places = None
+    if _has_telemetry(options):
+        from loadgen.features.telemetry import telemetry_sender
+
+        wrap = telemetry_sender.begin_telemetry(options, stack)
+    if options.cluster is not None and not options.print_request:
+        from loadgen.fleet import cluster_session
+
+        places = cluster_session.join_cluster(options, stack, interrupts)
+
+    def make_sender(
+        options: Options, access: ServerAddress, word_counts: dict[str, WordCounts]
+    ) -> PlanSender | None:
+        sender: PlanSender | None = None
+        if places is not None:
+            sender = cluster_session.ClusterSender(places, options, access, word_counts)
+        elif _is_shard(options):
+            from loadgen.features.shards.shard_sender import ShardSender
+
+            sender = ShardSender(options, interrupts)
+        return sender if wrap is None else wrap(sender or PlanSender())
+
+    return make_sender
 
 
 def list_steps(
@@ -65,7 +153,7 @@ def list_steps(
     made: Plan,
     outcome: Outcome,
     display: Display,
-) -> Iterator[tuple[str, Step]]:
+) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
     """Yield (name, step) that add to the facts what a run's settings have learned after the last request.
 
     `learned` is kept between the runs on a server. Of several shards only the first asks the server.

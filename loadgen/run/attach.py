@@ -14,8 +14,7 @@ from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.host.environment import start_git
 from loadgen.plan.plan import list_api_headers
 from loadgen.plan.profile import Profile
-from loadgen.run import reached_server
-from loadgen.run.assembly import find_extensions
+from loadgen.run import assembly, reached_server
 from loadgen.run.command.credentials import Credentials, collect_credentials
 from loadgen.run.command.options import Options, change_port, explain_no_server
 from loadgen.run.live_display import choose_display
@@ -47,20 +46,15 @@ def attach(
     the workload's form.
     """
     read_commit = stack.enter_context(start_git())  # it answers while the server is reached
-    extensions = find_extensions(options)
-    wrappers = [each.begin_companion(options, stack) for each in extensions]
-    makers = [each.begin_sender(options, stack, interrupts) for each in extensions]
+    make_sender = assembly.begin_sender(options, stack, interrupts)
     session = _attach_server(options, asked, workload, stack, interrupts, begun)
-    session = replace(session, read_commit=read_commit)
-    for each in extensions:
-        servers = each.join_servers(options, session.servers, session.access)
-        session = replace(session, servers=servers)
-    for make_sender in filter(None, makers):
-        sender = make_sender(session.options, session.access, session.word_counts)
-        session = replace(session, sender=sender)
-    for wrap in filter(None, wrappers):
-        session = replace(session, sender=wrap(session.sender))
-    return session
+    servers = session.servers
+    if options.metrics_url and not options.share.number:  # the first shard scrapes for all
+        from loadgen.features.routed import role_scrapers
+
+        servers = replace(servers, scrape_elsewhere=role_scrapers.find_scrapers(options, session.access))
+    sender = make_sender(session.options, session.access, session.word_counts)
+    return replace(session, read_commit=read_commit, servers=servers, sender=sender)
 
 
 def _attach_server(
@@ -122,11 +116,7 @@ def _attach_url(options: Options, auth: Credentials, loop: ControlLoop, interrup
     options = replace(options, endpoint=place.endpoint)
     access, wait_s = make_address(options, place, auth, loop), options.ready_check_timeout_s
     session = open_session(options, access, reached_server.find_local(access), wait_s, interrupts)
-    if not more:
-        return session
-    from loadgen.features.targets import replicas  # few runs have several servers
-
-    return replicas.attach_others(session, (place, *more), loop)
+    return reached_server.attach_others(session, (place, *more), loop) if more else session
 
 
 def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:

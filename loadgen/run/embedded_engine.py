@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.base.imports import importing
 from loadgen.features.roofline.roofline_settings import PREFIX
 from loadgen.run.command.options import Options
-from loadgen.run.verbs import importing
 from loadgen_servers.process.embedded import Embedded, EngineFailed
 
 

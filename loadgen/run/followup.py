@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,18 +20,13 @@ from loadgen.plan.plan import Plan
 from loadgen.report import report, run_directory, saved_run
 from loadgen.report.run_directory import Result
 from loadgen.run.command.options import Options
-from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
 from loadgen.run.live_display import choose_display
-from loadgen.run.observation import Local
+from loadgen.run.observation import Local, Observation
 from loadgen.server import control, engine_config, sample_file
 from loadgen.server.control import ServerInfo
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.sample_file import NO_SAMPLES, KeptSamples
-from loadgen.server.scraper import MetricsScraper
-
-if TYPE_CHECKING:
-    from loadgen.features.sensors.sampler import Sampler
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
@@ -89,7 +83,7 @@ def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) 
     )
 
 
-def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
+def follow_up(facts: Facts, steps: Iterable[tuple[str, Callable[[Facts], Facts]]]) -> Facts:
     """Return the facts with what each step adds, or why it failed, which raises nothing.
 
     After a signal, noted in the facts, no step follows.
@@ -107,13 +101,14 @@ def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     return facts
 
 
-def keep_samples(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
+def keep_samples(facts: Facts, observed: Observation) -> KeptSamples:
     """Collect the samples taken during the run; empty without sensors and scraper, or if that fails."""
-    began_ns = observer.began_ns if observer is not None else 0
+    sensors, counters = observed.sensors, observed.counters
+    began_ns = counters.began_ns if counters is not None else 0
 
     def keep() -> KeptSamples:
-        sensed = [] if sensing is None else sensing.list_series()
-        apart = [] if observer is None else observer.list_series()
+        sensed = [] if sensors is None else sensors.list_series()
+        apart = [] if counters is None else counters.list_series()
         return sample_file.keep_samples([*apart, *sensed], facts.window, began_ns)
 
     return make_guarded("samples", keep, NO_SAMPLES, [])

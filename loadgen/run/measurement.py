@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from loadgen.base import clock, signals
 from loadgen.base.arrays import Int64
+from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
 from loadgen.records.record import Records
-from loadgen.run.command.progress import Progress
+from loadgen.run.command.progress import Display, Progress
 from loadgen.run.firing import Firing, Outcome, TransportOptions, Watch, begin_process
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.capture_process import reap_ended
@@ -55,7 +56,11 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     held = HeldStart() if firing is None and isinstance(part.start, AtOnce) and options.workers == 1 else None
     if held is not None:
         options = replace(options, part=replace(part, start=held))
-    firing = firing or _begin_firing(plan, options, watch)
+    if firing is None and options.workers > 1:
+        from loadgen.features.workers.workers import Workers  # few runs have several
+
+        firing = Workers(plan, options, watch)
+    firing = firing or begin_process(plan, options, watch)
     progress = Progress(
         watch.title,
         total,
@@ -106,19 +111,29 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     )
 
 
+class PlanSender:
+    """A sender of plans; subclasses do more than `measure`, which is all that this one does."""
+
+    def describe(self, known: Facts, made: Plan) -> Facts:
+        """Return the facts with what is known of the sender before the first request."""
+        return known
+
+    def wait(self, made: Plan, rest_s: float, display: Display) -> None:
+        """Wait until only `rest_s` seconds are left before connections must be opened."""
+
+    def send(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """Send the plan and return its outcome."""
+        return measure(made, options, watch)
+
+    def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
+        """List (name, step) that add to the facts what is learned about the sender after the last request."""
+        return ()
+
+
 def _sum_planned_tokens(plan: Plan, indices: Int64) -> int:
     """Sum the lengths in tokens of the answers to the requests `indices`; 0 if one is unknown."""
     lens = plan.requests.output_lens[indices]
     return int(lens.sum()) if (lens > 0).all() else 0
-
-
-def _begin_firing(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
-    """Start sending a plan, in this process's child or in as many workers as the options have."""
-    if options.workers > 1:
-        from loadgen.features.workers.workers import Workers  # few runs have several
-
-        return Workers(plan, options, watch)
-    return begin_process(plan, options, watch)
 
 
 def _make_revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:

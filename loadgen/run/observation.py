@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadgen.facts.run_facts import Launched
+from loadgen.base.structs import replace
+from loadgen.facts.run_facts import Facts, Launched
+from loadgen.host import environment
 from loadgen.host.cpu_use import CpuWatch
 from loadgen.run.command.progress import Display
+from loadgen.run.firing import Outcome
 from loadgen.server.scraper import MetricsScraper
 
 if TYPE_CHECKING:
+    from loadgen.facts.machine_state import MachineState
     from loadgen.features.sensors.sampler import Sampler
-    from loadgen.server.server_counters import ServerWindow
+    from loadgen.host.environment import ThrottlingState
+    from loadgen.server.control import Trace
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -43,27 +48,63 @@ def scrape_before_run(
         return observer.scrape_before(most_s, meanwhile)
 
 
-def scrape_after_run(
-    observer: MetricsScraper, display: Display, meanwhile: Callable[[], None]
-) -> ServerWindow:
-    """Scrape the server after a run, once idle or after its longest wait, and return its counters' change.
-
-    `meanwhile` is called during the wait.
-    """
-    with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
-        return observer.scrape_after(meanwhile)
-
-
 def make_cpu_watch(local: Local | None, embedded: bool) -> CpuWatch | None:
     """Make the reader of CPU use around a run, also of an unobserved one; None if the server is elsewhere."""
     return CpuWatch(local.pids, server_known=embedded) if local is not None else None
 
 
-@contextmanager
-def sample_meanwhile(*sources: MetricsScraper | Sampler | CpuWatch | None) -> Iterator[None]:
-    """Run the given samplers (counters, sensors, CPU use) inside the block."""
-    with ExitStack() as stack:
-        for source in sources:
-            if source is not None:
-                stack.enter_context(source.sampling())
-        yield
+class Observation(msgspec.Struct):
+    """What is sampled of a server and its machine around a run; None: that is not."""
+
+    sensors: Sampler | None = None
+    before: MachineState | None = None  # of the machine's GPUs, before the warm-up
+    throttling: ThrottlingState | None = None  # before the run
+    counters: MetricsScraper | None = None
+    cpus: CpuWatch | None = None
+    trace: Trace | None = None
+
+    @contextmanager
+    def sample(self) -> Iterator[None]:
+        """Run the samplers of counters, sensors and CPU use inside the block."""
+        with ExitStack() as stack:
+            for source in (self.counters, self.sensors, self.cpus):
+                if source is not None:
+                    stack.enter_context(source.sampling())
+            yield
+
+    def list_steps(
+        self, outcome: Outcome, display: Display, meanwhile: Callable[[], None]
+    ) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
+        """Yield (name, step) that add to the facts what was sampled during a run; no counters after a signal.
+
+        `meanwhile` is called during the wait for the counters.
+        """
+        sensors, throttling, counters, cpus = self.sensors, self.throttling, self.counters, self.cpus
+        health = outcome.health
+        if sensors is not None:
+            yield "the machine's state", lambda known: replace(known, state_after=sensors.read_state())
+        if throttling is not None:
+
+            def add_throttling(known: Facts) -> Facts:
+                now = environment.read_throttling_state()
+                return replace(known, throttled=environment.explain_throttling(throttling, now))
+
+            yield "throttling", add_throttling
+        if self.trace is not None:
+            yield "the server's trace", lambda known: replace(known, traced=str(self.trace))
+        if counters is not None and not outcome.interrupted:  # a signal does not wait until they settle
+
+            def add_counters(known: Facts) -> Facts:
+                waits_s = counters.longest_wait_s
+                with display.waiting("reading the server's counters, once it is idle", waits_s):
+                    window = counters.scrape_after(meanwhile)
+                return replace(known, window=window, role_windows=counters.list_role_windows())
+
+            yield "the server's counters", add_counters
+        if sensors is not None:
+            yield (
+                "the sensors",
+                lambda known: replace(known, sensed=sensors.summarize(health.started_ns, health.ended_ns)),
+            )
+        if cpus is not None:
+            yield "the CPUs", lambda known: replace(known, cpu_use=cpus.use)

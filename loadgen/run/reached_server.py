@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -10,16 +11,18 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.imports import importing
+from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.plan.request_sources import ModelTarget
 from loadgen.run import acceptance
-from loadgen.run.command.credentials import Credentials
+from loadgen.run.command.credentials import Credentials, collect_credentials
 from loadgen.run.command.options import Options
 from loadgen.run.live_display import choose_display
 from loadgen.run.observation import Local
+from loadgen.run.server_group import Replica, ServerGroup, check_alike, join_locals, join_served
 from loadgen.run.session import Session
-from loadgen.run.verbs import importing
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop, ServerAddress
 
@@ -116,3 +119,31 @@ def open_session(
     known = local is not None and (local.launched is not None or served.engine.ours)
     root = replace(access.target(""), delay_acks=known and served.engine.sends_at_once)
     return Session(options, access, served, subject, root, local, files, interrupts=interrupts)
+
+
+def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoop) -> Session:
+    """Wait for the further servers, at all places but the first, and return the session with them.
+
+    Raises UsageError if an API's path differs from the first's, MeasureError if two servers are one or serve
+    different models, and what `attach` raises.
+    """
+    options, access, place = session.options, session.access, places[0]
+    first, others = Replica(access, session.served, session.root, session.local), list[Replica]()
+    for url, other in zip(options.more_urls, places[1:], strict=True):
+        if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
+            raise UsageError(
+                f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
+            )
+        theirs = replace(options, base_url=url)
+        reached = make_address(theirs, other, collect_credentials(theirs), loop)
+        wait_s = options.ready_check_timeout_s
+        found = open_session(theirs, reached, find_local(reached), wait_s, session.interrupts, session.served)
+        others.append(Replica(found.access, found.served, found.root, found.local))
+        for known in (first, *others[:-1]):
+            check_alike(known, others[-1])
+    return replace(
+        session,
+        served=join_served(session.served, others),
+        local=join_locals(session.local, others),
+        servers=ServerGroup(tuple(others)),
+    )

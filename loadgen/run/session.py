@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ import msgspec
 from loadgen.base import files, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError
+from loadgen.base.imports import importing
 from loadgen.base.secrecy import HIDDEN, Secrets, hide_argument_secrets
 from loadgen.base.signals import Interrupts
 from loadgen.base.structs import replace
@@ -39,26 +40,19 @@ from loadgen.records.record import Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run import assembly, transport_choice
 from loadgen.run.acceptance import Adapter, check_sendable
-from loadgen.run.assembly import find_extensions
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import PlanSender, ServerGroup, Step
 from loadgen.run.firing import Outcome, PlanPart, TransportOptions, Watch
 from loadgen.run.live_display import choose_display
-from loadgen.run.observation import (
-    Local,
-    make_cpu_watch,
-    sample_meanwhile,
-    scrape_after_run,
-    scrape_before_run,
-)
+from loadgen.run.measurement import PlanSender, measure
+from loadgen.run.observation import Local, Observation, make_cpu_watch, scrape_before_run
+from loadgen.run.server_group import ServerGroup
 from loadgen.run.stop_rules import make_stop_rules
 from loadgen.run.transport_choice import add_path
-from loadgen.run.verbs import importing
 from loadgen.server import control
-from loadgen.server.control import EMPTIED, ServerInfo, Trace
+from loadgen.server.control import EMPTIED, ServerInfo
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.prometheus import MetricLines
 from loadgen.server.scraper import MetricsScraper
@@ -68,8 +62,6 @@ from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
     from loadgen.facts.run_facts import Cell
-    from loadgen.features.sensors.sampler import Sampler
-    from loadgen.host.cpu_use import CpuWatch
     from loadgen.report.run_directory import Result
     from loadgen.run.followup import FinishedRun
     from loadgen.server.checkpoint import Checkpoint
@@ -93,7 +85,7 @@ class Session(msgspec.Struct, frozen=True):
     local: Local | None = None  # None: the server is on another machine
     checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
     servers: ServerGroup = ServerGroup()  # this one, and others that share its requests
-    sender: PlanSender = PlanSender()
+    sender: PlanSender | None = None  # None: what `measure` does is all
     accepted: Adaptation | None = None  # what this server takes, where that is known and it is warm
     # What features learned for later runs, by names of theirs; sessions made by `replace` share it.
     learned: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -162,11 +154,32 @@ class Session(msgspec.Struct, frozen=True):
 
         Raises UsageError or MeasureError, without secrets, and leaves no directory if nothing was measured.
         """
+        display = choose_display(self.options.quiet)
+        with self._fit(workload, seed) as session:
+            made = session._make_plan(workload, seed, display)
+            with session._keep_journal(made, display) as (directory, started, journal):
+                sent = session.make_transport_options(made)
+                made, parted = session._part_cache(made, display)
+                observed = session._start_sensors(display)
+                made, sent, warmed = session._warm_up(made, sent, display)
+                tokenizer = session._find_text_tokenizer()
+                known = session._collect_facts(made, sent, started, observed, warmed, parted, tokenizer)
+                journal.put_facts(known.encode())
+                rest_s = _REST_S if len(warmed) else 0.0
+                with session._observe(made, observed, rest_s, journal, tokenizer, display) as watch:
+                    send = measure if session.sender is None else session.sender.send
+                    outcome = send(made, sent, watch)
+                    known = session._keep_outcome(known, outcome, made, journal)
+                return session._follow_up(known, made, outcome, observed, display), directory
+
+    @contextmanager
+    def _fit(self, workload: Profile, seed: Seed) -> Iterator[Session]:
+        """Yield the session as a profile's requests need it; what the block raises is without secrets."""
         hidden = self._collect_secrets(workload)
         with hidden.hide_in_errors():
             inside = self._fit_api(workload)
             inside = replace(inside, access=replace(inside.access, secrets=hidden))
-            return inside._count_words(workload, seed)._run(workload, seed)
+            yield inside._count_words(workload, seed)
 
     def _fit_api(self, workload: Profile) -> Session:
         """Return the session with the headers of a profile's API, and the key as that has it."""
@@ -195,29 +208,32 @@ class Session(msgspec.Struct, frozen=True):
             self, subject=prompt_counts.add_word_counts(self.adapter, known, workload, seed, limit)
         )
 
-    def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
-        """Make, check and measure a plan in a new directory; return the result and the directory.
-
-        An exception passes: with a warning that names the directory if a request was measured, else without
-        directory.
-        """
-        display, with_images = choose_display(self.options.quiet), has_images(workload)
-        if with_images:
+    def _make_plan(self, workload: Profile, seed: Seed, display: Display) -> Plan:
+        """Make a profile's plan, and check that the server takes it; raises UsageError and MeasureError."""
+        if with_images := has_images(workload):
             from loadgen.features.images import image_requests  # few runs send images
 
             image_requests.check_place(workload, is_loopback(self.root.host))
         with display.waiting("making the prompts", forks=with_images):
             made = plan.make(workload, self.subject, seed)
             check_sendable(made, self.served, self._started_context)
-        for extension in find_extensions(self.options):
-            extension.review_plan(made, self.options, self.subject.tokenizer)
+        assembly.review_plan(self.options, made, self.subject.tokenizer)
+        return made
+
+    @contextmanager
+    def _keep_journal(self, made: Plan, display: Display) -> Iterator[tuple[Path, datetime, Journal]]:
+        """Make a new directory with a journal; yield it, when that was, and the journal.
+
+        An exception passes: with a warning that names the directory if a request was measured, else without
+        directory.
+        """
         started = read_wall_clock()
         base, share = Path(self.options.run_dir or "runs"), self.options.share
         part = "" if self.options.shard is None else f"-shard-{share.number}-of-{share.of}"
-        directory = files.create_directory(base, f"{workload.name or 'bench'}{part}", started)
+        directory = files.create_directory(base, f"{made.profile.name or 'bench'}{part}", started)
         journal = Journal(directory / JOURNAL, _LOG.warning)
         try:
-            return self._measure(made, started, display, journal), directory
+            yield directory, started, journal
         except BaseException:
             # Not handled here, but what was measured is on disk, and the user must know.
             if journal.requests:
@@ -233,86 +249,105 @@ class Session(msgspec.Struct, frozen=True):
             journal.close()
             display.close()
 
-    def _measure(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
-        """Part the cache from other runs', warm up, send the plan and follow up; return the result.
-
-        The facts are written to the journal before and after the sending.
-        """
-        options = self.make_transport_options(made)
-        with display.waiting("emptying the server's prefix cache"):
-            made, parted = self._part_cache(made)
-        sensing = self._start_sensors(display)
-        state = None if sensing is None else sensing.read_state(self.options.probe_memory)
-        warming = options.make_warm_up(made.profile.warmups)
+    def _warm_up(
+        self, made: Plan, sent: TransportOptions, display: Display
+    ) -> tuple[Plan, TransportOptions, Records]:
+        """Warm up; return the plan as the servers take it, how it is sent, and the warm-up's records."""
+        warming = sent.make_warm_up(made.profile.warmups)
         made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
-        for extension in find_extensions(self.options):
-            options = extension.adjust_to_warmup(self.options, made, options, warmed, display)
-        tokenizer = self._find_text_tokenizer()
-        if made.salt.keys() & made.adaptation.left_out:
-            parted = MAY_KNOW.format("the server refuses a salt")
-        known = self._collect_facts(made, options, started, sensing, warmed, parted, tokenizer)
-        known = self._mask(replace(known, state_before=state))
-        journal.put_facts(known.encode())
-        start = environment.read_throttling_state() if is_loopback(self.root.host) else None
-        traces = self.options.launching.trace_directory
-        self.sender.wait(made, _REST_S, display)  # what others sent before is not to be in the counters
-        observer = self._begin_scraping(_REST_S if len(warmed) else 0.0, display)
-        cpus = make_cpu_watch(self.local, embedded=self.options.embedded)
-        during, rules = sample_meanwhile(observer, sensing, cpus), make_stop_rules(self.options, made)
+        return made, assembly.adjust_to_warmup(self.options, made, sent, warmed, display), warmed
+
+    @contextmanager
+    def _observe(
+        self,
+        made: Plan,
+        observed: Observation,
+        rest_s: float,
+        journal: Journal,
+        tokenizer: TextTokenizer | None,
+        display: Display,
+    ) -> Iterator[Watch]:
+        """Begin to sample server and machine, and yield what accompanies the sending of a plan.
+
+        What is sampled becomes part of `observed`. The server may take `rest_s` to be done with the warm-up.
+        """
+        if is_loopback(self.root.host):
+            observed.throttling = environment.read_throttling_state()
+        if self.sender is not None:  # what others sent before is not to be in the counters
+            self.sender.wait(made, _REST_S, display)
+        observed.counters = self._begin_scraping(rest_s, display)
+        observed.cpus = make_cpu_watch(self.local, embedded=self.options.embedded)
+        rules, traces = make_stop_rules(self.options, made), self.options.launching.trace_directory
         with ExitStack() as stack:
-            trace: Trace | None = None
             if traces is not None:
                 tracing = control.trace_server(self.access, self.served.engine, traces)
-                trace = stack.enter_context(tracing)
-            title, totals = self._make_title(made), progress.open_live_totals(self.options.live_totals)
+                observed.trace = stack.enter_context(tracing)
             watch = Watch(
-                display, title, during, journal, rules, self.interrupts, tokenizer, totals, reaps=False
+                display,
+                self._make_title(made),
+                observed.sample(),
+                journal,
+                rules,
+                self.interrupts,
+                tokenizer,
+                progress.open_live_totals(self.options.live_totals),
+                reaps=False,
             )
-            if observer is not None:
-                watch = replace(watch, waiting=observer.count_waiting)
-            outcome = self.sender.send(made, options, watch)
-            # Raised inside pydantic's builder, a signal would become an error of its own.
-            with signals.stop_afterwards(self.interrupts), importing():
-                from loadgen.report.run_directory import Result
-                from loadgen.run import followup
-            facts = self._mask(followup.add_outcome(known, outcome, journal.error, made))
-            journal.put_facts(facts.encode())
-            journal.finish()
-            if trace is not None:
+            if observed.counters is not None:
+                watch = replace(watch, waiting=observed.counters.count_waiting)
+            yield watch
+            if traces is not None:
                 with display.waiting("until the engine has written its trace"):
                     stack.close()
-        # From here on the measurement is on disk, and nothing that fails costs more than its own part.
-        sampling = _list_sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
-        steps: tuple[tuple[str, Step], ...] = (*sampling, *self._list_steps(made, outcome, display))
-        facts = self._mask(followup.follow_up(facts, steps))
-        return Result(facts, outcome.records, followup.keep_samples(facts, sensing, observer))
 
-    def _list_steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
-        """List (name, step) that add to the facts what is learned after a run: the sender's steps first."""
-        server = self.access, self.subject
-        return (
-            *self.sender.list_steps(),
-            ("the engine's configuration", self._add_configuration),
-            *assembly.list_steps(self.options, server, self.learned, made, outcome, display),
-        )
+    def _keep_outcome(self, known: Facts, outcome: Outcome, made: Plan, journal: Journal) -> Facts:
+        """Return the facts with a run's outcome, once they and its records are in the journal."""
+        # Raised inside pydantic's builder, a signal would become an error of its own.
+        with signals.stop_afterwards(self.interrupts), importing():
+            from loadgen.run import followup
+        facts = self._mask(followup.add_outcome(known, outcome, journal.error, made))
+        journal.put_facts(facts.encode())
+        journal.finish()
+        return facts
 
-    def _add_configuration(self, known: Facts) -> Facts:
+    def _follow_up(
+        self, known: Facts, made: Plan, outcome: Outcome, observed: Observation, display: Display
+    ) -> Result:
+        """Add to the facts what was sampled in the run and is learned after it, and return the result.
+
+        The measurement is on disk, and nothing that fails costs more than its own part.
+        """
+        from loadgen.report.run_directory import Result
         from loadgen.run import followup
 
         access = self.access if self.observes else None
-        return followup.add_configuration(known, access, self.served, self.local)
+        steps = (
+            *observed.list_steps(outcome, display, _import_results),
+            *(() if self.sender is None else self.sender.list_steps()),
+            (
+                "the engine's configuration",
+                lambda facts: followup.add_configuration(facts, access, self.served, self.local),
+            ),
+            *assembly.list_steps(
+                self.options, (self.access, self.subject), self.learned, made, outcome, display
+            ),
+        )
+        facts = self._mask(followup.follow_up(known, steps))
+        return Result(facts, outcome.records, followup.keep_samples(facts, observed))
 
-    def _start_sensors(self, display: Display) -> Sampler | None:
+    def _start_sensors(self, display: Display) -> Observation:
         """Find this machine's sensors and those of --power-url, and sample idle power.
 
         None for a simulated or unobserved server, and for a remote one without the flag.
         """
         known = self.local is not None or self.options.power_url
         if not (self.observes and known) or self.served.engine.simulated:
-            return None
+            return Observation()
         from loadgen.features.sensors import sensor_discovery  # few runs have a server with sensors
 
-        return sensor_discovery.start_sensors(self.local, self.options, display)
+        sensors = sensor_discovery.start_sensors(self.local, self.options, display)
+        state = None if sensors is None else sensors.read_state(self.options.probe_memory)
+        return Observation(sensors, state)
 
     def _make_title(self, made: Plan) -> str:
         """Make the display's title of a plan, which ends with its profile's or file's name, or `bench`."""
@@ -341,7 +376,7 @@ class Session(msgspec.Struct, frozen=True):
         """Whether to sample server and machine: unless switched off, in the first of several shards alone."""
         return self.options.observe and not self.options.share.number
 
-    def _part_cache(self, made: Plan) -> tuple[Plan, str]:
+    def _part_cache(self, made: Plan, display: Display) -> tuple[Plan, str]:
         """Keep the servers' prefix caches from knowing a plan's prompts; return the plan to send, and how.
 
         They are emptied where it is requested (of the first shard), or the server was started here and its
@@ -350,14 +385,15 @@ class Session(msgspec.Struct, frozen=True):
         """
         first = not self.options.share.number  # of the shards, which empties for all
         outcome = ""
-        if (self.options.reset_cache and first) or self._is_emptied:
-            outcome = self._reset_caches()
-        if outcome == EMPTIED or not _may_be_known(made):
-            return made, outcome
-        if salted := self._add_salt(made):
-            return salted, PARTED
-        outcome = outcome or (self._reset_caches() if first else "")
-        return made, outcome if outcome in ("", EMPTIED) else MAY_KNOW.format(outcome)
+        with display.waiting("emptying the server's prefix cache"):
+            if (self.options.reset_cache and first) or self._is_emptied:
+                outcome = self._reset_caches()
+            if outcome == EMPTIED or not _may_be_known(made):
+                return made, outcome
+            if salted := self._add_salt(made):
+                return salted, PARTED
+            outcome = outcome or (self._reset_caches() if first else "")
+            return made, outcome if outcome in ("", EMPTIED) else MAY_KNOW.format(outcome)
 
     @property
     def _is_emptied(self) -> bool:
@@ -380,7 +416,7 @@ class Session(msgspec.Struct, frozen=True):
 
         None if unobserved, hosted, or unproven without metrics, unless it was given where they are.
         """
-        engine, known = self.served.engine, self.servers.have_known_metrics
+        engine, known = self.served.engine, self.servers.scrape_elsewhere is not None
         if not self.observes or (engine.hosted and not known):
             return None
         path = METRICS_PATH if engine.metrics is None else engine.metrics.path
@@ -428,24 +464,28 @@ class Session(msgspec.Struct, frozen=True):
             server_pids=self.local.pids if self.local is not None else tuple,
             part=PlanPart(self.options.share),
         )
-        for extension in find_extensions(options):
-            sent = extension.arrange_sending(options, made, sent)
-        return sent
+        if options.workers == 1:
+            return sent
+        from loadgen.run import worker_count  # few runs have several
+
+        return worker_count.spread_over_workers(sent, made, options.workers)
 
     def _collect_facts(
         self,
         made: Plan,
         options: TransportOptions,
         started: datetime,
-        sensing: Sampler | None,
+        observed: Observation,
         warmed: Records,
         parted: str,
         tokenizer: TextTokenizer | None,
     ) -> Facts:
         """Collect the facts known before the measured run's first request, without secrets."""
         local = self.local
+        if made.salt.keys() & made.adaptation.left_out:
+            parted = MAY_KNOW.format("the server refuses a salt")
         # This machine and our own software; its GPUs too where the server is on it.
-        sensed = sensing.describe() if sensing is not None else {}
+        sensed = observed.sensors.describe() if observed.sensors is not None else {}
         described = {**environment.describe_machine(), "git": self.read_commit(), **sensed}
         known = Facts(
             started=started,
@@ -485,10 +525,11 @@ class Session(msgspec.Struct, frozen=True):
             checkpoint=self.checkpoint,
             cache_reset=parted,
             gpus=self.options.gpus,
+            state_before=observed.before,
         )
         # Here, before anything reads them: a sender gives them to others while it sends.
         known = self._mask(self.servers.describe(known, self.served, self.access))
-        return self.sender.describe(known, made)
+        return known if self.sender is None else self._mask(self.sender.describe(known, made))
 
 
 def _may_be_known(made: Plan) -> bool:
@@ -504,46 +545,6 @@ def _import_results() -> None:
         import loadgen.run.followup  # noqa: F401
 
         run_facts.find_fact_types()
-
-
-def _list_sampling_steps(
-    start: environment.ThrottlingState | None,
-    trace: Trace | None,
-    observer: MetricsScraper | None,
-    sensing: Sampler | None,
-    cpus: CpuWatch | None,
-    outcome: Outcome,
-    display: Display,
-) -> Iterator[tuple[str, Step]]:
-    """Yield (name, step) that add to the facts what was sampled during a run; no counters after a signal."""
-    health = outcome.health
-    if sensing is not None:
-        yield "the machine's state", lambda known: replace(known, state_after=sensing.read_state())
-    if start is not None:
-        yield (
-            "throttling",
-            lambda known: replace(
-                known, throttled=environment.explain_throttling(start, environment.read_throttling_state())
-            ),
-        )
-    if trace is not None:
-        yield "the server's trace", lambda known: replace(known, traced=str(trace))
-    if observer is not None and not outcome.interrupted:  # a signal does not wait until they settle
-        yield (
-            "the server's counters",
-            lambda known: replace(
-                known,
-                window=scrape_after_run(observer, display, _import_results),
-                role_windows=observer.list_role_windows(),
-            ),
-        )
-    if sensing is not None:
-        yield (
-            "the sensors",
-            lambda known: replace(known, sensed=sensing.summarize(health.started_ns, health.ended_ns)),
-        )
-    if cpus is not None:
-        yield "the CPUs", lambda known: replace(known, cpu_use=cpus.use)
 
 
 def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:

@@ -23,7 +23,6 @@ from loadgen.plan.plan import Plan
 from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import Extension
 from loadgen.run.firing import TransportOptions
 from loadgen.settings.run_settings import AUTO
 
@@ -34,35 +33,25 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 _LIST = "cpu{}/topology/thread_siblings_list"
 
 
-class WorkersExtension(Extension):
-    """Sends a plan by several processes, as many as requested or as its load needs."""
+def adjust_to_warmup(
+    options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
+) -> TransportOptions:
+    """Return how a plan is sent, with the workers that `--workers auto` chooses, and why; others unchanged.
 
-    def arrange_sending(self, options: Options, made: Plan, sent: TransportOptions) -> TransportOptions:
-        """Return the options for the requested workers, or with `auto` as many as there are servers."""
-        return spread_over_workers(sent, made, options.workers)
+    One worker's self-test is read, or else made now.
+    """
+    if options.workers != AUTO:
+        return sent
 
-    def adjust_to_warmup(
-        self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
-    ) -> TransportOptions:
-        """Return the options with the workers that `--workers auto` chooses, and why; others unchanged.
+    def calibrate() -> Calibration:
+        from loadgen.features.selftest.capacity import measure_one_worker  # once on a machine
 
-        One worker's self-test is read, or else made now.
-        """
-        if options.workers != AUTO:
-            return sent
+        with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
+            return measure_one_worker(made.profile, sent.transport, warmed)
 
-        def calibrate() -> Calibration:
-            from loadgen.features.selftest.capacity import measure_one_worker  # once on a machine
-
-            with display.waiting("self-test of one worker, once on this machine: --workers auto", forks=True):
-                return measure_one_worker(made.profile, sent.transport, warmed)
-
-        targets = max(len(sent.targets), 1)
-        chosen = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)
-        return replace(spread_over_workers(sent, made, chosen.workers), why_workers=chosen.why)
-
-
-EXTENSION = WorkersExtension()
+    targets = max(len(sent.targets), 1)
+    chosen = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)
+    return replace(spread_over_workers(sent, made, chosen.workers), why_workers=chosen.why)
 
 
 def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:

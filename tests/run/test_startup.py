@@ -25,7 +25,6 @@ LATER = {
     "loadgen.features.roofline.models": "when a run has ended",
     "loadgen.features.data.export_plan": "for --export-requests",
     "loadgen.features.shards.shard_sender": "for --shard, --start-at and --expect-plan",
-    "loadgen.features.targets.replicas": "for several --base-url",
     "loadgen.fleet": "for --cluster",
     "loadgen.transport.httpx_transport": "for --transport httpx",
     "loadgen.run.launched_server": "for --launch",

@@ -32,6 +32,7 @@ from fakes.surroundings import (
 from fakes.surroundings import report as reported_again
 from loadgen import cli
 from loadgen.base.structs import replace
+from loadgen.cli import VERBS
 from loadgen.records.journal import JOURNAL, Journal
 from loadgen.report import report
 from loadgen.report import run_directory as result
@@ -39,7 +40,6 @@ from loadgen.report.run_directory import RESULT
 from loadgen.report.saved_run import encode_run
 from loadgen.run.attach import attach
 from loadgen.run.session import Session
-from loadgen.run.verbs import find_verbs
 from loadgen.study.series.campaign import campaign_command
 
 HERE = Path(__file__).parents[1]
@@ -335,7 +335,7 @@ PRINTING = [
 ]  # fmt: skip
 MORE = [
     "--help", "profiles", "profiles high-load", "campaign demo --dry-run", "report RUN --explain",
-    "report RUN --markdown -", *(f"{verb} --help" for verb in find_verbs() if verb != "engine"),
+    "report RUN --markdown -", *(f"{verb} --help" for verb in VERBS if verb != "engine"),
 ]  # fmt: skip
 BROKEN_OUTPUTS = {"| head -c 1": 0, ">/dev/full": 4, ">&-": 0}  # the exit codes
 

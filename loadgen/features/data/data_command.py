@@ -28,7 +28,6 @@ from loadgen.plan.request_sources import TRACES, ModelTarget, Seed
 from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.command.options import add_unlisted_flags, lay_over_lengths, parse_words
 from loadgen.run.live_display import choose_display
-from loadgen.run.verbs import Verb, find_verbs
 from loadgen.settings import request_settings, setting, table
 
 _OPTIONS = ("file", "json", "export_requests")
@@ -39,14 +38,11 @@ _ANY_API = ("openai", "openai-chat")
 _EXAMPLE_LETTERS = 300
 
 
-def find_words() -> dict[str, Verb]:
-    """Return what `loadgen data` does by a word of its own, in place of a file: the folders' DATA_VERBS."""
-    return find_verbs("DATA_VERBS")
+def data_parser(words: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Make the parser of `loadgen data`; flags that are not given are absent from its result.
 
-
-def data_parser() -> argparse.ArgumentParser:
-    """Make the parser of `loadgen data`; flags that are not given are absent from its result."""
-    words = find_words()
+    `words` are those that do something else in place of a file, each with the question that it answers.
+    """
     parser = Parser(
         prog="loadgen data",
         usage="%(prog)s [FILE] [FLAG ...]" + "".join(f"\n       %(prog)s {name} …" for name in words),
@@ -55,7 +51,7 @@ def data_parser() -> argparse.ArgumentParser:
         description="Show what a file holds as a run would send it: kind, rows, lengths, shared prefixes, "
         "arrivals, what is left out, and one request. Nothing is sent. Without FILE: random prompts.",
         epilog="The flags are those of `loadgen bench` for a workload, images aside. "
-        + " ".join(f"`loadgen data {name}`: {verb.question}" for name, verb in words.items()),
+        + " ".join(f"`loadgen data {name}`: {question}" for name, question in words.items()),
     )
     add = parser.add_argument
     add("file", nargs="?", metavar="FILE", help="file to show, as --dataset-path or --trace reads it")
@@ -65,15 +61,12 @@ def data_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str], words: Mapping[str, str]) -> int:
     """Run `loadgen data`: print the preview of the plan, and write --export-requests; return the exit code 0.
 
-    A word of DATA_VERBS runs that instead (a file of this name is `./NAME`). Raises UsageError. Nothing is
-    sent.
+    `words` are as in `data_parser`. Raises UsageError. Nothing is sent.
     """
-    if argv and (word := find_words().get(argv[0])) is not None:
-        return word.run(argv[1:])
-    values = parse_words(data_parser(), argv, intermixed=True)
+    values = parse_words(data_parser(words), argv, intermixed=True)
     asked = {name: values.pop(name) for name in _OPTIONS if name in values}
     options = split_options(values)
     if (file := asked.get("file")) is not None:

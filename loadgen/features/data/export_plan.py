@@ -21,8 +21,6 @@ from loadgen.base.printing import print_text
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, PromptRequests, Turns
 from loadgen.plan.tokenizers import load_tokenizer
-from loadgen.run.command.options import Options
-from loadgen.run.extension import Extension
 from loadgen.settings.request_settings import CHAT_APIS
 from loadgen.wire.openai import Chat
 
@@ -48,21 +46,6 @@ class MadeTurns(Protocol):
 
     def answer(self, i: int) -> str:
         """Return the generated answer to request i, for the history of later turns."""
-
-
-class ExportExtension(Extension):
-    """Writes the requests of a run's plan to a file (--export-requests)."""
-
-    def check_runs(self, options: Options, runs: int) -> None:
-        """Raise UsageError if several plans would go to one file."""
-        if runs > 1:
-            raise UsageError(f"{FLAG} writes one plan: leave out --repeat, and name one profile")
-
-    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
-        export_and_print(made, options.export_requests, tokenizer)
-
-
-EXTENSION = ExportExtension()
 
 
 def export_and_print(made: Plan, file: str | None, tokenizer: str | None, to_errors: bool = False) -> None:

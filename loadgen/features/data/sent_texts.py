@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from loadgen.plan import plan
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Records
-from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ _Answered = dict[bytes, tuple[float, float]]
 
 def list_steps(
     subject: ModelTarget, runs_dir: Path, made: Plan, outcome: Outcome
-) -> Iterator[tuple[str, Step]]:
+) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
     """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered.
 
     The earlier runs are those in the directory `runs_dir`.

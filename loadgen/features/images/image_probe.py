@@ -5,7 +5,7 @@ What the same request had more are its images' tokens, whatever the server's tem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from loadgen.plan.planned_requests import merge_fields
 from loadgen.records.decoded_stream import count_prompt
 from loadgen.records.record import Records
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import Step
 from loadgen.run.firing import Outcome
 from loadgen.server import control
 from loadgen.server.exchange import ServerAddress
@@ -34,7 +33,7 @@ _LIMIT_S = 60.0
 
 def list_steps(
     access: ServerAddress, made: Plan, outcome: Outcome, display: Display
-) -> Iterator[tuple[str, Step]]:
+) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
     """Yield the step that adds the server's count of some requests' text, without images, to the facts.
 
     A server that reports the tokens of images is not asked.

@@ -89,12 +89,8 @@ class RingTransport(EpollTransport):
             self.ring.poller.by_fd = self.pool.by_fd
             self.pacing.forbidden = True  # the poller rests
 
-    def run(self) -> Health:
-        """Run the job as every transport does; the health includes what the ring saw.
-
-        Where no ring could be opened, sockets give the timestamps and the health's `instead` says why.
-        """
-        health = super().run()
+    def _complete_health(self, health: Health) -> Health:
+        """Return the health with what the ring saw; or with why sockets gave the timestamps."""
         if self.ring is None:
             return replace(health, instead=self.instead)
         return replace(

@@ -23,7 +23,6 @@ from loadgen.features.routed.reconciled_roles import (
     reconcile_roles,
 )
 from loadgen.run.command.options import Options
-from loadgen.run.extension import Extension, ServerGroup
 from loadgen.server import exchange
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.prometheus import MetricLines, MetricsSnapshot, has_restarted, parse_metrics, select_lines
@@ -172,47 +171,34 @@ class RoleScrapers(JoinedScraper):
         ]
 
 
-class RoutedServers(ServerGroup):
-    """A router, which the requests go to, and the servers that are scraped."""
-
-    have_known_metrics = True
-
-    def __init__(self, places: Sequence[tuple[MetricsUrl, ServerAddress, str]]) -> None:
-        self.places = places
-
-    def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
-        return RoleScrapers(
-            [RoleScraper(access, first.model, place, path) for place, access, path in self.places]
+def check_options(options: Options) -> None:
+    """Raise UsageError for a URL that is wrong or given twice, and for what scrapes elsewhere or not."""
+    parse_metrics_urls(options.metrics_url)
+    if options.more_urls:
+        raise UsageError(
+            f"{FLAG} is for servers behind one router, and several --base-url are scraped already: "
+            "leave one of them out"
         )
+    if not options.observe:
+        raise UsageError(f"{FLAG} names what is scraped, and --no-observe scrapes nothing: leave one out")
 
 
-class RoutedExtension(Extension):
-    """The part of --metrics-url in a run."""
+def find_scrapers(options: Options, access: ServerAddress) -> Callable[[MetricsScraper], RoleScrapers]:
+    """Find where each server behind a router has metrics; return what makes their scrapers for a run.
 
-    def check(self, options: Options) -> None:
-        """Raise UsageError for a URL that is wrong or given twice, and for what scrapes elsewhere or not."""
-        parse_metrics_urls(options.metrics_url)
-        if options.more_urls:
-            raise UsageError(
-                f"{FLAG} is for servers behind one router, and several --base-url are scraped already: "
-                "leave one of them out"
-            )
-        if not options.observe:
-            raise UsageError(f"{FLAG} names what is scraped, and --no-observe scrapes nothing: leave one out")
-
-    def join_servers(self, options: Options, servers: ServerGroup, access: ServerAddress) -> ServerGroup:
-        """Return the servers to scrape, each found to answer; raises MeasureError that names one without."""
-        if options.share.number:
-            return servers  # the first shard scrapes for all
-        found = []
-        for place in parse_metrics_urls(options.metrics_url):
-            # Its key is the router's, and goes nowhere else.
-            reached = replace(access, base_url=place.origin, headers={}, prefix="", query="", key_origin="")
-            if place.origin.startswith("http:"):
-                reached = replace(reached, insecure=False, ca_cert=None, client_cert=None, client_key=None)
-            found.append((place, reached, reached.loop.run(_find_path(place, reached))))
-        _check_apart(found)
-        return RoutedServers(found)
+    Raises MeasureError that names one without.
+    """
+    found = []
+    for place in parse_metrics_urls(options.metrics_url):
+        # Its key is the router's, and goes nowhere else.
+        reached = replace(access, base_url=place.origin, headers={}, prefix="", query="", key_origin="")
+        if place.origin.startswith("http:"):
+            reached = replace(reached, insecure=False, ca_cert=None, client_cert=None, client_key=None)
+        found.append((place, reached, reached.loop.run(_find_path(place, reached))))
+    _check_apart(found)
+    return lambda first: RoleScrapers(
+        [RoleScraper(reached, first.model, place, path) for place, reached, path in found]
+    )
 
 
 def _check_apart(found: Sequence[tuple[MetricsUrl, ServerAddress, str]]) -> None:
@@ -250,6 +236,3 @@ async def _find_path(place: MetricsUrl, access: ServerAddress) -> str:
                 return path
             errors.append(lines.error)
     raise MeasureError(f"{FLAG} {place.shown}: {errors[0]}: check role, host and port, or leave it out")
-
-
-EXTENSION = RoutedExtension()

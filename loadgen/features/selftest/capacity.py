@@ -21,13 +21,8 @@ from loadgen.features.selftest.trial import TTFT_MS, Seen, SelftestClient, Selft
 from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.objectives import make_metric_options
 from loadgen.host.environment import describe_machine
-from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
-from loadgen.run.command.options import Options
-from loadgen.run.command.progress import Display
-from loadgen.run.extension import Extension
-from loadgen.run.firing import TransportOptions
 
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
 _STEP_S = 0.4  # how long one of the capacity search shall
@@ -150,21 +145,6 @@ def measure_client(
     return {
         transport: calibrate(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
     }
-
-
-class SelftestExtension(Extension):
-    """Runs the client's self-test after the warm-up, before the measured run."""
-
-    def adjust_to_warmup(
-        self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
-    ) -> TransportOptions:
-        """Run and print the self-test at the warm-up's pace; return the options as they are."""
-        with display.waiting("self-test of this client, against a null server", forks=True):
-            measure_at_pace(made.profile, sent.transport, warmed, sent.workers)
-        return sent
-
-
-EXTENSION = SelftestExtension()
 
 
 def measure_at_pace(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,7 +18,6 @@ from loadgen.features.sensors.nvml import name_reasons
 from loadgen.features.sensors.power_metrics import HELD_BACK, ExportedValue, choose_values, read_values
 from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
 from loadgen.run.command.options import Options
-from loadgen.run.extension import Extension, SenderWrapper
 from loadgen.server import exchange
 from loadgen.server.exchange import ControlAnswer, ControlLoop, ServerAddress
 
@@ -219,22 +217,11 @@ def make_power_urls(options: Options, own: Collection[str] = ()) -> PowerUrls:
     return PowerUrls(addresses, own)
 
 
-class _PowerExtension(Extension):
-    """Checks before a server is started that the exporters answer."""
-
-    def check(self, options: Options) -> None:
-        if not options.observe:
-            raise UsageError("--power-url samples power, and --no-observe samples nothing: leave out one")
-
-    def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
-        """Ask each exporter once; raises MeasureError if one does not report power."""
-        try:
-            failures = make_power_urls(options).explain_failures()
-        except LoadgenError as error:
-            raise UsageError(f"--power-url: {error}") from None
-        if failures:
-            raise MeasureError(f"--power-url: {'; '.join(failures)}; or leave the flag out")
-        return None
-
-
-EXTENSION = _PowerExtension()
+def check_exporters(options: Options) -> None:
+    """Ask each exporter once; raises UsageError for a wrong URL, MeasureError if one reports no power."""
+    try:
+        failures = make_power_urls(options).explain_failures()
+    except LoadgenError as error:
+        raise UsageError(f"--power-url: {error}") from None
+    if failures:
+        raise MeasureError(f"--power-url: {'; '.join(failures)}; or leave the flag out")

@@ -203,7 +203,7 @@ class SessionSender(Sender):
             else:
                 self._release_slot(slot, session)
                 self._release_lanes()
-        self._send_due()
+        super().send_due()
 
     def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
         """Send a request over its lane's slot, reconnecting first if needed."""

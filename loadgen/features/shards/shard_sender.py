@@ -11,7 +11,6 @@ import mmap
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 
 from loadgen import __version__
 from loadgen.base import clock
@@ -22,64 +21,34 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, ShardFacts
 from loadgen.features.shards.shard_clocks import read_clock
 from loadgen.plan.plan import Plan
-from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import Extension, PlanSender, SenderMaker, Step
 from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import PlanSender
 from loadgen.settings.shard_settings import START_AT, PlannedStart, Share
 from loadgen.transport.sending.job import At
 
-_ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0
 _CONNECTED_PER_S = 2_000  # on a machine that has other work
 _POLL_S = 0.1
 
 
-class ShardExtension(Extension):
-    """The part of a shard in a run: one of several commands that send a plan together."""
-
-    def check(self, options: Options) -> None:
-        """Raise UsageError for a start that has passed, and a shard without seed or URL, or `+SECONDS`."""
-        start = options.start_at
-        if start is not None:
-            start.check(clock.SYSTEM_CLOCK.wall_ns())
-        if options.shard is None:
-            return
-        if options.seed is None:
-            raise UsageError(
-                "--shard needs --seed, the same in every shard: all shards send parts of one plan"
-            )
-        if options.base_url is None:
-            raise UsageError("--shard is a part of the load on a running server: pass its --base-url")
-        if start is not None and start.relative:
-            raise UsageError(
-                "--start-at +SECONDS counts from when each command began: give all shards one instant, as "
-                "--start-at $(date -d '+30 seconds' +%s) worked out once"
-            )
-
-    def check_runs(self, options: Options, runs: int) -> None:
-        """Raise UsageError if several runs are to begin at one instant, or to send one plan."""
-        for flag, given in (("--start-at", options.start_at), ("--expect-plan", options.expect_plan)):
-            if given is not None and runs > 1:
-                raise UsageError(_ONE_RUN.format(flag))
-
-    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
-        """Raise UsageError if the plan cannot be divided among the shards of --shard."""
-        check_divisible(made, options.share)
-
-    def adjust_to_warmup(
-        self, options: Options, made: Plan, sent: TransportOptions, warmed: Records, display: Display
-    ) -> TransportOptions:
-        """Return the options unchanged; raises MeasureError if the plan is not the one of --expect-plan."""
-        check_digest(made, options.expect_plan)
-        return sent
-
-    def begin_sender(self, options: Options, stack: ExitStack, interrupts: Interrupts) -> SenderMaker | None:
-        return lambda options, *_: ShardSender(options, interrupts)
-
-
-EXTENSION = ShardExtension()
+def check_options(options: Options) -> None:
+    """Raise UsageError for a start that has passed, and a shard without seed or URL, or `+SECONDS`."""
+    start = options.start_at
+    if start is not None:
+        start.check(clock.SYSTEM_CLOCK.wall_ns())
+    if options.shard is None:
+        return
+    if options.seed is None:
+        raise UsageError("--shard needs --seed, the same in every shard: all shards send parts of one plan")
+    if options.base_url is None:
+        raise UsageError("--shard is a part of the load on a running server: pass its --base-url")
+    if start is not None and start.relative:
+        raise UsageError(
+            "--start-at +SECONDS counts from when each command began: give all shards one instant, as "
+            "--start-at $(date -d '+30 seconds' +%s) worked out once"
+        )
 
 
 class ShardSender(PlanSender):
@@ -114,7 +83,7 @@ class ShardSender(PlanSender):
         options = self._wait_for_start(made, watch.display).begin(options)
         return super().send(made, options, watch)
 
-    def list_steps(self) -> tuple[tuple[str, Step], ...]:
+    def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
         return (("the clock", _read_clock_again),) if self.options.shard is not None else ()
 
     def _wait_for_start(self, made: Plan, display: Display) -> StartWait:

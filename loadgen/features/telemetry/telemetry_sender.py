@@ -32,8 +32,8 @@ from loadgen.records.journal import Journal, Tail
 from loadgen.records.record import Records
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display, LiveTotals
-from loadgen.run.extension import Extension, PlanSender, SenderWrapper, Step
 from loadgen.run.firing import Outcome, TransportOptions, Watch
+from loadgen.run.measurement import PlanSender
 from loadgen.settings.telemetry_settings import BY_ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -152,73 +152,70 @@ class Feed:
                 self.sink.take(part, np.arange(len(part)))
 
 
-class TelemetryExtension(Extension):
-    """The part of --otel, --prometheus and --receive-spans in a run."""
-
-    def check(self, options: Options) -> None:
-        """Raise UsageError without the otel extra, if the SDK is off, or for a second traceparent."""
-        flag = _find_flag(options)
-        if not flag:
-            return
-        try:  # now: a process is forked later
-            if options.otel is not None:
-                import loadgen.features.telemetry.spans
-            if options.receive_spans is not None:
-                import loadgen.features.telemetry.span_exports  # noqa: F401
-        except ImportError:
-            raise UsageError(f"{flag} needs the otel extra: {describe_install('otel')}") from None
-        if options.otel is not None and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            raise UsageError("--otel: OTEL_SDK_DISABLED switches the SDK off: unset it, or leave out --otel")
-        if TRACEPARENT in {name.lower() for name in options.headers}:
-            raise UsageError(f"{flag} {_OURS}: leave that --header out, or {flag}")
-        if options.receive_spans is not None and options.shard is not None:
-            raise UsageError(
-                "--receive-spans: a server exports its spans to one place, so one shard of several would "
-                "have them: leave it out, or --shard"
-            )
-
-    def review_plan(self, made: Plan, options: Options, tokenizer: str | None) -> None:
-        """Raise UsageError if the sessions' header would be a second traceparent."""
-        flag = _find_flag(options)
-        if flag and made.profile.session_header.lower() == TRACEPARENT:
-            raise UsageError(f"{flag} {_OURS}: give --session-header another name")
-
-    def begin_companion(self, options: Options, stack: ExitStack) -> SenderWrapper | None:
-        """Listen at the ports that were given; return what wraps the sender. Raises UsageError."""
-        page = receiver = None
-        if options.prometheus is not None:
-            from loadgen.features.telemetry.prometheus_page import PrometheusPage
-
-            page = PrometheusPage(str(options.prometheus))
-            stack.callback(page.close)
+def check_options(options: Options) -> None:
+    """Raise UsageError without the otel extra, if the SDK is off, or for a second traceparent."""
+    flag = _find_flag(options)
+    if not flag:
+        return
+    try:  # now: a process is forked later
+        if options.otel is not None:
+            import loadgen.features.telemetry.spans
         if options.receive_spans is not None:
-            from loadgen.features.telemetry.span_exports import SpanReceiver
+            import loadgen.features.telemetry.span_exports  # noqa: F401
+    except ImportError:
+        raise UsageError(f"{flag} needs the otel extra: {describe_install('otel')}") from None
+    if options.otel is not None and os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        raise UsageError("--otel: OTEL_SDK_DISABLED switches the SDK off: unset it, or leave out --otel")
+    if TRACEPARENT in {name.lower() for name in options.headers}:
+        raise UsageError(f"{flag} {_OURS}: leave that --header out, or {flag}")
+    if options.receive_spans is not None and options.shard is not None:
+        raise UsageError(
+            "--receive-spans: a server exports its spans to one place, so one shard of several would "
+            "have them: leave it out, or --shard"
+        )
 
-            receiver = SpanReceiver(str(options.receive_spans))
-            stack.callback(receiver.close)
-            host = receiver.address.rpartition(":")[0].strip("[]")
-            if is_unspecified(host) or not is_loopback(host):
-                _LOG.warning(
-                    "--receive-spans %s: every machine that reaches it can send spans", receiver.address
-                )
 
-        def wrap(sender: PlanSender) -> TelemetrySender:
-            companion = TelemetrySender(options.otel, page, sender, receiver)
-            if receiver is not None:
-                stack.callback(receiver.close)  # before a server that was started: it may export once more
-            stack.callback(companion.end)  # a signal may come before the last step
-            return companion
+def check_headers(options: Options, made: Plan) -> None:
+    """Raise UsageError if the sessions' header would be a second traceparent."""
+    flag = _find_flag(options)
+    if flag and made.profile.session_header.lower() == TRACEPARENT:
+        raise UsageError(f"{flag} {_OURS}: give --session-header another name")
 
-        return wrap
+
+def begin_telemetry(options: Options, stack: ExitStack) -> Callable[[PlanSender], PlanSender]:
+    """Listen at the ports that were given, until `stack` ends; return what wraps the sender of a plan.
+
+    Raises UsageError.
+    """
+    page = receiver = None
+    if options.prometheus is not None:
+        from loadgen.features.telemetry.prometheus_page import PrometheusPage
+
+        page = PrometheusPage(str(options.prometheus))
+        stack.callback(page.close)
+    if options.receive_spans is not None:
+        from loadgen.features.telemetry.span_exports import SpanReceiver
+
+        receiver = SpanReceiver(str(options.receive_spans))
+        stack.callback(receiver.close)
+        host = receiver.address.rpartition(":")[0].strip("[]")
+        if is_unspecified(host) or not is_loopback(host):
+            _LOG.warning("--receive-spans %s: every machine that reaches it can send spans", receiver.address)
+
+    def wrap(sender: PlanSender) -> TelemetrySender:
+        companion = TelemetrySender(options.otel, page, sender, receiver)
+        if receiver is not None:
+            stack.callback(receiver.close)  # before a server that was started: it may export once more
+        stack.callback(companion.end)  # a signal may come before the last step
+        return companion
+
+    return wrap
 
 
 def _find_flag(options: Options) -> str:
     """Return the flag for which requests carry a traceparent; "" without one."""
     flags = {"--otel": options.otel, "--receive-spans": options.receive_spans}
     return next((flag for flag, given in flags.items() if given is not None), "")
-
-
-EXTENSION = TelemetryExtension()
 
 
 class TelemetrySender(PlanSender):
@@ -277,7 +274,7 @@ class TelemetrySender(PlanSender):
             ending.pop_all()  # `_finish` comes later
         return self.outcome
 
-    def list_steps(self) -> tuple[tuple[str, Step], ...]:
+    def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
         return (*self.sender.list_steps(), ("the end of telemetry", self._finish))
 
     @contextmanager

@@ -5,21 +5,20 @@ What only results need is imported once there are some.
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from loadgen.base import files
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
 from loadgen.base.parsing import parse_metadata
-from loadgen.base.printing import print_text
+from loadgen.base.printing import print_text, refuse_without_result
 from loadgen.base.text import describe_install
 from loadgen.base.urls import parse_base_url
 from loadgen.features.roofline import roofline_settings
@@ -28,8 +27,7 @@ from loadgen.plan import profile
 from loadgen.plan.model_files import NOT_HERE, locate_tokenizer
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.run import transport_choice
-from loadgen.run.assembly import find_extensions
+from loadgen.run import assembly, transport_choice
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import progress
 from loadgen.run.command.credentials import check_key_flags
@@ -47,40 +45,26 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class RunTables(Protocol):
-    """The tables of several runs; the series of the study implement them."""
+def prepare(options: Options) -> list[Profile]:
+    """Load and check the profiles of `loadgen bench`, and all else that can be before there is a server.
 
-    def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
-        """Measure a ladder of input lengths and print its table; returns the exit code."""
-
-    def draw_throughputs(self, runs: Sequence[Result], /) -> str:
-        """Draw runs whose prompts are sent all at once as a table."""
-
-    def make_load_row(self, run: Result, /) -> Any:
-        """Make a run's row in the table of loads, without its records."""
-
-    def draw_loads(self, rows: Sequence[Any], /) -> str:
-        """Draw rows as a table of loads; "" if all rows have the same load."""
-
-    def draw_repeats(self, runs: Sequence[Result], /) -> tuple[str, dict[str, Any]]:
-        """Draw the spread of each figure over runs of one load as a table, and encode it as JSON."""
-
-
-def run(
-    options: Options, stack: ExitStack, begun: Embedded | None, find_tables: Callable[[], RunTables]
-) -> int:
-    """Run `loadgen bench`, whose embedded engine has `begun` if it needs one; return the worst exit code.
-
-    With --dry-run or --print-request it prints that and returns 0. Raises LoadgenError.
+    Raises UsageError, or warns.
     """
     profiles = _load_profiles(options)
     check(options)
-    for extension in find_extensions(options):
-        extension.check_runs(options, len(profiles) * options.repeat)
+    assembly.check_runs(options, len(profiles) * options.repeat)
+    return profiles
+
+
+def begin(
+    options: Options, profiles: Sequence[Profile], stack: ExitStack, begun: Embedded | None
+) -> Session | None:
+    """Reach or start the server of `loadgen bench`, whose embedded engine has `begun` if it needs one.
+
+    With --dry-run or --print-request it prints that and returns None. Raises LoadgenError.
+    """
     asked = collect_settings(options, profiles)
     if options.json:
-        from loadgen.base.printing import refuse_without_result  # few runs need it
-
         flags = {"--dry-run": options.launching.dry_run, "--print-request": bool(options.print_request)}
         refuse_without_result(True, flags)
         if any(each.ladder for each in profiles):
@@ -89,20 +73,39 @@ def run(
         from loadgen.run import launched_server  # few commands start a server
 
         print_text(launched_server.dry_run(options, asked), sys.stdout)
-        return 0
-    seed = make_seed(options)
+        return None
     if options.print_request and options.launching.wanted:
         options = _use_temporary_directory(options, stack)
     session = attach(options, asked, profiles[0], stack, begun=begun)
-    if options.print_request:
-        print_text(session.show_first(profiles[0], seed), sys.stdout)
-        return 0
-    if not options.json:
-        return _run_all(session, profiles, seed, find_tables, [])
-    from loadgen.base.printing import print_one_object  # few runs need it
+    if not options.print_request:
+        return session
+    print_text(session.show_first(profiles[0], make_seed(options)), sys.stdout)
+    return None
 
-    with print_one_object(True) as results:
-        return _run_all(session, profiles, seed, find_tables, results)
+
+def is_series(options: Options, profiles: Sequence[Profile]) -> bool:
+    """Whether the command makes several runs, or tables of one that it makes."""
+    first = profiles[0]
+    return len(profiles) * options.repeat > 1 or first.ladder is not None or first.table is not None
+
+
+def run_once(
+    session: Session, workload: Profile, seed: Seed, results: list[Mapping[str, Any]]
+) -> tuple[int, Result, Path]:
+    """Measure a run, write and print what came of it; return the exit code, the run and its directory.
+
+    With --json its object is added to `results`. Raises ServerDied if the server has ended, unless a signal
+    ended the run.
+    """
+    run, directory = session.run(workload, seed)
+    code = finish(session, run, directory)
+    if session.options.json:
+        from loadgen.report import saved_run
+
+        results.append(saved_run.encode_run(run, session.options.save_detailed))
+    if code not in SIGNALLED:
+        session.check_alive(failed=bool(run.records.failed))
+    return code, run, directory
 
 
 def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
@@ -126,81 +129,6 @@ def _use_temporary_directory(options: Options, stack: ExitStack) -> Options:
 def make_seed(options: Options) -> Seed:
     """Return the seed given by --seed, or a random one."""
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.draw()
-
-
-def _run_all(
-    session: Session,
-    profiles: list[Profile],
-    seed: Seed,
-    find_tables: Callable[[], RunTables],
-    results: list[Mapping[str, Any]],
-) -> int:
-    """Run each profile until a signal ends one; print their common tables, and return the worst exit code.
-
-    A profile that is named again gets new prompts. With --json each run's object is added to `results`.
-    """
-    worst = 0
-    tabled: list[Result] = []
-    loads: list[Any] = []
-    for position, workload in enumerate(profiles):
-        # A profile named twice is a repeat: with the same prompts it would measure the cache.
-        before = [earlier.name for earlier in profiles[:position]].count(workload.name)
-        first = replace(seed, repeat=before * session.options.repeat)
-        if workload.ladder is not None:
-            code = find_tables().climb(session, workload, first)
-            runs: list[Result] = []
-        else:
-            code, runs = _run_repeats(session, workload, first, find_tables, results)
-        worst = max(worst, code)
-        if workload.table is not None:
-            tabled += runs
-        elif len(profiles) > 1 and runs:
-            loads += map(find_tables().make_load_row, runs)
-        if worst in SIGNALLED:
-            break
-    if tabled:
-        print_text("\n" + find_tables().draw_throughputs(tabled), sys.stdout, end="")
-    if loads and (drawn := find_tables().draw_loads(loads)):
-        print_text("\n" + drawn, sys.stdout, end="")
-    return worst
-
-
-def _run_repeats(
-    session: Session,
-    workload: Profile,
-    first: Seed,
-    find_tables: Callable[[], RunTables],
-    results: list[Mapping[str, Any]],
-) -> tuple[int, list[Result]]:
-    """Run a profile --repeat times, or until a signal, with new prompts each; return the worst code and runs.
-
-    Prints each report, and of several runs the spreads, which it also writes next to the run directories;
-    with --json adds each run's object to `results`. Raises ServerDied between two runs.
-    """
-    worst = 0
-    runs: list[Result] = []
-    for repeat in range(session.options.repeat):
-        if runs:
-            gc.collect()  # it is off while anything is measured: see cli.run
-        run, directory = session.run(workload, replace(first, repeat=first.repeat + repeat))
-        worst = max(worst, finish(session, run, directory))
-        if session.options.json:
-            from loadgen.report import saved_run
-
-            results.append(saved_run.encode_run(run, session.options.save_detailed))
-        if worst in SIGNALLED:
-            break
-        session.check_alive(failed=bool(run.records.failed))
-        runs.append(run)
-    if len(runs) > 1:
-        from loadgen.report.result_file import write_result
-
-        table, spreads = find_tables().draw_repeats(runs)
-        print_text(table, sys.stdout)
-        path = directory.with_name(f"{directory.name}-repeats.json")
-        write_result(path, spreads)
-        print_text(f"repeats: {path}", sys.stdout)
-    return worst, runs
 
 
 def _load_profiles(options: Options) -> list[Profile]:
@@ -244,8 +172,7 @@ def check_command(options: Options) -> None:
     check_urls(options.urls, options.endpoint)
     check_key_flags(options)
     roofline_settings.check_options(options)
-    for extension in find_extensions(options):
-        extension.check(options)
+    assembly.check_options(options)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm_flags.explain_no_effects(options.no_effect))
     if options.http2:

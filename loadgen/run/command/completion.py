@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 
 from loadgen.base.errors import UsageError
@@ -13,7 +13,6 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.printing import print_text
 from loadgen.base.text import quote_value
 from loadgen.plan.profile import list_shipped
-from loadgen.run.verbs import Verb, find_verbs
 
 _USAGE = """\
 loadgen completion bash|zsh|fish: print a script that completes verbs, flags
@@ -21,6 +20,7 @@ and profiles in that shell
 
   eval "$(loadgen completion bash)"      in ~/.bashrc; of zsh, in ~/.zshrc
   loadgen completion fish > ~/.config/fish/completions/loadgen.fish"""
+Command = Callable[[Sequence[str]], int]  # `loadgen`, of its words
 _FLAG = re.compile(r"^  (?:-\w, )?(--[a-z][\w-]*)", re.MULTILINE)  # where a help begins the text of a flag
 
 _BASH = """\
@@ -40,8 +40,11 @@ _loadgen() {{
 complete -o default -F _loadgen loadgen"""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run `loadgen completion SHELL`; returns the exit code, raises UsageError for another shell."""
+def main(argv: Sequence[str], verbs: Mapping[str, str], command: Command) -> int:
+    """Run `loadgen completion SHELL`; returns the exit code, raises UsageError for another shell.
+
+    `verbs` are those of the command, each with the question that it answers.
+    """
     shell = argv[0] if len(argv) == 1 else "--help"
     if shell in ("-h", "--help"):
         print_text(_USAGE, sys.stdout)
@@ -49,40 +52,39 @@ def main(argv: Sequence[str]) -> int:
     if shell not in _SCRIPTS:
         known = ", ".join(_SCRIPTS)
         raise UsageError(f"no completion for {quote_value(shell)}{suggest_name(shell, _SCRIPTS)}: {known}")
-    verbs = find_verbs()
-    flags = {name: list_flags(verb) for name, verb in verbs.items()}
+    flags = {name: list_flags(name, command) for name in verbs}
     print_text(_SCRIPTS[shell](verbs, flags), sys.stdout)
     return 0
 
 
-def list_flags(verb: Verb) -> list[str]:
+def list_flags(verb: str, command: Command) -> list[str]:
     """List the flags that the whole help of a verb shows, in its order."""
-    text = _read_help(verb, "--help")
+    text = _read_help(command, [verb, "--help"])
     if "--help-all" in text:
-        text = _read_help(verb, "--help-all")
+        text = _read_help(command, [verb, "--help-all"])
     return list(dict.fromkeys(_FLAG.findall(text)))
 
 
-def _read_help(verb: Verb, flag: str) -> str:
+def _read_help(command: Command, words: Sequence[str]) -> str:
     text = io.StringIO()
     with redirect_stdout(text), suppress(SystemExit):  # by which argparse ends after a help
-        verb.run([flag])
+        command(words)
     return text.getvalue()
 
 
-def _write_bash(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
+def _write_bash(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
     cases = "\n".join(f'            {name}) words="{" ".join(each)}" ;;' for name, each in flags.items())
     return _BASH.format(verbs=" ".join(verbs), profiles=" ".join(list_shipped()), cases=cases)
 
 
-def _write_zsh(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
+def _write_zsh(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
     return "autoload -U +X bashcompinit && bashcompinit\n" + _write_bash(verbs, flags)
 
 
-def _write_fish(verbs: Mapping[str, Verb], flags: Mapping[str, Sequence[str]]) -> str:
+def _write_fish(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
     lines = [
-        f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(verb.question)}"
-        for name, verb in verbs.items()
+        f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(question)}"
+        for name, question in verbs.items()
     ]
     for name, each in flags.items():
         begun = f"complete -c loadgen -n '__fish_seen_subcommand_from {name}'"

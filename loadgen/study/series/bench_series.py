@@ -1,22 +1,62 @@
-"""Bench series: the tables of one `loadgen bench` that makes several runs: speeds, loads and repeats.
-
-It is a `RunTables` of `loadgen.run.command.bench`.
-"""
+"""Bench series: a `loadgen bench` of several runs, and the tables of their speeds, loads and repeats."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from loadgen.base.errors import SIGNALLED
+from loadgen.base.printing import print_text
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
+from loadgen.report.result_file import write_result
 from loadgen.report.run_directory import Result
+from loadgen.run.command.bench import run_once
 from loadgen.run.session import Session
 from loadgen.study import load_table, repeats
 from loadgen.study.load_table import LoadRow
 from loadgen.study.series.climb import LadderClimb
 from loadgen.study.series.point_runs import GivenServer
 from loadgen.study.speed import ladder_rows, speed_tables
+
+
+def run_all(
+    session: Session, profiles: Sequence[Profile], seed: Seed, results: list[Mapping[str, Any]]
+) -> int:
+    """Run each profile until a signal ends one; print their common tables, and return the worst exit code.
+
+    A profile that is named again gets new prompts. With --json each run's object is added to `results`.
+    """
+    worst = 0
+    tabled: list[Result] = []
+    loads: list[LoadRow] = []
+    for position, workload in enumerate(profiles):
+        # A profile named twice is a repeat: with the same prompts it would measure the cache.
+        before = [earlier.name for earlier in profiles[:position]].count(workload.name)
+        first = replace(seed, repeat=before * session.options.repeat)
+        if workload.ladder is not None:
+            code, runs = climb(session, workload, first), list[Result]()
+        else:
+            code, runs = _run_repeats(session, workload, first, results)
+        worst = max(worst, code)
+        if workload.table is not None:
+            tabled += runs
+        elif len(profiles) > 1:
+            loads += map(load_table.make_load_row, runs)
+        if worst in SIGNALLED:
+            break
+    if tabled:
+        rows = list(map(ladder_rows.make_throughput_row, tabled))
+        print_text("\n" + speed_tables.draw_throughput(rows, "text"), sys.stdout, end="")
+    if len({row.load for row in loads}) > 1:
+        drawn = load_table.render_load_table(load_table.merge_repeats(loads))
+        print_text("\n" + drawn, sys.stdout, end="")
+    return worst
 
 
 def climb(session: Session, workload: Profile, seed: Seed) -> int:
@@ -26,24 +66,34 @@ def climb(session: Session, workload: Profile, seed: Seed) -> int:
     )
 
 
-def draw_throughputs(runs: Sequence[Result]) -> str:
-    """Return the throughputs of runs that sent all prompts at once, as the text table of the Qwen2 page."""
-    return speed_tables.draw_throughput(list(map(ladder_rows.make_throughput_row, runs)), "text")
+def _run_repeats(
+    session: Session, workload: Profile, first: Seed, results: list[Mapping[str, Any]]
+) -> tuple[int, list[Result]]:
+    """Run a profile --repeat times, or until a signal, with new prompts each; return the worst code and runs.
+
+    Of several runs it prints the spreads, which it also writes next to the run directories. Raises ServerDied
+    between two runs.
+    """
+    worst = 0
+    runs: list[Result] = []
+    for repeat in range(session.options.repeat):
+        if runs:
+            gc.collect()  # it is off while anything is measured: see cli.run
+        code, run, directory = run_once(
+            session, workload, replace(first, repeat=first.repeat + repeat), results
+        )
+        worst = max(worst, code)
+        if worst in SIGNALLED:
+            break
+        runs.append(run)
+    if len(runs) > 1:
+        _show_spreads(runs, directory.with_name(f"{directory.name}-repeats.json"))
+    return worst, runs
 
 
-def make_load_row(run: Result) -> LoadRow:
-    """Make a run's row in the table of loads."""
-    return load_table.make_load_row(run)
-
-
-def draw_loads(rows: Sequence[LoadRow]) -> str:
-    """Draw rows as a table of loads, repeats of one load as their means; "" if all have the same load."""
-    if len({row.load for row in rows}) < 2:
-        return ""
-    return load_table.render_load_table(load_table.merge_repeats(rows))
-
-
-def draw_repeats(runs: Sequence[Result]) -> tuple[str, dict[str, Any]]:
-    """Draw the spread of each figure over runs of one load as a table, and encode it as JSON."""
+def _show_spreads(runs: Sequence[Result], path: Path) -> None:
+    """Print the spread of each figure over runs of one load as a table, and write it to a file."""
     spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
-    return "\n".join(repeats.render_spreads(spreads)), repeats.encode_spreads(spreads)
+    print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
+    write_result(path, repeats.encode_spreads(spreads))
+    print_text(f"repeats: {path}", sys.stdout)

@@ -104,7 +104,6 @@ class Sender:
         self.gates: tuple[Gate, ...] = ()
         self.branches = 0  # of the pool's slots, those in which nothing begins
         self.cancelling = make_cancelling(job)
-        self._send_due = self._send_closed if job.offsets_ns is None else self._send_open
 
     def begin(self, begin_ns: int) -> None:
         """Set the instant from which the plan's times count, and make the job's gates."""
@@ -114,13 +113,15 @@ class Sender:
         """Send the due requests over free slots, opening more if needed; after the duration, end the plan."""
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
             self.out.count = self.out.next
-        self._send_due()
-
-    def _send_closed(self) -> None:
+        if self.job.offsets_ns is not None:
+            self._send_open()
+            return
         free, out = self.pool.free, self.out
         while free and out.next < out.count and self._passes():
             slot = free.popleft()
-            self._send_next(slot, self._freed_ns(slot))
+            self._take(slot, self._freed_ns(slot))
+            self.send(slot)
+            self.note_sent(slot)
 
     def _send_open(self) -> None:
         """Send the requests that are due over free slots; open new slots for those that are left waiting."""
@@ -131,7 +132,10 @@ class Sender:
         while pool.free and out.next < out.count and (due_ns := out.due_ns(self.begin_ns)) <= now_ns:
             if not self._passes():
                 return
-            self._send_next(pool.free.popleft(), due_ns)
+            slot = pool.free.popleft()
+            self._take(slot, due_ns)
+            self.send(slot)
+            self.note_sent(slot)
         if pool.free:
             return
         waiting, spare = out.count_waiting(self.begin_ns, now_ns), pool.dialing
@@ -146,11 +150,6 @@ class Sender:
     def _freed_ns(self, slot: Slot) -> int:
         """Return since when (ns) a closed loop could have sent over a slot."""
         return max(slot.freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
-
-    def _send_next(self, slot: Slot, due_ns: int) -> None:
-        self._take(slot, due_ns)
-        self.send(slot)
-        self.note_sent(slot)
 
     def note_sent(self, slot: Slot) -> None:
         """Note that a slot's request went out for the first time."""

@@ -13,11 +13,10 @@ from builders.loops import loop_over
 from builders.provocations import exposed
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.features.routed.role_scrapers import EXTENSION, RoleScrapers, parse_metrics_urls
+from loadgen.features.routed.role_scrapers import RoleScrapers, find_scrapers, parse_metrics_urls
 from loadgen.run.command import keywords
 from loadgen.run.command.bench import check_command
 from loadgen.run.command.options import bench_parser, parse
-from loadgen.run.extension import ServerGroup
 from loadgen.server import scraper
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
@@ -58,10 +57,7 @@ def joined(*urls: str) -> RoleScrapers:
     words = [word for url in urls for word in ("--metrics-url", url)]
     options = parse(["--base-url", "http://127.0.0.1:1", *words])
     access = ServerAddress("http://127.0.0.1:1", {"Authorization": "Bearer k"})
-    servers = EXTENSION.join_servers(options, ServerGroup(), access)
-    scrapers = servers.make_scraper(MetricsScraper(access, "m"))
-    assert isinstance(scrapers, RoleScrapers)
-    return scrapers
+    return find_scrapers(options, access)(MetricsScraper(access, "m"))
 
 
 def test_each_is_scraped_where_it_is_and_none_gets_the_key(stack: ExitStack) -> None:

@@ -20,6 +20,7 @@ from loadgen.features.sensors.power_metrics import FAMILIES
 from loadgen.features.sensors.power_urls import PowerUrls
 from loadgen.features.sensors.sensor import Key, Reading
 from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.run.assembly import check_options
 from loadgen.run.command import options
 from loadgen.run.command.keywords import make_options
 from loadgen.run.live_display import choose_display
@@ -406,13 +407,13 @@ def test_the_flag_is_repeatable_and_checked_before_anything_runs(monkeypatch: py
     given = options.parse(line)
     assert given.power_url == ("http://a:9400", "http://b:9100")
     with pytest.raises(UsageError, match="leave out one"):
-        power_urls.EXTENSION.check(options.parse([*line, "--no-observe"]))
+        check_options(options.parse([*line, "--no-observe"]))
     answers = [ControlAnswer("/metrics", 200, dcgm(1).encode()), ControlAnswer("/metrics", 404)]
     monkeypatch.setattr(power_urls, "PowerUrls", lambda addresses, own: _make_sensor(addresses, answers))
     with pytest.raises(
         MeasureError, match=r"^--power-url: http://b:9100 answers 404; or leave the flag out$"
     ):
-        power_urls.EXTENSION.begin_companion(given, None)  # type: ignore[arg-type]
+        power_urls.check_exporters(given)
 
 
 def _make_sensor(addresses: Sequence[ServerAddress], answers: list[ControlAnswer]) -> PowerUrls:

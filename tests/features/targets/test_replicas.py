@@ -13,18 +13,17 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, target_of, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines import engines
-from loadgen.features.targets import replicas
-from loadgen.features.targets.replicas import Replica, check_alike
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.run import worker_count
+from loadgen.run import server_group, worker_count
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import keywords
 from loadgen.run.command.bench import check, check_urls
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
+from loadgen.run.server_group import Replica, check_alike
 from loadgen.run.session import Session
 from loadgen.server.control import ServerInfo
 from loadgen.server.exchange import ServerAddress
@@ -124,17 +123,17 @@ def test_names_of_this_machine_are_one_place_but_not_all_of_loopback() -> None:
 
 def test_the_shortest_context_counts_and_differences_are_noted() -> None:
     first, other = replica(max_model_len=9), replica("b", max_model_len=7, version="2")
-    assert replicas.join_served(first.served, [other, replica("c")]).max_model_len == 7
-    assert replicas.join_served(replica().served, [replica("b")]).max_model_len == 0
+    assert server_group.join_served(first.served, [other, replica("c")]).max_model_len == 7
+    assert server_group.join_served(replica().served, [replica("b")]).max_model_len == 0
 
 
 def test_processes_are_known_where_all_servers_are_on_this_machine() -> None:
     here, away = Local(lambda: [1, 2]), replica("b")
-    both = replicas.join_locals(here, [replace(away, local=Local(lambda: [3]))])
+    both = server_group.join_locals(here, [replace(away, local=Local(lambda: [3]))])
     assert both is not None
     assert both.pids() == [1, 2, 3]
-    assert replicas.join_locals(here, [away]) is None
-    assert replicas.join_locals(None, [replace(away, local=here)]) is None
+    assert server_group.join_locals(here, [away]) is None
+    assert server_group.join_locals(None, [replace(away, local=here)]) is None
 
 
 @pytest.mark.whole

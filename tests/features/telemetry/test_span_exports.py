@@ -43,8 +43,8 @@ from loadgen.features.telemetry.span_exports import (
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import PlanSender
 from loadgen.run.firing import Outcome
+from loadgen.run.measurement import PlanSender
 from loadgen.transport.capture import Health
 
 TAKEN = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"

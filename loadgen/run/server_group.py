@@ -1,4 +1,4 @@
-"""Replicas: further servers of the same model that share a run's requests: --base-url several times.
+"""Server group: the servers of a run: one, or with --base-url several times further ones of the same model.
 
 What is done to one server before a run is done to each: it is asked what it serves, its cache is emptied, it
 is warmed up, its counters are scraped. Fingerprint and configuration of the engine are of the first alone.
@@ -12,26 +12,21 @@ from itertools import chain
 
 import msgspec
 
-from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.secrecy import hide_url_secrets
+from loadgen.base.errors import MeasureError
 from loadgen.base.structs import replace
-from loadgen.base.urls import ApiPlace, is_loopback
+from loadgen.base.urls import is_loopback
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
-from loadgen.run import reached_server
 from loadgen.run.acceptance import Adapter
-from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.progress import Display
-from loadgen.run.extension import ServerGroup
 from loadgen.run.firing import TransportOptions
 from loadgen.run.observation import Local
-from loadgen.run.session import Session
 from loadgen.run.transport_choice import add_path
 from loadgen.server import control
 from loadgen.server.control import ServerInfo
-from loadgen.server.exchange import ControlLoop, ServerAddress
+from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import JoinedScraper, MetricsScraper
 from loadgen.transport.sending.job import Target
 
@@ -43,11 +38,6 @@ class Replica(msgspec.Struct, frozen=True):
     served: ServerInfo
     root: Target
     local: Local | None = None  # None: it is on another machine
-
-    def change_headers(self, change: Callable[[ServerAddress], ServerAddress]) -> Replica:
-        """Return the server with its headers changed, of control requests and of those of the run."""
-        access = change(self.access)
-        return replace(self, access=access, root=replace(self.root, headers=tuple(access.headers.items())))
 
 
 def check_alike(first: Replica, other: Replica) -> None:
@@ -92,16 +82,24 @@ def join_locals(local: Local | None, others: Sequence[Replica]) -> Local | None:
     return Local(lambda: list(chain.from_iterable(own() for own in pids))) if None not in every else None
 
 
-class Replicas(ServerGroup):
-    """Further servers of the first one's model, which share its requests."""
+class ServerGroup(msgspec.Struct, frozen=True):
+    """A run's first server, by what is done to each, and others of its model, which share its requests."""
 
-    def __init__(self, others: Sequence[Replica]) -> None:
-        self.others = others
+    others: tuple[Replica, ...] = ()
+    # Makes the scraper of the run from that of the first server's own; None: each is scraped where it is.
+    scrape_elsewhere: Callable[[MetricsScraper], MetricsScraper] | None = None
 
-    def change_headers(self, change: Callable[[ServerAddress], ServerAddress]) -> Replicas:
-        return Replicas([other.change_headers(change) for other in self.others])
+    def change_headers(self, change: Callable[[ServerAddress], ServerAddress]) -> ServerGroup:
+        """Return the group with its further servers' headers changed, for control requests and the run."""
+        others = []
+        for other in self.others:
+            access = change(other.access)
+            root = replace(other.root, headers=tuple(access.headers.items()))
+            others.append(replace(other, access=access, root=root))
+        return replace(self, others=tuple(others))
 
     def list_roots(self, root: Target) -> tuple[Target, ...]:
+        """List each server's target, without a path; `root` is the first's."""
         return (root, *(other.root for other in self.others))
 
     def warm_up(
@@ -110,9 +108,11 @@ class Replicas(ServerGroup):
         """Warm up every server at its share of the concurrency, in turn.
 
         Returns the plan without the fields that any refuses, and all records, numbered on. Raises
-        MeasureError, with the address, if a server's whole warm-up failed.
+        MeasureError, of several with the address, if a server's whole warm-up failed.
         """
         options, parts = replace(options, targets=()), list[Records]()
+        if not self.others:
+            return adapter.warm_up(made, options, display)
         warming = replace(made, profile=_divide_concurrency(made.profile, 1 + len(self.others)))
         first = (adapter.access, options.target)
         rest = ((other.access, add_path(other.root, made)) for other in self.others)
@@ -127,10 +127,7 @@ class Replicas(ServerGroup):
         return made.apply_adaptation(warming.adaptation), Records.join_in_turn(parts)
 
     def reset_caches(self, outcome: str) -> str:
-        """Empty the caches of the further servers.
-
-        Returns `outcome`, the first's, or that of each if they differ.
-        """
+        """Empty the other caches; return `outcome`, the first server's, or that of each if they differ."""
         outcomes = {"the first": outcome}
         for other in self.others:
             error = control.reset_cache(other.access, other.served.engine)
@@ -140,11 +137,18 @@ class Replicas(ServerGroup):
         return "; ".join(f"{name}: {each}" for name, each in outcomes.items())
 
     def make_scraper(self, first: MetricsScraper) -> MetricsScraper:
+        """Make a scraper of all servers' counters from that of the first."""
+        if self.scrape_elsewhere is not None:
+            return self.scrape_elsewhere(first)
+        if not self.others:
+            return first
         more = [MetricsScraper(other.access, first.model, first.path) for other in self.others]
         return JoinedScraper([first, *more])
 
     def describe(self, known: Facts, served: ServerInfo, access: ServerAddress) -> Facts:
-        """Return the facts with all servers' addresses, and notes on differing versions or model files."""
+        """Return the facts with the addresses of several servers, and notes on what differs between them."""
+        if not self.others:
+            return known
         urls = (access.shown_url, *(other.access.shown_url for other in self.others))
         every = [served, *(other.served for other in self.others)]
         notes = list(known.notes)
@@ -163,33 +167,3 @@ def _divide_concurrency(profile: Profile, targets: int) -> Profile:
     """Return a profile with its concurrency, if any, divided by the number of targets, rounded up."""
     most = profile.max_concurrency
     return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})
-
-
-def attach_others(session: Session, places: Sequence[ApiPlace], loop: ControlLoop) -> Session:
-    """Wait for the further servers, at all places but the first, and return the session with them.
-
-    Raises UsageError if an API's path differs from the first's, MeasureError if two servers are one or serve
-    different models, and what `attach` raises.
-    """
-    options, access, place = session.options, session.access, places[0]
-    first, others = Replica(access, session.served, session.root, session.local), list[Replica]()
-    for url, other in zip(options.more_urls, places[1:], strict=True):
-        if (other.prefix, other.endpoint, other.query) != (place.prefix, place.endpoint, place.query):
-            raise UsageError(
-                f"--base-url {hide_url_secrets(url)}: its API's path differs from {access.shown_url}'s"
-            )
-        theirs = replace(options, base_url=url)
-        reached = reached_server.make_address(theirs, other, collect_credentials(theirs), loop)
-        wait_s = options.ready_check_timeout_s
-        found = reached_server.open_session(
-            theirs, reached, reached_server.find_local(reached), wait_s, session.interrupts, session.served
-        )
-        others.append(Replica(found.access, found.served, found.root, found.local))
-        for known in (first, *others[:-1]):
-            check_alike(known, others[-1])
-    return replace(
-        session,
-        served=join_served(session.served, others),
-        local=join_locals(session.local, others),
-        servers=Replicas(others),
-    )
