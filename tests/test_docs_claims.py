@@ -17,10 +17,10 @@ from loadgen.features.images import image_album
 from loadgen.features.quality import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
-from loadgen.features.sensors import sensor
 from loadgen.features.speculation import step_counts
 from loadgen.features.workers import workers
 from loadgen.figures.workloads import arrival_scales, reuse_distances
+from loadgen.host import sensor
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.records.journal import JOURNAL

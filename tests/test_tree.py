@@ -44,7 +44,7 @@ SENT_BY_A_CLUSTER = ("run.assembly", "fleet.cluster_session")
 # lists those of its subject in their order, and nothing that it imports may import it.
 CHOOSERS = {
     "settings.image_settings", "plan.profile", "plan.plan",
-    "transport.capture_process", "host.environment", "verdict.server_checks", "verdict.verdict",
+    "transport.capture_process", "verdict.server_checks", "verdict.verdict",
     "report.saved_run", "report.request_rows", "report.report",
     "run.command.bench", "run.firing", "run.measurement", "run.observation",
     "run.worker_count", "run.assembly", "run.embedded_engine", "run.launched_server", "run.attach",

@@ -26,12 +26,12 @@ from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.ceiling import Ceiling
-from loadgen.facts.machine_state import MachineState
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.figures.metrics import BlockFacts
 from loadgen.figures.objectives import make_block_facts, make_metric_options
 from loadgen.figures.per_request import MetricOptions
 from loadgen.host.cpu_use import CpuUse
+from loadgen.host.machine_state import MachineState
 from loadgen.plan.planned_requests import DataFacts, ImageFacts, WaitFacts, Waits
 from loadgen.plan.profile import Profile
 from loadgen.records.record import MOST_COUNT

@@ -1,1 +1,1 @@
-"""Host: this machine during a run: what it is, its CPU use, what throttled it."""
+"""Host: this machine during a run: what it is, its CPU use, its sensors, what throttled it."""

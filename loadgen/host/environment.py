@@ -22,6 +22,7 @@ from loadgen import __version__
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
 from loadgen.base.text import GIB
+from loadgen.host import nvml
 
 _PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
 _SETTINGS = {
@@ -181,8 +182,6 @@ class HostMachine:
 
     def read_devices(self) -> tuple[dict[str, int], list[str]]:
         """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""
-        from loadgen.features.sensors import nvml
-
         return nvml.read_throttling()
 
 

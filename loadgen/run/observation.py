@@ -18,9 +18,9 @@ from loadgen.run.firing import Outcome
 from loadgen.server.scraper import MetricsScraper
 
 if TYPE_CHECKING:
-    from loadgen.facts.machine_state import MachineState
     from loadgen.features.sensors.sampler import Sampler
     from loadgen.host.environment import ThrottlingState
+    from loadgen.host.machine_state import MachineState
     from loadgen.server.control import Trace
 
 

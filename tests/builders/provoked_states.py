@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from builders.made_cases import run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.facts.machine_state import ClockState, MachineState, PowerCap
 from loadgen.facts.sensor_facts import MemoryUse, SampleSpread, SensorSummary
-from loadgen.features.sensors.jetson import Board
-from loadgen.features.sensors.nvml import Gpus
-from loadgen.features.sensors.sensor import merge_states
 from loadgen.features.sensors.sensor_discovery import System
+from loadgen.host.jetson import Board
+from loadgen.host.machine_state import ClockState, MachineState, PowerCap
+from loadgen.host.nvml import Gpus
+from loadgen.host.sensor import merge_states
 from loadgen.verdict.evidence import RunEvidence
 
 

@@ -15,7 +15,6 @@ import pytest
 from builders.loops import loop_over
 from builders.recorded_sensors import RecordedNvml
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
-from loadgen.features.sensors.nvml import Gpus
 from loadgen.host import environment
 from loadgen.host.environment import (
     HostMachine,
@@ -24,6 +23,7 @@ from loadgen.host.environment import (
     read_throttling_state,
     start_git,
 )
+from loadgen.host.nvml import Gpus
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"

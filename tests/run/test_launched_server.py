@@ -18,8 +18,8 @@ from builders.serving_scripts import engine_command, launch_command
 from fakes.supervised import nothing_is_left
 from loadgen import cli
 from loadgen.features.sensors import sensor_discovery
-from loadgen.features.sensors.nvml import Gpus
-from loadgen.features.sensors.sensor import Absent
+from loadgen.host.nvml import Gpus
+from loadgen.host.sensor import Absent
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.run import launched_server
 from loadgen.run.command.options import parse

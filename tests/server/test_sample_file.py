@@ -15,8 +15,8 @@ import pytest
 from builders import made_runs
 from builders.damaged_columns import NamedColumns, put, turned
 from builders.loops import loop_over
-from loadgen.features.sensors.sensor import Key, Reading, Sample
 from loadgen.features.sensors.sensor_summary import list_series
+from loadgen.host.sensor import Key, Reading, Sample
 from loadgen.report import run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.server import sample_file

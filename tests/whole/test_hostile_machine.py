@@ -19,13 +19,13 @@ from loadgen.base import files, untrusted
 from loadgen.features.selftest import capacity, kept_selftests
 from loadgen.features.selftest.kept_selftests import beyond_capacity, headroom
 from loadgen.features.sensors import sensor_discovery
-from loadgen.features.sensors.jetson import Board
-from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sampler import Sampler
-from loadgen.features.sensors.sensor import Absent, Reading, Sensor, collect_facts
 from loadgen.features.sensors.sensor_discovery import Processes, System
 from loadgen.host import environment
 from loadgen.host.environment import HostMachine
+from loadgen.host.jetson import Board
+from loadgen.host.nvml import Gpus
+from loadgen.host.sensor import Absent, Reading, Sensor, collect_facts
 
 FAULTS = [
     RuntimeError("driver\nsays \x1b[2J no"),

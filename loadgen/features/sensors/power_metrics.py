@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.text import list_first
-from loadgen.features.sensors.sensor import COUNTERS, Quantity
+from loadgen.host.sensor import COUNTERS, Quantity
 from loadgen.server.exchange import ControlAnswer
 from loadgen.server.prometheus import explain_cut, explain_excess, explain_other_text, parse_line, read_name
 

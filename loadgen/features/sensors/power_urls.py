@@ -13,10 +13,10 @@ from loadgen.base import clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.urls import is_this_machine
 from loadgen.engines.engine import METRICS_PATH
-from loadgen.facts.machine_state import ClockState, MachineState
-from loadgen.features.sensors.nvml import name_reasons
 from loadgen.features.sensors.power_metrics import HELD_BACK, ExportedValue, choose_values, read_values
-from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
+from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.nvml import name_reasons
+from loadgen.host.sensor import COUNTERS, Key, PowerSource, Quantity, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.server import exchange
 from loadgen.server.exchange import ControlAnswer, ControlLoop, ServerAddress

@@ -14,7 +14,7 @@ import numpy as np
 from loadgen.base import clock
 from loadgen.base.errors import call_guarded
 from loadgen.base.structs import replace
-from loadgen.features.sensors.sensor import (
+from loadgen.host.sensor import (
     Quantity,
     Reading,
     Sample,
@@ -25,8 +25,8 @@ from loadgen.features.sensors.sensor import (
 )
 
 if TYPE_CHECKING:
-    from loadgen.facts.machine_state import MachineState
     from loadgen.facts.sensor_facts import SensorSummary
+    from loadgen.host.machine_state import MachineState
     from loadgen.server.sample_file import SampledSeries
 
 _LEAST_PERIOD_S = 0.1

@@ -14,11 +14,11 @@ import psutil
 from loadgen.base import clock, untrusted
 from loadgen.base.errors import call_guarded
 from loadgen.base.files import read_system_text
-from loadgen.facts.machine_state import ClockState, MachineState
-from loadgen.features.sensors.jetson import find_board
-from loadgen.features.sensors.nvml import Gpus, find_gpus
 from loadgen.features.sensors.sampler import Sampler
-from loadgen.features.sensors.sensor import Absent, Key, PowerSource, Quantity, Queries, Reading, Sensor
+from loadgen.host.jetson import find_board
+from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.nvml import Gpus, find_gpus
+from loadgen.host.sensor import Absent, Key, PowerSource, Quantity, Queries, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.observation import Local
@@ -42,7 +42,7 @@ def _find_power_sensors(root: Path) -> list[Sensor]:
     devices = call_guarded("NVML", find_gpus, Absent)
     found: list[Sensor | None] = [devices]
     if (root / "dev/kfd").exists():  # ROCm's driver
-        from loadgen.features.sensors import amd  # few machines have one
+        from loadgen.host import amd  # few machines have one
 
         first = len(devices.devices) if isinstance(devices, Gpus) else 0
         of_amd = call_guarded("amdsmi", lambda: amd.find_amd_gpus(root, first), Absent)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64
 from loadgen.base.text import GIB
-from loadgen.facts.machine_state import MachineState
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
-from loadgen.features.sensors.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
+from loadgen.host.machine_state import MachineState
+from loadgen.host.sensor import COUNTERS, Key, PowerSource, Quantity, Sample
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 from loadgen.server.sample_file import SampledSeries

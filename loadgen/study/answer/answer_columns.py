@@ -9,8 +9,8 @@ from functools import partial
 import msgspec
 
 from loadgen.base.text import GIB, count_decimals
-from loadgen.facts.machine_state import Difference
 from loadgen.features.quality.quality_record import FORWARD
+from loadgen.host.machine_state import Difference
 from loadgen.study import repeats
 from loadgen.study.answer.contest import Candidate, Contest, SpeedUp, Value
 from loadgen.study.compare.comparability import knows_state, list_run_differences

@@ -20,9 +20,9 @@ from loadgen.base import rule
 from loadgen.base.errors import MeasureError
 from loadgen.base.rule import Evidence, Find, Finding, Rule, join_evidence, marked, refused
 from loadgen.base.text import format_count
-from loadgen.facts.machine_state import Difference, list_setting_differences, list_state_differences
 from loadgen.facts.run_facts import ATTACHED, Facts
 from loadgen.figures.figure_table import SELECTABLE, SPEED, find_figure
+from loadgen.host.machine_state import Difference, list_setting_differences, list_state_differences
 from loadgen.plan.request_sources import MADE
 from loadgen.report.load_identity import has_range
 from loadgen.server.server_counters import ROUTER

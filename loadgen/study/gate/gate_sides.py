@@ -12,9 +12,9 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
 from loadgen.base.text import clean_line, format_count, list_first
-from loadgen.facts.machine_state import MEMORY_BANDWIDTH, Difference, list_setting_differences
 from loadgen.facts.run_facts import ATTACHED
 from loadgen.figures.figure_table import SELECTABLE, find_figure
+from loadgen.host.machine_state import MEMORY_BANDWIDTH, Difference, list_setting_differences
 from loadgen.study.compare import comparability, comparison, run_groups, statistics
 from loadgen.study.compare.comparability import MODE, list_run_differences
 from loadgen.study.compare.comparison import INVALID, SUSPECT

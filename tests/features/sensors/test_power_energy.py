@@ -12,8 +12,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.sensors.power_urls import Place, PowerUrls
-from loadgen.features.sensors.sensor import Key, PowerSource, Reading, Sample
 from loadgen.features.sensors.sensor_summary import Window, list_series, render_summary, summarize_window
+from loadgen.host.sensor import Key, PowerSource, Reading, Sample
 from loadgen.server.exchange import ControlAnswer, ServerAddress
 from loadgen.server.sample_file import SampledSeries, thin_series
 

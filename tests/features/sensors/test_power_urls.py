@@ -14,11 +14,11 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen import cli
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors import power_urls, sensor_discovery
 from loadgen.features.sensors.power_metrics import FAMILIES
 from loadgen.features.sensors.power_urls import PowerUrls
-from loadgen.features.sensors.sensor import Key, Reading
+from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.sensor import Key, Reading
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.assembly import check_options
 from loadgen.run.command import options

@@ -12,8 +12,8 @@ import pytest
 from builders.loops import loop_over
 from builders.recorded_sensors import tree
 from loadgen.features.sensors import sensor_discovery
-from loadgen.features.sensors.sensor import PowerSource, Reading
 from loadgen.features.sensors.sensor_discovery import Packages, find_packages
+from loadgen.host.sensor import PowerSource, Reading
 
 ZONES = "sys/class/powercap"
 RANGE_UJ = 262_143_328_850

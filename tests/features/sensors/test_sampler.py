@@ -11,8 +11,8 @@ from builders.loops import loop_over
 from loadgen.base import clock
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sampler import Sampler
-from loadgen.features.sensors.sensor import Absent, Key, Quantity, Reading, Sample, Sensor
 from loadgen.features.sensors.sensor_summary import Window, render_summary, summarize_window
+from loadgen.host.sensor import Absent, Key, Quantity, Reading, Sample, Sensor
 
 S = 1_000_000_000
 GIB = 1 << 30

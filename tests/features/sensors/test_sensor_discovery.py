@@ -13,9 +13,9 @@ import pytest
 from builders.loops import loop_over
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.features.sensors import sensor_discovery
-from loadgen.features.sensors.nvml import Gpus
-from loadgen.features.sensors.sensor import Absent, Queries, Reading, Sensor, collect_facts
 from loadgen.features.sensors.sensor_discovery import Processes, System
+from loadgen.host.nvml import Gpus
+from loadgen.host.sensor import Absent, Queries, Reading, Sensor, collect_facts
 
 ALLOCATED = 64 << 20
 

@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap, list_state_differences
-from loadgen.features.sensors.jetson import Board
-from loadgen.features.sensors.nvml import Gpus
 from loadgen.features.sensors.sampler import Sampler, measure_copy_gb_per_s
-from loadgen.features.sensors.sensor import Absent, Reading, Sensor, merge_states, read_machine_state
 from loadgen.features.sensors.sensor_discovery import System
 from loadgen.features.sensors.sensor_summary import describe_state
+from loadgen.host.jetson import Board
+from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap, list_state_differences
+from loadgen.host.nvml import Gpus
+from loadgen.host.sensor import Absent, Reading, Sensor, merge_states, read_machine_state
 
 GIB = 1 << 30
 

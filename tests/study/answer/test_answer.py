@@ -15,9 +15,9 @@ from builders.comparison_samples import HIGH
 from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, made_quality, speeds, with_facts
 from loadgen.base.errors import UsageError
-from loadgen.facts.machine_state import MachineState
 from loadgen.facts.run_facts import Launched
 from loadgen.facts.sensor_facts import Energy, SensorSummary
+from loadgen.host.machine_state import MachineState
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.answer import answer

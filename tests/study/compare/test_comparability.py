@@ -16,8 +16,8 @@ from loadgen import cli
 from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
-from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.facts.run_facts import Client, Launched, Server
+from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.plan import profile
 from loadgen.plan.planned_requests import DataFacts
 from loadgen.report.report import render_report as report

@@ -12,7 +12,7 @@ from builders import made_runs
 from builders.comparison_samples import HIGH, cells, failed, run, runs
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.facts.machine_state import ClockState, MachineState
+from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.study.gate.gate_record import GateMetric
 from loadgen.study.gate.gate_sides import (
     check_metrics,

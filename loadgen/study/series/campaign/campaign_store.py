@@ -19,8 +19,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.secrecy import Secrets
 from loadgen.base.untrusted import read_file_bytes
-from loadgen.facts.machine_state import MachineState
 from loadgen.facts.run_facts import Cell
+from loadgen.host.machine_state import MachineState
 from loadgen.plan import profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory

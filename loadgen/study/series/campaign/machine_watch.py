@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from loadgen.base import clock
 from loadgen.base.urls import is_this_machine
-from loadgen.facts.machine_state import MachineState, list_state_differences
-from loadgen.features.sensors.sensor import Reading, Sensor, read_machine_state
+from loadgen.host.machine_state import MachineState, list_state_differences
+from loadgen.host.sensor import Reading, Sensor, read_machine_state
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.study.series.campaign.campaign_file import CoolDown

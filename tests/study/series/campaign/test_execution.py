@@ -15,7 +15,7 @@ from builders.serving_scripts import engine_command, launch_command
 from fakes.scripted_server import Answer, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.features.sensors.sensor import Reading, Sensor
+from loadgen.host.sensor import Reading, Sensor
 from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.study.series.campaign import campaign_command

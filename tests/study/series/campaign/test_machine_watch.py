@@ -11,9 +11,9 @@ import pytest
 from builders.campaign_files import cells, failures, the_directory, written
 from builders.loops import loop_over
 from loadgen import cli
-from loadgen.facts.machine_state import ClockState, MachineState
 from loadgen.features.sensors import sensor_discovery
-from loadgen.features.sensors.sensor import Absent, Reading, Sensor
+from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.sensor import Absent, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.campaign_file import CoolDown

@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
-from loadgen.facts.machine_state import MachineState
+from loadgen.host.machine_state import MachineState
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import RecordedNvml
-from loadgen.features.sensors.nvml import Gpus, find_gpus
-from loadgen.features.sensors.sensor import Absent, Reading
+from loadgen.host.nvml import Gpus, find_gpus
+from loadgen.host.sensor import Absent, Reading
 
 
 def test_a_server_s_gpus_tell_everything() -> None:

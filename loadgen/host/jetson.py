@@ -13,8 +13,8 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.files import read_system_text
-from loadgen.facts.machine_state import ClockState, MachineState
-from loadgen.features.sensors.sensor import Absent, Quantity, Queries, Reading
+from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.sensor import Absent, Quantity, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
 # A rail through which all power comes: Thor's board, the modules Orin NX and Nano, and their ancestors.

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from builders import made_cases as made
 from builders.loops import loop_over
-from loadgen.facts.machine_state import (
+from loadgen.facts.run_facts import Facts
+from loadgen.host.machine_state import (
     ClockState,
     GpuUse,
     MachineState,
@@ -18,7 +19,6 @@ from loadgen.facts.machine_state import (
     list_setting_differences,
     list_state_differences,
 )
-from loadgen.facts.run_facts import Facts
 
 GIB = 1 << 30
 COOL = MachineState(

@@ -8,8 +8,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import DATA, tree
-from loadgen.features.sensors.jetson import Board, find_board
-from loadgen.features.sensors.sensor import Absent
+from loadgen.host.jetson import Board, find_board
+from loadgen.host.sensor import Absent
 
 
 def recorded(root: Path, name: str) -> Board:

@@ -11,8 +11,8 @@ from typing import Any
 from loadgen.base import untrusted
 from loadgen.base.errors import call_guarded
 from loadgen.base.text import GIB
-from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
-from loadgen.features.sensors.sensor import Absent, Key, Quantity, Queries, Reading, merge_states
+from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
+from loadgen.host.sensor import Absent, Key, Quantity, Queries, Reading, merge_states
 
 _LIBRARY = "libnvidia-ml.so.1"
 # Bits of the clocks event reasons that mean throttling; the others: idle, and clocks that were requested.

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
 from loadgen.features.sensors import sensor_discovery
-from loadgen.features.sensors.amd import AmdGpus, find_amd_gpus
-from loadgen.features.sensors.sensor import Absent, Key, Reading
+from loadgen.host.amd import AmdGpus, find_amd_gpus
+from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
+from loadgen.host.sensor import Absent, Key, Reading
 
 NOT, MIB = "N/A", 1 << 20
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base import untrusted
-from loadgen.facts.machine_state import ClockState, GpuUse, MachineState, PowerCap
 from loadgen.features.sensors.power_metrics import AMD_BLANKS, HEAT, LIMITS, VIOLATIONS
-from loadgen.features.sensors.sensor import Absent, PowerSource, Queries, Reading, merge_states
+from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
+from loadgen.host.sensor import Absent, PowerSource, Queries, Reading, merge_states
 
 _DRIVER = "dev/kfd"  # the device of ROCm: without it no GPU of AMD computes here
 _SOURCE = PowerSource("amdsmi")
