@@ -31,7 +31,7 @@ _LEAST_CASED = 12  # characters of a secret that is searched for in other cases,
 _DIGIT = re.compile(r"\d")
 _MOST_SPELLED = 64  # characters of a secret that are searched for in every spelling
 _MOST_LAYERS = 8  # of escapes, one in another
-_ESCAPES = "%\\&"  # one of them is in every text that is escaped
+_ESCAPES = frozenset("%\\&")  # one of them is in every text that is escaped
 _GROUP = 3  # bytes that base64 writes together
 _URL_SAFE = str.maketrans("+/", "-_")
 _HEX_SEPARATORS = ("", ":", " ", "-")
@@ -73,6 +73,7 @@ _SECRET_NAME = re.compile(_KEY, re.IGNORECASE)
 _HEADER = re.compile(r"\s*[\w!#$%&'*+.^`|~-]+(?=\s*[=:])")
 
 
+@lru_cache(maxsize=4096)  # the fields of one run's facts are asked for several times
 def is_secret(name: str) -> bool:
     """Whether a key, header or variable is named like a secret: api_key, authToken; not max_tokens."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
@@ -155,7 +156,7 @@ class Secrets(msgspec.Struct, frozen=True):
         """Replace these secrets in a text by ***, also the first 8 or more characters of one at its end."""
         if len(text) < _LEAST_CHARACTERS:
             return text
-        if any(mark in text for mark in _ESCAPES):
+        if not _ESCAPES.isdisjoint(text):
             for value in self.values:
                 text = _compile_spellings(value).sub(HIDDEN, text)
         for form in self.forms:

@@ -562,6 +562,8 @@ def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
         return type(value)(**{name: _mask_texts(held, mask) for name, held in asdict(value).items()})
     if isinstance(value, tuple) and not (value and isinstance(value[0], int | float)):  # they may be many
         return type(value)(_mask_texts(each, mask) for each in value)
+    if not isinstance(value, str | dict | list | tuple):
+        return value  # which holds no text
     masked: F = mask(value)
     return masked
 

@@ -541,6 +541,8 @@ def _may_be_known(made: Plan) -> bool:
 def _import_results() -> None:
     """Import the report's and the follow-up's modules, and find the facts' types, before they are needed."""
     with importing():
+        import prometheus_client.parser  # noqa: F401
+
         import loadgen.report.report
         import loadgen.run.followup  # noqa: F401
 

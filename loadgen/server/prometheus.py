@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from loadgen.base import untrusted
 from loadgen.engines.engine import METRICS_PATH, EngineMetrics, MetricSeries
 from loadgen.engines.engines import METRICS
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started", "accept_length"})  # others only grow
@@ -115,6 +117,8 @@ def explain_excess(lines: Sequence[str], whose: str) -> str:
 
 def parse_line(line: str) -> Sample:
     """Parse one line, without TYPE and HELP, as a sample: name, labels and value; raises ValueError."""
+    from prometheus_client.parser import text_string_to_metric_families  # it brings a server along
+
     # Without a TYPE line each sample is a family of its own name.
     families = list(text_string_to_metric_families(line + "\n"))
     if len(families) != 1 or len(families[0].samples) != 1:
@@ -156,12 +160,12 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
         part, value = _read_sample(row, meaning, labels.pop(meaning.label, ""), sample.value)
         if value is None:
             continue  # not a possible count or bucket
-        model = untrusted.read_text(labels.pop(row.model_label, ""))
-        series = model, meaning.quantity, untrusted.read_text(part)
+        model = _read_label(labels.pop(row.model_label, ""))
+        series = model, meaning.quantity, _read_label(part)
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, value), value)
     sums = {series: combine_values(series[1], list(places.values())) for series, places in rows.items()}
-    values = {series: value for series, value in sums.items() if untrusted.read_number(value) is not None}
+    values = {series: value for series, value in sums.items() if 0 <= value <= untrusted.MOST}
     return MetricsSnapshot(
         selection.names,
         counters={series: value for series, value in values.items() if series[1] not in GAUGES},
@@ -169,15 +173,19 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
     )
 
 
+_read_label = lru_cache(maxsize=4096)(untrusted.read_text)  # most lines of an answer repeat a few
+_read_bound = lru_cache(maxsize=4096)(untrusted.read_number)
+
+
 def _read_sample(
     row: EngineMetrics, meaning: MetricSeries, labelled: str, value: float
 ) -> tuple[str, float | None]:
     """Read which part of its quantity a sample is of, and its value in our units; None if impossible."""
-    possible = untrusted.read_number(value)
+    possible = float(value) if 0 <= value <= untrusted.MOST else None
     if meaning.label == "le":
         if labelled in _ENDLESS:
             return labelled, possible
-        bound = untrusted.read_number(labelled)
+        bound = _read_bound(labelled)
         if bound is None:
             return labelled, None
         return labelled if meaning.scale == 1 else repr(round(bound * meaning.scale, 9)), possible
@@ -200,10 +208,9 @@ def has_restarted(earlier: MetricsSnapshot, later: MetricsSnapshot) -> bool:
     started = earlier.gauge("started"), later.gauge("started")
     if None not in started and started[0] != started[1]:
         return True
-    counters = earlier.counters.items()
-    return any(has_fallen(series, value, later.counters.get(series, value)) for series, value in counters)
+    return have_fallen(earlier.counters, {**earlier.counters, **later.counters})
 
 
-def has_fallen(series: Series, earlier: float, later: float) -> bool:
-    """Whether a counter decreased; a sum of seconds does too, where the wall clock is set back."""
-    return later < earlier and series[2] != "sum"
+def have_fallen(earlier: Mapping[Series, float], later: Mapping[Series, float]) -> bool:
+    """Whether a counter decreased or vanished; a sum of seconds may, where the wall clock is set back."""
+    return any(later.get(series, 0.0) < value for series, value in earlier.items() if series[2] != "sum")

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from pydantic import AliasChoices, BaseModel, Field
 
 from loadgen.engines.engines import METRICS
-from loadgen.server.prometheus import MetricsSnapshot, Series, has_fallen, has_restarted
+from loadgen.server.prometheus import MetricsSnapshot, Series, has_restarted, have_fallen
 
 Role = Literal["router", "prefill", "decode", "worker"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -195,8 +195,7 @@ def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
 
     Snapshots during the run have only some counters.
     """
-    first, last = snapshots[0].counters, snapshots[-1].counters
-    if any(has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
+    if have_fallen(snapshots[0].counters, snapshots[-1].counters):
         return True
     return any(has_restarted(earlier, later) for earlier, later in itertools.pairwise(snapshots))
 
