@@ -61,6 +61,10 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
     """Read the CPU times now; what cannot be read is left out."""
     own, mine = os.times(), os.getpid()
     server = _read_processes(server_pids, proc)
+    allowed = set[int]()
+    for pid in (mine, *server) if hasattr(os, "sched_getaffinity") else ():
+        with suppress(OSError):
+            allowed |= os.sched_getaffinity(pid)
     ours = _read_processes(set(_list_descendants(mine, proc)) - set(server_pids), proc)
     return CpuTimes(
         at_ns=clock.now_ns(),
@@ -70,7 +74,7 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
         ours=ours,
         own_s=own.user + own.system + own.children_user + own.children_system,
         waiting_us=_read_waiting_us(read_system_text(proc / "pressure" / "cpu")),
-        allowed=frozenset(_list_allowed_cpus((mine, *server))),
+        allowed=frozenset(allowed),
     )
 
 
@@ -181,15 +185,6 @@ def _read_waiting_us(pressure: str) -> int | None:
         if line.startswith("some "):
             return untrusted.read_digits(line.rpartition("total=")[2])
     return None
-
-
-def _list_allowed_cpus(pids: Iterable[int]) -> Iterator[int]:
-    """Yield the CPUs that any of these processes may run on."""
-    if not hasattr(os, "sched_getaffinity"):
-        return
-    for pid in pids:
-        with suppress(OSError):
-            yield from os.sched_getaffinity(pid)
 
 
 def _ticks_per_s() -> int:

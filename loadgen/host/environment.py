@@ -47,11 +47,15 @@ _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", 
 
 def describe_machine() -> dict[str, str]:
     """Describe this machine: name of each fact → its text, without facts that are unknown."""
+    try:
+        os_name = untrusted.read_text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
+    except (OSError, ValueError):  # no such file, or none of UTF-8
+        os_name = platform.system()
     described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": _describe_platform(),
-        "os": _read_os_name(),
+        "os": os_name,
         "machine": platform.machine(),
         "cpu": _read_cpu_model(),
         "cpus": str(count_usable_cpus()),
@@ -139,13 +143,6 @@ def _describe_platform() -> str:
     except (ValueError, OSError):  # no such name, or no such C library
         libc = ""
     return f"{name}-with-{libc.replace(' ', '')}" if libc else name
-
-
-def _read_os_name() -> str:
-    try:
-        return untrusted.read_text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
-    except (OSError, ValueError):  # no such file, or none of UTF-8
-        return platform.system()
 
 
 def _read_memory() -> str:

@@ -60,13 +60,6 @@ class PowerFamily(msgspec.Struct, frozen=True):
     advice: str = ""  # where it reports neither energy nor power
 
 
-def _name_violations() -> dict[str, PowerMetric]:
-    return {
-        f"gpu_violation_{name}_residency_percentage": PowerMetric(HELD_BACK, why=why)
-        for (_, name), why in VIOLATIONS.items()
-    }
-
-
 _AMD = {
     "gpu_energy_consumed": PowerMetric("energy_j", 1e-6),
     "gpu_package_power": PowerMetric("power_w"),
@@ -78,7 +71,10 @@ _AMD = {
         label="clock_type",
         kinds={"GPU_CLOCK_TYPE_SYSTEM": "sm_mhz", "GPU_CLOCK_TYPE_MEMORY": "memory_mhz"},
     ),
-    **_name_violations(),
+    **{
+        f"gpu_violation_{name}_residency_percentage": PowerMetric(HELD_BACK, why=why)
+        for (_, name), why in VIOLATIONS.items()
+    },
 }
 
 FAMILIES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -227,13 +227,11 @@ def distrust_counters(window: Window) -> tuple[Window, tuple[str, ...]]:
     if not reasons:
         return window, ()
     dropped = {("energy_j", where) for where in reasons}
-    samples = [_drop_values(sample, dropped) for sample in window.samples]
+    samples = []
+    for sample in window.samples:
+        kept = {key: value for key, value in sample.reading.values.items() if key not in dropped}
+        samples.append(replace(sample, reading=replace(sample.reading, values=kept)))
     return replace(window, samples=samples), tuple(reasons.values())
-
-
-def _drop_values(sample: Sample, dropped: Collection[tuple[str, str]]) -> Sample:
-    values = {key: value for key, value in sample.reading.values.items() if key not in dropped}
-    return replace(sample, reading=replace(sample.reading, values=values))
 
 
 def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float | str:
@@ -373,7 +371,11 @@ def _describe_steps(window: Window, counters: Sequence[str]) -> str:
 
     It is what lies beyond the first and last update, and a poll for when each of these was.
     """
-    times = [_read_counter(window, where)[0] for where in counters if window.has_steps(where)]
+    quantities: dict[str, Quantity] = {
+        where: "package_j" if where.startswith(CPU) else "energy_j" for where in counters
+    }
+    stepped = [where for where in counters if window.has_steps(where)]
+    times = [window.read_series(quantities[where], where)[0] for where in stepped]
     times = [at_s for at_s in times if len(at_s) > 1]
     if not times or window.duration_s <= 0:
         return ""
@@ -385,11 +387,6 @@ def _describe_steps(window: Window, counters: Sequence[str]) -> str:
     share = min(beyond_s / window.duration_s, 1.0)
     coarse = f", so {100 * share:.0f} % of the run is estimated by its pace" if share > _UNREAD else ""
     return f", updated every {every_s:.1f} s{coarse}"
-
-
-def _read_counter(window: Window, where: str) -> tuple[Float64, Float64]:
-    """Return times and values of a place's counter, see `read_series`."""
-    return window.read_series("package_j" if where.startswith(CPU) else "energy_j", where)
 
 
 def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:

@@ -184,21 +184,26 @@ def _list_parts(
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
     whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
-    unheld = _find_unheld([held for _, result in given.values() for held in _list_settled(result)], total)
+    left = np.ones(total or 0, np.bool_)  # the plan's requests that no shard has
+    for _, result in given.values() if total is not None else ():
+        left[result.records.index] = False
+        if result.sessions is not None:
+            left[result.sessions.dropped_indices(result.records)] = False
+    unheld = np.flatnonzero(left)
     if first.shard.sessions:  # the index does not say whose a request is
-        left = {next((number for number in range(of) if number not in whole), 0): unheld}
+        lost = {next((number for number in range(of) if number not in whole), 0): unheld}
         shared = of - len(whole) > 1
     else:
         ends = np.searchsorted(np.sort(unheld % of, kind="stable"), np.arange(of + 1))
         by_shard = unheld[np.argsort(unheld % of, kind="stable")]
-        left = {number: by_shard[begin:end] for number, (begin, end) in enumerate(pairwise(ends.tolist()))}
+        lost = {number: by_shard[begin:end] for number, (begin, end) in enumerate(pairwise(ends.tolist()))}
         shared = False
     for number in range(of):
         run, result = given.get(number, (None, None))
         if run is not None and result is not None and number in whole:
             yield _Part(number, of, run, result.records, result.samples, none)
             continue
-        mine = left.get(number, none)
+        mine = lost.get(number, none)
         known = f"its {len(mine)} requests are lost" if run is None else f"{len(mine)} requests are lost"
         known = f"its share of {len(unheld)} requests is lost" if shared else known
         known = "how many requests are lost is not known" if total is None else known
@@ -210,23 +215,6 @@ def _list_parts(
         else:
             why = f"{run.name}: {run.facts.recovered}; {known}{cause}"
             yield _Part(number, of, run, result.records, result.samples, mine, why)
-
-
-def _list_settled(result: Result) -> Iterator[Int64]:
-    """Yield the plan indices that a shard recorded, and of turns that it was not to send any more."""
-    yield result.records.index
-    if result.sessions is not None:
-        yield result.sessions.dropped_indices(result.records)
-
-
-def _find_unheld(held: Sequence[Int64], total: int | None) -> Int64:
-    """Return the plan's indices that are in none of `held`, ascending; empty if `total` is unknown."""
-    if total is None:
-        return np.zeros(0, np.int64)
-    left = np.ones(total, np.bool_)
-    for indices in held:
-        left[indices] = False
-    return np.flatnonzero(left)
 
 
 def _join_parts(
@@ -308,17 +296,18 @@ class Shifted(msgspec.Struct, frozen=True):
             return
         for block in self.records.blocks():
             rows = slice(block.first, block.last)
+            columns = {name: column[rows] for name, column in self.records.columns.items()}
+            for name, unset in _TIMES.items():
+                column = columns[name]
+                columns[name] = np.where(column == unset, column, column + self.offset_ns)
             yield Records(
-                **{name: self._move(name, column[rows]) for name, column in self.records.columns.items()},
+                **columns,
                 start=block.start,
                 **{**block.message_columns, "arrival_ns": block.arrival_ns + self.offset_ns},
                 failures=self.records.failures[rows],
                 finish_reasons=self.records.finish_reasons[rows],
                 texts=self.records.texts[rows],
             )
-
-    def _move(self, name: str, column: Int64) -> Int64:
-        return np.where(column == _TIMES[name], column, column + self.offset_ns) if name in _TIMES else column
 
 
 def measure_span_ns(records: Records) -> tuple[int, int]:
@@ -409,7 +398,12 @@ def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
     facts = _join_fields(list_annotations(Facts, Join), [run.facts for run in runs], runs)
     if facts["ceiling"] is not None:
         facts["no_ceiling"] = ""
-    facts["notes"] = (*facts["notes"], *_list_addresses(runs))
+    by_url: dict[str, list[str]] = {}
+    for run in runs:
+        by_url.setdefault(run.facts.server.url, []).append(run.name)
+    if len(by_url) > 1 and not runs[0].facts.targets:
+        each = (f"{url} ({list_first(names, _MOST_NAMED)})" for url, names in by_url.items())
+        facts["notes"] = (*facts["notes"], f"requests went to {', '.join(each)}")
     return facts
 
 
@@ -537,30 +531,16 @@ def check_alike(runs: Sequence[ShardRun]) -> None:
     for run in runs[1:]:
         for what, value_of in ALIKE.items():
             one, other = value_of(runs[0]), value_of(run)
-            if one != other:
-                raise UsageError(
-                    f"{runs[0].place} and {run.place} differ in {_describe_difference(what, one, other)}: "
-                    "merge the shards of one command, run by the same loadgen"
-                )
-
-
-def _list_addresses(runs: Sequence[ShardRun]) -> Iterator[str]:
-    """Yield a line if shards reached the server by different addresses."""
-    by_url: dict[str, list[str]] = {}
-    for run in runs:
-        by_url.setdefault(run.facts.server.url, []).append(run.name)
-    if len(by_url) > 1 and not runs[0].facts.targets:
-        yield "requests went to " + ", ".join(
-            f"{url} ({list_first(names, _MOST_NAMED)})" for url, names in by_url.items()
-        )
-
-
-def _describe_difference(what: str, one: Any, other: Any) -> str:
-    """Return what differs with both values; of tables the keys that do."""
-    if isinstance(one, dict):
-        keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-        return f"{what}: " + ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
-    return f"{what}: {one} and {other}"
+            if one == other:
+                continue
+            both = f"{one} and {other}"
+            if isinstance(one, dict):
+                keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+                both = ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
+            raise UsageError(
+                f"{runs[0].place} and {run.place} differ in {what}: {both}: "
+                "merge the shards of one command, run by the same loadgen"
+            )
 
 
 def _list_different(values: Sequence[str]) -> str:
@@ -612,7 +592,11 @@ def _merge_and_print(
     """Merge the shards, write and print the run, add its object to `results`, and return the exit code."""
     directory = _create_directory(asked.output, shards)
     run = merge_results(shards, directory)
-    errors = _write_run(run, directory, asked.explain, asked.layout)
+    broken: list[Broken] = []
+    shown = (run, asked.explain, asked.layout)
+    text = make_guarded("the report", lambda: report.render_report(*shown), "", broken)
+    errors = saved_run.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
+    errors += [f"{part.name}: {part.why}" for part in broken]
     print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
     print_text(f"run directory: {directory}", sys.stdout)
     results.append(saved_run.encode_run(run))
@@ -639,11 +623,3 @@ def _create_directory(output: str | None, shards: Sequence[tuple[str, Result]]) 
     if run_directory.is_run(directory):
         raise UsageError(f"{directory} holds a run already: choose another --output")
     return directory
-
-
-def _write_run(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
-    """Write the merged run with its report to a directory; return what could not be made or written."""
-    broken: list[Broken] = []
-    text = make_guarded("the report", lambda: report.render_report(run, explain, layout), "", broken)
-    errors = saved_run.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
-    return errors + [f"{part.name}: {part.why}" for part in broken]

@@ -56,9 +56,10 @@ def shards_started_apart(run: RunEvidence) -> Evidence | None:
     """Find evidence that shards began over 1 % of the duration and 10 ms apart, clock errors deducted."""
     begun = [row for row in run.facts.shards if row.began_ns]
     unsure_ms = max((row.error_ns for row in begun), default=0) / MS_NS
-    apart_ms = _measure_apart_ns(
-        run, [row.began_ns - _find_opening_ns(run, row) for row in begun]
-    ) / MS_NS - max(unsure_ms, 0.0)
+    steps = run.facts.profile.concurrency_steps  # of which a shard may have its first slot later
+    opens_ns = [0 if steps is None else steps.divide(row.number, row.of).opens_ns for row in begun]
+    began_ns = [row.began_ns - opens for row, opens in zip(begun, opens_ns, strict=True)]
+    apart_ms = _measure_apart_ns(run, began_ns) / MS_NS - max(unsure_ms, 0.0)
     if apart_ms <= max(APART[0] * run.metrics.duration_s * 1e3, APART[1]):
         return None
     return (
@@ -78,12 +79,6 @@ def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
         return max(began_ns) - min(began_ns)
     due_ns = run.records.intended_ns[run.sent & run.begins]
     return int((np.maximum.accumulate(due_ns) - due_ns).max(initial=0))
-
-
-def _find_opening_ns(run: RunEvidence, row: MergedShard) -> int:
-    """Return how long after the start a shard has its first slot (ns): 0, unless concurrency has stages."""
-    steps = run.facts.profile.concurrency_steps
-    return 0 if steps is None else steps.divide(row.number, row.of).opens_ns
 
 
 @suspect(

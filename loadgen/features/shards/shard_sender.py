@@ -84,17 +84,18 @@ class ShardSender(PlanSender):
         return super().send(made, options, watch)
 
     def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
-        return (("the clock", _read_clock_again),) if self.options.shard is not None else ()
+        if self.options.shard is None:
+            return ()
+
+        def read_clock_again(known: Facts) -> Facts:
+            assert known.shard is not None
+            return replace(known, shard=replace(known.shard, after=read_clock()))
+
+        return (("the clock", read_clock_again),)
 
     def _wait_for_start(self, made: Plan, display: Display) -> StartWait:
         connections = made.streams // self.options.share.of
         return StartWait(self.options.start_at, connections, display, self.interrupts)
-
-
-def _read_clock_again(known: Facts) -> Facts:
-    """Return a shard's facts with a reading of the clock now, after the run."""
-    assert known.shard is not None
-    return replace(known, shard=replace(known.shard, after=read_clock()))
 
 
 class Punctual(At):
