@@ -128,6 +128,8 @@ class Adapter(msgspec.Struct, frozen=True):
         """
         key = _make_key(asked)
         asked = asked.apply_adaptation(self.known.get(key, Adaptation()))
+        # The statuses of errors whose body may name the refused field.
+        explained = {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
         while True:
             outcome = measure(asked, options, watch())
             if outcome.signal:
@@ -135,7 +137,7 @@ class Adapter(msgspec.Struct, frozen=True):
             records, before = outcome.records, asked.adaptation
             if records.ok.any():
                 self.known[key] = before
-            elif set(records.http_status.tolist()) <= self._explained_statuses:
+            elif set(records.http_status.tolist()) <= explained:
                 self.known[key] = self._learn(asked)
                 asked = asked.apply_adaptation(self.known[key])
             if asked.adaptation == before:
@@ -151,11 +153,6 @@ class Adapter(msgspec.Struct, frozen=True):
         if key not in self.known:
             self.known[key] = self._learn(made, unnamed=True)
         return made.apply_adaptation(self.known[key])
-
-    @property
-    def _explained_statuses(self) -> set[int]:
-        """The statuses of errors whose body may name the refused field."""
-        return {*REFUSING, *DENIED, *(_NO_SUCH_PATH if self.subject.engine.unproven else ())}
 
     def _check_features(self, made: Plan) -> Plan:
         """Return the plan without fields refused of a small body for each set of its features (tools, …).

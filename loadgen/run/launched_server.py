@@ -316,12 +316,17 @@ def _make_command(options: Options, settings: ServerSettings, port: int, asks: b
     if options.model is None and launch.command is None:
         raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
     own = launch.command is None  # else the name and the rest are in the line itself
+    spans_url = None
+    if options.receive_spans is not None:
+        host, _, spans_port = options.receive_spans.rpartition(":")
+        here = "127.0.0.1" if is_unspecified(host) else host
+        spans_url = f"http://{here}:{spans_port}/v1/traces"
     spec = ServerSpec(
         model=options.model or "",
         port=port,
         served_model_name=options.served_model_name if own else None,
         trace_directory=launch.trace_directory if own else None,
-        spans_url=_find_spans_url(options.receive_spans) if own else None,
+        spans_url=spans_url if own else None,
         python=launch.python,
         asks=asks,
         **settings.model_dump(exclude_none=True),
@@ -339,14 +344,6 @@ def _make_command(options: Options, settings: ServerSettings, port: int, asks: b
         return LAUNCHERS[launch.engine](spec)
     except LaunchError as error:
         raise UsageError(str(error)) from None
-
-
-def _find_spans_url(address: str | None) -> str | None:
-    """Return where a server here exports its spans to HOST:PORT of --receive-spans; None without it."""
-    if address is None:
-        return None
-    host, _, port = address.rpartition(":")
-    return f"http://{'127.0.0.1' if is_unspecified(host) else host}:{port}/v1/traces"
 
 
 def _wait_until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:

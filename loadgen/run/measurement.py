@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import clock, signals
-from loadgen.base.arrays import Int64
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
 from loadgen.records import text_tokens
@@ -51,7 +50,10 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     """
     rules, journal, part = watch.rules, watch.journal, options.part
     indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
-    total = None if indices is None else len(indices)
+    total, planned_tokens = None, 0
+    if indices is not None:
+        total, lens = len(indices), plan.requests.output_lens[indices]
+        planned_tokens = int(lens.sum()) if (lens > 0).all() else 0
     most = plan.profile.max_concurrency
     held = HeldStart() if firing is None and isinstance(part.start, AtOnce) and options.workers == 1 else None
     if held is not None:
@@ -69,7 +71,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         rules.cut_after_s,
         max_concurrency=None if most is None else part.share.count_slots(most),
         schedule_s=plan.sending_s,
-        planned_tokens=0 if indices is None else _sum_planned_tokens(plan, indices),
+        planned_tokens=planned_tokens,
         waiting=watch.waiting,
     )
     ending = Ending(firing)
@@ -128,12 +130,6 @@ class PlanSender:
     def list_steps(self) -> tuple[tuple[str, Callable[[Facts], Facts]], ...]:
         """List (name, step) that add to the facts what is learned about the sender after the last request."""
         return ()
-
-
-def _sum_planned_tokens(plan: Plan, indices: Int64) -> int:
-    """Sum the lengths in tokens of the answers to the requests `indices`; 0 if one is unknown."""
-    lens = plan.requests.output_lens[indices]
-    return int(lens.sum()) if (lens > 0).all() else 0
 
 
 def _make_revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:

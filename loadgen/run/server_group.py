@@ -17,7 +17,6 @@ from loadgen.base.structs import replace
 from loadgen.base.urls import is_loopback
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.plan import Plan
-from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
 from loadgen.run.acceptance import Adapter
 from loadgen.run.command.progress import Display
@@ -113,7 +112,9 @@ class ServerGroup(msgspec.Struct, frozen=True):
         options, parts = replace(options, targets=()), list[Records]()
         if not self.others:
             return adapter.warm_up(made, options, display)
-        warming = replace(made, profile=_divide_concurrency(made.profile, 1 + len(self.others)))
+        most = made.profile.max_concurrency
+        each = most and math.ceil(most / (1 + len(self.others)))
+        warming = replace(made, profile=made.profile.model_copy(update={"max_concurrency": each}))
         first = (adapter.access, options.target)
         rest = ((other.access, add_path(other.root, made)) for other in self.others)
         for access, target in (first, *rest):
@@ -161,9 +162,3 @@ class ServerGroup(msgspec.Struct, frozen=True):
                 each = ", ".join(f"{url} {value or 'unknown'}" for url, value in pairs)
                 notes.append(f"the servers have different {name}: {each}")
         return replace(known, targets=urls, notes=tuple(notes))
-
-
-def _divide_concurrency(profile: Profile, targets: int) -> Profile:
-    """Return a profile with its concurrency, if any, divided by the number of targets, rounded up."""
-    most = profile.max_concurrency
-    return profile.model_copy(update={"max_concurrency": most and math.ceil(most / targets)})

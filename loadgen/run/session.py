@@ -216,7 +216,9 @@ class Session(msgspec.Struct, frozen=True):
             image_requests.check_place(workload, is_loopback(self.root.host))
         with display.waiting("making the prompts", forks=with_images):
             made = plan.make(workload, self.subject, seed)
-            check_sendable(made, self.served, self._started_context)
+            started = None if self.local is None else self.local.launched
+            context = 0 if started is None else started.settings.context_len or 0
+            check_sendable(made, self.served, context)
         assembly.review_plan(self.options, made, self.subject.tokenizer)
         return made
 
@@ -364,12 +366,6 @@ class Session(msgspec.Struct, frozen=True):
     def _simulated(self) -> str:
         """The prefix of a display's titles if no model runs; else ""."""
         return "SIMULATED " if self.served.engine.simulated else ""
-
-    @property
-    def _started_context(self) -> int:
-        """The context in tokens that the server was started with; 0: default, or not started here."""
-        launched = None if self.local is None else self.local.launched
-        return 0 if launched is None else launched.settings.context_len or 0
 
     @property
     def observes(self) -> bool:

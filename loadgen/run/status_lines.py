@@ -105,16 +105,12 @@ class RunStatus(msgspec.Struct):
             parts.append(f"about {self.tokens_so_far:,.0f} tokens")
         if self.run.ttft_count:
             parts.append(f"TTFT {self.run.ttft_sum_ns / self.run.ttft_count / 1e6:.1f} ms")
-        if columns >= _WIDE:
-            parts += self._list_more()
+        wide = columns >= _WIDE
+        if wide and (p99_ms := estimate_ttft_ms(self.run.ttft_counts, 99)) is not None:
+            parts.append(f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms")
+        if wide and (waiting := self.run.waiting()) is not None:
+            parts.append(f"{waiting} queued")
         return " · ".join(parts)
-
-    def _list_more(self) -> Iterator[str]:
-        """Yield the figures for which only a wide terminal has space: TTFT's P99 and the server's queue."""
-        if (p99_ms := estimate_ttft_ms(self.run.ttft_counts, 99)) is not None:
-            yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
-        if (waiting := self.run.waiting()) is not None:
-            yield f"{waiting} queued"
 
     def _describe_rest(self, running: int) -> Iterator[str]:
         """Yield the first that holds: why the run ends, the wait for the last, the time left, or elapsed."""

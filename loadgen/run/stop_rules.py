@@ -72,12 +72,11 @@ class StopRules(msgspec.Struct):
 
         `elapsed_s` is since the first request could be sent, `under_way` how many requests would be cut.
         """
-        self.fired = (
-            self.fired
-            or self._judge_failures()
-            or self._judge_time(elapsed_s, under_way)
-            or self._judge_saturation(elapsed_s, under_way)
-        )
+        self.fired = self.fired or self._judge_failures() or self._judge_time(elapsed_s, under_way)
+        if not self.fired and self.saturation is not None:
+            shown = self.saturation.reason(elapsed_s, under_way)
+            self.saturated = bool(shown)
+            self.fired = f"--stop-when-saturated: {shown}" if shown else ""
         return self.fired
 
     def summarize(self, elapsed_s: float, not_sent: int, planned_ns: int = 0) -> str:
@@ -109,12 +108,6 @@ class StopRules(msgspec.Struct):
                 f"failed{last}"
             )
         return ""
-
-    def _judge_saturation(self, elapsed_s: float, under_way: int) -> str:
-        """Set `saturated`, and explain why it is; "" if it is not, or is not judged."""
-        shown = "" if self.saturation is None else self.saturation.reason(elapsed_s, under_way)
-        self.saturated = bool(shown)
-        return f"--stop-when-saturated: {shown}" if shown else ""
 
     def _judge_time(self, elapsed_s: float, under_way: int) -> str:
         """Explain that the limit of time ends the run; "" if it does not."""

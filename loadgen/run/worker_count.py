@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
@@ -50,8 +49,8 @@ def adjust_to_warmup(
             return measure_one_worker(made.profile, sent.transport, warmed)
 
     targets = max(len(sent.targets), 1)
-    chosen = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)
-    return replace(spread_over_workers(sent, made, chosen.workers), why_workers=chosen.why)
+    workers, why = choose_automatically(made, warmed, calibrate, sent.part.share.of, targets)
+    return replace(spread_over_workers(sent, made, workers), why_workers=why)
 
 
 def spread_over_workers(options: TransportOptions, plan: Plan, asked: int) -> TransportOptions:
@@ -88,22 +87,10 @@ def count_usable(options: TransportOptions, plan: Plan) -> int:
     return max(1, requests if limit is None else min(share.count_slots(limit[1]), requests))
 
 
-class WorkerChoice(msgspec.Struct, frozen=True):
-    """The number of workers that send a plan, and why; "" if it was requested."""
-
-    workers: int
-    why: str = ""
-
-
-class ExpectedLoad(msgspec.Struct, frozen=True):
-    """The messages per second expected of a run to come, and what the estimate is based on."""
-
-    messages_per_s: float
-    source: str
-
-
-def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
+def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> tuple[float, str]:
     """Estimate the load of one of `part_of` equal shares of a plan, by its rate and its warm-up's pace.
+
+    Returns messages per second, and what the estimate is based on.
 
     Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
     server are slower than a warm-up's few: with slots alone this is the most there can be. Without a success
@@ -124,7 +111,7 @@ def expect_load(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
         source = f"{format_count(int(slots or 0), 'stream')}, a message each {interval_ms:.3g} ms"
     if not answers:
         source += " (a guess: there was no warm-up)"
-    return ExpectedLoad(min(by_rate, by_slots) / part_of, source)
+    return min(by_rate, by_slots) / part_of, source
 
 
 def count_affordable() -> int:
@@ -132,13 +119,17 @@ def count_affordable() -> int:
     return max(1, count_usable_cpus() // _CPUS_EACH)
 
 
-def choose_workers(load: ExpectedLoad, measured: Calibration, most: int, targets: int = 1) -> WorkerChoice:
+def choose_workers(
+    load: tuple[float, str], measured: Calibration, most: int, targets: int = 1
+) -> tuple[int, str]:
     """Choose how many workers hold HEADROOM times the load, at most `most`, by one worker's self-test.
 
-    The number is a multiple of `targets`, and at least one for each. `most` if one worker held no load.
+    `load` is as `expect_load` returns it. Returns the number, a multiple of `targets` and at least one for
+    each, and why; `most` if one worker held no load.
     """
     each = measured.capacity_of(1)
-    wanted = HEADROOM * load.messages_per_s / each if each else math.inf
+    messages_per_s, source = load
+    wanted = HEADROOM * messages_per_s / each if each else math.inf
     needed = most if wanted > most else max(1, math.ceil(wanted))
     workers = min(math.ceil(needed / targets), max(most // targets, 1)) * targets
     if not each:
@@ -146,10 +137,10 @@ def choose_workers(load: ExpectedLoad, measured: Calibration, most: int, targets
     else:
         least = "" if measured.capacity_bounded else "at least "
         held = f"one worker holds {least}{each:,.0f}"
-    why = f"auto: {load.messages_per_s:,.0f} messages/s expected, {load.source}; {held}"
+    why = f"auto: {messages_per_s:,.0f} messages/s expected, {source}; {held}"
     if wanted > most:
         why += f"; more than {most} would need more CPUs"
-    return WorkerChoice(workers, why)
+    return workers, why
 
 
 def choose_automatically(
@@ -158,14 +149,14 @@ def choose_automatically(
     calibrated: Callable[[], Calibration],
     part_of: int = 1,
     targets: int = 1,
-) -> WorkerChoice:
-    """Choose the workers of `--workers auto`; `calibrated` returns one worker's self-test.
+) -> tuple[int, str]:
+    """Choose the workers of `--workers auto`, and say why; `calibrated` returns one worker's self-test.
 
     It is not called on a machine without CPUs for a second worker, which has one, if there is one target.
     """
     most = count_affordable()
     if most == 1 and targets == 1:
-        return WorkerChoice(1, f"auto: a second needs {2 * _CPUS_EACH} CPUs")
+        return 1, f"auto: a second needs {2 * _CPUS_EACH} CPUs"
     return choose_workers(expect_load(made, warmed, part_of), calibrated(), most, targets)
 
 

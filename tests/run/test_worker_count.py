@@ -23,8 +23,6 @@ from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run import worker_count
 from loadgen.run.worker_count import (
-    ExpectedLoad,
-    WorkerChoice,
     choose_automatically,
     choose_workers,
     expect_load,
@@ -117,7 +115,7 @@ EXPECTED = [
 def test_a_load_is_expected_from_its_rate_or_its_streams_and_the_warm_up(
     keys: dict[str, object], before: Records, part_of: int, per_s: float, source: str
 ) -> None:
-    assert expect_load(planned(**keys), before, part_of) == ExpectedLoad(per_s, source)
+    assert expect_load(planned(**keys), before, part_of) == (per_s, source)
 
 
 NONE = "no load of the self-test was held by one worker"
@@ -138,12 +136,12 @@ CHOICES = [
 def test_workers_are_as_many_as_hold_twice_the_load(
     per_s: float, held: float, most: int, targets: int, workers: int, reason: str
 ) -> None:
-    chosen = choose_workers(ExpectedLoad(per_s, "4 streams"), calibrated(held), most, targets)
-    assert chosen == WorkerChoice(workers, f"auto: {per_s:,.0f} messages/s expected, 4 streams; {reason}")
+    chosen = choose_workers((per_s, "4 streams"), calibrated(held), most, targets)
+    assert chosen == (workers, f"auto: {per_s:,.0f} messages/s expected, 4 streams; {reason}")
 
 
 def test_a_capacity_that_may_be_higher_is_named_so() -> None:
-    chosen = choose_workers(ExpectedLoad(10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
+    chosen = choose_workers((10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
     assert chosen.why.endswith("one worker holds at least 20,000")
 
 
@@ -153,9 +151,7 @@ def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: p
     def measured() -> Calibration:
         pytest.fail("it was measured")
 
-    assert choose_automatically(planned(), warmed(), measured) == WorkerChoice(
-        1, "auto: a second needs 4 CPUs"
-    )
+    assert choose_automatically(planned(), warmed(), measured) == (1, "auto: a second needs 4 CPUs")
 
 
 @loop_over(("cpus", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (17, 8)])

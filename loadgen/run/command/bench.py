@@ -199,7 +199,11 @@ def check(options: Options) -> None:
     Creates the file of --live-totals and the directory of --result-dir.
     """
     check_command(options)
-    _check_tokenizer(options.tokenizer)
+    # A campaign's may have a variable that is not set.
+    given = options.tokenizer
+    if given is not None and "${" not in given and locate_tokenizer(given) is None:
+        without = "prompts of token ids, the default where the API takes them, are drawn without it"
+        _LOG.warning("warning: --tokenizer %s is not here (%s): %s", given, NOT_HERE, without)
     if instead := transport_choice.check_transport(options.transport):
         _LOG.warning("%s", instead)
     if options.http2 and find_spec("h2") is None:
@@ -207,15 +211,6 @@ def check(options: Options) -> None:
     progress.open_live_totals(options.live_totals)
     if options.saves and not options.print_request:
         files.create_place(Path(options.result_dir or "."), "--result-dir")
-
-
-def _check_tokenizer(tokenizer: str | None) -> None:
-    """Raise UsageError for a path without a tokenizer; warn of a hub name that is not in the local cache."""
-    if tokenizer is None or "${" in tokenizer:  # of a campaign, with a variable that is not set
-        return
-    if locate_tokenizer(tokenizer) is None:
-        without = "prompts of token ids, the default where the API takes them, are drawn without it"
-        _LOG.warning("warning: --tokenizer %s is not here (%s): %s", tokenizer, NOT_HERE, without)
 
 
 def finish(session: Session, run: Result, directory: Path) -> int:
@@ -248,19 +243,15 @@ def finish(session: Session, run: Result, directory: Path) -> int:
         progress.warn(f"shard {options.share.name} has none of the plan's {run.facts.requests} requests")
     elif not measured and not signal:
         progress.warn(report.explain_unmeasured(run))
+    failing = set[str]()
+    if options.failing:
+        from loadgen.report.fail_conditions import find_failing  # few runs need it
+
+        failing = find_failing(run, options.failing)
     return decide_exit_code(
         signal=signal,
         measured=measured,
         whole=not (run.facts.partial or run.facts.lost),
-        failed_on=_find_failing(run, options),
+        failed_on=failing,
         written=not errors,
     )
-
-
-def _find_failing(run: Result, options: Options) -> set[str]:
-    """Find which conditions of --fail-on and --strict hold for a run."""
-    if not options.failing:
-        return set()
-    from loadgen.report.fail_conditions import find_failing  # few runs need it
-
-    return find_failing(run, options.failing)

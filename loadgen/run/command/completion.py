@@ -49,11 +49,13 @@ def main(argv: Sequence[str], verbs: Mapping[str, str], command: Command) -> int
     if shell in ("-h", "--help"):
         print_text(_USAGE, sys.stdout)
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    if shell not in _SCRIPTS:
-        known = ", ".join(_SCRIPTS)
-        raise UsageError(f"no completion for {quote_value(shell)}{suggest_name(shell, _SCRIPTS)}: {known}")
+    if shell not in _SHELLS:
+        known = ", ".join(_SHELLS)
+        raise UsageError(f"no completion for {quote_value(shell)}{suggest_name(shell, _SHELLS)}: {known}")
     flags = {name: list_flags(name, command) for name in verbs}
-    print_text(_SCRIPTS[shell](verbs, flags), sys.stdout)
+    written = _write_fish(verbs, flags) if shell == "fish" else _write_bash(verbs, flags)
+    loading = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    print_text(loading + written, sys.stdout)
     return 0
 
 
@@ -77,10 +79,6 @@ def _write_bash(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) ->
     return _BASH.format(verbs=" ".join(verbs), profiles=" ".join(list_shipped()), cases=cases)
 
 
-def _write_zsh(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
-    return "autoload -U +X bashcompinit && bashcompinit\n" + _write_bash(verbs, flags)
-
-
 def _write_fish(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
     lines = [
         f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(question)}"
@@ -98,4 +96,4 @@ def _quote_for_fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_SCRIPTS = {"bash": _write_bash, "zsh": _write_zsh, "fish": _write_fish}
+_SHELLS = ("bash", "zsh", "fish")
