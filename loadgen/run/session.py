@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -71,7 +71,6 @@ _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
 PARTED = "parted by a salt of this run's"
 MAY_KNOW = "may know these prompts from an earlier run: {}"
-_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -94,6 +93,8 @@ class Session(msgspec.Struct, frozen=True):
     word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
     cell: Cell | None = None  # of a campaign, whose runs these are
     read_commit: Callable[[], str] = str  # that we run from; "": unknown
+    # The words by which the runs can be made again.
+    command: list[str] = msgspec.field(default_factory=hide_argument_secrets)
     heading: str = ""  # where a run stands in a series, for its display: `3/12 `
     interrupts: Interrupts = signals.SIGNALS
 
@@ -486,7 +487,7 @@ class Session(msgspec.Struct, frozen=True):
         known = Facts(
             started=started,
             finished=started,
-            command=strip_resume(hide_argument_secrets()),
+            command=self.command,
             profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
             seed=made.seed.value,
             seed_chosen=made.seed.chosen,
@@ -582,17 +583,3 @@ def make_client_facts(options: TransportOptions) -> Client:
         why_workers=options.why_workers,
         cpus=options.cpu_words,
     )
-
-
-def strip_resume(words: Sequence[str]) -> list[str]:
-    """Return a command line as a list; that of `sweep` or `limit` without `--resume` and its directory."""
-    if not set(words[1:2]) & set(_SERIES):
-        return list(words)
-    kept, rest = [], iter(words)
-    for word in rest:
-        if word == "--resume":
-            following = next(rest, "")  # its directory, where it was given one
-            kept += [following] if following.startswith("--") else []
-        elif not word.startswith("--resume="):
-            kept.append(word)
-    return kept

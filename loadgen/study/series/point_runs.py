@@ -26,7 +26,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.server.control import ServerProbe
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
-from loadgen.study.series.series_store import StoreError
+from loadgen.study.series.series_store import StoreError, strip_resume
 
 # With these nothing else can be kept either: the series stops, and what is done stays.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -234,6 +234,7 @@ class PointServers:
             options = replace(self.options, run_dir=str(self.logs))
             asked = overlay_settings(self.asked, flags)
             session = attach(options, asked, workload, self._stack, self.interrupts)
+            session = replace(session, command=strip_resume(session.command))
             if self.restartable:
                 self.starts_s.append(_measure_since_s(began_ns))
             self._open = flags, session

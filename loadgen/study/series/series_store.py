@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,6 @@ from loadgen.plan.request_sources import find_source
 from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
 from loadgen.run.command.options import Options, is_given
-from loadgen.run.session import strip_resume
 from loadgen.settings.data_settings import SOURCES
 from loadgen.settings.table import TABLE
 
@@ -208,6 +207,7 @@ def _sync(path: Path) -> None:
 
 
 # These change no figure. Of secrets there is no digest on a disk.
+_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 _FREE = {row.name for row in TABLE if row.resumes}
 
 
@@ -264,6 +264,20 @@ def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
         "--output-dist": profile.output_dist.partition("histogram:")[2],
     }
     yield from ((path, flag) for flag, path in named.items() if path)
+
+
+def strip_resume(words: Sequence[str]) -> list[str]:
+    """Return a command line as a list; that of `sweep` or `limit` without `--resume` and its directory."""
+    if not set(words[1:2]) & set(_SERIES):
+        return list(words)
+    kept, rest = [], iter(words)
+    for word in rest:
+        if word == "--resume":
+            following = next(rest, "")  # its directory, where it was given one
+            kept += [following] if following.startswith("--") else []
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return kept
 
 
 def show_resume_command(directory: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.run.session import strip_resume
+from loadgen.study.series.series_store import strip_resume
 
 
 @loop_over(
