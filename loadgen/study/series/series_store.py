@@ -207,7 +207,6 @@ def _sync(path: Path) -> None:
 
 
 # These change no figure. Of secrets there is no digest on a disk.
-_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 _FREE = {row.name for row in TABLE if row.resumes}
 
 
@@ -264,6 +263,9 @@ def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
         "--output-dist": profile.output_dist.partition("histogram:")[2],
     }
     yield from ((path, flag) for flag, path in named.items() if path)
+
+
+_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
 
 
 def strip_resume(words: Sequence[str]) -> list[str]:
