@@ -133,7 +133,11 @@ class Fleet:
                     shard.asked_ns = now_ns
                     self.calls.ask(shard.number, "status")
             for answer in self.calls.take_answers(_EVERY_S):
-                self._take(answer)
+                shard = self.shards[answer.shard]
+                if answer.lost:
+                    shard.lost = shard.lost or answer.lost
+                elif isinstance(answer.value, ShardStatus):
+                    shard.take(answer.value, clock.now_ns())
             self._give_up_silent(clock.now_ns())
             yield
             time.sleep(_EVERY_S / 2)
@@ -197,13 +201,6 @@ class Fleet:
             return int(answer.value)
 
         return RoundTrips(ask).measure(shard.boot, CLOCK)
-
-    def _take(self, answer: Answer) -> None:
-        shard = self.shards[answer.shard]
-        if answer.lost:
-            shard.lost = shard.lost or answer.lost
-        elif isinstance(answer.value, ShardStatus):
-            shard.take(answer.value, clock.now_ns())
 
     def _give_up_silent(self, now_ns: int) -> None:
         """Mark shards as lost whose node has not answered for 30 s, and kill idle processes if all are idle.

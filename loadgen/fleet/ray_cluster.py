@@ -47,7 +47,9 @@ def connect_ray(address: str) -> Iterator[Any]:
         return
     where = os.environ.get(_VARIABLE, AUTO) if address == AUTO else address
     _check_answers(where)
-    handlers = _read_handlers()
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # another one may not set them again
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         _init_ray(ray, where)
     finally:
@@ -72,13 +74,6 @@ def _import_ray() -> Any:
             f"--cluster needs the ray extra: {describe_install('ray')} (on each node too)"
         ) from None
     return ray
-
-
-def _read_handlers() -> dict[int, Any]:
-    """Read the handlers of SIGTERM and SIGINT, by number; {} in a thread that may not set them again."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
 def _init_ray(ray: Any, where: str) -> None:

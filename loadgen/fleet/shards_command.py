@@ -199,20 +199,18 @@ class KubernetesJob(msgspec.Struct, frozen=True):
             *("--shard", f"auto/{plan.shards}", "--start-at", str(start_s)),
             *("--run-dir", f"{_RUNS}/{self.name_directory(start_s)}", "--quiet"),
         )
+        name, _, key = (self.secret or "").partition("/")
+        variable = {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
         return {
             "name": "shard",
             "image": self.image,
             "command": [word.replace("$", "$$") for word in words],  # $(NAME) would be a variable
-            **({"env": [self._make_key_variable()]} if self.secret else {}),
+            **({"env": [variable]} if self.secret else {}),
             # No limit on CPU: one that is reached stops the client for a while, in the middle of its times.
             "resources": {"requests": asked, "limits": {"memory": self.memory}},
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [{"name": "runs", "mountPath": _RUNS}],
         }
-
-    def _make_key_variable(self) -> dict[str, Any]:
-        name, _, key = (self.secret or "").partition("/")
-        return {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
     def render_yaml(self, plan: LaunchPlan, start_s: int, start: str) -> str:
         """Return the manifest in YAML after comments for its reader; `start` is `start_s` in words."""

@@ -81,29 +81,19 @@ def fail_unconnected(error: Exception) -> Failure:
     return Failure(FailureKind.CONNECT, why)
 
 
-def _is_plain(error: BaseException) -> bool:
-    """Whether an error, or a cause of it, is that a server answered a TLS handshake without TLS."""
-    import ssl  # not for every command to import
-
-    cause: BaseException | None = error
-    for _ in range(_DEEPEST):
-        if isinstance(cause, ssl.SSLError) and cause.reason in _PLAIN_REASONS:
-            return True
-        cause = cause and (cause.__cause__ or cause.__context__)
-    return False
-
-
 def explain_distrust(error: BaseException) -> str:
     """Explain why no TLS connection can be trusted or made, and what to do; "" for any other error."""
     import ssl  # not for every command to import
 
-    cause: BaseException | None = error
-    for _ in range(_DEEPEST):
-        if cause is None or isinstance(cause, ssl.SSLCertVerificationError):
-            break
-        cause = cause.__cause__ or cause.__context__
-    if not isinstance(cause, ssl.SSLCertVerificationError):
-        return _NO_TLS if _is_plain(error) else ""
+    causes: list[BaseException] = []
+    next_one: BaseException | None = error
+    while next_one is not None and len(causes) < _DEEPEST:
+        causes.append(next_one)
+        next_one = next_one.__cause__ or next_one.__context__
+    cause = next((each for each in causes if isinstance(each, ssl.SSLCertVerificationError)), None)
+    if cause is None:
+        errors = (each for each in causes if isinstance(each, ssl.SSLError))
+        return _NO_TLS if any(each.reason in _PLAIN_REASONS for each in errors) else ""
     reason = untrusted.read_text(cause.verify_message or cause.reason or "is not valid").rstrip(".")
     if cause.verify_code in _DATES:
         problem = f"is out of date ({reason}): renew it, or {_INSECURE}"

@@ -110,7 +110,10 @@ def read_losses(sock: Informed | None) -> Losses:
 
     What is not reported, and all of a closed socket, is UNKNOWN.
     """
-    info = b"" if sock is None or not _TCP_INFO else _read_info(sock, _BYTES)
+    info = b""
+    if sock is not None and _TCP_INFO:
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES)
     again = _read_count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a
     # long request slowly gets such probes on loopback too.
@@ -132,14 +135,6 @@ def read_clock_ahead_ms(sock: Socket, now_ns: Callable[[], int]) -> int | None:
             if now_ns() // MS_NS == before_ms:
                 return clock_ms - before_ms
     return None
-
-
-def _read_info(sock: Informed, most_bytes: int) -> bytes:
-    """Read TCP_INFO of a connection as bytes; empty if it is closed."""
-    try:
-        return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, most_bytes)
-    except (OSError, ValueError):
-        return b""
 
 
 def _read_count(info: bytes, at: int) -> int:

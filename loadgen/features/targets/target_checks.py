@@ -68,8 +68,10 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
             mine, others = float(np.median(values[ours])), float(np.median(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
                 continue
-            if name == "TTFT" and not _are_prompts_alike(inputs[ordered], ours):
-                continue
+            if name == "TTFT":
+                of_ours, of_others = (float(inputs[ordered][side].mean()) for side in (ours, ~ours))
+                if abs(of_ours - of_others) > _UNLIKE_PROMPTS * max(of_ours, of_others):
+                    continue  # its prompts are others
             yield (
                 f"median {name} of {url} is {mine:.4g} ms, of the others {others:.4g} ms, and higher in each "
                 f"of {PARTS} successive parts"
@@ -87,12 +89,6 @@ def _is_slower_throughout(values: NDArray[np.float64], ours: Bool) -> bool:
         min(len(mine), len(others)) >= _LEAST and np.median(mine) > np.median(others)
         for mine, others in parts
     )
-
-
-def _are_prompts_alike(input_tokens: Int64, ours: Bool) -> bool:
-    """Whether mean input tokens of `ours` and of the others differ by at most 5 % of the larger."""
-    mine, others = float(input_tokens[ours].mean()), float(input_tokens[~ours].mean())
-    return abs(mine - others) <= _UNLIKE_PROMPTS * max(mine, others)
 
 
 def _list_failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
