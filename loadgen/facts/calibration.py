@@ -57,14 +57,9 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
     capacity_bounded: bool = True  # a higher load failed; False: none was tried, there may be more
     cpu_us_per_token: NotNegative  # of the capturing processes
 
-    @property
-    def capacity_messages_per_s(self) -> float:
-        """The highest load held, in messages per second, whatever tokens they carry."""
-        return self.capacity_tokens_per_s / self.tokens_per_message
-
     def capacity_of(self, workers: int) -> float:
         """Estimate the messages per second that N workers hold, in proportion to those measured."""
-        return self.capacity_messages_per_s * workers / self.workers
+        return self.capacity_tokens_per_s / self.tokens_per_message * workers / self.workers
 
     def headroom(self, messages_per_s: float, workers: int = 1) -> float:
         """Compute N workers' capacity ÷ a run's messages/s; 0 if no load was held, inf if it had none."""

@@ -18,10 +18,10 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts
 from loadgen.features.shards import merge, shard_clocks
 from loadgen.features.shards.shard_sender import check_divisible, compute_lead_s
-from loadgen.fleet import ray_cluster, shard_actor
+from loadgen.fleet import ray_cluster
 from loadgen.fleet.fleet import Calls, Fleet, RayCalls
 from loadgen.fleet.ray_cluster import Node, Place
-from loadgen.fleet.shard_actor import ShardOrder, pick_options
+from loadgen.fleet.shard_actor import ShardActor, ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import WordCounts
 from loadgen.report.run_directory import Result
@@ -57,7 +57,8 @@ class ShardPlaces(msgspec.Struct, frozen=True):
 
         When the block ends, the actors and what they started are ended.
         """
-        shards, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
+        shards, run = len(self.places), secrets.token_hex(2)
+        kind = self.ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)
         actors = [
             kind.options(
                 name=f"loadgen shard {number}/{shards} of {name} ({run})",

@@ -252,8 +252,3 @@ class ShardActor:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         last = f": {' '.join(tail.split())}" if tail.strip() else ""
         return f"its process was {how}{last}"
-
-
-def make_actor_class(ray: Any) -> Any:
-    """Make Ray's actor class of `ShardActor`, never restarted or called again."""
-    return ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)

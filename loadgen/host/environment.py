@@ -80,15 +80,6 @@ def _find_version(package: str) -> str:
         return ""
 
 
-def run_command(*command: str, timeout_s: float) -> str:
-    """Run a command and return its output; "" if it does not exist, fails, or takes too long.
-
-    It gets only what it needs of the environment: no key, no hook's GIT_DIR.
-    """
-    with _start_command(*command) as read_output:
-        return read_output(timeout_s)
-
-
 @contextmanager
 def _start_command(*command: str) -> Iterator[Callable[[float], str]]:
     """Start a command; yield a function (seconds to wait) → output; the block's end kills it.
@@ -174,8 +165,9 @@ class HostMachine:
         return read_system_text(Path(path))
 
     def run(self, *command: str) -> str:
-        """Run a command; "" where it does not exist or fails, else its output."""
-        return run_command(*command, timeout_s=_COMMAND_S)
+        """Run a command; "" where it does not exist, fails or takes too long, else its output."""
+        with _start_command(*command) as read_output:
+            return read_output(_COMMAND_S)
 
     def read_devices(self) -> tuple[dict[str, int], list[str]]:
         """Read each GPU's thermal slowdown so far (µs), and what throttles each GPU now."""

@@ -384,11 +384,6 @@ def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> 
     """
     check_models(made, served)
     check_lengths(made, served.max_model_len)
-    warn_of_limits(made, served, started_context)
-
-
-def warn_of_limits(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
-    """Warn if the server has a shorter context than it was started for, few slots, or no place for tools."""
     if 0 < served.max_model_len < started_context:
         _LOG.warning(_SHORT_CONTEXT, started_context, served.max_model_len)
     streams = made.profile.held_concurrency or 0

@@ -136,13 +136,24 @@ class Session(msgspec.Struct, frozen=True):
         )
 
     def show_first(self, workload: Profile, seed: Seed) -> str:
-        """Return the head and body of a profile's first request as they would be sent, without secrets."""
+        """Return the head and body of a profile's first request as they would be sent.
+
+        Secrets and all of our headers' values are hidden.
+        """
         session = self._fit_api(workload)
         made = plan.make(workload, session._count_words(workload, seed).subject, seed)
         if _may_be_known(made) and not (self.options.reset_cache or self._is_emptied):
             made = session._add_salt(made) or made
-        request_id = f"{self._request_id_prefix()}0"
-        return show_request(made, add_path(session.root, made), request_id, self._collect_secrets(workload))
+        hidden, body = self._collect_secrets(workload), made.body(0)
+        target = add_path(session.root, made)
+        headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
+        head = headless.make_head(len(body), (("x-request-id", f"{self._request_id_prefix()}0"),))
+        fields = json.loads(body)
+        masked = hidden.mask(fields)
+        # As it is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.
+        shown = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
+        shown = body.decode() if masked == fields else shown
+        return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown
 
     def _collect_secrets(self, workload: Profile) -> Secrets:
         """Collect the secrets of the command, and those in the profile's extra body."""
@@ -544,20 +555,6 @@ def _import_results() -> None:
         import loadgen.run.followup  # noqa: F401
 
         run_facts.find_fact_types()
-
-
-def show_request(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:
-    """Return the head and body of the plan's first request: secrets and all of our headers' values hidden."""
-    body = made.body(0)
-    headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
-    head = headless.make_head(len(body), (("x-request-id", request_id),))
-    fields = json.loads(body)
-    masked = hidden.mask(fields)
-    # As it is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.
-    shown_body = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
-    if masked == fields:
-        shown_body = body.decode()
-    return hidden.conceal(head.decode("latin-1").replace("\r\n", "\n")) + shown_body
 
 
 def make_server_facts(served: ServerInfo, url: str) -> Server:

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
@@ -238,7 +238,7 @@ class SpanSink:
             self.sent += len(made)
 
     def _make(self, row: SpanRow) -> None:
-        """Make one request's span, with its own times and the ids that its header had."""
+        """Make one request's span, with its own times and the ids that its header had; record its metrics."""
         self._next.trace, self._next.span = self.ids.find(row.index)
         span = self._tracer.start_span(
             self._labels.span_name,
@@ -252,10 +252,8 @@ class SpanSink:
         if row.failure is not None and row.failure.kind not in NO_EVIDENCE:
             span.set_status(Status(StatusCode.ERROR, row.failure.detail or None))
         span.end(row.end_ns + self.offset_ns)
-        self._record(row)
-
-    def _record(self, row: SpanRow) -> None:
-        labels = self._labels.of_metrics(row.attributes)
+        names = (*self._labels.common, "server.address", "server.port")
+        labels = {name: row.attributes[name] for name in names}
         error = {"error.type": row.attributes["error.type"]} if "error.type" in row.attributes else {}
         self._metrics[_DURATION.name].record((row.end_ns - row.start_ns) / SECOND_NS, {**labels, **error})
         if (first_s := row.attributes.get(_FIRST_CHUNK)) is not None:
@@ -303,10 +301,6 @@ class Labels:
         ]
         self._prefix = known.request_id_prefix
         self._ends = np.cumsum(known.session_turns) if known.session_turns else None
-
-    def of_metrics(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Select from a span's attributes those that its metrics have too."""
-        return {name: attributes[name] for name in (*self.common, "server.address", "server.port")}
 
     def find(self, index: int, slot: int) -> dict[str, Any]:
         """Return what a request's span has by its plan index and its connection."""

@@ -351,7 +351,11 @@ class TelemetrySender(PlanSender):
 
     def _list_places(self) -> Iterator[str]:
         if self.otel is not None:
-            yield f"otel: a span a request, and metrics, to {describe_collector(self.otel)}"
+            place = self.otel
+            if place == BY_ENVIRONMENT:
+                named = next((name for name in _PLACES if os.environ.get(name)), "")
+                place = f"the collector of {named}" if named else _DEFAULT
+            yield f"otel: a span a request, and metrics, to {place}"
         if self.page is not None:
             yield f"prometheus: figures at http://{self.page.address}/metrics"
         if self.receiver is not None:
@@ -384,11 +388,3 @@ def _describe_received(marks: Bool, others: int, receiver: SpanReceiver) -> Iter
         )
     for why, count in receiver.spans.refused.items():
         yield f"spans: {format_count(count, 'export')} refused: {why}"
-
-
-def describe_collector(url: str) -> str:
-    """Describe where spans go: the URL, or for "" the SDK's variable that names it, else its default."""
-    if url != BY_ENVIRONMENT:
-        return url
-    named = next((name for name in _PLACES if os.environ.get(name)), "")
-    return f"the collector of {named}" if named else _DEFAULT
