@@ -266,9 +266,7 @@ class Gpus:
         if pids and (listed := self._sum_listed(queries, handle, pids)) is not None:
             queries.values["server_bytes", where] = listed
         spent = queries.get(
-            "energy or power",
-            lambda: ("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
-            lambda: ("power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
+            "energy or power", partial(self._read_energy, handle), partial(self._read_power, handle)
         )
         if spent is not None:
             queries.values[spent[0], where] = spent[1]
@@ -278,6 +276,12 @@ class Gpus:
         mask = self._read_event_reasons(queries, handle)
         held = None if mask is None else tuple((where, why) for why in name_reasons(mask))
         return Reading(queries.values, held, queries.missing)
+
+    def _read_energy(self, handle: Any) -> tuple[Quantity, float]:
+        return "energy_j", self.nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+
+    def _read_power(self, handle: Any) -> tuple[Quantity, float]:
+        return "power_w", self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 
     def _sum_listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:
         """Sum the bytes that these processes use on a GPU; None if none is on its lists.

@@ -121,7 +121,8 @@ def begin_sender(options: Options, stack: ExitStack, interrupts: Interrupts) -> 
         from loadgen.features.sensors import power_urls
 
         power_urls.check_exporters(options)
-    wrap = places = None
+    wrap = None
+    places = None
     if _has_telemetry(options):
         from loadgen.features.telemetry import telemetry_sender
 

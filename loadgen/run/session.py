@@ -179,8 +179,10 @@ class Session(msgspec.Struct, frozen=True):
                 journal.put_facts(known.encode())
                 rest_s = _REST_S if len(warmed) else 0.0
                 with session._observe(made, observed, rest_s, journal, tokenizer, display) as watch:
-                    send = measure if session.sender is None else session.sender.send
-                    outcome = send(made, sent, watch)
+                    if session.sender is None:
+                        outcome = measure(made, sent, watch)
+                    else:
+                        outcome = session.sender.send(made, sent, watch)
                     known = session._keep_outcome(known, outcome, made, journal)
                 return session._follow_up(known, made, outcome, observed, display), directory
 
@@ -335,7 +337,7 @@ class Session(msgspec.Struct, frozen=True):
         from loadgen.run import followup
 
         access = self.access if self.observes else None
-        steps = (
+        steps: tuple[tuple[str, Callable[[Facts], Facts]], ...] = (
             *observed.list_steps(outcome, display, _import_results),
             *(() if self.sender is None else self.sender.list_steps()),
             (
