@@ -141,8 +141,8 @@ def test_workers_are_as_many_as_hold_twice_the_load(
 
 
 def test_a_capacity_that_may_be_higher_is_named_so() -> None:
-    chosen = choose_workers((10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
-    assert chosen.why.endswith("one worker holds at least 20,000")
+    _, why = choose_workers((10.0, "4 streams"), calibrated(20_000.0, bounded=False), 8)
+    assert why.endswith("one worker holds at least 20,000")
 
 
 def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

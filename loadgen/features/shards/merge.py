@@ -185,10 +185,10 @@ def _list_parts(
     of, none = first.shard.of, np.zeros(0, np.int64)
     whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
     left = np.ones(total or 0, np.bool_)  # the plan's requests that no shard has
-    for _, result in given.values() if total is not None else ():
-        left[result.records.index] = False
-        if result.sessions is not None:
-            left[result.sessions.dropped_indices(result.records)] = False
+    for _, shard in given.values() if total is not None else ():
+        left[shard.records.index] = False
+        if shard.sessions is not None:
+            left[shard.sessions.dropped_indices(shard.records)] = False
     unheld = np.flatnonzero(left)
     if first.shard.sessions:  # the index does not say whose a request is
         lost = {next((number for number in range(of) if number not in whole), 0): unheld}

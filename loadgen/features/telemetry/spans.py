@@ -259,8 +259,8 @@ class SpanSink:
         if (first_s := row.attributes.get(_FIRST_CHUNK)) is not None:
             self._metrics[_FIRST.name].record(first_s, labels)
         for kind in ("input", "output"):
-            if (tokens := row.attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
-                self._metrics[_USAGE.name].record(tokens, {**labels, "gen_ai.token.type": kind})
+            if (used := row.attributes.get(f"gen_ai.usage.{kind}_tokens")) is not None:
+                self._metrics[_USAGE.name].record(used, {**labels, "gen_ai.token.type": kind})
 
     def _send_metrics(self) -> None:
         make_guarded(self.name, self._reader.collect, None, [])

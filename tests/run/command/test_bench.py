@@ -40,7 +40,7 @@ from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import RESULT, load
 from loadgen.report.run_lines import summarize_client
 from loadgen.report.section import ReportOptions
-from loadgen.run import acceptance, extension, live_display
+from loadgen.run import acceptance, live_display, session
 from loadgen.run.command import progress
 from loadgen.run.firing import Outcome, TransportOptions, Watch
 from loadgen.run.measurement import measure
@@ -322,7 +322,7 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
         titles.append(watch.title)
         return measure(plan, options, watch)
 
-    for place in (acceptance, extension):
+    for place in (acceptance, session):
         monkeypatch.setattr(place, "measure", noted)
     assert cli.main(["bench", "--quiet", *LOAD, "--num-warmups", "1"]) == 0
     assert titles == ["SIMULATED warming up", "SIMULATED bench"]
