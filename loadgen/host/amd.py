@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base import untrusted
-from loadgen.features.sensors.power_metrics import AMD_BLANKS, HEAT, LIMITS, VIOLATIONS
 from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
-from loadgen.host.sensor import Absent, PowerSource, Queries, Reading, merge_states
+from loadgen.host.sensor import HEAT, LIMITS, Absent, PowerSource, Queries, Reading, merge_states
 
 _DRIVER = "dev/kfd"  # the device of ROCm: without it no GPU of AMD computes here
 _SOURCE = PowerSource("amdsmi")
@@ -20,6 +19,16 @@ _MILLI = 1000  # a temperature beyond it is in thousandths
 _MICRO = 1e6
 _UNSUPPORTED = "Not Supported"  # as amdsmi words it
 _MOST_W = 10_000  # a power beyond it is in thousandths: APUs
+# What slows an AMD GPU, by the word for it in the names of amdsmi and of the exporter.
+VIOLATIONS = {
+    ("prochot", "processor_hot"): f"hardware {HEAT}",
+    ("ppt", "ppt"): LIMITS[0],
+    ("socket_thm", "socket_thermal"): f"{HEAT} of the socket",
+    ("vr_thm", "vr_thermal"): f"{HEAT} of the voltage regulators",
+    ("hbm_thm", "hbm_thermal"): f"{HEAT} of the memory",
+}
+# What amdsmi reports for a value that there is not, for each width of its numbers.
+AMD_BLANKS = tuple(float((1 << bits) - 1) for bits in (16, 32, 64))
 # Bits of indep_throttle_status (Linux, amdgpu_smu.h) by their first one and how many there are. The hotspot's
 # (36) is always set on some cards.
 _THROTTLERS = (

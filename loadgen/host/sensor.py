@@ -29,6 +29,8 @@ Quantity = Literal[
     "sm_mhz",
     "memory_mhz",
 ]
+HEAT = "thermal slowdown"
+LIMITS = ("power limit", "current limit")  # a GPU under full load is at one, which is not a fault
 # Counters of energy, and how their rise over time is called.
 COUNTERS: Mapping[Quantity, str] = {"energy_j": "power_w", "package_j": "package_w"}
 Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or ""

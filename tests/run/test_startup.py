@@ -53,34 +53,6 @@ AT_THE_FORK = """if True:
     from loadgen.cli import run
     run()
 """
-# Files of loadgen of which a function was called, imports left out: what a reader of a plain run has to open.
-ENTERED = """if True:
-    import os, sys
-    import loadgen
-    root, entered, importing = os.path.dirname(loadgen.__file__), {}, 0
-    def note(frame, event, argument):
-        global importing
-        if frame.f_code.co_name == "<module>":
-            importing += {"call": 1, "return": -1}.get(event, 0)
-        elif event == "call" and not importing and frame.f_code.co_filename.startswith(root):
-            entered[os.path.relpath(frame.f_code.co_filename, root)] = None
-    def fork(fork=os.fork):
-        print("entered", *sorted(entered), flush=True)
-        pid = fork()
-        if not pid:
-            sys.setprofile(None)
-        return pid
-    def leave(code, leave=os._exit):
-        if sys.getprofile() is not None:
-            print("entered", *sorted(entered), flush=True)
-        leave(code)
-    os.fork, os._exit = fork, leave
-    sys.setprofile(note)
-    from loadgen.cli import run
-    run()
-"""
-# Only downwards: before the first request, and over the whole run.
-MOST_ENTERED = 74, 116
 IN_THE_CHILD = """if True:
     import os, sys
     class Imported:
@@ -118,14 +90,6 @@ def test_nothing_that_is_needed_later_delays_the_first_request(tmp_path: Path) -
     loaded = bench(AT_THE_FORK, tmp_path).stdout.split()
     assert "loadgen.transport.epoll_transport" in loaded
     assert {name: why for name, why in LATER.items() if name in loaded} == {}
-
-
-@pytest.mark.whole
-def test_a_plain_run_enters_few_files(tmp_path: Path) -> None:
-    lines = [line.split()[1:] for line in bench(ENTERED, tmp_path).stdout.splitlines() if "entered " in line]
-    assert len(lines) == 2
-    for most, files in zip(MOST_ENTERED, lines, strict=True):
-        assert len(files) <= most, "\n".join(files)
 
 
 @pytest.mark.whole

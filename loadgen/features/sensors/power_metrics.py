@@ -10,24 +10,14 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.text import list_first
+from loadgen.host.amd import AMD_BLANKS, VIOLATIONS
 from loadgen.host.sensor import COUNTERS, Quantity
 from loadgen.server.exchange import ControlAnswer
 from loadgen.server.prometheus import explain_cut, explain_excess, explain_other_text, parse_line, read_name
 
 HELD_BACK: Literal["held_back"] = "held_back"
-HEAT = "thermal slowdown"
-LIMITS = ("power limit", "current limit")  # a GPU under full load is at one, which is not a fault
-# What slows an AMD GPU, by the word for it in the names of amdsmi and of the exporter.
-VIOLATIONS = {
-    ("prochot", "processor_hot"): f"hardware {HEAT}",
-    ("ppt", "ppt"): LIMITS[0],
-    ("socket_thm", "socket_thermal"): f"{HEAT} of the socket",
-    ("vr_thm", "vr_thermal"): f"{HEAT} of the voltage regulators",
-    ("hbm_thm", "hbm_thermal"): f"{HEAT} of the memory",
-}
-# What DCGM and amdsmi report for a value that there is not, for each width of their numbers.
+# What DCGM reports for a value that there is not, for each width of its numbers.
 _DCGM_BLANKS = tuple(float(base + n) for base in (0x7FFFFFF0, 1 << 47, 0x7FFFFFFFFFFFFFF0) for n in range(4))
-AMD_BLANKS = tuple(float((1 << bits) - 1) for bits in (16, 32, 64))
 _MOST_NAMES, _LONGEST_HOST = 5, 100
 _SPENT: dict[Quantity, tuple[Quantity, ...]] = {"power_w": ("energy_j",)}  # each only where none of these is
 

@@ -6,8 +6,8 @@ from functools import partial
 
 from loadgen.base.rule import Evidence, join_evidence, note, suspect
 from loadgen.base.text import GIB
-from loadgen.features.sensors.power_metrics import LIMITS
 from loadgen.host.machine_state import ClockState, MachineState
+from loadgen.host.sensor import LIMITS
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 SLOWED = 0.05  # of the samples

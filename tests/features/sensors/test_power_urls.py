@@ -396,14 +396,8 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
 
 
 def test_the_flag_is_repeatable_and_checked_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = [
-        "--base-url",
-        "http://x:8000",
-        "--power-url",
-        "http://a:9400/metrics",
-        "--power-url",
-        "http://b:9100",
-    ]
+    urls = ["--power-url", "http://a:9400/metrics", "--power-url", "http://b:9100"]
+    line = ["--base-url", "http://x:8000", *urls]
     given = options.parse(line)
     assert given.power_url == ("http://a:9400", "http://b:9100")
     with pytest.raises(UsageError, match="leave out one"):
