@@ -1,0 +1,311 @@
+"""Outcomes of settings: what many values of each flag, key and keyword become, or why they are refused.
+
+`python tests/builders/settings_outcomes.py` stores them in tests/data/settings, one file for each way in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.base.errors import LoadgenError
+from loadgen.plan import profile
+from loadgen.plan.profile import Profile
+from loadgen.run.command import keywords
+from loadgen.run.command.keywords import BenchOptions
+from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
+
+STORED = Path(__file__).parents[1] / "data" / "settings"
+URL = "http://h:1"
+PARSER = bench_parser()
+DEFAULTS = Options()
+TEXTS = ("", "0", "1", "-1", "2.5", "1e99", "nan", "x", "10%")
+VALUES: tuple[Any, ...] = (None, True, 0, 1, -1, 2.5, 1e99, float("nan"), "", "x", "10%", [], ["x"], {"a": 1})
+# Of settings that take none of these: a value that is right, and one that is nearly so.
+FITTING: dict[str, tuple[Any, ...]] = {
+    "backend": ("openai-chat", "sglang", "vllm-chat", "openai-audio", "opnai", "a=b"),
+    "base_url": ("http://a:1",),
+    "bursts": ("50 every 10s", "0 every 1s"),
+    "cancel_after": ("2s", "50tok", "0tok"),
+    "cancel_rate": ("0.1", "101%"),
+    "classes": ("name=a,share=100%,input_len=8,output_len=2", "name=a,share=50,input_len=8,output_len=2"),
+    "cluster": ("auto", "h:6379", "ray://h:70000"),
+    "compat": ("sglang", "inferencex"),
+    "chat_template_kwargs": ('{"a": false}',),
+    "command": ("serve --port {port}", "'"),
+    "container_args": ("--shm-size 16g", "'"),
+    "dataset_name": ("random", "random-ids", "sharegpt", "custom", "timed_trace", "hf", "random-mm"),
+    "dataset_path": ("rows.jsonl",),
+    "endpoint": ("/v1/completions", "v1", "/a b"),
+    "engine": ("vllm", "sglang"),
+    "environment": ("A=b", "=b"),
+    "expect_plan": ("0123456789abcdef" * 2,),
+    "extra_body": ('{"a": {"b": 1}}', '{"a": NaN}'),
+    "fail_on": ("slo,suspect", "slo,x"),
+    "goodput": ("ttft:500",),
+    "headers": ("A=b", "A: b", "A"),
+    "host": ("example", "::1"),
+    "image_size": ("1024x768", "1x"),
+    "images": ("1-3",),
+    "input_dist": ("lognormal:mean=10,sd=2",),
+    "max_failures": ("5", "101%"),
+    "metadata": ("a=b", "api_key=sk-abcdefghijklmnopqrstuv"),
+    "metrics_url": ("router=http://h:2",),
+    "num_warmups": ("wave",),
+    "otel": ("http://localhost:4318", "http://localhost:4318/v1/traces"),
+    "output_dist": ("uniform:min=1,max=9",),
+    "power_url": ("http://node:9400/metrics",),
+    "preset": ("instant",),
+    "profile": ("smoke", "smoke,,low-load"),
+    "prometheus": ("9464", "0.0.0.0:9464", "70000"),
+    "ramp_up_strategy": ("linear",),
+    "receive_spans": ("4318",),
+    "request_id_prefix": ("a-", "a b"),
+    "request_rate": ("inf",),
+    "schedule": ("rate 2 for 60s, 8 for 60s", "concurrency 1 to 4 over 120s", "rate 2"),
+    "session_header": ("X-Session-ID", "host"),
+    "shard": ("0/4", "4/4"),
+    "slo": ("ttft p90 < 500ms",),
+    "source_address": ("127.0.0.2,127.0.0.3",),
+    "start_at": ("1700000000.5", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00"),
+    "temperature": ("0.7",),
+    "think_time": ("3",),
+    "trace": ("trace.jsonl",),
+    "trace_format": ("mooncake",),
+    "trace_replay": ("closed",),
+    "transport": ("httpx",),
+    "turn_delays": ("none", "2000"),
+    "workers": ("auto", "4096", "4097"),
+}
+# A value of a key that is not its default, where 4 is none: each is tried with each.
+SET: dict[str, Any] = {
+    "assistant": "live", "backend": "openai-chat", "bursts": "50 every 10s", "cancel_after": "50tok",
+    "cancel_rate": "10%", "chat_template_kwargs": {"a": 1}, "compat": "sglang",
+    "classes": [{"name": "a", "share": 100.0, "input_len": 8, "output_len": 2}], "continuous_usage": True,
+    "cooldown": "5", "dataset_category": "x", "dataset_name": "sharegpt", "dataset_path": "rows.jsonl",
+    "description": "x", "disable_shuffle": True, "duration": 60.0, "exact_rate": False,
+    "extra_body": {"a": 1},
+    "goodput": ["ttft:500"], "ignore_eos": False, "image_dir": "x", "image_format": "png",
+    "image_size": "1024x768", "image_transport": "http", "images": "2", "input_dist": "uniform:min=1,max=9",
+    "ladder": [512], "metric_percentiles": "50", "min_p": 0.5, "name": "x", "no_oversample": True,
+    "num_warmups": "wave", "output_dist": "uniform:min=1,max=9", "percentile_metrics": "ttft",
+    "prompt_corpus": "x", "prompt_format": "text-vllm-0.9", "ramp_up_end_rps": 8.0, "ramp_up_start_rps": 2.0,
+    "ramp_up_strategy": "linear", "random_mm_bucket_config": "x", "random_mm_limit_mm_per_prompt": "x",
+    "random_mm_num_mm_items_range_ratio": 0.5, "range_ratio": "0.5",
+    "schedule": "concurrency 1 to 4 over 60s",
+    "self_timed": False, "session_header": "X-Session-ID", "skip_chat_template": True,
+    "slo": "ttft p90 < 5ms",
+    "stream": False, "table": "throughput", "think_time": "1", "timed_trace_label_hash_ids": "x",
+    "timed_trace_label_input_length": "x", "timed_trace_label_output_length": "x",
+    "timed_trace_label_timestamp": "x", "top_p": 0.5, "trace": "trace.jsonl", "trace_format": "mooncake",
+    "trace_jitter": "uniform", "trace_replay": "closed", "trace_too_long": "clip", "trace_window": "1:2",
+    "turn_delays": "none", "warmup": "5",
+}  # fmt: skip
+Outcomes = dict[str, str]
+
+
+def list_flag_outcomes() -> Iterator[tuple[str, str]]:
+    """Each flag of the command, alone, and with many values where it takes one."""
+    for action in PARSER._actions:
+        for flag in action.option_strings:
+            texts = (*TEXTS, *map(str, action.choices or ()), *FITTING.get(_find_key(action), ()))
+            if action.nargs == 0:
+                lines: Iterable[list[str]] = ([flag],)
+            else:
+                lines = ([flag], *([f"{flag}={text}"] for text in texts))
+            for words in (line for line in lines if not flag.startswith(("-h", "--help"))):
+                yield " ".join(words), _try(partial(_describe_command, words))
+
+
+def list_pairs_of_flags() -> Iterator[tuple[str, str]]:
+    """Pairs of flags of a server or a start, those that are refused."""
+    words = {row: _find_word(row) for row in PARSER._actions if _may_clash(row)}
+    for one, two in itertools.combinations(words, 2):
+        outcome = _try(partial(_describe_command, [*words[one], *words[two]]))
+        if outcome.startswith("refused"):
+            yield " ".join([*words[one], *words[two]]), outcome
+
+
+def list_key_outcomes() -> Iterator[tuple[str, str]]:
+    """Each key of a profile's file and of its [server] table, with many values."""
+    tables: dict[type[Any], str] = {Profile: "a.toml", ServerSettings: "a.toml: [server]"}
+    for kind, origin in tables.items():
+        for key in (*kind.model_fields, "unknown_key", "max_concurency"):
+            for value in (*VALUES, *FITTING.get(key, ()), *([SET[key]] if key in SET else [])):
+                yield (
+                    f"{origin} {key} = {value!r}",
+                    _try(partial(_describe_table, kind, {key: value}, origin)),
+                )
+            yield f"flag {key} = -5", _try(partial(_describe_table, kind, {key: -5}, FLAGS))
+
+
+def list_pairs_of_keys() -> Iterator[tuple[str, str]]:
+    """Pairs of keys of a profile, those that are refused, and which keys of a file others replace."""
+    values = {key: SET.get(key, 4) for key in Profile.model_fields if key != "server"}
+    alone = {key: _try(partial(_build, {key: value})) for key, value in values.items()}
+    yield from alone.items()
+    for one, two in itertools.combinations(values, 2):
+        outcome = _try(partial(_build, {one: values[one], two: values[two]}))
+        if outcome.startswith("refused") and outcome not in (alone[one], alone[two]):
+            yield f"{one} {two}", outcome
+    for one, value in values.items():
+        kept = profile.keep_keys(values, {one: value})
+        if len(kept) < len(values):
+            yield f"{one} replaces", ", ".join(sorted(values.keys() - kept.keys()))
+
+
+def list_keyword_outcomes() -> Iterator[tuple[str, str]]:
+    """Each keyword of a call, with many values, and by its flag's name."""
+    names = {*BenchOptions.__annotations__, "random_input_len", "max_concurency", "tokenizer_mode", "explain"}
+    for name in sorted(names):
+        for value in (*VALUES, *FITTING.get(name, ()), *([SET[name]] if name in SET else [])):
+            yield f"{name}={value!r}", _try(partial(_describe_call, URL, {name: value}))
+    for name in sorted(BenchOptions.__annotations__):
+        made = keywords.parse_call(None, None, {name: good})[0] if (good := _find_good(name)) else None
+        if made is not None:
+            yield f"{name} alone", f"{made.base_url} {made.default_url} {made.default_port} {made.workers}"
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        ([], {}), (1, {}), ([URL, 1], {}), ("a\0", {}), ([URL, "http://h:2"], {}),
+        ([URL, "http://h:2"], {"workers": 4}), ([URL, "http://h:2"], {"workers": 3}), (None, {"api_key": ""}),
+        (URL, {"api_key": "k"}), (URL, {"api_key": "k\n"}), (URL, {"headers": {"A": "b\n"}}),
+        (URL, {"backend": "sglang", "endpoint": "/v1/completions"}), (None, {"backend": "lmdeploy"}),
+        (URL, {"output_len": 5, "dataset_path": "f"}), (URL, {"input_len": 1, "random_input_len": 2}),
+    ]  # fmt: skip
+    for url, given in calls:
+        yield f"{url!r} {given!r}", _try(partial(_describe_call, url, given))
+
+
+WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
+    "flags": list_flag_outcomes,
+    "flag_pairs": list_pairs_of_flags,
+    "keys": list_key_outcomes,
+    "key_pairs": list_pairs_of_keys,
+    "keywords": list_keyword_outcomes,
+}
+
+
+def collect_outcomes(way: str) -> Outcomes:
+    """Return the outcomes of one way in, by what was given."""
+    return {given: _make_alike(outcome) for given, outcome in WAYS[way]()}
+
+
+def _make_alike(outcome: str) -> str:
+    """An outcome without this directory, and without what argparse words in each version otherwise."""
+    return re.sub(r" \(choose from .*", "", outcome.replace(os.getcwd(), "CWD"))
+
+
+def read_stored(way: str) -> Outcomes:
+    """Read the outcomes that are stored."""
+    stored: Outcomes = json.loads((STORED / f"{way}.json").read_text("utf-8"))
+    return stored
+
+
+def _find_key(action: argparse.Action) -> str:
+    renamed = {
+        "header": "headers",
+        "launch": "engine",
+        "launch_command": "command",
+        "server_env": "environment",
+    }
+    return renamed.get(action.dest, action.dest)
+
+
+def _find_word(action: argparse.Action) -> list[str]:
+    if action.nargs == 0:
+        return [action.option_strings[-1]]
+    fitting = (*(action.choices or ()), *FITTING.get(_find_key(action), ("4",)))
+    return [f"{action.option_strings[0]}={fitting[0]}"]
+
+
+def _may_clash(action: argparse.Action) -> bool:
+    flag = action.option_strings[0]
+    beginnings = (
+        "--backend --base --ca- --client --container --context --dry --endpoint --host --launch --port "
+        "--prefix-caching --preset --profile --server --workers"
+    )
+    return flag.startswith(tuple(beginnings.split()))
+
+
+def _find_good(name: str) -> Any:
+    """A value that a keyword takes, or None."""
+    for value in (SET.get(name), *FITTING.get(name, ()), 4, True, "x", ["x"], {"a": "b"}):
+        try:
+            if value is not None and keywords.parse_call(URL, None, {name: value}):
+                return value
+        except LoadgenError:
+            continue
+    return None
+
+
+def _try(make: Callable[[], Any]) -> str:
+    try:
+        return str(make())
+    except LoadgenError as error:
+        return f"refused: {error}"
+
+
+def _describe_command(words: list[str]) -> str:
+    options = parse(words, PARSER)
+    if options.profiles:
+        return (
+            f"{_change(options)} {_change_of_model(Profile, profile.load('smoke', options.overrides, True))}"
+        )
+    return f"{_change(options)} {_change_of_model(Profile, profile.build(options.overrides))}"
+
+
+def _describe_table(kind: type[Any], table: Mapping[str, Any], origin: str) -> str:
+    return _change_of_model(kind, validate_table(kind, table, origin))
+
+
+def _build(keys: dict[str, Any]) -> str:
+    return _change_of_model(Profile, profile.build(keys))
+
+
+def _describe_call(url: Any, given: Mapping[str, Any]) -> str:
+    options, workload = keywords.parse_call(url, None, given)
+    return f"{_change(options)} {_change_of_model(Profile, workload)}"
+
+
+def _list_fields(value: Any) -> list[str]:
+    if isinstance(value, msgspec.Struct):
+        return sorted(value.__struct_fields__)
+    return sorted(field.name for field in dataclasses.fields(value))
+
+
+def _change(options: Options) -> str:
+    """The options that are not the defaults."""
+    given = {name: getattr(options, name) for name in _list_fields(options)}
+    changed = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
+    if "launching" in changed:
+        launch = changed["launching"]
+        changed["launching"] = {name: getattr(launch, name) for name in _list_fields(launch)}
+    return repr(changed)
+
+
+def _change_of_model(kind: type[Any], made: Any) -> str:
+    default = kind()
+    return repr({key: value for key, value in made if value != getattr(default, key)})
+
+
+def main(ways: list[str]) -> None:
+    """Store the outcomes of these ways, by default of all."""
+    STORED.mkdir(exist_ok=True)
+    for way in ways or WAYS:
+        text = json.dumps(collect_outcomes(way), indent=0, ensure_ascii=False)
+        (STORED / f"{way}.json").write_text(f"{text}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
