@@ -11,12 +11,10 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
-from types import FunctionType, ModuleType
-from typing import Any, ForwardRef
+from types import FunctionType, ModuleType, NoneType, UnionType
+from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 
 import loadgen
-from loadgen.plan.profile import SUBJECTS
-from loadgen.settings.table import join_rows
 
 
 def rendered(module: ModuleType) -> str:
@@ -39,13 +37,14 @@ def rendered(module: ModuleType) -> str:
 def _annotations(value: Any) -> dict[str, Any]:
     """The annotations of a function or of a class's attributes; those of a profile are its settings'."""
     if value is loadgen.Profile:
-        return {row.name: row.kind for row in join_rows(*SUBJECTS)}
+        return {key: _name_type(field.annotation) for key, field in loadgen.Profile.model_fields.items()}
     return inspect.get_annotations(value)
 
 
 def _held(value: Any) -> Iterator[type]:
     """The classes of ours that the annotations of a function, or of a class's attributes, name."""
-    there = vars(sys.modules[value.__module__])
+    owners = (owner for owner in getattr(value, "__mro__", [value]) if owner.__module__.startswith("loadgen"))
+    there = {name: kind for owner in owners for name, kind in vars(sys.modules[owner.__module__]).items()}
     for annotation in _annotations(value).values():
         for name in re.findall(r"\b[A-Z]\w+", _annotation(annotation)):
             kind = there.get(name)
@@ -149,6 +148,20 @@ def _annotation(value: Any) -> str:
     if not isinstance(value, str):
         return inspect.formatannotation(value)
     return value
+
+
+def _name_type(kind: Any) -> str:
+    """A type as an annotation has it, without bounds and checks."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _name_type(parts[0])
+    if origin in (UnionType, Union):
+        return " | ".join(map(_name_type, parts))
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, parts))}]"
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(_name_type, parts))}]"
+    return {NoneType: "None", ...: "..."}.get(kind) or kind.__name__
 
 
 def _text(value: Any) -> str:

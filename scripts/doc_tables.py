@@ -37,8 +37,8 @@ from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
-from loadgen.settings.setting import Makes, Setting
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.setting import Makes, Row, list_rows
+from loadgen.settings.table import PROFILE_KEYS
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.verdict import DOUBTS
@@ -130,10 +130,10 @@ def _profiles() -> str:
 
 
 def _profile_keys() -> str:
-    return "\n".join(_sections(join_rows(*PROFILE_KEYS)))
+    return "\n".join(_sections(list_rows(*PROFILE_KEYS)))
 
 
-def _sections(rows: Iterable[Setting]) -> Iterator[str]:
+def _sections(rows: Iterable[Row]) -> Iterator[str]:
     every = [row for row in rows if row.group]
     for group in setting.GROUP_ORDER:
         if own := [row for row in every if row.group == group]:
@@ -142,10 +142,10 @@ def _sections(rows: Iterable[Setting]) -> Iterator[str]:
 
 
 def _server_keys() -> str:
-    return _grid(("key of `[server]`", "default", "flag", "meaning"), map(_key, ServerKeys.rows))
+    return _grid(("key of `[server]`", "default", "flag", "meaning"), map(_key, list_rows(ServerKeys)))
 
 
-def _key(row: Setting) -> tuple[str, str, str, str]:
+def _key(row: Row) -> tuple[str, str, str, str]:
     empty = row.default is None or row.default in ("", (), {})
     default = "" if empty else f"`{json.dumps(row.default).replace('Infinity', 'inf')}`"
     return f"`{row.name}`", default, f"`{row.option}`", _help(row.help)
@@ -205,7 +205,7 @@ def _makes() -> str:
     rows = []
     for name, words in field_tables.describe_fields(Makes).items():
         what, _, follows = words.partition(": ")
-        keys = (row.name for row in join_rows(*PROFILE_KEYS) if row.makes is Makes[name])
+        keys = (row.name for row in list_rows(*PROFILE_KEYS) if row.makes is Makes[name])
         rows.append((f"{Makes[name].value}: {what}", _listed(keys), follows))
     return _grid(("what they make", "keys", "where two runs differ in one"), rows)
 

@@ -15,12 +15,13 @@ from loadgen.engines.engine import EngineMetrics
 from loadgen.engines.engines import ENGINES, METRICS
 from loadgen.engines.refusals import FIELDS
 from loadgen.settings.server_settings import ServerKeys
+from loadgen.settings.setting import list_rows
 from loadgen_servers.launch.installed import Installation
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import LaunchError, ServerSpec
 
 _SPEC = ServerSpec(model="org/M", port=65000)
-_SAMPLES: dict[str, Any] = {"int": 4243, "float": 0.4243, "str": "NAME", "bool": True}
+_SAMPLES: dict[Any, Any] = {int: 4243, float: 0.4243, str: "NAME", bool: True}
 _SHOWN = {
     "16972": "4N",
     "0.4243": "X",
@@ -88,11 +89,11 @@ def _stack(lines: Iterable[tuple[str, str]]) -> str:
 
 def _list_changes() -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "--served-model-name NAME", {"served_model_name": "NAME"}
-    for row in ServerKeys.rows:
-        kind = row.kind.partition(" ")[0]
+    for row in list_rows(ServerKeys):
+        kind = row.kinds[0]
         if kind in _SAMPLES:
             yield f"{row.option} {row.metavar or ''}".strip(), {row.name: _SAMPLES[kind]}
-        if kind == "bool":
+        if kind is bool:
             yield row.option.replace("--", "--no-", 1), {row.name: False}
     yield "--server-trace DIR", {"trace_directory": "DIR"}
 

@@ -31,7 +31,8 @@ from loadgen.plan import profile
 from loadgen.records.record import Columns
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
-from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows
+from loadgen.settings.setting import list_rows
+from loadgen.settings.table import PROFILE_KEYS, TABLE
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.verdict import DOUBTS
@@ -161,8 +162,8 @@ ROWS: dict[str, list[str]] = {
     "flags-vllm": [flag for flag, *_ in vllm_flags.list_flags()],
     "flags": [f"`{row.option}`" for row in TABLE if row.group in setting.GROUP_ORDER],
     "profiles": list(profile.list_shipped()),
-    "profile-keys": [f"| `{row.name}` |" for row in join_rows(*PROFILE_KEYS) if row.group],
-    "server-keys": [f"| `{row.name}` |" for row in ServerKeys.rows],
+    "profile-keys": [f"| `{row.name}` |" for row in list_rows(*PROFILE_KEYS) if row.group],
+    "server-keys": [f"| `{row.name}` |" for row in list_rows(ServerKeys)],
     "latencies": [row.key for row in FIGURES if row.kind is LATENCY and row.definition],
     "speeds": [row.key for row in FIGURES if row.kind is SPEED and row.definition],
     "doubts": [f"| `{rule.code}` |" for rule in DOUBTS],
@@ -171,9 +172,12 @@ ROWS: dict[str, list[str]] = {
     "machines": [f"| `{key}` |" for key in list_machines()],
     "facts": [f"| `{name}` |" for name in Facts.__struct_fields__],
     "arrivals": [f"| `{name}` |" for name in Columns.__struct_fields__],
-    "makes": [f"`{row.name}`" for row in join_rows(*PROFILE_KEYS)],
+    "makes": [f"`{row.name}`" for row in list_rows(*PROFILE_KEYS)],
     "counters": [f"`{name}`" for metrics in METRICS.values() for name in _strip_histograms(metrics.meanings)],
-    "launch-flags": [*(row.option for row in ServerKeys.rows if row.kind[0] in "ifsb"), "refused: "],
+    "launch-flags": [
+        *(row.option for row in list_rows(ServerKeys) if row.kinds[0] in (int, float, str, bool)),
+        "refused: ",
+    ],
     "refused-fields": [f"`{name}`" for name in FIELDS],
     "health": [f"| `{name}` |" for name in ClientHealth.__struct_fields__],
     "folders": [f"| `{name}` |" for name in FOLDERS],

@@ -120,6 +120,8 @@ def test_what_is_public_says_what_it_is(source: Source) -> Iterator[str]:
 @of_each([*CODE, *TESTS])
 def test_every_module_has_lazy_annotations(source: Source) -> Iterator[str]:
     defines = any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in source.tree.body)
+    if source.path.parent.name == "settings" and source.path.stem.endswith("_settings"):
+        return  # its annotations say what flags are made of, and are evaluated with the class
     if defines and "__future__.annotations" not in source.imports:
         yield "from __future__ import annotations is missing"
 

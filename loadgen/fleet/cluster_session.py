@@ -41,6 +41,16 @@ from loadgen.transport.failure import Failure, FailureKind
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01
 _SERVER = ("endpoint", "more_urls")
+_NOT_WITH = {
+    "source_address": "each node has its own addresses",
+    "live_totals": "the display has the totals of all shards",
+    "stop_when_saturated": "the shards report no request's TTFT while they run",
+    "shard": "the cluster's shards are numbered by this command",
+    "start_at": "the shards begin together, once all are ready",
+    "otel": "its nodes send the requests: give it to commands with --shard",
+    "prometheus": "its nodes have the records: give it to commands with --shard",
+    "receive_spans": "a server exports its spans to one place, and its nodes send the requests",
+}
 _FAILED = Failure(FailureKind.ABORTED, "see the failures of each shard")
 
 
@@ -82,7 +92,11 @@ def check_options(options: Options) -> None:
         )
     if options.shards is None:
         raise UsageError("--cluster needs --shards N: how many processes are to share the load")
-    refused = {row.option: row.cluster for row in TABLE if row.cluster and is_given(options, row)}
+    refused = {
+        row.option: _NOT_WITH[row.name]
+        for row in TABLE
+        if row.name in _NOT_WITH and is_given(options, row.name)
+    }
     if options.workers == AUTO:
         refused["--workers auto"] = "give --shards, or a number"
     for flag, why in refused.items():

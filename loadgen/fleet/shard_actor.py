@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import msgspec
 import numpy as np
@@ -36,19 +36,44 @@ from loadgen.run.command.options import Options
 from loadgen.run.command.progress import LiveTotals, Totals
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.shard_settings import Share
-from loadgen.settings.table import TABLE
 
 MOST_SHARES = 1 << 20
 _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer
 _NO_ORDER = "the driver's order is not valid (is it the same loadgen there?)"
 
-# What of the options a shard needs; the driver does the rest itself, or not at all.
-SENT = ("more_urls", *(row.name for row in TABLE if row.shard))
 EVENTS, OUTPUT, RUNS, TOTALS = "events", "output", "runs", "totals"
 MODULE = "loadgen.fleet.shard_process"
 LENGTH_BYTES = 8
 _LAST_WORDS = 400
 _ENDS_S = 10.0
+
+
+class OrderedOptions(TypedDict, total=False):
+    """What of the options a shard needs; the driver does the rest itself, or not at all."""
+
+    more_urls: list[str]
+    endpoint: str
+    model: str
+    served_model_name: str
+    tokenizer: str
+    vocab_size: int
+    insecure: bool
+    ca_cert: str
+    client_cert: str
+    client_key: str
+    transport: Literal["auto", "wire", "ring", "httpx"]
+    http2: bool
+    workers: int
+    max_consecutive_failures: int
+    max_duration_s: float
+    drain_timeout_s: float
+    gpus: int
+    save_detailed: bool
+    metadata: list[str]
+    label: str
+
+
+SENT = tuple(OrderedOptions.__annotations__)
 
 
 class ShardOrder(msgspec.Struct, frozen=True):
@@ -95,13 +120,6 @@ class ShardOrder(msgspec.Struct, frozen=True):
             expect_plan=self.digest,
             **values,
         )
-
-
-class OrderedOptions(keywords.BenchOptions, total=False):
-    """The types of the options in an order."""
-
-    more_urls: list[str]
-    save_detailed: bool
 
 
 def unpack_order(data: bytes) -> ShardOrder:

@@ -47,7 +47,8 @@ from loadgen.settings.data_settings import FILE, RANDOM, SOURCES
 from loadgen.settings.load_settings import CancelPoint, ShapeKeys, parse_cancel_rate
 from loadgen.settings.request_settings import API_PATHS
 from loadgen.settings.session_settings import check_requests
-from loadgen.settings.table import SOURCE_KEYS, join_rows
+from loadgen.settings.setting import list_rows
+from loadgen.settings.table import SOURCE_KEYS
 from loadgen.settings.validation import find_flag
 from loadgen.wire.openai import Chat, Completions, Dialect
 
@@ -56,7 +57,7 @@ _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only th
 _RATE_INSTEAD = "--cancel-rate takes the place of the cancellations that the trace recorded"
 _ENDS = "requests are sent for {:g} s; those still running then are finished"
 # A profile whose prompts are made here, each request of its own, at a load that does not change.
-_PLAIN = {row.name: row.default for row in join_rows(*SOURCE_KEYS, ShapeKeys)}
+_PLAIN = {row.name: row.default for row in list_rows(*SOURCE_KEYS, ShapeKeys)}
 _COMPARED_PROMPTS, _COMPARED_WITH_IMAGES = 2048, 32
 _NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
 # How the paths of APIs end, by which an endpoint of one's own is known too: the longer of two comes first.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
+    AfterValidator,
+    BaseModel,
     Field,
     ValidationError,
     ValidationInfo,
-    create_model,
     field_serializer,
     field_validator,
     model_validator,
@@ -23,20 +24,25 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
 from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
-from loadgen.settings.load_settings import VLLM_PROMPTS, CancelPoint, ShapeKeys, parse_cancel_point
-from loadgen.settings.request_class import RequestClass
-from loadgen.settings.request_settings import SAMPLING
-from loadgen.settings.setting import (
-    NO_KEYWORD,
-    SESSIONS,
-    Conflict,
-    KeyRows,
-    Makes,
-    Subject,
-    make_model_fields,
-    setting,
+from loadgen.settings.data_settings import DataKeys
+from loadgen.settings.image_settings import ImageKeys
+from loadgen.settings.load_settings import (
+    ARRIVALS,
+    VLLM_PROMPTS,
+    CancelKeys,
+    CancelPoint,
+    ClassKeys,
+    LoadKeys,
+    NameKeys,
+    ShapeKeys,
+    parse_cancel_point,
 )
-from loadgen.settings.table import PROFILE_KEYS, join_rows, list_profile_keys
+from loadgen.settings.prompt_settings import LengthKeys, TextKeys, VariationKeys
+from loadgen.settings.request_settings import SAMPLING, FigureKeys, RequestKeys
+from loadgen.settings.session_settings import SessionKeys
+from loadgen.settings.setting import SESSIONS, Conflict, Makes, Setting, list_rows
+from loadgen.settings.table import PROFILE_KEYS, list_profile_keys
+from loadgen.settings.trace_settings import TraceKeys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
 if TYPE_CHECKING:
@@ -58,14 +64,28 @@ _OWNED = {
     "stream": "use --disable-stream",
     "model": "use --model, or --served-model-name",
 }
-_SHAPES = [row.name for row in ShapeKeys.rows if row.arrivals]  # each makes a load of its own
+_SHAPES = ARRIVALS[:-1]  # each makes a load of its own, next to the rate
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
 _DELAY_FACTORS = {"recorded": 1.0, "none": 0.0}
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
-_NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
-_OF_SESSIONS = [row for row in join_rows(*PROFILE_KEYS) if row.group == SESSIONS]
-_CHAT = [row for row in join_rows(*PROFILE_KEYS) if row.chat]
-_REPLACING = [row for row in join_rows(*PROFILE_KEYS) if row.replaces]
+_OF_SESSIONS = [row for row in list_rows(*PROFILE_KEYS) if row.group == SESSIONS]
+_CHAT = ("turns", "image_size", "image_dir")  # without a backend, the chat API is meant where they are given
+_USERS = ("users", "user_rate")
+_RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+# Keys of a file that a key stands in place of when it is given over them: one load for another.
+_REPLACED: dict[str, tuple[str, ...]] = {
+    "num_sessions": ("num_prompts",),
+    "users": ("max_concurrency", "turn_delays", "think_time", *ARRIVALS),
+    "schedule": ("duration", "num_prompts", "request_rate", *_RAMP, *_USERS),
+    "bursts": _USERS,
+    "ramp_up_strategy": ("schedule", "request_rate", "duration", *_USERS),
+    "trace": ("turns", "think_time"),
+    "dataset_path": ("turns", "think_time"),
+    "num_prompts": ("num_sessions",),
+    "max_concurrency": _USERS,
+    "request_rate": ("schedule", *_RAMP, *_USERS),
+    "duration": ("num_prompts", "num_sessions"),
+}
 
 
 def _check_rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -74,45 +94,52 @@ def _check_rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
     return value
 
 
-class FileKeys(KeyRows, frozen=True):
+class FileKeys(BaseModel, frozen=True, defer_build=True):
     """The keys of a profile that only a file has, no flag."""
 
-    # Input lengths, for `loadgen ladder`.
-    ladder: tuple[Rung, ...] | None = setting(
-        Makes.NOTHING,
-        None,
-        check=_check_rungs,
-        keyword=NO_KEYWORD,
-        swept=False,
-        not_with=(
-            Conflict(
-                reads_data,
-                "{data} does not apply to a ladder: its prompts are random, of the lengths of its profile",
+    ladder: Annotated[
+        tuple[Rung, ...] | None,
+        AfterValidator(_check_rungs),
+        Setting(
+            Makes.NOTHING,
+            rules=(
+                Conflict(
+                    reads_data,
+                    "{data} does not apply to a ladder: its prompts are random, of the lengths of its "
+                    "profile",
+                ),
             ),
         ),
-    )
+    ] = None  # input lengths, for `loadgen ladder`
     # What a server that is started for it is asked for.
-    server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
+    server: Annotated[ServerSettings | None, Setting(Makes.NOTHING)] = None
 
 
-SUBJECTS: tuple[Subject, ...] = (*PROFILE_KEYS, FileKeys)
+SUBJECTS = (*PROFILE_KEYS, FileKeys)
 
 
-if TYPE_CHECKING:
-    from loadgen.plan.profile_keys import ProfileKeys  # written by scripts/keyword_types.py
-
-    class _Keys(ProfileKeys, FileKeys, frozen=True):
-        """The types of the rows, for checkers."""
-
-else:
-    _Keys = create_model(
-        "_Keys",
-        __config__={"extra": "forbid", "frozen": True, "allow_inf_nan": False, "defer_build": True},
-        **make_model_fields(SUBJECTS, _NAMES),
-    )
-
-
-class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False):
+class Profile(
+    # pydantic lists the fields of the last base first: this is PROFILE_KEYS from behind.
+    FileKeys,
+    FigureKeys,
+    RequestKeys,
+    LoadKeys,
+    LengthKeys,
+    NameKeys,
+    ImageKeys,
+    DataKeys,
+    VariationKeys,
+    TextKeys,
+    TraceKeys,
+    CancelKeys,
+    ClassKeys,
+    ShapeKeys,
+    SessionKeys,
+    extra="forbid",
+    frozen=True,
+    allow_inf_nan=False,
+    defer_build=False,
+):
     """A workload; each key is also a flag, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
@@ -329,7 +356,7 @@ def _fill_pace(keys: dict[str, Any]) -> None:
     users = keys.get("users")
     if type(users) is int and keys.get("max_concurrency") is None:
         keys["max_concurrency"] = users
-    chats = any(keys.get(row.name) not in (None, row.default) for row in _CHAT)
+    chats = any(keys.get(name) not in (None, "") for name in _CHAT)
     if chats and keys.get("backend") is None:
         keys["backend"] = "openai-chat"
 
@@ -447,7 +474,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     table = keep_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
     made = validate_table(Profile, _fill_replay({"name": path.stem, **table, **overrides}), str(path), typed)
-    check_conflicts(join_rows(*SUBJECTS), made.__dict__, overrides)
+    check_conflicts(list_rows(*SUBJECTS), made.__dict__, overrides)
     return drop_stale_description(made, table, overrides)
 
 
@@ -464,7 +491,7 @@ def _fill_replay(keys: Mapping[str, Any]) -> Mapping[str, Any]:
 def keep_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a profile's keys without those that an override replaces as a group, one load by another."""
     given = {key for key, value in overrides.items() if value is not None}
-    replaced = {key for row in _REPLACING if overrides.get(row.name) for key in row.replaces}
+    replaced = {key for name, keys in _REPLACED.items() if overrides.get(name) for key in keys}
     if is_stepped(overrides):
         replaced |= {"max_concurrency", "bursts"}
     if "max_concurrency" in given and is_stepped(table):
@@ -484,5 +511,5 @@ def drop_stale_description(made: Profile, table: Mapping[str, Any], overrides: M
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """Make a profile of these keys; raises UsageError that names a wrong key and the nearest valid one."""
     made = validate_table(Profile, _fill_replay(table), origin)
-    check_conflicts(join_rows(*SUBJECTS), made.__dict__, table)
+    check_conflicts(list_rows(*SUBJECTS), made.__dict__, table)
     return made

@@ -17,18 +17,26 @@ from loadgen.base.text import format_count
 from loadgen.facts.run_facts import Facts
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.report.run_directory import Result
-from loadgen.settings.data_settings import RANDOM
+from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS, RANDOM
 from loadgen.settings.request_class import RequestClass
-from loadgen.settings.setting import Identity, Makes
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.setting import Makes, list_rows
+from loadgen.settings.table import PROFILE_KEYS
 
 _DIGEST = 12  # characters of one that are shown
-_AS_GIVEN = {
-    row.name: row
-    for row in join_rows(*PROFILE_KEYS)
-    if row.makes is Makes.LOAD and row.compared is Identity.AS_GIVEN
+# How settings of a load are compared that are not compared by their value.
+_OTHERWISE = {
+    **dict.fromkeys(("dataset_name", "dataset_path", "prompt_corpus"), "what was read"),
+    **dict.fromkeys(("trace", "trace_format"), "what was read"),
+    **dict.fromkeys(("input_len", "output_len", "num_prompts", "duration"), "what was planned"),
+    **dict.fromkeys(("max_concurrency", "request_rate"), "what was planned"),
+    **dict.fromkeys(("range_ratio", "prefix_len", "burstiness"), "the spread"),
 }
-_NAMED = {data_set for row in _AS_GIVEN.values() for data_set in row.data_sets}
+_AS_GIVEN = {
+    row.name: row.default
+    for row in list_rows(*PROFILE_KEYS)
+    if row.makes is Makes.LOAD and row.name not in _OTHERWISE
+}
+_NAMED = {data_set for name in _AS_GIVEN for data_set in DATA_SETS.get(name, ())}
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
 _SPREAD = "spread"  # of the settings that vary lengths and arrivals
 _EVEN = ("0.0", "0")  # range ratios that vary nothing
@@ -201,11 +209,11 @@ def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:
     if data.text and data.kind == RANDOM:
         yield "text", shorten_digest(facts) or data.text  # of one's own file the digest, not the name
     alike = profile.range_ratio in _EVEN or data.kind != RANDOM
-    for name, row in _AS_GIVEN.items():
+    for name, default in _AS_GIVEN.items():
         value = getattr(profile, name)
-        if row.answer_len and data.kind in _NAMED and data.kind not in row.data_sets:
+        if name in ANSWER_LENS and data.kind in _NAMED and data.kind not in DATA_SETS[name]:
             continue  # --output-len gives it to every data set
-        if value != row.default and not (name == "compat" and alike):
+        if value != default and not (name == "compat" and alike):
             yield name, describe_classes(value) if name == "classes" else value
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from loadgen.base import urls
 from loadgen.base.errors import NotReady, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
+from loadgen.base.structs import replace
 from loadgen.host.environment import start_git
 from loadgen.plan.plan import list_api_headers
 from loadgen.plan.profile import Profile

@@ -23,7 +23,7 @@ from loadgen.records.record import Record, Records
 from loadgen.records.text_tokens import TextTokenizer
 from loadgen.run.command.progress import Display, LiveTotals, Progress, SentCounters
 from loadgen.run.stop_rules import StopRules, read_begin
-from loadgen.settings.run_settings import Sending
+from loadgen.settings.run_settings import SendOptions
 from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.transport import memory_room
 from loadgen.transport.capture import Health
@@ -68,7 +68,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
-    sending: Sending = Sending()  # the settings of a run that a transport may know
+    sending: SendOptions = SendOptions()  # the settings of a run that a transport may know
     hide: Hide = hide_nothing  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
     server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here

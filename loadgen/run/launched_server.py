@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base import clock, files
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.signals import Interrupts
+from loadgen.base.structs import replace
 from loadgen.base.text import cut_end
 from loadgen.base.urls import is_unspecified
 from loadgen.engines.engines import ENGINES

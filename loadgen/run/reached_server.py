@@ -8,12 +8,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
-
 from loadgen.base.errors import UsageError
 from loadgen.base.imports import importing
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.signals import Interrupts
+from loadgen.base.structs import replace
 from loadgen.base.urls import ApiPlace, is_this_machine, read_port
 from loadgen.plan.request_sources import ModelTarget
 from loadgen.run import acceptance

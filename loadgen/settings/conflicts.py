@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.settings.setting import Conflict, Given, Setting, Values
+from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS
+from loadgen.settings.setting import Conflict, Given, Need, Row, Values
 
 _MADE = (None, "random")
 _TRACES = ("trace", "timed_trace")
 
 
-def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[str] = ()) -> None:
+def check_conflicts(rows: Iterable[Row], values: Values, typed: Collection[str] = ()) -> None:
     """Raise UsageError for the first of `rows` that lacks a setting it needs, or contradicts another.
 
     `values` are a profile's, by key; `typed` are the keys that were given as flags or keywords.
@@ -22,49 +22,49 @@ def check_conflicts(rows: Iterable[Setting], values: Values, typed: Collection[s
     for row in by_name.values():
         is_set, is_typed = values[row.name] != row.default, row.name in typed
         given = {Given.SET: is_set, Given.TYPED: is_typed, Given.WRITTEN: is_set or is_typed}
-        for conflict in row.needs:
-            if given[conflict.given] and not _find_other(conflict, by_name, values):
-                raise UsageError(_fill_message(conflict, row, by_name, values))
-        for conflict in row.not_with:
-            if given[conflict.given] and (found := _find_other(conflict, by_name, values)):
-                raise UsageError(_fill_message(conflict, row, by_name, values, found))
+        for rule in row.rules:
+            if not given[rule.given]:
+                continue
+            found = _find_other(rule, by_name, values)
+            if bool(found) is not isinstance(rule, Need):
+                raise UsageError(_fill_message(rule, row, by_name, values, found))
 
 
-def _find_other(conflict: Conflict, rows: Mapping[str, Setting], values: Values) -> Any:
+def _find_other(conflict: Conflict, rows: Mapping[str, Row], values: Values) -> Any:
     """Return what a conflict's condition returns, or whether its other key differs from its default."""
     if callable(conflict.other):
         return conflict.other(values)
     return values[conflict.other] != rows[conflict.other].default
 
 
-def _fill_message(
-    conflict: Conflict, row: Setting, rows: Mapping[str, Setting], values: Values, found: Any = ""
-) -> str:
+def _fill_message(conflict: Conflict, row: Row, rows: Mapping[str, Row], values: Values, found: Any) -> str:
     """Return a conflict's message with its flags and values filled in; a switch that is off is --no-NAME."""
     other = "" if callable(conflict.other) else rows[conflict.other].option
     flag = row.option
-    if row.action is argparse.BooleanOptionalAction and not values[row.name]:
+    if row.default is True and not values[row.name]:
         flag = f"--no-{flag[2:]}"
     words = {"flag": flag, "other": other, "found": found, "data": find_data(values)[1]}
     return conflict.message.format_map({**values, **words})
 
 
-def list_unheeded(rows: Sequence[Setting], values: Values, typed: Collection[str]) -> list[str]:
+def list_unheeded(rows: Sequence[Row], values: Values, typed: Collection[str]) -> list[str]:
     """List the typed flags of other data sets than the one in use, which have no effect, as in vLLM.
 
     Of answers' lengths that are all typed, as by --output-len, only that is listed. --dataset-path counts as
     typed if the profile gives it.
     """
     kind, _ = find_data(values)
-    every = {row.name for row in rows if row.answer_len}
-    every = every if every <= set(typed) else set()  # --output-len
+    every = set(ANSWER_LENS) if set(ANSWER_LENS) <= set(typed) else set()  # --output-len
     given = {*typed, "dataset_path"} if values["dataset_path"] else {*typed} - {"dataset_path"}
-    lengthened = {"random"}.union(*(row.data_sets for row in rows if row.answer_len))
+    lengthened = {"random"}.union(*(DATA_SETS[name] for name in ANSWER_LENS))
     unheeded = ["--output-len"] if "output_len" in given and kind not in lengthened else []
     return unheeded + [
         row.option
         for row in rows
-        if row.data_sets and row.name in given and kind not in row.data_sets and row.name not in every
+        if row.name in DATA_SETS
+        and row.name in given
+        and kind not in DATA_SETS[row.name]
+        and row.name not in every
     ]
 
 

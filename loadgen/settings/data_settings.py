@@ -1,23 +1,19 @@
 """Data settings: what the requests are read from."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
+from pydantic import BaseModel, Field
 
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between
 from loadgen.base.text import quote_value
 from loadgen.settings import vllm_flags
-from loadgen.settings.setting import DATA, Conflict, Identity, KeyRows, Makes, Values, setting
+from loadgen.settings.setting import DATA, Conflict, Makes, Setting, Values
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace", "random-mm"]
-_N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
-_REPETITION = {**_N, "data_sets": ("prefix_repetition",)}
-_TIMED = {"data_sets": ("timed_trace",)}
 _IMAGES = (
     "pass --image-size 1024x768 and --images N, or --image-dir DIR (docs/images.md); images of a data set: "
     "write whole chat bodies with them as data URLs, one a line, and pass --dataset-path FILE"
@@ -90,7 +86,6 @@ _VLLMS = tuple(name for name in get_args(DatasetName)[1:] if name not in _OURS)
 # Files of rows, which are shuffled and sent again where there are too few; "" is known by its rows.
 _ROWS = ("", *(name for name, source in _NAMED.items() if source.reads_file))
 _FILES = (*_ROWS, "trace", "timed_trace")
-_SWITCH = {"action": "store_true", "data_sets": _ROWS}
 
 
 def _needs_file(values: Values) -> bool:
@@ -98,58 +93,74 @@ def _needs_file(values: Values) -> bool:
 
 
 # fmt: off
-_data = partial(setting, Makes.LOAD, group=DATA)
-_label = partial(_data, metavar="KEY", **_TIMED)
+_data = partial(Setting, Makes.LOAD, group=DATA)
+_count = partial(_data, read=integer_between(1, parsing.MOST_TOKENS), metavar="N")
+_label = partial(_data, metavar="KEY")
 
 
-class DataKeys(KeyRows, frozen=True):
+class DataKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of which data set requests are read from, with the names of `vllm bench serve`."""
 
     # None: random, or what the rows of `dataset_path` are
-    dataset_name: DatasetName | None = _data(None,
+    dataset_name: Annotated[DatasetName | None, _data(
         "".join((f"kind of data: random (default), {', '.join(_VLLMS)}: vLLM's own, by its rules",
-            *(f"; {name}" for name in _OURS))),
-        read=read_dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ,
-        not_with=(Conflict(_needs_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
-        "FILE"),))
-    dataset_path: str = _data("", "file of prompts, bodies, conversations or ShareGPT; its keys show which, "
-        "unless --dataset-name says so, and `loadgen data FILE` shows what it holds", metavar="FILE",
-        names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
-        data_sets=_FILES, common=True)
-    dataset_category: str = _data("", "send only rows of this category, of Spec-Bench and SPEED-Bench",
-        metavar="NAME", data_sets=("",))
-    disable_shuffle: bool = _data(False, "send rows in the order of the file",
-        **_SWITCH | {"data_sets": ("", *_NAMED)})
-    no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
-    skip_chat_template: bool = _data(False,
-        "send a row's prompt as it is, without the model's chat template",
-        also=("--custom-skip-chat-template",), **_SWITCH)
+            *(f"; {name}" for name in _OURS))), read=read_dataset, metavar="NAME", names_server=True,
+        rules=(Conflict(_needs_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
+        "FILE"),))] = None
+    dataset_path: Annotated[str, _data("file of prompts, bodies, conversations or ShareGPT; its keys show "
+        "which, unless --dataset-name says so, and `loadgen data FILE` shows what it holds", metavar="FILE",
+        names_server=True, common=True)] = ""
+    dataset_category: Annotated[str, _data("send only rows of this category, of Spec-Bench and SPEED-Bench",
+        metavar="NAME")] = ""
+    disable_shuffle: Annotated[bool, _data("send rows in the order of the file")] = False
+    no_oversample: Annotated[bool, _data("never send a row twice")] = False
+    skip_chat_template: Annotated[bool, _data("send a row's prompt as it is, without the model's chat "
+        "template")] = False
     # None: those of the row
-    sharegpt_output_len: int | None = _data(None, "output tokens of sharegpt, instead of the rows' own",
-        answer_len=True, data_sets=("sharegpt",), **_N)
+    sharegpt_output_len: Annotated[int | None, _count("output tokens of sharegpt, instead of the rows' "
+        "own")] = None
     # -1: those of the row. None: vLLM's 256 for `custom`, those of the row for a file that is recognised.
-    custom_output_len: int | None = _data(None,
-        "output tokens of a file of prompts; -1: the rows' own (default: the rows' own, of custom 256)",
-        read=integer_between(-1, parsing.MOST_TOKENS), metavar="N", answer_len=True,
-        data_sets=("custom", ""))
-    prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix of prefix_repetition (default 256)",
-        **_REPETITION)
-    prefix_repetition_suffix_len: int = _data(256, "tokens after a prefix of prefix_repetition (default 256)",
-        **_REPETITION)
-    prefix_repetition_num_prefixes: int = _data(10, "number of prefixes of prefix_repetition (default 10)",
-        **_REPETITION)
-    prefix_repetition_output_len: int = _data(128, "output tokens of prefix_repetition (default 128)",
-        answer_len=True, **_REPETITION)
-    timed_trace_label_timestamp: str = _label("timestamp",
-        "key of the time in timed_trace's rows (default timestamp)")
-    timed_trace_label_input_length: str = _label("input_length",
-        "key of the prompt tokens in timed_trace's rows (default input_length)")
-    timed_trace_label_output_length: str = _label("output_length",
-        "key of the output tokens in timed_trace's rows (default output_length)")
-    timed_trace_label_hash_ids: str = _label("hash_ids",
-        "key of the hash ids in timed_trace's rows (default hash_ids)")
-    timed_trace_chunk_hash_size: int = _data(16, "tokens of a hash id of timed_trace (default 16)", **_N,
-        **_TIMED)
-    timed_trace_sec_multiplier: float = _data(1.0, "seconds of one unit of timed_trace's times (default 1)",
-        read=float, metavar="X", above=0.0, most=parsing.MOST_SECONDS, **_TIMED)
+    custom_output_len: Annotated[int | None, _data("output tokens of a file of prompts; -1: the rows' own "
+        "(default: the rows' own, of custom 256)", read=integer_between(-1, parsing.MOST_TOKENS),
+        metavar="N")] = None
+    prefix_repetition_prefix_len: Annotated[int, _count("tokens of each prefix of prefix_repetition "
+        "(default 256)")] = 256
+    prefix_repetition_suffix_len: Annotated[int, _count("tokens after a prefix of prefix_repetition "
+        "(default 256)")] = 256
+    prefix_repetition_num_prefixes: Annotated[int, _count("number of prefixes of prefix_repetition "
+        "(default 10)")] = 10
+    prefix_repetition_output_len: Annotated[int, _count("output tokens of prefix_repetition (default "
+        "128)")] = 128
+    timed_trace_label_timestamp: Annotated[str, _label("key of the time in timed_trace's rows (default "
+        "timestamp)")] = "timestamp"
+    timed_trace_label_input_length: Annotated[str, _label("key of the prompt tokens in timed_trace's rows "
+        "(default input_length)")] = "input_length"
+    timed_trace_label_output_length: Annotated[str, _label("key of the output tokens in timed_trace's "
+        "rows (default output_length)")] = "output_length"
+    timed_trace_label_hash_ids: Annotated[str, _label("key of the hash ids in timed_trace's rows (default "
+        "hash_ids)")] = "hash_ids"
+    timed_trace_chunk_hash_size: Annotated[int, _count("tokens of a hash id of timed_trace (default "
+        "16)")] = 16
+    timed_trace_sec_multiplier: Annotated[float, Field(gt=0.0, le=parsing.MOST_SECONDS), _data(
+        "seconds of one unit of timed_trace's times (default 1)", metavar="X")] = 1.0
 # fmt: on
+
+# The lengths of answers that are a data set's own: --output-len is each of them.
+ANSWER_LENS = ("sharegpt_output_len", "custom_output_len", "prefix_repetition_output_len")
+# The data sets that a setting is of, "" a file without a name; any other is of all.
+DATA_SETS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("input_len", "range_ratio", "prefix_len"), (RANDOM,)),
+    "dataset_path": _FILES,
+    "dataset_category": ("",),
+    "disable_shuffle": ("", *_NAMED),
+    "no_oversample": _ROWS,
+    "skip_chat_template": _ROWS,
+    "sharegpt_output_len": ("sharegpt",),
+    "custom_output_len": ("custom", ""),
+    **{
+        name: (kind,)
+        for kind in ("prefix_repetition", "timed_trace")
+        for name in DataKeys.model_fields
+        if name.startswith(kind)
+    },
+}

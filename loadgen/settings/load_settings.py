@@ -1,42 +1,31 @@
 """Load settings: those of how many requests there are and when, how that changes, and which are given up."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.parsing import integer_between, parse_with, refuse_blank
 from loadgen.base.text import format_count, quote_value
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
-from loadgen.settings.setting import (
-    NO_KEYWORD,
-    SHAPES,
-    WORKLOAD,
-    Conflict,
-    Identity,
-    KeyRows,
-    Makes,
-    OptionRows,
-    Values,
-    setting,
-)
+from loadgen.settings.request_class import RequestClass, check_classes, parse_class
+from loadgen.settings.setting import SHAPES, WORKLOAD, Conflict, Makes, Need, Setting, Values
 
 if TYPE_CHECKING:
     from loadgen.settings.load_schedule import Bursts, LoadSchedule
-    from loadgen.settings.request_class import RequestClass
 
 VLLM_PROMPTS = 1000  # requests of `vllm bench serve` without a flag
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
-_USERS = ("users", "user_rate")
-_RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": parsing.MOST_RATE_PER_S, "metavar": "RPS"}
+# The keys that give times at which requests, or sessions, begin.
+ARRIVALS = ("schedule", "bursts", "ramp_up_strategy", "request_rate")
 _LEAST_SHARE = 1e-12  # as small as one can be written
 _CANCEL_TIME = re.compile(parsing.TIME, re.ASCII)
 _TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)
@@ -85,21 +74,6 @@ def parse_cancel_point(text: str) -> CancelPoint:
     return CancelPoint(after_ns=after_ns)
 
 
-def _parse_class(text: str) -> dict[str, str]:
-    from loadgen.settings import request_class  # pydantic, which the parser does without
-
-    return request_class.parse_class(text)
-
-
-def _check_classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
-    """Return the classes, checked by `request_class.check_classes` if there are any."""
-    if not value:
-        return value
-    from loadgen.settings import request_class
-
-    return request_class.check_classes(value)
-
-
 def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
     """Make a check that returns a text unchanged, and raises what `parse` raises unless the text is empty."""
 
@@ -111,13 +85,13 @@ def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
     return check_text
 
 
-def _parse_schedule(text: str) -> LoadSchedule:
+def _parse_schedule(text: str) -> "LoadSchedule":
     from loadgen.settings import load_schedule  # numpy, which the parser does without
 
     return load_schedule.parse_schedule(text)
 
 
-def _parse_bursts(text: str) -> Bursts:
+def _parse_bursts(text: str) -> "Bursts":
     from loadgen.settings import load_schedule
 
     return load_schedule.parse_bursts(text)
@@ -198,129 +172,119 @@ _OWN_TIMES = Conflict(
 _LADDER = Conflict(
     "ladder", "{flag} does not apply to a ladder: each of its lengths is measured under one load"
 )
-_OF_A_RAMP = Conflict(
+_OF_A_RAMP = Need(
     "ramp_up_strategy",
     "--ramp-up-start-rps and --ramp-up-end-rps are of a ramp: pass --ramp-up-strategy linear or exponential",
 )
 _HOW_MANY = "{flag} needs {other} %s or the like: how many are cancelled, and when"
 
 # fmt: off
-_shape = partial(setting, Makes.LOAD, group=SHAPES, not_with=(_LADDER,))
-_load = partial(setting, Makes.LOAD, group=WORKLOAD)
+_shape = partial(Setting, Makes.LOAD, group=SHAPES)
+_load = partial(Setting, Makes.LOAD, group=WORKLOAD)
 
 
-class NameKeys(KeyRows, frozen=True):
+class NameKeys(BaseModel, frozen=True, defer_build=True):
     """The name and description that a profile's file gives itself."""
 
-    name: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD, swept=False)
-    description: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD, swept=False)
+    name: Annotated[str, Setting(Makes.NOTHING)] = ""
+    description: Annotated[str, Setting(Makes.NOTHING)] = ""
 
 
-class ShapeKeys(KeyRows, frozen=True):
+class ShapeKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of how the load changes over time."""
 
-    schedule: str = _shape("", 'stages of the load, as "rate 2 for 60s, 8 for 60s"; also "rate 2 to 16 over '
-        '60s exponentially", "concurrency 1 to 64 over 120s, 64 for 60s": they are the duration',
-        read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
-        check=make_check(_parse_schedule), arrivals=True, swept=False,
-        not_with=(
+    schedule: Annotated[str, AfterValidator(make_check(_parse_schedule)), _shape("stages of the load, as "
+        '"rate 2 for 60s, 8 for 60s"; also "rate 2 to 16 over 60s exponentially", "concurrency 1 to 64 '
+        'over 120s, 64 for 60s": they are the duration', read=refuse_blank("`rate 2 for 60s, 8 for 120s`"),
+        metavar="STAGES", rules=(
             Conflict("ramp_up_strategy", _TWO_LOADS), Conflict("request_rate", _TWO_LOADS), _OWN_TIMES,
             Conflict(_find_other_duration, "--duration {duration:g} and the stages of --schedule, {found} s "
-                "in all: leave out one"), _LADDER),
-        replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS), common=True)
-    bursts: str = _shape("", 'requests at once, on top of the rate or alone, as "50 every 10s"',
-        read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
-        check=make_check(_parse_bursts),
-        not_with=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
-            "concurrency: leave out one of them"), _LADDER),
-        arrivals=True, replaces=_USERS)
-    ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
-        None, "course of the rate from the first request to the last, as in vLLM",
-        choices=("linear", "exponential"),
-        needs=(Conflict(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
-            "--ramp-up-end-rps"),),
-        not_with=(
+                "in all: leave out one"), _LADDER), common=True)] = ""
+    bursts: Annotated[str, AfterValidator(make_check(_parse_bursts)), _shape("requests at once, on top of "
+        'the rate or alone, as "50 every 10s"', read=refuse_blank("`50 every 10s`"), metavar="BURSTS",
+        rules=(_OWN_TIMES, Conflict(is_stepped, "--bursts goes with a rate, and --schedule has a "
+            "concurrency: leave out one of them"), _LADDER))] = ""
+    ramp_up_strategy: Annotated[Literal["linear", "exponential"] | None, _shape("course of the rate from "
+        "the first request to the last, as in vLLM",
+        rules=(
+            Need(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
+                "--ramp-up-end-rps"),
             Conflict("request_rate", _TWO_LOADS), _OWN_TIMES, Conflict(_explain_ramp, "{found}"),
             Conflict(_has_bursts_in_ramp, "--bursts do not go with --ramp-up-strategy, whose rate is by "
                 'request: write the ramp by time, as --schedule "rate {ramp_up_start_rps:g} to '
                 '{ramp_up_end_rps:g} over 60s"'),
-            _LADDER),
-        arrivals=True, replaces=("schedule", "request_rate", "duration", *_USERS))
-    ramp_up_start_rps: float | None = _shape(None, "requests per second at the first request",
-        needs=(_OF_A_RAMP,), **_RATES)
-    ramp_up_end_rps: float | None = _shape(None, "requests per second at the last request",
-        needs=(_OF_A_RAMP,), **_RATES)
+            _LADDER))] = None
+    ramp_up_start_rps: Annotated[float | None, Field(ge=0.0, le=parsing.MOST_RATE_PER_S), _shape(
+        "requests per second at the first request", metavar="RPS", rules=(_OF_A_RAMP, _LADDER))] = None
+    ramp_up_end_rps: Annotated[float | None, Field(ge=0.0, le=parsing.MOST_RATE_PER_S), _shape(
+        "requests per second at the last request", metavar="RPS", rules=(_OF_A_RAMP, _LADDER))] = None
 
 
-class ClassKeys(KeyRows, frozen=True):
+class ClassKeys(BaseModel, frozen=True, defer_build=True):
     """The setting that mixes several classes of requests."""
 
-    classes: tuple[RequestClass, ...] = _shape(
-        (), 'class of random requests, as "name=long,share=30%%,input_len=8000,output_len=200" (repeatable); '
-        "the report has classes apart and together", flag="--class", action="append",
-        read=parse_with(_parse_class), metavar="CLASS", check=_check_classes,
-        not_with=(
+    classes: Annotated[tuple[RequestClass, ...], AfterValidator(check_classes), _shape("class of random "
+        'requests, as "name=long,share=30%%,input_len=8000,output_len=200" (repeatable); the report has '
+        "classes apart and together", flag="--class", action="append", read=parse_with(parse_class),
+        metavar="CLASS", rules=(
             Conflict(reads_data, "--class is of random prompts, and the data set has prompts of its own: "
                 "leave out one of them"),
             Conflict(lambda values: values["prompt_format"] == "text-vllm-0.9",
-                "--class: vLLM 0.9 has no classes: use --prompt-format text-vllm"), _LADDER),
-        keyword="list[dict[str, Any]]", swept=False)  # name, share, input_len, output_len, range_ratio
+                "--class: vLLM 0.9 has no classes: use --prompt-format text-vllm"), _LADDER))] = ()
 
 
-class CancelKeys(KeyRows, frozen=True):
+class CancelKeys(BaseModel, frozen=True, defer_build=True):
     """The settings that limit requests in prefill and cancel some requests on purpose."""
 
-    prefill_concurrency: int | None = _load(None, "most requests that wait for their first token",
-        read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1, holds=True,
-        not_with=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
-            "leave out --disable-stream"),))
-    cancel_rate: str = _load("", "share of the requests that are cancelled on purpose, as 10%% or 0.1",
-        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=convert_number,
-        check=make_check(parse_cancel_rate), keyword="str | float",
-        needs=(Conflict("cancel_after", _HOW_MANY % "2s"),))
-    cancel_after: str = _load("", "point at which requests of --cancel-rate are cancelled: 2s after sending, "
-        "or after 50tok", read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
-        check=make_check(parse_cancel_point),
-        needs=(Conflict("cancel_rate", _HOW_MANY % "10%"),),
-        not_with=(Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no "
-            "tokens to count: give a time instead"),))
+    prefill_concurrency: Annotated[int | None, _load("most requests that wait for their first token",
+        read=integer_between(1, parsing.MOST_STREAMS), metavar="N", rank=1,
+        rules=(Conflict(_answers_whole, "--prefill-concurrency: a whole answer shows no first token: "
+            "leave out --disable-stream"),))] = None
+    cancel_rate: Annotated[str, BeforeValidator(convert_number),
+        AfterValidator(make_check(parse_cancel_rate)),
+        _load("share of the requests that are cancelled on purpose, as 10%% or 0.1",
+        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1,
+        rules=(Need("cancel_after", _HOW_MANY % "2s"),))] = ""
+    cancel_after: Annotated[str, AfterValidator(make_check(parse_cancel_point)), _load("point at which "
+        "requests of --cancel-rate are cancelled: 2s after sending, or after 50tok",
+        read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
+        rules=(Need("cancel_rate", _HOW_MANY % "10%"),
+            Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no tokens to "
+                "count: give a time instead")))] = ""
 
 
-class LoadKeys(KeyRows, frozen=True):
+class LoadKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of how many requests are sent and how fast."""
 
     # None: as many as there is time for, or rows in a file
-    num_prompts: int | None = _load(VLLM_PROMPTS,
-        "number of requests (default 1000); a profile or a file has its own default", read=int, metavar="N",
-        least=1, most=parsing.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED,
-        replaces=("num_sessions",), common=True)
-    max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
-        metavar="N", least=1, most=parsing.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED,
-        replaces=_USERS, not_with=(Conflict(_has_other_limit, "--max-concurrency {max_concurrency} and the "
-            "concurrency of --schedule are two: leave out one of them"),), common=True)
-    request_rate: float = _load(math.inf, "requests per second (default inf)", read=float, metavar="RPS",
-        infinite=True, compared=Identity.AS_PLANNED, arrivals=True, replaces=("schedule", *_RAMP, *_USERS),
-        not_with=(Conflict(is_timed, "--request-rate {request_rate:g} and {data} are two schedules: pass "
+    num_prompts: Annotated[int | None, Field(ge=1, le=parsing.MOST_REQUESTS), _load(
+        "number of requests (default 1000); a profile or a file has its own default", metavar="N",
+        common=True)] = VLLM_PROMPTS
+    max_concurrency: Annotated[int | None, Field(ge=1, le=parsing.MOST_STREAMS), _load(
+        "most requests in flight (default: no limit)", metavar="N",
+        rules=(Conflict(_has_other_limit, "--max-concurrency {max_concurrency} and the "
+            "concurrency of --schedule are two: leave out one of them"),), common=True)] = None
+    request_rate: Annotated[float, Field(allow_inf_nan=True), _load("requests per second (default inf)",
+        metavar="RPS",
+        rules=(Conflict(is_timed, "--request-rate {request_rate:g} and {data} are two schedules: pass "
             "--speed-up X to change the trace's rate, or --no-self-timed to send its requests at "
-            "--request-rate"),), common=True)
-    burstiness: float = _load(1.0, "evenness of arrivals: 1 Poisson (default), <1 bursts, >1 even, inf "
-        "constant", read=float, metavar="B", infinite=True, compared=Identity.AS_SPREAD)
-    exact_rate: bool = _load(True, "scale random gaps so that N requests take N / rate seconds, as vLLM does "
-        "(default); without it, and with --duration, gaps are sent as drawn",
-        action=argparse.BooleanOptionalAction)
-    duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
-        metavar="S", least=0.001, most=parsing.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
-        replaces=("num_prompts", "num_sessions"), common=True)
-    num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
-        "number of requests before the measured ones; `wave`: --max-concurrency of them", group=WORKLOAD,
-        rank=2, read=_parse_warmups, metavar="N", least=0, most=parsing.MOST_REQUESTS, common=True)
+            "--request-rate"),), common=True)] = math.inf
+    burstiness: Annotated[float, Field(allow_inf_nan=True), _load("evenness of arrivals: 1 Poisson "
+        "(default), <1 bursts, >1 even, inf constant", metavar="B")] = 1.0
+    exact_rate: Annotated[bool, _load("scale random gaps so that N requests take N / rate seconds, as "
+        "vLLM does (default); without it, and with --duration, gaps are sent as drawn")] = True
+    duration: Annotated[float | None, Field(ge=0.001, le=parsing.YEAR_S), _load(
+        "send for S seconds, instead of a number of prompts", metavar="S", common=True)] = None
+    num_warmups: Annotated[Annotated[int, Field(ge=0, le=parsing.MOST_REQUESTS)] | Literal["wave"],
+        Setting(Makes.CLIENT, "number of requests before the measured ones; `wave`: --max-concurrency of "
+        "them", group=WORKLOAD, rank=2, read=_parse_warmups, metavar="N", common=True)] = 0
 
 
-class SeedOptions(OptionRows, frozen=True):
+@dataclass(frozen=True)
+class SeedOptions:
     """The setting of the seed of random numbers."""
 
-    seed: int | None = setting(Makes.LOAD, None, "seed of the requests (default: random, recorded); it is "
-        "printed too", group=WORKLOAD, rank=3,
-        read=integer_between(-parsing.MOST_SEED, parsing.MOST_SEED), resumes=True,
-        campaign="applies to the whole campaign: write it above the tables", common=True)
+    seed: Annotated[int | None, Setting(Makes.LOAD, "seed of the requests (default: random, recorded); it "
+        "is printed too", group=WORKLOAD, rank=3,
+        read=integer_between(-parsing.MOST_SEED, parsing.MOST_SEED), resumes=True, common=True)] = None
 # fmt: on

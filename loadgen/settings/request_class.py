@@ -61,7 +61,9 @@ def parse_class(text: str) -> dict[str, str]:
 
 
 def check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
-    """Return classes; raises ValueError if over 100, a name repeats or the shares do not sum to 100 %."""
+    """Return classes; raises ValueError if over 100, a name repeats or their shares do not sum to 100 %."""
+    if not classes:
+        return classes
     if len(classes) > _MOST_CLASSES:
         raise ValueError(
             f"Tuple should have at most {_MOST_CLASSES} items after validation, not {len(classes)}"

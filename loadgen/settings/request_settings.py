@@ -1,20 +1,19 @@
 """Request settings: what each request asks, in which API, how long it may take, how figures are judged."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import parse_with, suggest_name
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
-from loadgen.settings.setting import NO_KEYWORD, OUTPUT, REQUESTS, RUN, SERVER, KeyRows, Makes, setting
+from loadgen.settings.setting import OUTPUT, REQUESTS, RUN, SERVER, Makes, Setting, list_rows
 
 Backend = Literal["openai", "openai-chat", "openai-responses", "vllm", "sglang", "anthropic-messages"]
 APIS: tuple[str, ...] = get_args(Backend)
@@ -149,70 +148,76 @@ def _convert_count(value: Any) -> Any:
 
 
 # fmt: off
-_request = partial(setting, Makes.REQUEST, group=REQUESTS, rank=1)
-_printed = partial(setting, Makes.NOTHING, group=OUTPUT, rank=1)
-_client = partial(setting, Makes.CLIENT)
+_request = partial(Setting, Makes.REQUEST, group=REQUESTS, rank=1)
+_printed = partial(Setting, Makes.NOTHING, group=OUTPUT, rank=1)
+_client = partial(Setting, Makes.CLIENT)
 
 
-def _sample(about: str, read: type = float, **more: Any) -> Any:
-    """Make the row of a sampling parameter, which a server has a default of."""
-    default = "default: the profile's, else the server's own"
-    return _request(None, f"{about}; {default}", metavar="X", read=read, **more)
+def _sample(about: str, common: bool = False) -> Setting:
+    """Make the setting of a sampling parameter, which a server has a default of."""
+    return _request(f"{about}; default: the profile's, else the server's own", metavar="X", common=common)
 
 
-class RequestKeys(KeyRows, frozen=True):
+class RequestKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of the fields that each request sends to the server."""
 
-    backend: Backend = _request("openai",
-        "API of the requests (default openai: completions); sglang: its own /generate", group=SERVER,
-        read=parse_with(check_backend), metavar="{" + ",".join(APIS) + "}",
-        names_server=True, rank=0, common=True)
-    stream: bool = _request(True, "request whole answers, of which E2E is the only latency",
-        flag="--disable-stream", action="store_false", rank=2)
-    continuous_usage: bool = _request(False, "request the token count with every message",
-        action="store_true", rank=2)
-    ignore_eos: bool = _request(True, "generate every planned token; default of random prompts and traces, "
-        "where it is supported", action=argparse.BooleanOptionalAction, rank=0, common=True)
-    temperature: float | None = _sample("temperature of sampling", common=True)
-    top_p: float | None = _sample("share of probability that tokens are drawn from")
-    top_k: int | None = _sample("number of likeliest tokens that are drawn from", int, least=-1,
-        most=parsing.MOST_INT)
-    min_p: float | None = _sample("least probability of a token, as a share of the likeliest's")
-    frequency_penalty: float | None = _sample("penalty of a token for each time that it has occurred")
-    presence_penalty: float | None = _sample("penalty of a token that has occurred")
-    repetition_penalty: float | None = _sample("factor against tokens that have occurred")
-    logprobs: int | None = _request(None, "request log-probabilities of N tokens at each place (default: "
-        "none)", read=int, metavar="N", least=-1, most=parsing.MOST_INT)
-    min_tokens: int | None = _request(None, "least output tokens, for servers that refuse --ignore-eos",
-        read=int, metavar="N", least=0, most=parsing.MOST_TOKENS, rank=0)
-    extra_body: dict[str, Any] = _request({}, "fields that are merged into every request",
-        read=_parse_json_object, metavar="JSON", check=_check_sendable, swept=False)
-    chat_template_kwargs: dict[str, Any] = _request({}, "variables of the chat template, sent with every "
-        "chat request", read=_parse_json_object, metavar="JSON", check=_check_sendable, swept=False)
+    backend: Annotated[Backend, _request("API of the requests (default openai: completions); sglang: its "
+        "own /generate", group=SERVER, read=parse_with(check_backend), metavar="{" + ",".join(APIS) + "}",
+        names_server=True, rank=0, common=True)] = "openai"
+    stream: Annotated[bool, _request("request whole answers, of which E2E is the only latency",
+        flag="--disable-stream", rank=2)] = True
+    continuous_usage: Annotated[bool, _request("request the token count with every message",
+        rank=2)] = False
+    ignore_eos: Annotated[bool, _request("generate every planned token; default of random prompts and "
+        "traces, where it is supported", rank=0, common=True)] = True
+    temperature: Annotated[float | None, _sample("temperature of sampling", common=True)] = None
+    top_p: Annotated[float | None, _sample("share of probability that tokens are drawn from")] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=parsing.MOST_INT), _sample(
+        "number of likeliest tokens that are drawn from")] = None
+    min_p: Annotated[float | None, _sample("least probability of a token, as a share of the "
+        "likeliest's")] = None
+    frequency_penalty: Annotated[float | None, _sample("penalty of a token for each time that it has "
+        "occurred")] = None
+    presence_penalty: Annotated[float | None, _sample("penalty of a token that has occurred")] = None
+    repetition_penalty: Annotated[float | None, _sample("factor against tokens that have occurred")] = None
+    logprobs: Annotated[int | None, Field(ge=-1, le=parsing.MOST_INT), _request(
+        "request log-probabilities of N tokens at each place (default: none)", metavar="N")] = None
+    min_tokens: Annotated[int | None, Field(ge=0, le=parsing.MOST_TOKENS), _request(
+        "least output tokens, for servers that refuse --ignore-eos", metavar="N", rank=0)] = None
+    extra_body: Annotated[dict[str, Any], AfterValidator(_check_sendable), _request("fields that are "
+        "merged into every request", read=_parse_json_object, metavar="JSON")] = {}
+    chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_sendable), _request(
+        "variables of the chat template, sent with every chat request", read=_parse_json_object,
+        metavar="JSON")] = {}
     # Seconds; 0: none.
-    request_timeout: float = _client(21600.0, "longest time of a request in seconds, 0: none (default 21600)",
-        group=RUN, rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
+    request_timeout: Annotated[float, Field(ge=0, le=parsing.MOST_SECONDS), _client(
+        "longest time of a request in seconds, 0: none (default 21600)", group=RUN, rank=1,
+        metavar="S")] = 21600.0
     # Seconds without a token; 0: none.
-    stall_timeout: float = _client(300.0, "longest time without a token in seconds, 0: none (default 300)",
-        group=RUN, rank=1, read=float, metavar="S", least=0, most=parsing.MOST_SECONDS)
+    stall_timeout: Annotated[float, Field(ge=0, le=parsing.MOST_SECONDS), _client(
+        "longest time without a token in seconds, 0: none (default 300)", group=RUN, rank=1,
+        metavar="S")] = 300.0
 
 
-class FigureKeys(KeyRows, frozen=True):
+class FigureKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of which figures are printed, and of the objectives a run is judged by."""
 
-    percentile_metrics: str = _printed("ttft,tpot,itl", "figures to print, of ttft, tpot, itl, e2el and the "
-        "other latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)
-    metric_percentiles: str = _printed("99", "percentiles to print (default 99)", metavar="LIST", swept=False)
-    goodput: tuple[str, ...] = _printed((), "objectives of a request, as ttft:500 tpot:50; also e2el:9000 "
-        "and tps_user:30", nargs="+", metavar="NAME:LIMIT", keyword="list[str]", swept=False, common=True)
-    slo: str = _printed("", "judge percentiles, as 'ttft p90 < 500ms'; also 'tps_user p10 > 30', "
-        "mlperf/llama3.1-8b, agentperf/gpt-oss-120b-1", metavar="TEXT", common=True)
+    percentile_metrics: Annotated[str, _printed("figures to print, of ttft, tpot, itl, e2el and the other "
+        "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)",
+        metavar="LIST")] = "ttft,tpot,itl"
+    metric_percentiles: Annotated[str, _printed("percentiles to print (default 99)", metavar="LIST")] = "99"
+    goodput: Annotated[tuple[str, ...], _printed("objectives of a request, as ttft:500 tpot:50; also "
+        "e2el:9000 and tps_user:30", metavar="NAME:LIMIT", common=True)] = ()
+    slo: Annotated[str, _printed("judge percentiles, as 'ttft p90 < 500ms'; also 'tps_user p10 > 30', "
+        "mlperf/llama3.1-8b, agentperf/gpt-oss-120b-1", metavar="TEXT", common=True)] = ""
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
-    warmup: str = _client("", "exclude the first N requests or S seconds from the steady state",
-        group=OUTPUT, rank=3, metavar="N|Ss", convert=_convert_count)
-    cooldown: str = _client("", "exclude the last N requests or S seconds from the steady state",
-        group=OUTPUT, rank=3, metavar="N|Ss", convert=_convert_count)
-    table: Literal["throughput"] | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
+    warmup: Annotated[str, BeforeValidator(_convert_count), _client("exclude the first N requests or S "
+        "seconds from the steady state", group=OUTPUT, rank=3, metavar="N|Ss")] = ""
+    cooldown: Annotated[str, BeforeValidator(_convert_count), _client("exclude the last N requests or S "
+        "seconds from the steady state", group=OUTPUT, rank=3, metavar="N|Ss")] = ""
+    table: Annotated[Literal["throughput"] | None, Setting(Makes.NOTHING)] = None
 # fmt: on
 
-SAMPLING = tuple(row.name for row in RequestKeys.rows if row.default is None and row.makes is Makes.REQUEST)
+SAMPLING = tuple(
+    row.name for row in list_rows(RequestKeys) if row.default is None and row.makes is Makes.REQUEST
+)

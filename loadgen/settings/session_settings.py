@@ -1,22 +1,22 @@
 """Session settings: how many conversations there are, what their turns hold, and when each is due."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator
 
 from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import is_stepped, reads_data
+from loadgen.settings.load_settings import ARRIVALS
 from loadgen.settings.request_settings import CHAT_APIS
-from loadgen.settings.setting import SESSIONS, Conflict, KeyRows, Makes, Values, setting
+from loadgen.settings.setting import SESSIONS, Conflict, Makes, Need, Setting, Values, list_rows
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
 _MOST_FACTOR = 1000.0
-_ARRIVALS = ("request_rate", "schedule", "bursts", "ramp_up_strategy")
 RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, --turns N, or --trace-replay closed"
 
@@ -67,7 +67,7 @@ def _takes_no_chat(values: Values) -> bool:
     return values["backend"] not in (None, "openai", *CHAT_APIS)
 
 
-_NEEDS = Conflict(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)
+_NEEDS = Need(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)
 # A session keeps its place until its last turn, so no cap on requests can be held by it.
 _HELD = (
     Conflict(
@@ -87,57 +87,54 @@ _BEGINS = "--users has turns at --user-rate, and {other} begins sessions: leave 
 _PAUSES = "--users has turns at --user-rate, and {other} pauses between them: leave out one"
 
 # fmt: off
-_own: dict[str, Any] = {"group": SESSIONS, "needs": (_NEEDS,), "not_with": _ALONE}
-_session = partial(setting, Makes.LOAD, **_own)
+_session = partial(Setting, Makes.LOAD, group=SESSIONS, rules=(_NEEDS, *_ALONE))
 
 
-class SessionKeys(KeyRows, frozen=True):
+class SessionKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of how the turns of conversations follow one another."""
 
-    num_sessions: int | None = _session(None, "number of conversations to send (default: all of the file); "
-        "--max-concurrency limits those at once, --request-rate is that at which they begin",
-        read=integer_between(1, parsing.MOST_REQUESTS), metavar="N", keyword="int | None",
-        replaces=("num_prompts",))
-    turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
+    num_sessions: Annotated[int | None, _session("number of conversations to send (default: all of the "
+        "file); --max-concurrency limits those at once, --request-rate is that at which they begin",
+        read=integer_between(1, parsing.MOST_REQUESTS), metavar="N")] = None
+    turns: Annotated[int | None, _session("make conversations of N turns: --random-input-len and "
         "--random-output-len are those of a turn", read=integer_between(1, parsing.MOST_TURNS), metavar="N",
-        chat=True, keyword="int | None", not_with=(
-            Conflict(reads_data, _MAKES % "{data}"), Conflict("dataset_path", _MAKES % "{other}"),
+        rules=(
+            _NEEDS, Conflict(reads_data, _MAKES % "{data}"), Conflict("dataset_path", _MAKES % "{other}"),
             Conflict("classes",
                 "--turns and --class: a turn has no class: give --input-dist and --output-dist"),
             Conflict(_takes_no_chat, "--backend {backend}: --turns makes conversations of the chat API: use "
-                "--backend openai-chat"), *_ALONE))
-    think_time: str = _session("", "seconds before each turn but the first (default 0), or a distribution of "
-        "them", metavar="S", convert=_format_number, keyword="str | float",
-        needs=(Conflict("turns", "--think-time is of conversations that are made here: pass --turns N; the "
-            "delays of a file are as recorded, or by --turn-delays X"),))
-    turn_delays: str = _session(RECORDED_DELAYS, "delays between turns: recorded (default), none, or a "
-        "factor on the recorded ones", metavar="X", convert=_check_delays, keyword="str | float")
+                "--backend openai-chat"), *_ALONE))] = None
+    think_time: Annotated[str, BeforeValidator(_format_number), _session("seconds before each turn but "
+        "the first (default 0), or a distribution of them", metavar="S",
+        rules=(Need("turns", "--think-time is of conversations that are made here: pass --turns N; the "
+            "delays of a file are as recorded, or by --turn-delays X"), *_ALONE))] = ""
+    turn_delays: Annotated[str, BeforeValidator(_check_delays), _session("delays between turns: recorded "
+        "(default), none, or a factor on the recorded ones", metavar="X")] = RECORDED_DELAYS
     # `live` sends the server's own answers back as the history, `server` leaves the history to the server.
-    assistant: Literal["recorded", "live", "server"] = _session("recorded", "answers that are sent back. "
+    assistant: Annotated[Literal["recorded", "live", "server"], _session("answers that are sent back. "
         "recorded (default): the same for every server; live: the server's own; server: none, as it keeps "
-        "them (/v1/responses)", choices=("recorded", "live", "server"))
-    session_header: str = setting(Makes.REQUEST, "", "header that carries the session's name, as "
-        "X-Session-ID", metavar="NAME", check=_check_header_name, **_own)
-    max_requests: int | None = _session(None, "most requests in flight, of all sessions; --max-concurrency "
-        "limits the sessions under way", read=integer_between(1, parsing.MOST_STREAMS),
-        metavar="N", keyword="int | None", holds=True)
-    turn_timeout: float | None = setting(Makes.CLIENT, None, "longest time of a turn in seconds; a longer "
-        "one ends its session",
-        read=number_between(0.001, parsing.MOST_SECONDS), metavar="S", keyword="float | None",
-        **_own)
-    users: int | None = _session(None, "number of users, each with a session at a time, whose turns are due "
-        "at --user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N", keyword="int | None",
-        replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS),
-        needs=(_NEEDS, Conflict("user_rate", "--users needs --user-rate R, turns per second of each")),
-        not_with=(
+        "them (/v1/responses)")] = "recorded"
+    session_header: Annotated[str, AfterValidator(_check_header_name), Setting(Makes.REQUEST,
+        "header that carries the session's name, as X-Session-ID", group=SESSIONS, metavar="NAME",
+        rules=(_NEEDS, *_ALONE))] = ""
+    max_requests: Annotated[int | None, _session("most requests in flight, of all sessions; "
+        "--max-concurrency limits the sessions under way", read=integer_between(1, parsing.MOST_STREAMS),
+        metavar="N")] = None
+    turn_timeout: Annotated[float | None, Setting(Makes.CLIENT, "longest time of a turn in seconds; a "
+        "longer one ends its session", read=number_between(0.001, parsing.MOST_SECONDS), metavar="S",
+        group=SESSIONS, rules=(_NEEDS, *_ALONE))] = None
+    users: Annotated[int | None, _session("number of users, each with a session at a time, whose turns "
+        "are due at --user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N",
+        rules=(
+            _NEEDS, Need("user_rate", "--users needs --user-rate R, turns per second of each"),
             Conflict(_has_other_limit, "--users {users} and --max-concurrency {max_concurrency} are two: "
                 "each user has a session at a time: leave out --max-concurrency"),
             Conflict("request_rate", _BEGINS.replace("{other}", "{other} {request_rate:g}")),
-            *(Conflict(key, _BEGINS) for key in _ARRIVALS[1:]),
-            Conflict("turn_delays", _PAUSES), Conflict("think_time", _PAUSES), *_ALONE))
-    user_rate: float | None = _session(None, "turns per second of each user", read=number_between(1e-9, 1e9),
-        metavar="R", keyword="float | None",
-        needs=(_NEEDS, Conflict("users", "--user-rate needs --users N")))
+            *(Conflict(key, _BEGINS) for key in ARRIVALS[:-1]),
+            Conflict("turn_delays", _PAUSES), Conflict("think_time", _PAUSES), *_ALONE))] = None
+    user_rate: Annotated[float | None, _session("turns per second of each user",
+        read=number_between(1e-9, 1e9), metavar="R",
+        rules=(_NEEDS, Need("users", "--user-rate needs --users N"), *_ALONE))] = None
 # fmt: on
 
 
@@ -156,7 +153,7 @@ def check_requests(values: Values, kind: str, branches: bool | None) -> None:
             if conflict.other(values) if callable(conflict.other) else values[conflict.other]:
                 raise UsageError(conflict.message.format(flag="--turns"))
         return
-    for row in SessionKeys.rows:
+    for row in list_rows(SessionKeys):
         if values[row.name] != row.default:
             path = f" {values['dataset_path']}" if values["dataset_path"] else ""
             raise UsageError(

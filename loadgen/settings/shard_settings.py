@@ -1,13 +1,12 @@
 """Shard settings: which part of a plan a command sends, from when, or which Ray cluster sends all of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -16,7 +15,7 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import integer_between, parse_with
 from loadgen.base.text import quote_value
-from loadgen.settings.setting import CLUSTER, SHARDS, Makes, OptionRows, setting
+from loadgen.settings.setting import CLUSTER, SHARDS, Makes, Setting
 
 if TYPE_CHECKING:
     from loadgen.base.arrays import Int64
@@ -45,11 +44,11 @@ class Share(msgspec.Struct, frozen=True):
         """The share as --shard writes it: 0/4."""
         return f"{self.number}/{self.of}"
 
-    def split(self, workers: int) -> list[Share]:
+    def split(self, workers: int) -> list["Share"]:
         """Divide this share among workers; together they send what this one would."""
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
 
-    def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
+    def list_indices(self, count: int, sessions: "Int64 | None" = None) -> "Int64":
         """List the plan indices of this share, ascending: each `of`-th request or, of `sessions`, session."""
         import numpy as np  # which --help does without
 
@@ -230,43 +229,35 @@ def check_address(text: str) -> str:
     return text
 
 
-_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str")
-
-
 # fmt: off
-class ShardOptions(OptionRows, frozen=True):
+_part = partial(Setting, Makes.CLIENT, group=SHARDS)
+_cluster = partial(Setting, Makes.CLIENT, group=CLUSTER)
+
+
+@dataclass(frozen=True)
+class ShardOptions:
     """The settings of one of several commands that send a plan together."""
 
     # None: all of the plan.
-    shard: Share | None = _part(None, "send part I of N of the plan, counted from 0; auto: as Slurm, MPI or "
-        "a Kubernetes Indexed Job numbers this process (needs --seed; `loadgen merge` joins the runs)",
-        read=parse_with(read_share), metavar="I/N|auto|auto/N",
-        series="`loadgen bench` sends one plan from several commands",
-        cluster="the cluster's shards are numbered by this command")
+    shard: Annotated[Share | None, _part("send part I of N of the plan, counted from 0; auto: as Slurm, "
+        "MPI or a Kubernetes Indexed Job numbers this process (needs --seed; `loadgen merge` joins the "
+        "runs)", read=parse_with(read_share), metavar="I/N|auto|auto/N")] = None
     # None: as soon as it can.
-    start_at: PlannedStart | None = _part(None, "begin at this instant: seconds since 1970, ISO 8601 with a "
-        "zone, or +SECONDS from now", read=parse_with(read_instant), metavar="WHEN",
-        series="`loadgen bench` begins one run at an instant",
-        cluster="the shards begin together, once all are ready")
+    start_at: Annotated[PlannedStart | None, _part("begin at this instant: seconds since 1970, ISO 8601 "
+        "with a zone, or +SECONDS from now", read=parse_with(read_instant), metavar="WHEN")] = None
     # The digest of the only plan that may be sent.
-    expect_plan: str | None = _part(None, "send no other plan than the one of this digest",
-        read=parse_with(parse_digest), metavar="DIGEST", series="each run has a plan of its own")
+    expect_plan: Annotated[str | None, _part("send no other plan than the one of this digest",
+        read=parse_with(parse_digest), metavar="DIGEST")] = None
 
 
-_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER,
-    campaign="cannot be used in a campaign")
-
-
-class ClusterOptions(OptionRows, frozen=True):
+@dataclass(frozen=True)
+class ClusterOptions:
     """The settings of a plan that shards on a Ray cluster send together."""
 
     # The address of the cluster; None: this machine sends.
-    cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "
-        "(RAY_ADDRESS, or the one on this machine), or local: started for the run",
-        read=parse_with(check_address), metavar="auto|ADDRESS")
-    shards: int | None = _cluster("number of processes that share the load, spread over the nodes of "
-        "--cluster", read=integer_between(1, MOST_OF_A_CLUSTER), metavar="N")
+    cluster: Annotated[str | None, _cluster("send the load from a Ray cluster: HOST:6379, "
+        "ray://HOST:10001, auto (RAY_ADDRESS, or the one on this machine), or local: started for the run",
+        read=parse_with(check_address), metavar="auto|ADDRESS")] = None
+    shards: Annotated[int | None, _cluster("number of processes that share the load, spread over the "
+        "nodes of --cluster", read=integer_between(1, MOST_OF_A_CLUSTER), metavar="N")] = None
 # fmt: on
-
-
-OPTIONS = (ShardOptions, ClusterOptions)

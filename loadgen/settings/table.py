@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from typing import Any
 
+from loadgen.engines.engines import LAUNCHED
 from loadgen.settings import setting
 from loadgen.settings.data_settings import DataKeys
 from loadgen.settings.image_settings import ImageKeys
@@ -25,78 +25,72 @@ from loadgen.settings.server_settings import (
     AddressFlags,
     CallOptions,
     KeyOptions,
-    LaunchRows,
+    LaunchOptions,
     MachineOptions,
     ServerKeys,
     TargetOptions,
     TrustOptions,
 )
 from loadgen.settings.session_settings import SessionKeys
-from loadgen.settings.setting import Makes, Setting, Subject
+from loadgen.settings.setting import Makes, Row, list_rows
 from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
-from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
+from loadgen.settings.telemetry_settings import BY_ENVIRONMENT, RECEIVED, PowerOptions, TelemetryOptions
 from loadgen.settings.trace_settings import TraceKeys
 
-
-def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
-    """List the settings of several subjects, in order."""
-    return tuple(row for subject in subjects for row in subject.rows)
-
-
 # In the order in which a profile is stored.
-PROFILE_KEYS: tuple[Subject, ...] = (
+PROFILE_KEYS = (
     *(SessionKeys, ShapeKeys, ClassKeys, CancelKeys, TraceKeys, TextKeys, VariationKeys, DataKeys),
     *(ImageKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys, FigureKeys),
 )
 # Those of sources of requests: without them, requests are random prompts.
-SOURCE_KEYS: tuple[Subject, ...] = (TraceKeys, SessionKeys, DataKeys)
-OPTIONS: tuple[Subject, ...] = (
+SOURCE_KEYS = (TraceKeys, SessionKeys, DataKeys)
+OPTIONS = (
     *(TargetOptions, KeyOptions, TrustOptions, SeedOptions, SendOptions, AroundOptions),
     *(StopOptions, OutputOptions, PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions),
     *(FingerprintOptions, MachineOptions),
 )
-FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags, CommandFlags)
-TABLE = join_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
-
-
-# The lengths of answers that are a data set's own: --output-len is each of them.
-ANSWER_LENS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.answer_len)
-# What the annotations of keys name, by its name in their modules.
-ANNOTATED = {
-    name: value
-    for subject in PROFILE_KEYS
-    for name, value in vars(sys.modules[subject.__module__]).items()
-    if not name.startswith("_")
+FLAGS = (AddressFlags, LaunchOptions, ServerKeys, LengthFlags, CommandFlags)
+TABLE = list_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
+# What else argparse needs to know of a few flags, and their other spellings.
+_FURTHER: dict[str, dict[str, Any]] = {
+    "engine": {"choices": LAUNCHED},
+    "goodput": {"nargs": "+"},
+    "otel": {"nargs": "?", "const": BY_ENVIRONMENT},
+    "receive_spans": {"nargs": "?", "const": RECEIVED},
 }
-# The keys that give times at which requests, or sessions, begin.
-ARRIVALS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.arrivals)
+_ALSO = {"skip_chat_template": ["--custom-skip-chat-template"]}
 
 
 def list_profile_keys(*makes: Makes) -> tuple[str, ...]:
     """List the keys of a profile whose settings make one of these (load, requests, …), in order."""
-    return tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.makes in makes)
+    return tuple(row.name for row in list_rows(*PROFILE_KEYS) if row.makes in makes)
 
 
-def list_flags(group: str, rows: Iterable[Setting] = TABLE) -> list[Setting]:
+def list_flags(group: str, rows: Iterable[Row] = TABLE) -> list[Row]:
     """List the settings that have a flag in a group of --help, in the order of its lines."""
     return sorted((row for row in rows if row.group == group), key=lambda row: row.rank)
 
 
-def add_flags(container: argparse._ActionsContainer, rows: Iterable[Setting]) -> None:
+def add_flags(container: argparse._ActionsContainer, rows: Iterable[Row]) -> None:
     """Add the flags of these settings to an argparse parser or group."""
     for row in rows:
-        columns = {
-            "action": row.action, "nargs": row.nargs, "choices": row.choices, "metavar": row.metavar,
-            "type": row.read, "const": row.const,
-        }  # fmt: skip
-        given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
-        container.add_argument(row.option, *row.also, dest=row.dest, help=row.help, **given)
+        columns: dict[str, Any] = {"metavar": row.metavar, "action": row.action, "type": row.read}
+        if bool in row.kinds:
+            columns["action"] = row.action or row.switch
+        elif row.read is None:
+            columns["type"] = next((kind for kind in (float, int) if kind in row.kinds), None)
+            columns["choices"] = row.choices or None
+        if row.action == "extend":
+            columns["nargs"] = "+"
+        given = {name: value for name, value in columns.items() if value is not None}
+        given |= _FURTHER.get(row.name, {})
+        container.add_argument(row.option, *_ALSO.get(row.name, ()), dest=row.dest, help=row.help, **given)
 
 
 def add_groups(
     parser: argparse._ActionsContainer,
     named: Iterable[str] = setting.GROUP_ORDER,
-    rows: Iterable[Setting] = TABLE,
+    rows: Iterable[Row] = TABLE,
 ) -> None:
     """Add the flags of these groups of --help to a parser, each group with its title."""
     every = tuple(rows)

@@ -1,15 +1,15 @@
 """Telemetry settings: where spans, metrics and figures go, and where spans and power come from."""
 
-from __future__ import annotations
-
 import re
+from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
 from loadgen.base.urls import split_http_url
 from loadgen.engines.engine import METRICS_PATH
-from loadgen.settings.setting import OUTPUT, RUN, Makes, OptionRows, setting
+from loadgen.settings.setting import OUTPUT, RUN, Makes, Setting
 
 BY_ENVIRONMENT = ""  # --otel without a URL: the SDK's variables decide
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", re.ASCII)
@@ -55,31 +55,29 @@ def check_power_url(text: str) -> str:
 
 
 # fmt: off
-_own = partial(setting, Makes.NOTHING, None, group=OUTPUT, rank=5, resumes=True,
-    campaign="cannot be used in a campaign")
+_own = partial(Setting, Makes.NOTHING, group=OUTPUT, rank=5, resumes=True)
 
 
-class PowerOptions(OptionRows, frozen=True):
+@dataclass(frozen=True)
+class PowerOptions:
     """The settings of where power is read that no sensor of this machine reports."""
 
-    power_url: tuple[str, ...] = setting(Makes.NOTHING, (), "read the power of the server's machines at URL "
-        "(repeatable): DCGM's exporter (port 9400), node_exporter's RAPL (9100), AMD's "
+    power_url: Annotated[tuple[str, ...], Setting(Makes.NOTHING, "read the power of the server's machines "
+        "at URL (repeatable): DCGM's exporter (port 9400), node_exporter's RAPL (9100), AMD's "
         "device-metrics-exporter (5000)", group=RUN, rank=2, read=parse_with(check_power_url),
-        action="append", metavar="URL", keyword="list[str]", names_server=True, swept=False)
+        action="append", metavar="URL", names_server=True)] = ()
 
 
-class TelemetryOptions(OptionRows, frozen=True):
+@dataclass(frozen=True)
+class TelemetryOptions:
     """The settings of telemetry that leaves the client while it measures."""
 
-    otel: str | None = _own("send OpenTelemetry spans and metrics to URL (default: by OTEL_EXPORTER_OTLP_*, "
-        "else http://localhost:4318), and a traceparent in each request",
-        read=parse_with(check_collector_url), nargs="?", const=BY_ENVIRONMENT, metavar="URL",
-        cluster="its nodes send the requests: give it to commands with --shard")
-    prometheus: str | None = _own("serve the figures so far at PORT of this machine, or HOST:PORT, for "
-        "Prometheus", read=parse_with(check_listen_address), metavar="[HOST:]PORT",
-        cluster="its nodes have the records: give it to commands with --shard")
-    receive_spans: str | None = _own("receive the server's spans by OTLP/HTTP at PORT of this machine, or "
-        f"HOST:PORT (default {RECEIVED}): its own times of each request",
-        read=parse_with(check_listen_address), nargs="?", const=RECEIVED, metavar="[HOST:]PORT",
-        cluster="a server exports its spans to one place, and its nodes send the requests")
+    otel: Annotated[str | None, _own("send OpenTelemetry spans and metrics to URL (default: by "
+        "OTEL_EXPORTER_OTLP_*, else http://localhost:4318), and a traceparent in each request",
+        read=parse_with(check_collector_url), metavar="URL")] = None
+    prometheus: Annotated[str | None, _own("serve the figures so far at PORT of this machine, or "
+        "HOST:PORT, for Prometheus", read=parse_with(check_listen_address), metavar="[HOST:]PORT")] = None
+    receive_spans: Annotated[str | None, _own("receive the server's spans by OTLP/HTTP at PORT of this "
+        f"machine, or HOST:PORT (default {RECEIVED}): its own times of each request",
+        read=parse_with(check_listen_address), metavar="[HOST:]PORT")] = None
 # fmt: on

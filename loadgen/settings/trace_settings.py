@@ -1,24 +1,14 @@
 """Trace settings: which trace is sent, and what is changed of it."""
 
-from __future__ import annotations
-
-import argparse
 from functools import partial
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, Field
 
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
-from loadgen.settings.setting import (
-    TRACES,
-    Conflict,
-    Given,
-    Identity,
-    KeyRows,
-    Makes,
-    Values,
-    setting,
-)
+from loadgen.settings.setting import TRACES, Conflict, Given, Makes, Need, Setting, Values
 
 TraceFormat = Literal[
     "",
@@ -35,10 +25,9 @@ TraceFormat = Literal[
     "workload",
 ]
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
-_N = {"read": integer_between(1, parsing.MOST_TOKENS), "metavar": "N"}
 
 _TWO_SOURCES = "--trace and {other} are two sources of requests: leave out one of them"
-_OF_A_TRACE = Conflict(
+_OF_A_TRACE = Need(
     replays_trace, "{flag} applies to a trace: pass --trace FILE, or leave it out", Given.WRITTEN
 )
 _ALONE = (
@@ -63,36 +52,36 @@ def _sends_alone(values: Values) -> bool:
 
 
 # fmt: off
-_trace = partial(setting, Makes.LOAD, group=TRACES, needs=(_OF_A_TRACE,))
+_trace = partial(Setting, Makes.LOAD, group=TRACES, rules=(_OF_A_TRACE,))
+_most = partial(_trace, read=integer_between(1, parsing.MOST_TOKENS), metavar="N")
 
 
-class TraceKeys(KeyRows, frozen=True):
+class TraceKeys(BaseModel, frozen=True, defer_build=True):
     """The settings of which trace is sent, and how it is changed."""
 
-    trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
-        metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"),
-        needs=(), not_with=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)),
-        common=True)
-    trace_format: TraceFormat = _trace("", f"format of the trace: {', '.join(_TRACES)} (default: by the "
-        "rows' keys)", choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
-    self_timed: bool = _trace(True, "send at the trace's times (default), not by rate and concurrency",
-        action=argparse.BooleanOptionalAction)
-    trace_replay: Literal["recorded", "closed"] = _trace("recorded",
-        "order of a trace's requests. closed: those of a session wait for answers (default for agents); "
-        "recorded: at the trace's times",
-        choices=("recorded", "closed"), not_with=(Conflict(_sends_alone, _ALONE),))
+    trace: Annotated[str, _trace("send a trace's requests at its times; of ServeGen, a directory",
+        metavar="FILE", names_server=True,
+        rules=(Conflict("dataset_path", _TWO_SOURCES), Conflict("dataset_name", _TWO_SOURCES)),
+        common=True)] = ""
+    trace_format: Annotated[TraceFormat, _trace(f"format of the trace: {', '.join(_TRACES)} (default: by the "
+        "rows' keys)", metavar="NAME")] = ""
+    self_timed: Annotated[bool, _trace("send at the trace's times (default), not by rate and "
+        "concurrency")] = True
+    trace_replay: Annotated[Literal["recorded", "closed"], _trace("order of a trace's requests. closed: "
+        "those of a session wait for answers (default for agents); recorded: at the trace's times",
+        rules=(_OF_A_TRACE, Conflict(_sends_alone, _ALONE)))] = "recorded"
     # Either end may be left out.
-    trace_window: str = _trace("", "part of the trace to send, in its seconds, as 600:1200",
-        metavar="START:END")
-    speed_up: float = _trace(1.0, "factor that the trace is sent faster by (default 1)", read=float,
-        metavar="X", above=0.0, most=1e6)
-    trace_max_input_len: int | None = _trace(None, "most prompt tokens of a trace's request", **_N)
-    trace_max_output_len: int | None = _trace(None, "most output tokens of a trace's request", **_N)
-    trace_too_long: Literal["skip", "clip"] = _trace("skip", "skip or clip longer requests of a trace "
-        "(default skip)", choices=("skip", "clip"))
-    trace_idle_cap: float | None = _trace(None, "longest pause without a request in a trace, in seconds; "
-        "longer ones are cut", read=number_between(0, parsing.YEAR_S), metavar="S")
-    trace_jitter: Literal["none", "uniform"] = _trace("none",
-        "spread a trace's requests of one instant over the grid of its times: uniform, or none (default)",
-        choices=("none", "uniform"), not_with=(Conflict(_sends_sessions, _UNTIMED),))
+    trace_window: Annotated[str, _trace("part of the trace to send, in its seconds, as 600:1200",
+        metavar="START:END")] = ""
+    speed_up: Annotated[float, Field(gt=0.0, le=1e6), _trace("factor that the trace is sent "
+        "faster by (default 1)", metavar="X")] = 1.0
+    trace_max_input_len: Annotated[int | None, _most("most prompt tokens of a trace's request")] = None
+    trace_max_output_len: Annotated[int | None, _most("most output tokens of a trace's request")] = None
+    trace_too_long: Annotated[Literal["skip", "clip"], _trace("skip or clip longer requests of a trace "
+        "(default skip)")] = "skip"
+    trace_idle_cap: Annotated[float | None, _trace("longest pause without a request in a trace, in "
+        "seconds; longer ones are cut", read=number_between(0, parsing.YEAR_S), metavar="S")] = None
+    trace_jitter: Annotated[Literal["none", "uniform"], _trace("spread a trace's requests of one instant "
+        "over the grid of its times: uniform, or none (default)",
+        rules=(_OF_A_TRACE, Conflict(_sends_sessions, _UNTIMED)))] = "none"
 # fmt: on

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, ValidationError
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import clean_line, quote_value
 from loadgen.settings.server_settings import ServerKeys
-from loadgen.settings.setting import make_model_fields
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.setting import list_rows
+from loadgen.settings.table import PROFILE_KEYS
 
 Table = TypeVar("Table", bound=BaseModel)
 
 
 FLAGS = "the flags"  # as the origin of a table: the command line
-_FLAGS = {row.name: row.option for row in join_rows(*PROFILE_KEYS, ServerKeys)}
+_FLAGS = {row.name: row.option for row in list_rows(*PROFILE_KEYS, ServerKeys)}
 # Flags that were read into tables, which are not as they were typed.
-_TABLES = {row.name for row in join_rows(*PROFILE_KEYS) if row.action == "append"}
+_TABLES = {row.name for row in list_rows(*PROFILE_KEYS) if row.action == "append"}
 _OWN = "Value error, "
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
-if TYPE_CHECKING:
-
-    class _Server(ServerKeys, frozen=True):
-        """The types of the rows, for checkers."""
-
-else:
-    _Server = create_model(
-        "_Server", __config__={"defer_build": True}, **make_model_fields((ServerKeys,), {})
-    )
-
-
 class ServerSettings(
-    _Server, extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=False
+    ServerKeys, extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=False
 ):
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
 

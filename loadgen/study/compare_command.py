@@ -13,6 +13,7 @@ from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
+from loadgen.settings.setting import list_rows
 from loadgen.settings.table import add_groups
 from loadgen.study import sweep_record
 from loadgen.study.answer import answer
@@ -163,7 +164,7 @@ def compare_parser() -> argparse.ArgumentParser:
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
     states = "refuse runs between which the machine's state differs, or is not recorded"
     add("--require-equal-state", action="store_true", help=states)
-    add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
+    add_groups(parser, [setting.ROOFLINE], list_rows(MachineOptions))
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
     form.add_argument("--csv", action="store_true", help="print a line a figure, with every digit")
@@ -172,7 +173,7 @@ def compare_parser() -> argparse.ArgumentParser:
     instead.add_argument("--rankings", action="store_true", help="print rows by speed")
     instead.add_argument("--effects", action="store_true", help="print speeds as multiples of BF16's")
     instead.add_argument("--answer", action="store_true", help="print only what to take, in any form")
-    add_groups(parser, [ANSWER], AnswerSettings.rows)
+    add_groups(parser, [ANSWER], list_rows(AnswerSettings))
     return parser
 
 
@@ -216,7 +217,7 @@ def _render(
 
 
 def _refuse_wishes(given: argparse.Namespace) -> None:
-    flags = [row.option for row in AnswerSettings.rows if getattr(given, row.dest)]
+    flags = [row.option for row in list_rows(AnswerSettings) if getattr(given, row.dest)]
     if flags := ["--answer"] * given.answer + flags:
         raise UsageError(
             f"{', '.join(flags)}: there are not two checkpoints of one load to choose from: pass runs of "

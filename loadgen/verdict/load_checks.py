@@ -17,7 +17,8 @@ from loadgen.figures.peaks import peak_concurrency
 from loadgen.figures.session_rows import find_dry_ns
 from loadgen.plan.profile import Profile
 from loadgen.records import text_tokens
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.setting import list_rows
+from loadgen.settings.table import PROFILE_KEYS
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
@@ -33,7 +34,8 @@ GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
 THIN = 0.1  # of the samples of a point estimate
-_HOLDING = tuple(row for row in join_rows(*PROFILE_KEYS) if row.holds)
+# The settings that hold due requests back: their waiting is not the client's fault.
+_HOLDING = [row for row in list_rows(*PROFILE_KEYS) if row.name in ("prefill_concurrency", "max_requests")]
 _HOLDING_FLAGS = " or ".join(row.option for row in _HOLDING)
 _FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
 _LESS_LATE = (

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
 
 import loadgen
 from builders.loops import loop_over
@@ -151,12 +150,12 @@ def test_a_command_line_means_a_server(line: str, base_url: str | None, default_
 def test_a_call_means_the_same_server(
     base_url: str | None, given: dict[str, Any], expected: dict[str, object]
 ) -> None:
-    found = asdict(keywords.parse_call(base_url, None, given)[0])
+    found = vars(keywords.parse_call(base_url, None, given)[0])
     overrides = {name: value for name, value in given.items() if name in ("num_prompts", "backend")}
     overrides |= (
         {"backend": request_settings.find_backend(overrides["backend"])} if "backend" in overrides else {}
     )
-    assert found == {**asdict(Options(quiet=True)), "overrides": overrides, **expected}
+    assert found == {**vars(Options(quiet=True)), "overrides": overrides, **expected}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from loadgen.run.transport_choice import (
     choose_transport,
 )
 from loadgen.settings.run_settings import SendOptions
+from loadgen.settings.setting import list_rows
 from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.transport.sending.job import Target, TransportChoice
@@ -85,8 +86,8 @@ def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_flag_names_the_transports_of_the_table() -> None:
-    row = next(row for row in SendOptions.rows if row.name == "transport")
-    assert {*(row.choices or ())} == {"auto", *TRANSPORTS}
+    row = next(row for row in list_rows(SendOptions) if row.name == "transport")
+    assert {*row.choices} == {"auto", *TRANSPORTS}
 
 
 def test_a_server_at_an_address_of_this_machine_shares_it() -> None:

@@ -11,8 +11,9 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.data_settings import SOURCES, DatasetName
-from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
+from loadgen.settings.data_settings import ANSWER_LENS, SOURCES, DatasetName
+from loadgen.settings.setting import list_rows
+from loadgen.settings.table import PROFILE_KEYS
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
@@ -102,7 +103,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
     ],
 )
 def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[str]) -> None:
-    assert list_unheeded(join_rows(*PROFILE_KEYS), profile.build(keys).__dict__, keys) == flags
+    assert list_unheeded(list_rows(*PROFILE_KEYS), profile.build(keys).__dict__, keys) == flags
 
 
 @loop_over(
@@ -135,4 +136,4 @@ def test_how_rows_are_chosen_applies_to_every_data_set_of_a_file(name: str) -> N
     values: dict[str, Any] = {"dataset_name": name, "dataset_path": "f.jsonl", "trace": ""}
     values |= {"dataset_name": None} if name == "file" else {}
     switches = ["disable_shuffle", "no_oversample", "skip_chat_template"]
-    assert list_unheeded(join_rows(*PROFILE_KEYS), values, switches) == []
+    assert list_unheeded(list_rows(*PROFILE_KEYS), values, switches) == []

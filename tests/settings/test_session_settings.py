@@ -15,7 +15,6 @@ from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan
 from loadgen.plan.profile import Profile, build, load
 from loadgen.plan.request_sources import ModelTarget, Seed
-from loadgen.settings.session_settings import SessionKeys
 
 FILE = {"dataset_path": "f.jsonl"}
 TURNS = {"turns": 4}
@@ -202,9 +201,6 @@ def test_users_are_sessions_at_once() -> None:
 
 
 def test_a_profile_without_sessions_is_known_by_its_keys() -> None:
-    assert {row.name: Profile.model_fields[row.name].default for row in SessionKeys.rows} == {
-        row.name: row.default for row in SessionKeys.rows
-    }
     assert Profile().own_session_keys == []
     assert build({**TURNS, "turn_delays": 0.5}).own_session_keys == ["turns", "turn_delays"]
 

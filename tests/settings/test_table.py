@@ -3,56 +3,48 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
-from functools import partial
-from importlib import import_module
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, get_origin, get_type_hints
 
 import pytest
 
-from loadgen.base.parsing import integer_between
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.run.command.options import Options, bench_parser
-from loadgen.settings.setting import Makes, Rows, setting
-from loadgen.settings.table import PROFILE_KEYS, TABLE, join_rows, list_profile_keys
+from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
+from loadgen.settings.server_settings import CallOptions
+from loadgen.settings.setting import Makes, Need, Setting, list_kinds, list_rows
+from loadgen.settings.table import OPTIONS, PROFILE_KEYS, TABLE, list_profile_keys
 from loadgen.settings.validation import ServerSettings
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("columns", [{}, {"makes": Makes.LOAD}, {"default": None}])
-def test_a_row_must_say_what_it_makes_and_its_default(columns: dict[str, Any]) -> None:
+def test_a_setting_must_say_what_it_makes() -> None:
     with pytest.raises(TypeError, match="Missing required argument"):
-        setting(**columns)
+        Setting()  # type: ignore[call-arg]
 
 
-def test_a_row_has_its_bounds_in_one_place() -> None:
-    read = integer_between(1, 9)
-    assert setting(Makes.LOAD, 1, read=read).bounds == {"ge": 1, "le": 9}
-    assert setting(Makes.LOAD, 1, read=int, above=0.0, most=9).bounds == {"gt": 0.0, "le": 9}
-    with pytest.raises(ValueError, match="not in both"):
-        setting(Makes.LOAD, 1, read=read, least=0)
+@dataclass(frozen=True)
+class Subject:
+    """Two settings."""
+
+    second_rate: Annotated[float | None, Setting(Makes.LOAD)] = None
+    first: Annotated[str, Setting(Makes.CLIENT, flag="--other")] = "x"
 
 
 def test_a_subject_has_its_rows_in_the_order_they_are_written() -> None:
-    load = partial(setting, Makes.LOAD)
-
-    class Subject(Rows):
-        second_rate: float | None = load(None)
-        first: str = setting(Makes.CLIENT, "", flag="--other")
-
-    rows = [(row.name, row.kind, row.option, row.keyword_type) for row in Subject.rows]
+    rows = [(row.name, row.kinds, row.default, row.option) for row in list_rows(Subject)]
     assert rows == [
-        ("second_rate", "float | None", "--second-rate", "float"),
-        ("first", "str", "--other", "str"),
+        ("second_rate", (float, type(None)), None, "--second-rate"),
+        ("first", (str,), "x", "--other"),
     ]
 
 
 def test_every_key_of_a_profile_is_a_row_that_makes_one_thing() -> None:
     of_files = ["ladder", "server"]
-    assert [row.name for row in join_rows(*PROFILE_KEYS)] + of_files == list(Profile.model_fields)
+    assert [row.name for row in list_rows(*PROFILE_KEYS)] + of_files == list(Profile.model_fields)
     shared_out = [key for makes in Makes for key in list_profile_keys(makes)]
     assert sorted(shared_out + of_files) == sorted(Profile.model_fields)
 
@@ -61,15 +53,13 @@ def test_no_two_settings_have_one_name() -> None:
     inside = set(ServerSettings.model_fields) | {"engine", "command", "container", "python", "timeout_s"}
     names = [row.name for row in TABLE if row.name not in inside] + ["seed"]
     assert sorted(names) == sorted(set(names))
-    flags = [flag for row in TABLE if row.group for flag in (row.option, *row.also)]
-    assert sorted(flags) == sorted(set(flags))
 
 
 def test_every_option_of_a_run_is_a_row_or_follows_from_some() -> None:
     made = {"profiles", "overrides", "more_urls", "default_url", "default_port", "launching", "no_effect"}
     made |= {"api_headers"}
     of_a_ladder = {"formula", "depth", "batch_sizes"}
-    assert set(Options.__struct_fields__) <= {row.name for row in TABLE} | made | of_a_ladder
+    assert {each.name for each in fields(Options)} <= {row.name for row in TABLE} | made | of_a_ladder
 
 
 def test_every_flag_of_the_command_has_a_row() -> None:
@@ -78,20 +68,21 @@ def test_every_flag_of_the_command_has_a_row() -> None:
     assert dests == {row.dest for row in TABLE if row.group}
 
 
-def test_checkers_see_the_keywords_that_calls_have() -> None:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        made = import_module("keyword_types")
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
-    assert made.STUB.read_text("utf-8") == made.rendered()
-    assert made.PROFILE_STUB.read_text("utf-8") == made.render_profile()
+def test_every_setting_that_calls_have_is_a_keyword_of_its_type() -> None:
+    keys = {row.name: row for row in list_rows(*PROFILE_KEYS) if row.group}
+    assert keys.keys() == WorkloadOptions.__annotations__.keys()
+    own = BenchOptions.__annotations__.keys() - keys.keys()
+    assert own <= {row.name for row in list_rows(*OPTIONS, CallOptions)}
+    for name, kind in get_type_hints(WorkloadOptions).items():
+        taken = {get_origin(each) or each for each in list_kinds(kind)}
+        held = {get_origin(each) or each for each in keys[name].kinds} - {type(None)}
+        assert {list if each is tuple else each for each in held} <= taken, name
 
 
 def test_every_conflict_names_keys_and_writes_its_message() -> None:
-    keys = {row.name: row for row in join_rows(*SUBJECTS)}
+    keys = {row.name: row for row in list_rows(*SUBJECTS)}
     words = {"flag": "--a", "other": "--b", "data": "--c", "found": "d", **dict.fromkeys(keys, 1)}
-    conflicts = [conflict for row in keys.values() for conflict in (*row.needs, *row.not_with)]
+    conflicts = [rule for row in keys.values() for rule in row.rules]
     assert len(conflicts) > 50
     wrong = [
         each
@@ -100,18 +91,21 @@ def test_every_conflict_names_keys_and_writes_its_message() -> None:
     ]
     assert wrong == []
     assert {each.other for each in conflicts if isinstance(each.other, str)} <= keys.keys()
+    for row in keys.values():  # what is needed is said first
+        assert sorted(row.rules, key=lambda rule: not isinstance(rule, Need)) == list(row.rules)
 
 
-MOST_NAMES = 3
+MOST_NAMES = 8
 NAMES = {row.name for row in TABLE} | {row.dest for row in TABLE} | {row.option for row in TABLE}
+MANY = sorted(NAMES)[: MOST_NAMES + 1]
 # Left of settings, which may not import them: the fields of an API that have a setting's name.
 LEFT = ("base", "engines", "wire", "settings")
 
 
 def lists_of_settings(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
-    """Tuples, lists, sets and texts of words of which each names a setting, more than three of them.
+    """Tuples, lists, sets and texts of words of which each names a setting, more than eight of them.
 
-    A module that does what a setting means has to name it. Several that have something in common are rows
+    A module that does what a setting means has to name it. Many that have something in common are settings
     with a column, which the next one of them cannot be missing from.
     """
     for node in ast.walk(tree):
@@ -127,12 +121,12 @@ def lists_of_settings(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ('A = ("model", "seed", "workers")', 0),
-        ('A = ("model", "seed", "workers", "http2")', 1),
-        ('A = {"--model", "--seed", "--workers", "--http2"}', 1),
-        ('A = frozenset("model seed workers http2".split())', 1),
-        ('A = ("model", "seed", "workers", "http2", "another")', 0),
-        ('A = {"model": 1, "seed": 2, "workers": 3, "http2": 4}', 0),
+        (f"A = {MANY[:-1]}", 0),
+        (f"A = {MANY}", 1),
+        (f"A = {set(MANY)}", 1),
+        (f"A = frozenset({' '.join(MANY)!r}.split())", 1),
+        (f"A = {[*MANY, 'another']}", 0),
+        (f"A = {dict.fromkeys(MANY, 1)}", 0),
     ],
 )
 def test_a_list_of_settings_is_known_by_its_words(code: str, found: int) -> None:

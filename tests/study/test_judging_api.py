@@ -11,6 +11,7 @@ import pytest
 
 import loadgen
 from fakes.scripted_server import ScriptedServer, api, stream
+from loadgen.settings.setting import list_rows
 from loadgen.study.answer.answer_settings import AnswerSettings
 from loadgen.study.judging_api import Comparison
 
@@ -74,4 +75,4 @@ def test_what_to_take_is_asked_of_a_comparison() -> None:
 
 def test_the_answer_has_a_keyword_for_each_setting() -> None:
     asked = set(inspect.signature(Comparison.answer).parameters) - {"self"}
-    assert asked == {row.name for row in AnswerSettings.rows}
+    assert asked == {row.name for row in list_rows(AnswerSettings)}

@@ -20,7 +20,7 @@ from loadgen.settings.table import TABLE
 
 LOAD = ["--random-input-len", "4", "--random-output-len", "3", "--num-prompts", "4", "--quiet"]
 ENDS = ("0", "-1", "-0", "nan", "inf", "-inf", "1e308", "-1e308", "1e-308", "1e400", "9" * 30, "9" * 5000, "")
-NUMBERS = [row.option for row in TABLE if {"int", "float"} & {*row.kind.replace("|", " ").split()}]
+NUMBERS = [row.option for row in TABLE if {int, float} & {*row.kinds}]
 RATES = ["--schedule=rate {} for 1s", "--schedule=concurrency {} for 1s", "--bursts={} every 1s",
     "--bursts=4 every {}s", "--goodput=ttft:{}", "--metric-percentiles={}", "--max-failures={}",
     "--max-failures={}%"]  # fmt: skip

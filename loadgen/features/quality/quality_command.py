@@ -8,18 +8,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack, cast
+from typing import Annotated, Any, NamedTuple, Unpack, cast
 
 from msgspec import Meta
-from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import MOST_TOKENS, Parser, integer_between, number_between
 from loadgen.base.printing import print_text
 from loadgen.base.signals import SIGNALS, Interrupts
+from loadgen.base.structs import replace
 from loadgen.base.text import WIDTH, clean_text, format_count, wrap_text
 from loadgen.features.quality.divergence import estimate_divergence
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
@@ -47,65 +48,40 @@ from loadgen.run.command.options import DEFAULT_URL, Launching, Options, add_unl
 from loadgen.run.command.progress import Display
 from loadgen.run.live_display import choose_display
 from loadgen.settings import table
-from loadgen.settings.setting import (
-    LAUNCH,
-    NO_KEYWORD,
-    OUTPUT,
-    RUN,
-    SERVER,
-    Makes,
-    OptionRows,
-    make_option_struct,
-    setting,
-)
+from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, Makes, Setting, list_rows
 from loadgen.settings.table import TABLE
 
 QUALITY = "the quality (docs/quality.md)"
 _MOST_NATS = 100.0
 
-# fmt: off
-_quality = partial(setting, Makes.NOTHING, group=QUALITY, keyword=NO_KEYWORD)
+_quality = partial(Setting, Makes.NOTHING, group=QUALITY)
 
 
-class QualityOptions(OptionRows, frozen=True):
-    """The settings of a measurement of quality."""
-
-    reference_url: str | None = _quality(None, "address of the reference, a server that is up too and gets "
-        "the same key and headers", metavar="URL")
-    reference_model: str | None = _quality(None, "model of the reference server (default: the first in "
-        "/v1/models)", metavar="NAME")
-    reference: str | None = _quality(None, "file in which --save kept the reference", metavar="FILE")
-    save: str | None = _quality(None, "keep the answers and scores of a reference in this file; a file that "
-        "is there goes on (with --reference-url: of that server)", metavar="FILE")
-    text: str | None = _quality(None, "text to score, in UTF-8 (default: the one that is shipped)",
-        metavar="FILE")
-    tokens: int = _quality(TOKENS, f"number of tokens to sample, in all answers (default {TOKENS})",
-        read=integer_between(1, MOST_TOKENS), metavar="N")
-    answer_tokens: int = _quality(ANSWER_TOKENS, f"most tokens of an answer (default {ANSWER_TOKENS})",
-        read=integer_between(1, MOST_TOKENS), metavar="N")
-    precision: float | None = _quality(None, "stop once KL is within ± NATS a token",
-        read=number_between(1e-6, _MOST_NATS), metavar="NATS")
-    margin: float = _quality(MARGIN, f"KL up to NATS a token counts as the same (default {MARGIN})",
-        read=number_between(1e-6, _MOST_NATS), metavar="NATS")
-    chat: bool = _quality(False, "sample answers to chats with one message", action="store_true")
-# fmt: on
-
-
-if TYPE_CHECKING:
-
-    class _Request(QualityOptions, frozen=True):
-        """The type of each of these rows, for checkers."""
-
-else:
-    _Request = make_option_struct("_Request", QualityOptions)
-
-_NAMES = frozenset(row.name for row in QualityOptions.rows)
-_OTHERS = {RUN: ("quiet",), OUTPUT: ("run_dir", "json")}  # the only flags of these groups that apply
-_OF_A_LOAD = ("backend", "endpoint", "preset")  # of the server's, those that do not
-
-
-class QualityRequest(_Request, frozen=True):
+@dataclass(frozen=True)
+class QualityRequest:
     """The settings of a measurement of quality, as given."""
+
+    # fmt: off
+    reference_url: Annotated[str | None, _quality("address of the reference, a server that is up too and "
+        "gets the same key and headers", metavar="URL")] = None
+    reference_model: Annotated[str | None, _quality("model of the reference server (default: the first in "
+        "/v1/models)", metavar="NAME")] = None
+    reference: Annotated[str | None, _quality("file in which --save kept the reference",
+        metavar="FILE")] = None
+    save: Annotated[str | None, _quality("keep the answers and scores of a reference in this file; a file "
+        "that is there goes on (with --reference-url: of that server)", metavar="FILE")] = None
+    text: Annotated[str | None, _quality("text to score, in UTF-8 (default: the one that is shipped)",
+        metavar="FILE")] = None
+    tokens: Annotated[int, _quality(f"number of tokens to sample, in all answers (default {TOKENS})",
+        read=integer_between(1, MOST_TOKENS), metavar="N")] = TOKENS
+    answer_tokens: Annotated[int, _quality(f"most tokens of an answer (default {ANSWER_TOKENS})",
+        read=integer_between(1, MOST_TOKENS), metavar="N")] = ANSWER_TOKENS
+    precision: Annotated[float | None, _quality("stop once KL is within ± NATS a token",
+        read=number_between(1e-6, _MOST_NATS), metavar="NATS")] = None
+    margin: Annotated[float, _quality(f"KL up to NATS a token counts as the same (default {MARGIN})",
+        read=number_between(1e-6, _MOST_NATS), metavar="NATS")] = MARGIN
+    chat: Annotated[bool, _quality("sample answers to chats with one message")] = False
+    # fmt: on
 
     def check(self) -> None:
         """Raise UsageError for two references, none without a file to keep one in, and one to keep again."""
@@ -119,6 +95,11 @@ class QualityRequest(_Request, frozen=True):
             )
         if self.reference is not None and self.save is not None:
             raise UsageError("--save keeps a reference's answers, and --reference has them: leave out --save")
+
+
+_NAMES = frozenset(each.name for each in fields(QualityRequest))
+_OTHERS = {RUN: ("quiet",), OUTPUT: ("run_dir", "json")}  # the only flags of these groups that apply
+_OF_A_LOAD = ("backend", "endpoint", "preset")  # of the server's, those that do not
 
 
 def main(argv: Sequence[str]) -> int:
@@ -170,7 +151,7 @@ def quality_parser() -> argparse.ArgumentParser:
         "divergence, agreement, perplexity and bits per byte, with 95 % intervals: docs/quality.md.",
         epilog=f"Without an address the candidate is at {DEFAULT_URL}.",
     )
-    table.add_flags(parser.add_argument_group(QUALITY), QualityOptions.rows)
+    table.add_flags(parser.add_argument_group(QUALITY), list_rows(QualityRequest))
     table.add_groups(parser, (SERVER, LAUNCH), [row for row in TABLE if row.name not in _OF_A_LOAD])
     for title, names in _OTHERS.items():
         rows = [row for row in table.list_flags(title, TABLE) if row.name in names]
@@ -418,7 +399,7 @@ def quality(
     Interrupted on Ctrl-C, which leaves what `save` has.
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), QualityKeywords, "quality()")
-    own = {name: given.pop(name) for name in QualityRequest.__struct_fields__ if name in given}
+    own = {name: given.pop(name) for name in _NAMES if name in given}
     place = None if reference is None else os.fspath(reference)
     is_url = place is not None and place.startswith(("http://", "https://"))
     own |= {"reference_url" if is_url else "reference": place}

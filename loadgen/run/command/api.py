@@ -13,10 +13,9 @@ from signal import SIGINT
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from msgspec.structs import replace
-
 from loadgen.base.errors import UsageError
 from loadgen.base.signals import CANCELLED, Interrupts, StopRequest
+from loadgen.base.structs import replace
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
 from loadgen.report.run import Place, Run

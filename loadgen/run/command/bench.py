@@ -13,12 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from loadgen.base import files
 from loadgen.base.errors import SIGNALLED, UsageError, decide_exit_code
 from loadgen.base.parsing import parse_metadata
 from loadgen.base.printing import print_text, refuse_without_result
+from loadgen.base.structs import replace
 from loadgen.base.text import describe_install
 from loadgen.base.urls import parse_base_url
 from loadgen.features.roofline import roofline_settings
@@ -36,7 +35,8 @@ from loadgen.run.session import Session
 from loadgen.server.exchange import ServerAddress
 from loadgen.settings import vllm_flags
 from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.settings.setting import list_rows
+from loadgen.settings.table import PROFILE_KEYS
 
 if TYPE_CHECKING:
     from loadgen.report.run_directory import Result
@@ -143,7 +143,7 @@ def _load_profiles(options: Options) -> list[Profile]:
         objectives.check_workload(workload)
         if options.http2 and workload.cancel_rate:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
-        if flags := list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, overrides):
+        if flags := list_unheeded(list_rows(*PROFILE_KEYS), workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
         if options.stop_when_saturated:
             from loadgen.run import stop_rules  # few runs need it

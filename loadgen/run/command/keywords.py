@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, get_origin, get_type_hints
+from typing import Any, Self, TypedDict, TypeVar, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -16,58 +16,40 @@ from msgspec import Meta
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
-from loadgen.base.urls import check_headers, check_path
+from loadgen.base.urls import check_headers
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.run.command import options
 from loadgen.run.command.credentials import NO_KEY, check_key
-from loadgen.run.command.options import Options
-from loadgen.settings import request_settings, setting, table, vllm_flags
+from loadgen.run.command.options import Options, normalise
+from loadgen.settings import request_settings, vllm_flags
+from loadgen.settings.data_settings import ANSWER_LENS
+from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.server_settings import CallOptions
-from loadgen.settings.setting import annotate_bounds
+from loadgen.settings.setting import annotate_bounds, list_rows
 from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
-from loadgen.settings.table import ANSWER_LENS, TABLE
+from loadgen.settings.table import OPTIONS, PROFILE_KEYS
 from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-_KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))
-# In the order of --help.
+_KEYS = frozenset(WorkloadOptions.__annotations__)
 KEYWORDS = {
     row.name: row
-    for rows in (*(table.list_flags(group, TABLE) for group in setting.GROUP_ORDER), CallOptions.rows)
-    for row in rows
-    if row.keyword_type
+    for row in list_rows(*OPTIONS, *PROFILE_KEYS, CallOptions)
+    if row.name in BenchOptions.__annotations__
 }
 # Options that calls may give as the texts or lists of texts that flags take.
 _AS_WORDS = {
     "workers",
-    *(row.name for row in table.join_rows(PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions)),
+    *(row.name for row in list_rows(PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions)),
 }
 # Flags that are not spelled as their keyword, but mean the same value: random_input_len is taken too.
 _FLAG_NAMES = {
     row.option.removeprefix("--").replace("-", "_"): name
     for name, row in KEYWORDS.items()
-    if not row.kind.startswith(("bool", "dict", "tuple"))
+    if not {bool, dict, tuple} & {get_origin(kind) or kind for kind in row.kinds}
 }
-_NAMES = {**table.ANNOTATED, "Any": Any, "Literal": Literal}  # that the types of keywords name
-
-if TYPE_CHECKING:  # written by scripts/keyword_types.py
-    from loadgen.settings.keyword_types import BenchOptions as BenchOptions  # noqa: PLC0414
-    from loadgen.settings.keyword_types import WorkloadOptions as WorkloadOptions  # noqa: PLC0414
-else:
-    _TYPES = {name: row.keyword_type for name, row in KEYWORDS.items()}
-    WorkloadOptions = TypedDict(
-        "WorkloadOptions", {name: kind for name, kind in _TYPES.items() if name in _KEYS}, total=False
-    )
-    BenchOptions = TypedDict("BenchOptions", _TYPES, total=False)
-    WorkloadOptions.__doc__ = (
-        "The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."
-    )
-    BenchOptions.__doc__ = (
-        "The options of `bench`, with the names and meanings of the flags of `loadgen bench`."
-    )
 
 
 def parse_call(
@@ -123,9 +105,9 @@ def _name_as_keywords(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 @cache
 def _add_bounds(kind: Any) -> Any:
     """Return the type `kind` with bounds on its numbers; a profile, which checks its own keys, has none."""
-    types = get_type_hints(kind, localns=_NAMES, include_extras=True)
+    types = get_type_hints(kind, include_extras=True)
     for name in types.keys() & KEYWORDS.keys() - _KEYS:
-        types[name] = annotate_bounds(types[name], KEYWORDS[name], Meta)
+        types[name] = annotate_bounds(types[name], KEYWORDS[name].bounds, Meta)
     return TypedDict("Bounded", types, total=False)  # type: ignore[operator]
 
 
@@ -139,52 +121,32 @@ def make_options(
     urls = _list_urls(base_url)
     for url in urls:
         _refuse_zero_bytes("base_url", url)
-    values = dict(given)
-    labels = values.get("backend"), None, values.get("endpoint") or ""
-    if (backend := request_settings.choose_backend(*labels)) is not None:
-        values["backend"] = backend
-    overrides = {name: values.pop(name) for name in list(values) if name in _KEYS}
-    names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
-    if "output_len" in overrides and names_data:  # as --output-len
-        overrides = dict.fromkeys(ANSWER_LENS, overrides["output_len"]) | overrides
+    values = {"headers": {}, "metadata": (), **given, "base_url": urls, "quiet": True}
+    if "output_len" in values and {"dataset_name", "dataset_path"} & {*values, *varied}:  # as --output-len
+        values = dict.fromkeys(ANSWER_LENS, values["output_len"]) | values
     if "max_failures" in values:
         try:
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
         except ValueError as error:
             raise UsageError(f"max_failures: {error}") from None
     values |= _read_words(values)
-    headers = values.pop("headers", {})
-    check_headers(headers.items(), "headers")
-    check_path(values.get("endpoint", ""))
+    check_headers(values["headers"].items(), "headers")
     if "api_key" in values:
         values["api_key_env"] = NO_KEY
         if key := values.pop("api_key"):
-            headers = {**headers, "Authorization": f"Bearer {check_key(key, 'api_key')}"}
-    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    values["metadata"] = tuple(map(hide_secrets, values.get("metadata", ())))  # as in every result
+            authorization = f"Bearer {check_key(key, 'api_key')}"
+            values["headers"] = {**values["headers"], "Authorization": authorization}
+    values["metadata"] = tuple(map(hide_secrets, values["metadata"]))  # as in every result
     if "label" in values:
         values["label"] = hide_secrets(values["label"])
-    values["workers"] = options.count_workers(values.get("workers"), max(len(urls), 1))
-    port = request_settings.find_default_port(*labels)
-    default_url = options.find_default_url(given.keys(), False, port) if base_url is None else None
-    return Options(
-        base_url=urls[0] if urls else default_url,
-        more_urls=urls[1:],
-        default_url=default_url is not None,
-        default_port=default_url is not None,
-        overrides=cast("WorkloadOptions", overrides),
-        headers=headers,
-        quiet=True,
-        **values,
-    )
+    return normalise(values, given.keys())
 
 
 def _read_words(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are given as texts or lists, parsed as flags are; raises UsageError."""
-    words = {row.name: row.read for row in TABLE if row.name in _AS_WORDS and row.read and row.name in values}
     read = {}
-    for name, parse in words.items():
-        value = values[name]
+    for name in (name for name in values if name in _AS_WORDS):
+        value, parse = values[name], KEYWORDS[name].read or str
         try:
             if isinstance(value, str):
                 read[name] = parse(value)

@@ -6,17 +6,18 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
-
-import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.settings import request_settings, setting, table, vllm_flags
+from loadgen.settings.data_settings import ANSWER_LENS
+from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
 from loadgen.settings.load_settings import SeedOptions
 from loadgen.settings.run_settings import (
     AroundOptions,
@@ -27,19 +28,16 @@ from loadgen.settings.run_settings import (
 )
 from loadgen.settings.server_settings import (
     KeyOptions,
-    LaunchRows,
+    LaunchOptions,
     MachineOptions,
     ServerKeys,
     TargetOptions,
     TrustOptions,
 )
-from loadgen.settings.setting import Setting, make_option_struct
+from loadgen.settings.setting import list_rows
 from loadgen.settings.shard_settings import WHOLE, ClusterOptions, ShardOptions, Share
-from loadgen.settings.table import ANSWER_LENS, TABLE
+from loadgen.settings.table import TABLE
 from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
-
-if TYPE_CHECKING:
-    from loadgen.settings.keyword_types import WorkloadOptions
 
 _UNSET: Any = argparse.SUPPRESS
 _HELPS = ("-h", "--help", "--help-all")
@@ -55,7 +53,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `v
 # Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
 SPEAKING_OF_A_SERVER = frozenset(
     {row.dest for row in TABLE if row.names_server}
-    | {row.name for row in TABLE if row.names_server and row.keyword_type}
+    | {row.name for row in TABLE if row.names_server and row.name in BenchOptions.__annotations__}
     | {"no_effect"}
 )
 _NOTHING_THERE = (
@@ -64,23 +62,15 @@ _NOTHING_THERE = (
 )
 _LINES = ("--server-args", "--container-args")
 _OF_A_START = ("python", "timeout_s", "dry_run")
-_ROWS = (*ServerKeys.rows, *LaunchRows.rows)
+_ASKED, _LAUNCH = list_rows(ServerKeys), list_rows(LaunchOptions)
 _OTHERS = "docs/from-others.md"  # what SGLang's, guidellm's and aiperf's flags are here
 
 
-if TYPE_CHECKING:
-
-    class _Launch(LaunchRows, frozen=True):
-        """The type of each of these rows, for checkers."""
-
-else:
-    _Launch = make_option_struct("_Launch", LaunchRows)
-
-
-class Launching(_Launch, frozen=True):
+@dataclass(frozen=True)
+class Launching(LaunchOptions):
     """The settings of the server to start."""
 
-    settings: dict[str, Any] = msgspec.field(default_factory=dict)  # of the server, those that were given
+    settings: dict[str, Any] = field(default_factory=dict)  # of the server, those that were given
 
     @property
     def wanted(self) -> bool:
@@ -93,45 +83,36 @@ class Launching(_Launch, frozen=True):
         return self.engine or ("container" if self.container else "command")
 
 
-if TYPE_CHECKING:
-
-    class _Settings(
-        TargetOptions,
-        KeyOptions,
-        TrustOptions,
-        SeedOptions,
-        SendOptions,
-        AroundOptions,
-        StopOptions,
-        OutputOptions,
-        PowerOptions,
-        ShardOptions,
-        ClusterOptions,
-        TelemetryOptions,
-        FingerprintOptions,
-        MachineOptions,
-        frozen=True,
-    ):
-        """The type of each of these rows, for checkers."""
-
-else:
-    _Settings = make_option_struct("_Settings", *table.OPTIONS)
-
-
-class Options(_Settings, frozen=True):
+@dataclass(frozen=True)
+class Options(
+    TargetOptions,
+    KeyOptions,
+    TrustOptions,
+    SeedOptions,
+    SendOptions,
+    AroundOptions,
+    StopOptions,
+    OutputOptions,
+    PowerOptions,
+    ShardOptions,
+    ClusterOptions,
+    TelemetryOptions,
+    FingerprintOptions,
+    MachineOptions,
+):
     """The parsed command line of `bench`: the settings of a run, and what follows from them."""
 
     profiles: tuple[str, ...] = ()
-    overrides: WorkloadOptions = msgspec.field(default_factory=lambda: cast("WorkloadOptions", {}))
+    overrides: WorkloadOptions = field(default_factory=lambda: cast("WorkloadOptions", {}))
     base_url: str | None = None
     more_urls: tuple[str, ...] = ()  # of further servers that share the requests
     default_url: bool = False  # no address was given, and base_url is a client's default
     default_port: bool = False  # nor a port: that of base_url is a client's default
-    launching: Launching = msgspec.field(default_factory=Launching)
+    launching: Launching = field(default_factory=Launching)
     formula: str | None = None  # of the ladder's speed
     depth: tuple[int, ...] | None = None  # of the ladder: tokens that are cached before
     batch_sizes: tuple[int, ...] | None = None  # of the ladder at depth: requests at once
-    api_headers: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the API of the profile
+    api_headers: Mapping[str, str] = field(default_factory=dict)  # of the API of the profile
     no_effect: tuple[str, ...] = ()  # flags of vLLM that were given, and change nothing here
 
     @property
@@ -160,9 +141,13 @@ class Options(_Settings, frozen=True):
         return frozenset(self.fail_on) | ({"invalid"} if self.strict else frozenset())
 
 
-def is_given(options: Options, row: Setting) -> bool:
+_DEFAULTS = Options()
+_NAMES = frozenset(each.name for each in fields(Options))
+
+
+def is_given(options: Options, name: str) -> bool:
     """Whether a setting of a run differs from its default."""
-    return bool(getattr(options, row.name) != row.default)
+    return bool(getattr(options, name) != getattr(_DEFAULTS, name))
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
@@ -174,46 +159,52 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     values = parse_words(parser, words)
     given = frozenset(values)
     lay_over_lengths(values)
+    values["profiles"] = tuple(values.pop("profile").split(",")) if "profile" in values else ()
+    if not all(values["profiles"]):
+        raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
+    values["headers"] = _parse_headers(values.pop("header", []))
+    if values.pop("disable_tqdm", False):
+        values["quiet"] = True
+    options = normalise(values, given)
+    certificate = next((flag for flag in _CERTIFICATES if getattr(options, flag[2:].replace("-", "_"))), None)
+    if certificate is not None and (options.base_url is None or options.default_url):
+        raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
+    return options
+
+
+def normalise(values: dict[str, Any], given: Collection[str]) -> Options:
+    """Make a run's options of flags' or keywords' `values`, from which it takes them; raises UsageError.
+
+    The other values are keys of a profile. `given` are the names of the flags or keywords.
+    """
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
     default_port = request_settings.find_default_port(*labels)
     if (backend := request_settings.choose_backend(*labels)) is not None:
         values["backend"] = backend
-    base_url, *more_urls = values.pop("base_url", None) or [None]
-    host, port = values.pop("host", None), values.pop("port", None)
+    urls, host, port = (values.pop(name, None) for name in ("base_url", "host", "port"))
     if host is not None or port is not None:
-        if base_url is not None:
+        if urls:
             raise UsageError("--base-url names host and port already: leave out --host and --port")
         name = f"[{host}]" if ":" in (host or "").strip("[]") and host[0] != "[" else host
-        base_url = f"http://{name or '127.0.0.1'}:{default_port if port is None else port}"
-    profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
-    if not all(profiles):
-        raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
-    headers = _parse_headers(values.pop("header", []))
+        urls = [f"http://{name or '127.0.0.1'}:{default_port if port is None else port}"]
     check_path(values.get("endpoint") or "")
     check_request_id_prefix(values.get("request_id_prefix") or "")
     launch = read_launching(values)
-    if base_url is not None and launch.wanted:
+    if urls and launch.wanted:
         raise UsageError("--base-url is a running server: leave out --launch, or --base-url")
-    certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
-    if certificate is not None and base_url is None:
-        raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
-    default_url = find_default_url(given, launch.wanted, default_port) if base_url is None else None
-    names = Options.__struct_fields__
-    options = {name: values.pop(name) for name in list(values) if name in names}
-    options["workers"] = count_workers(options.get("workers"), 1 + len(more_urls))
-    options |= {name: tuple(value) for name, value in options.items() if isinstance(value, list)}
-    if values.pop("disable_tqdm", False):
-        options["quiet"] = True
+    default_url = None if urls else find_default_url(given, launch.wanted, default_port)
+    base_url, *more_urls = urls or [default_url]
+    own = {name: values.pop(name) for name in _NAMES & values.keys()}
+    own["workers"] = count_workers(own.get("workers"), 1 + len(more_urls))
+    own |= {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
     return Options(
-        profiles=profiles,
         overrides=cast("WorkloadOptions", values),
-        base_url=base_url or default_url,
+        base_url=base_url,
         more_urls=tuple(more_urls),
         default_url=default_url is not None,
         default_port=default_url is not None or (host is not None and port is None),
-        headers=headers,
         launching=launch,
-        **options,
+        **own,
     )
 
 
@@ -362,8 +353,8 @@ def read_launching(values: dict[str, Any]) -> Launching:
     values["server_args"] = _split_words("--server-args", values.get("server_args", ""))
     values["container_args"] = _split_words("--container-args", values.get("container_args", ""))
     values["server_env"] = _read_environment(values.get("server_env", []))
-    own = {row.name: values.pop(row.dest) for row in _ROWS if row.dest in values}
-    asked = {row.name: own.pop(row.name, None) for row in ServerKeys.rows}
+    own = {row.name: values.pop(row.dest) for row in (*_ASKED, *_LAUNCH) if row.dest in values}
+    asked = {row.name: own.pop(row.name, None) for row in _ASKED}
     settings = {name: value for name, value in asked.items() if value not in (None, (), {})}
     launch = Launching(settings=settings, **own)
     _check_launch(launch)
@@ -380,8 +371,8 @@ def _check_launch(launch: Launching) -> None:
         raise UsageError("--container-engine and --container-args go with --launch-container")
     if launch.wanted:
         return
-    needless = [row.option for row in ServerKeys.rows if row.name in launch.settings]
-    own = [row for row in LaunchRows.rows if row.name in _OF_A_START]
+    needless = [row.option for row in _ASKED if row.name in launch.settings]
+    own = [row for row in _LAUNCH if row.name in _OF_A_START]
     needless += [row.option for row in own if getattr(launch, row.name) != row.default]
     if needless:
         raise UsageError(

@@ -8,9 +8,10 @@ import math
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from loadgen.base.parsing import number_between, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.objectives import Objective, parse_objectives
-from loadgen.settings.setting import Makes, OptionRows, setting
+from loadgen.settings.setting import Makes, Setting, list_rows
 from loadgen.study.answer.contest import Value
 from loadgen.study.importers import json_fields
 
@@ -33,21 +34,23 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _NATS, _PRICES = (1e-6, 100.0), (1e-6, 1e6)  # least and most of a KL, and of a price an hour
 
 # fmt: off
-_asked = partial(setting, Makes.NOTHING, None, group=ANSWER)
+_asked = partial(Setting, Makes.NOTHING, group=ANSWER)
 
 
-class AnswerSettings(OptionRows, frozen=True):
+@dataclass(frozen=True)
+class AnswerSettings:
     """The settings of the answer: flags of `compare`, `campaign` and `report`, and keys of `[answer]`."""
 
-    fits: str | None = _asked("take only what fits this memory, as 16GiB (compare: alone, a table)",
-        metavar="SIZE")
-    slo: str | None = _asked("take only what meets these objectives, as 'tpot p95 < 50ms'", metavar="TEXT")
-    max_kl: float | None = _asked("take only what is at most N nats a token from the reference",
-        read=number_between(*_NATS), metavar="KL")
-    price_per_hour: float | None = _asked("price of the machine, for the cost of a million tokens",
-        read=number_between(*_PRICES), metavar="PRICE")
-    lm_eval: tuple[str, ...] = setting(Makes.NOTHING, (), "scores of a checkpoint by lm-evaluation-harness "
-        "(repeatable)", group=ANSWER, metavar="CHECKPOINT=FILE", action="append")
+    fits: Annotated[str | None, _asked("take only what fits this memory, as 16GiB (compare: alone, a "
+        "table)", metavar="SIZE")] = None
+    slo: Annotated[str | None, _asked("take only what meets these objectives, as 'tpot p95 < 50ms'",
+        metavar="TEXT")] = None
+    max_kl: Annotated[float | None, _asked("take only what is at most N nats a token from the reference",
+        read=number_between(*_NATS), metavar="KL")] = None
+    price_per_hour: Annotated[float | None, _asked("price of the machine, for the cost of a million tokens",
+        read=number_between(*_PRICES), metavar="PRICE")] = None
+    lm_eval: Annotated[tuple[str, ...], _asked("scores of a checkpoint by lm-evaluation-harness (repeatable)",
+        metavar="CHECKPOINT=FILE", action="append")] = ()
 # fmt: on
 
 
@@ -72,7 +75,7 @@ class AnswerRequest(msgspec.Struct, frozen=True):
 
         `lm_eval` is a table, or a list of CHECKPOINT=FILE.
         """
-        known = [row.name for row in AnswerSettings.rows]
+        known = [row.name for row in list_rows(AnswerSettings)]
         if unknown := next((name for name in values if name not in known), ""):
             raise UsageError(f"the answer has no setting {unknown!r}{suggest_name(unknown, known)}")
         size, slo = values.get("fits"), values.get("slo")
@@ -87,7 +90,7 @@ class AnswerRequest(msgspec.Struct, frozen=True):
 
 def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) -> AnswerRequest:
     """Read the answer's settings of a command line, each over the campaign's own; raises UsageError."""
-    flags = {row.name: getattr(given, row.dest) for row in AnswerSettings.rows}
+    flags = {row.name: getattr(given, row.dest) for row in list_rows(AnswerSettings)}
     return AnswerRequest.read(
         {**recorded, **{name: value for name, value in flags.items() if value not in (None, "")}}
     )
@@ -96,7 +99,7 @@ def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) ->
 def describe_constraints(values: Mapping[str, Any], flags: bool) -> str:
     """Write constraints as the flags that set them, or in words for a reader without a terminal."""
     if flags:
-        options = {row.name: row.option for row in AnswerSettings.rows}
+        options = {row.name: row.option for row in list_rows(AnswerSettings)}
         return " ".join(f"{options[key]} {shlex.quote(_write(value))}" for key, value in values.items())
     forms = {"max_kl": "a KL of at most {}", "fits": "{} of memory", "slo": "{}"}
     return ", ".join(forms[key].format(_write(value)) for key, value in values.items())

@@ -34,6 +34,7 @@ from loadgen.features.roofline.models import split_name
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
+from loadgen.settings.setting import list_rows
 from loadgen.settings.table import add_groups
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings, audit_runs
 from loadgen.study.compare import run_groups
@@ -73,7 +74,7 @@ def audit_parser() -> argparse.ArgumentParser:
         "docs/audit.md lists the doubts.",
     )
     parser.add_argument("places", nargs="*", metavar="PLACE", help="page, result file, run or campaign")
-    add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
+    add_groups(parser, [setting.ROOFLINE], list_rows(MachineOptions))
     add = parser.add_argument
     add("--model", metavar="NAME", help="model of every run, where the names on the page do not show it")
     add("--explain", action="store_true", help="print every doubt with its evidence, condition and remedy")

@@ -17,6 +17,7 @@ from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import clean_text, format_json, quote_value
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
+from loadgen.settings.setting import list_rows
 from loadgen.study.compare import model
 from loadgen.study.compare_command import report_unread
 from loadgen.study.gate import gate_record, gate_report, gate_sides
@@ -94,7 +95,7 @@ def _add_campaign(group: argparse._ActionsContainer) -> None:
         help="allow the file to start servers: it runs programs as you")
     add("--allow-env", action="append", default=[], metavar="NAME",
         help="allow the file to read this environment variable (repeatable)")
-    table.add_flags(group, KeyOptions.rows)
+    table.add_flags(group, list_rows(KeyOptions))
     add("--quiet", action="store_true", help="print no progress")
 # fmt: on
 

@@ -16,6 +16,7 @@ from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.report import report, result_block, run_directory, saved_run
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
+from loadgen.settings.setting import list_rows
 from loadgen.settings.table import add_groups
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings
 from loadgen.study.bundle import reading
@@ -49,8 +50,8 @@ def report_parser() -> argparse.ArgumentParser:
     add("--plot", action="store_true", help="draw distributions and tokens over time in the terminal")
     add_json_flag(parser, "print the run, or of several every figure and the comparisons, as one JSON object")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
-    add_groups(parser, [setting.ROOFLINE], MachineOptions.rows)
-    add_groups(parser, [ANSWER], AnswerSettings.rows)
+    add_groups(parser, [setting.ROOFLINE], list_rows(MachineOptions))
+    add_groups(parser, [ANSWER], list_rows(AnswerSettings))
     return parser
 
 

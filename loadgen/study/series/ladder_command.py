@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from loadgen.base import parsing, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.printing import print_one_object, print_text, refuse_without_result
+from loadgen.base.structs import replace
 from loadgen.base.text import quote_value
 from loadgen.engines.engines import find_by_name
 from loadgen.figures import objectives

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base import clock, errors, signals
 from loadgen.base.errors import LoadgenError, ServerDied, UsageError
 from loadgen.base.signals import SIGNALS, Interrupts
+from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Cell
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed

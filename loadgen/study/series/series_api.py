@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Unpack, cast
 
 from msgspec import Meta
-from msgspec.structs import replace
 
 from loadgen.base import signals
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import MOST_SECONDS
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
+from loadgen.base.structs import replace
 from loadgen.plan.profile import Profile
 from loadgen.report import run_directory
 from loadgen.report.run import Place, Run

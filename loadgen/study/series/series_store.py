@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from msgspec.structs import asdict, replace
 from pydantic import BaseModel
 
 from loadgen.base import files
@@ -23,6 +22,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.json_lines import OpenedFile
 from loadgen.base.printing import print_text
 from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.base.structs import replace
 from loadgen.base.text import clean_text
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
@@ -206,6 +206,16 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+# Why an option does not apply to a series of runs.
+_NO_SERIES = {
+    "live_totals": "`loadgen bench` publishes those of one run",
+    "print_request": "`loadgen bench` shows one",
+    "export_requests": "`loadgen bench` writes one plan",
+    "selftest": "run `loadgen selftest` at the highest load first",
+    "shard": "`loadgen bench` sends one plan from several commands",
+    "start_at": "`loadgen bench` begins one run at an instant",
+    "expect_plan": "each run has a plan of its own",
+}
 # These change no figure. Of secrets there is no digest on a disk.
 _FREE = {row.name for row in TABLE if row.resumes}
 
@@ -217,8 +227,8 @@ def refuse_flags(
 
     `own` has more of them: whether each was given, and the advice. Those `heeded` apply nevertheless.
     """
-    rows = [row for row in TABLE if row.series and row.option not in heeded]
-    advice = {**own, **{row.option: (is_given(options, row), row.series) for row in rows}}
+    rows = [row for row in TABLE if row.name in _NO_SERIES and row.option not in heeded]
+    advice = {**own, **{row.option: (is_given(options, row.name), _NO_SERIES[row.name]) for row in rows}}
     for flag, (given, what_to_do) in advice.items():
         if given:
             raise UsageError(f"{flag} does not apply to {series}: {what_to_do}")
@@ -239,7 +249,7 @@ def load_workload(options: Options, keys: Mapping[str, Any]) -> Profile:
 
 def digest_options(options: Options, *more: object) -> str:
     """Compute the SHA-256, in hex, of the options that change a figure, without secrets, and of `more`."""
-    kept = {name: value for name, value in asdict(options).items() if name not in _FREE}
+    kept = {name: value for name, value in vars(options).items() if name not in _FREE}
     return hashlib.sha256(msgspec.json.encode([kept, *more], order="sorted", enc_hook=str)).hexdigest()
 
 

@@ -16,7 +16,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps
 from loadgen.plan.profile import Profile
-from loadgen.settings.run_settings import Sending
+from loadgen.settings.run_settings import SendOptions
 from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.transport.capture import Counters, Health
 from loadgen.transport.failure import Failure, FailureKind
@@ -212,7 +212,7 @@ class Job(msgspec.Struct, frozen=True):
     duration_ns: int = 0
     http2: bool = False  # only the httpx transport can send it
     profile: Profile = Profile()  # of which a transport may need settings that have no field here
-    sending: Sending = Sending()  # and so with those of the run
+    sending: SendOptions = SendOptions()  # and so with those of the run
     share: Share = WHOLE  # whose slots these are
     start: RunStart = AtOnce()
     concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from builders import recorded
 from builders.data_files import jsonl
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.base.structs import replace
 from loadgen.base.urls import ApiPlace, choose_key_headers, parse_base_url
 from loadgen.engines.engines import ENGINES
 from loadgen.features.apis.messages_api import Messages, convert_body

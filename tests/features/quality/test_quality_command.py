@@ -25,7 +25,7 @@ from loadgen.base.signals import SIGNALS, stop
 from loadgen.features.quality import probability_server, quality_text
 from loadgen.features.quality.quality_command import (
     QualityKeywords,
-    QualityOptions,
+    QualityRequest,
     list_quality_lines,
     list_reference_lines,
 )
@@ -529,7 +529,8 @@ def test_a_key_is_in_no_message(capsys: pytest.CaptureFixture[str], monkeypatch:
 def test_the_call_has_a_keyword_for_each_flag_of_the_command() -> None:
     own = set(QualityKeywords.__annotations__) - set(BenchOptions.__annotations__)
     of_the_command = {"margin"}  # how it prints what the call returns
-    assert own | {"reference", "reference_url"} | of_the_command == {row.name for row in QualityOptions.rows}
+    flags = {each.name for each in dataclasses.fields(QualityRequest)}
+    assert own | {"reference", "reference_url"} | of_the_command == flags
 
 
 def between(mean: float, half: float) -> MeanInterval:

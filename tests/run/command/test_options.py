@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
@@ -116,9 +115,9 @@ def test_flags_of_the_workload_are_keys_of_a_profile(command: str, overrides: di
     ],
 )  # fmt: skip
 def test_other_flags_are_options(command: str, changes: dict[str, Any]) -> None:
-    found = asdict(parse(shlex.split(command)))
+    found = vars(parse(shlex.split(command)))
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
-    assert plain == {**asdict(Options()), **changes}
+    assert plain == {**vars(Options()), **changes}
 
 
 def test_every_workload_flag_is_named_after_its_key() -> None:

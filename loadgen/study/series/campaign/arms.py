@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path as expanded
 from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_argument_secrets
+from loadgen.base.structs import replace
 from loadgen.base.urls import is_this_machine, read_host
 from loadgen.facts.run_facts import ATTACHED, Cell
 from loadgen.figures import objectives

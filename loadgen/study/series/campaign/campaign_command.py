@@ -33,6 +33,7 @@ from loadgen.run.command.credentials import read_api_key
 from loadgen.run.live_display import choose_display
 from loadgen.settings import table
 from loadgen.settings.server_settings import KeyOptions
+from loadgen.settings.setting import list_rows
 from loadgen.study import compare_command
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import ANSWER, AnswerSettings, read_answer_flags
@@ -145,13 +146,13 @@ def campaign_parser() -> argparse.ArgumentParser:
         help="allow the file to start servers: it runs programs as you")  # fmt: skip
     add("--allow-env", action="append", default=[], metavar="NAME",
         help="allow the file to read this environment variable (repeatable)")  # fmt: skip
-    table.add_flags(parser, KeyOptions.rows)
+    table.add_flags(parser, list_rows(KeyOptions))
     add("--require-equal-state", action="store_true",
         help="refuse cells before which the machine is in another state than before the first")  # fmt: skip
     add("--quiet", action="store_true", help="print no progress; only failures and the comparison")
     add("--example", action="store_true", help="print a commented campaign file, then exit")
     add_json_flag(parser)
-    table.add_groups(parser, [ANSWER], AnswerSettings.rows)
+    table.add_groups(parser, [ANSWER], list_rows(AnswerSettings))
     return parser
 
 

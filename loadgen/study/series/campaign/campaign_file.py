@@ -22,8 +22,8 @@ from loadgen.features.quality import quality_record
 from loadgen.features.quality.quality_text import TOKENS, read_text
 from loadgen.figures import objectives
 from loadgen.plan import profile
-from loadgen.settings.setting import OF_A_PROFILE, Makes
-from loadgen.settings.table import TABLE, list_profile_keys
+from loadgen.settings.setting import Makes
+from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
 
@@ -226,12 +226,47 @@ def _check_names(campaign: CampaignFile, path: Path) -> None:
 
 
 # Why flags of `loadgen bench` are no keys of a campaign's tables.
+_ELSEWHERE, _OF_THE_VERB = "cannot be used in a campaign", "is a flag of `loadgen campaign`"
+_OF_ALL = "applies to the whole campaign: write it above the tables"
+_OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
+_NO_KEYS = {
+    "profile": 'is written profiles = ["high-load", …]',
+    "repeat": "is written repeats = N, above the tables",
+    "seed": _OF_ALL,
+    "fingerprint": _OF_ALL,
+    "api_key_env": f"{_OF_THE_VERB}: a file cannot hold keys",
+    "api_key_file": f"{_OF_THE_VERB}: a file cannot hold keys",
+    "dry_run": _OF_THE_VERB,
+    "quiet": _OF_THE_VERB,
+    "run_dir": _OF_THE_VERB,
+    "every_input_len": _OF_A_PROFILE,
+    "every_output_len": _OF_A_PROFILE,
+    "append_result": _ELSEWHERE,
+    "cluster": _ELSEWHERE,
+    "disable_tqdm": _ELSEWHERE,
+    "explain": _ELSEWHERE,
+    "export_requests": _ELSEWHERE,
+    "fail_on": _ELSEWHERE,
+    "json": _ELSEWHERE,
+    "live_totals": _ELSEWHERE,
+    "otel": _ELSEWHERE,
+    "print_request": _ELSEWHERE,
+    "prometheus": _ELSEWHERE,
+    "receive_spans": _ELSEWHERE,
+    "result_dir": _ELSEWHERE,
+    "result_filename": _ELSEWHERE,
+    "save_detailed": _ELSEWHERE,
+    "save_result": _ELSEWHERE,
+    "selftest": _ELSEWHERE,
+    "shards": _ELSEWHERE,
+    "strict": _ELSEWHERE,
+}
 _NOT_HERE = {
     "help": "cannot be used in a campaign",
-    **dict.fromkeys(list_profile_keys(*(set(Makes) - {Makes.REQUEST})), OF_A_PROFILE),
-    **{row.dest: row.campaign for row in TABLE if row.campaign},
+    **dict.fromkeys(list_profile_keys(*(set(Makes) - {Makes.REQUEST})), _OF_A_PROFILE),
+    **_NO_KEYS,
 }
-_PATHS = tuple(row.dest for row in TABLE if row.path)
+_PATHS = ("model", "tokenizer", "server_python", "model_config", "image_dir")
 _MERGED = ("server_env", "header")  # tables of which a checkpoint gives some more
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 Flags = Mapping[str, Any]

@@ -8,13 +8,12 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from loadgen.base import clock, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.parsing import MOST_SEED
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.structs import replace
 from loadgen.base.text import clean_text
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base import files, parsing, signals
 from loadgen.base.clock import read_wall_clock
@@ -21,6 +20,7 @@ from loadgen.base.parsing import integer_between, number_between, parse_with
 from loadgen.base.printing import print_one_object, print_text
 from loadgen.base.secrecy import hide_argument_secrets
 from loadgen.base.signals import Interrupts
+from loadgen.base.structs import replace
 from loadgen.base.text import quote_value
 from loadgen.figures import objectives
 from loadgen.plan.profile import Profile

@@ -21,7 +21,9 @@ from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.settings import data_settings
 from loadgen.settings.conflicts import list_unheeded
-from loadgen.settings.table import ANSWER_LENS, PROFILE_KEYS, join_rows
+from loadgen.settings.data_settings import ANSWER_LENS
+from loadgen.settings.setting import Makes, list_rows
+from loadgen.settings.table import PROFILE_KEYS
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
 from loadgen.study.sweep_record import AXES, FINISHED, LoadAxis, SweepPoint, format_value, name_point
@@ -30,7 +32,13 @@ T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
 CONCURRENCY, RATE = AXES
 _LOADS = ("--rate", "--concurrency", "rate", "concurrency")  # flags and keywords of a load alone
-FIELDS = tuple(row.name for row in join_rows(*SUBJECTS) if row.swept)
+# What changes nothing of a run is not varied, but the objectives are; nor are tables, and stages of a load.
+_FIXED = ("schedule", "classes", "extra_body", "chat_template_kwargs")
+FIELDS = tuple(
+    row.name
+    for row in list_rows(*SUBJECTS)
+    if row.name == "slo" or (row.makes is not Makes.NOTHING and row.name not in _FIXED)
+)
 # Settings that a column of a table shows.
 _SHOWN = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
 _MOST_POINTS = 10_000
@@ -263,7 +271,7 @@ def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build:
     if "output_len" in settings and not data_settings.SOURCES[source].plans_lens:
         keys = {**keys, **dict.fromkeys(ANSWER_LENS, settings["output_len"])}
         workload = build(keys)
-    unheeded = list_unheeded(join_rows(*PROFILE_KEYS), workload.__dict__, settings)
+    unheeded = list_unheeded(list_rows(*PROFILE_KEYS), workload.__dict__, settings)
     if source in request_sources.TRACES:
         unheeded.append(find_flag("output_len"))
     for key in (key for key in settings if find_flag(key) in unheeded):

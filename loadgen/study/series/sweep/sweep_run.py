@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base import files
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
+from loadgen.base.structs import replace
 from loadgen.base.text import format_count
 from loadgen.figures import objectives
 from loadgen.plan.profile import Profile

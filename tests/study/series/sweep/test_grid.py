@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.settings.table import ANSWER_LENS
+from loadgen.settings.data_settings import ANSWER_LENS
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Variation
 

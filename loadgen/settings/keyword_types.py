@@ -1,4 +1,10 @@
-"""Keywords of calls, for type checkers: made by `python scripts/keyword_types.py`."""
+"""Keyword types: the keywords of `loadgen.bench`, which checkers, editors and the run time read here.
+
+No TypedDict can be derived from the settings' classes, and a keyword takes more than its key holds: a number
+for a share, a text for a count of failures. A test holds that no setting is forgotten.
+"""
+
+from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
@@ -7,6 +13,7 @@ from loadgen.settings.image_settings import ImageFormat, ImageTransport
 from loadgen.settings.prompt_settings import Compat, PromptFormat
 from loadgen.settings.request_settings import Backend
 from loadgen.settings.trace_settings import TraceFormat
+
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
@@ -109,6 +116,7 @@ class WorkloadOptions(TypedDict, total=False):
     slo: str
     warmup: str
     cooldown: str
+
 
 class BenchOptions(WorkloadOptions, total=False):
     """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
