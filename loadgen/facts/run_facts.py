@@ -506,14 +506,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_concurrency(self) -> int | None:
         """The most requests that this run may have in flight; None: no limit."""
-        most = self.profile.max_concurrency
-        return None if most is None else self.share.count_slots(most)
+        return self.share.divide_limit(self.profile.max_concurrency)
 
     @property
     def held_concurrency(self) -> int | None:
         """The concurrency, or sessions at once, that this run keeps up; None: an open loop."""
-        held = self.profile.held_concurrency
-        return None if held is None else self.share.count_slots(held)
+        return self.share.divide_limit(self.profile.held_concurrency)
 
     @property
     def planned_rate_per_s(self) -> float:

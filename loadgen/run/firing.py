@@ -262,8 +262,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         raise UsageError("cancelled requests close connections, and --http2 shares one: leave out --http2")
     answer_bytes, open_bytes = _limit_bytes(plan, options, len(order), sessions)
     timeouts_s = profile.turn_timeout, profile.request_timeout
-    most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
-    requests = profile.max_requests
+    most, steps = profile.max_concurrency, plan.concurrency
     if steps is not None:
         most, steps = steps.most, steps.divide(part.share.number, part.share.of)
     return Job(
@@ -271,7 +270,7 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         order=order,
         body=plan.body,
         offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
-        max_concurrency=None if most is None else part.share.count_slots(most),
+        max_concurrency=part.share.divide_limit(most),
         limits=Limits(
             request_timeout_ns=int(min(filter(None, timeouts_s), default=0.0) * 1e9),  # 0: any time
             timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
@@ -291,8 +290,8 @@ def make_job(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         share=part.share,
         start=part.start,
         concurrency_steps=steps,
-        prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
-        max_requests=None if requests is None else part.share.count_slots(requests),
+        prefill_concurrency=part.share.divide_limit(profile.prefill_concurrency),
+        max_requests=part.share.divide_limit(profile.max_requests),
         cancellations=plan.cancellations,
         sessions=sessions,
         more_headers=options.more_headers,
@@ -310,8 +309,8 @@ def _limit_bytes(
     lens = plan.requests.output_lens
     longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
     repeated = longest * longest * _BYTES_SO_FAR if plan.dialect.cumulative else 0
-    share, most = options.part.share, plan.profile.max_concurrency
-    streams = requests if most is None else min(share.count_slots(most), requests)
+    most = options.part.share.divide_limit(plan.profile.max_concurrency)
+    streams = requests if most is None else min(most, requests)
     streams = streams if sessions is None else sessions.count_slots(streams)
     together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
     one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated

@@ -54,7 +54,6 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
     if indices is not None:
         total, lens = len(indices), plan.requests.output_lens[indices]
         planned_tokens = int(lens.sum()) if (lens > 0).all() else 0
-    most = plan.profile.max_concurrency
     held = HeldStart() if firing is None and isinstance(part.start, AtOnce) and options.workers == 1 else None
     if held is not None:
         options = replace(options, part=replace(part, start=held))
@@ -69,7 +68,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch, firing: Firing 
         firing.counters,
         rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
         rules.cut_after_s,
-        max_concurrency=None if most is None else part.share.count_slots(most),
+        max_concurrency=part.share.divide_limit(plan.profile.max_concurrency),
         schedule_s=plan.sending_s,
         planned_tokens=planned_tokens,
         waiting=watch.waiting,

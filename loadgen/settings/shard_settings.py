@@ -61,6 +61,10 @@ class Share(msgspec.Struct, frozen=True):
         """Count how many of `most` slots belong to this share."""
         return len(range(self.number, most, self.of))
 
+    def divide_limit(self, most: int | None) -> int | None:
+        """Return this share of a limit of requests at once; None where there is none."""
+        return None if most is None else self.count_slots(most)
+
     def number_slot(self, position: int) -> int:
         """Return the number of this share's slot at a position."""
         return self.number + self.of * position

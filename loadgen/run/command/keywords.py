@@ -121,7 +121,7 @@ def make_options(
     urls = _list_urls(base_url)
     for url in urls:
         _refuse_zero_bytes("base_url", url)
-    values = {"headers": {}, "metadata": (), **given, "base_url": urls, "quiet": True}
+    values: dict[str, Any] = {"headers": {}, "metadata": (), **given, "base_url": urls, "quiet": True}
     if "output_len" in values and {"dataset_name", "dataset_path"} & {*values, *varied}:  # as --output-len
         values = dict.fromkeys(ANSWER_LENS, values["output_len"]) | values
     if "max_failures" in values:

@@ -103,7 +103,7 @@ class Options(
     """The parsed command line of `bench`: the settings of a run, and what follows from them."""
 
     profiles: tuple[str, ...] = ()
-    overrides: WorkloadOptions = field(default_factory=lambda: cast("WorkloadOptions", {}))
+    overrides: WorkloadOptions = field(default_factory=WorkloadOptions)
     base_url: str | None = None
     more_urls: tuple[str, ...] = ()  # of further servers that share the requests
     default_url: bool = False  # no address was given, and base_url is a client's default
@@ -198,7 +198,7 @@ def normalise(values: dict[str, Any], given: Collection[str]) -> Options:
     own["workers"] = count_workers(own.get("workers"), 1 + len(more_urls))
     own |= {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
     return Options(
-        overrides=cast("WorkloadOptions", values),
+        overrides=cast(WorkloadOptions, values),
         base_url=base_url,
         more_urls=tuple(more_urls),
         default_url=default_url is not None,
