@@ -1,4 +1,4 @@
-"""Data settings: two kinds of requests at once are refused by both names, before anything is read."""
+"""Data settings: which flags are of another data set, and what a flag meets in a file."""
 
 from __future__ import annotations
 
@@ -17,62 +17,6 @@ from loadgen.settings.table import PROFILE_KEYS
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}
-
-
-@loop_over(
-    ("keys", "message"),
-    [
-        (TRACE | FILE, "--trace and --dataset-path are two sources"),
-        (TRACE | {"dataset_name": "random"}, "--trace and --dataset-name are two sources"),
-        ({"dataset_name": "sharegpt"}, "--dataset-name sharegpt needs its file: pass --dataset-path FILE"),
-        (TRACE | {"request_rate": 2.0}, "--request-rate 2 and --trace are two schedules: pass --speed-up X"),
-        (
-            {"dataset_name": "timed_trace", "dataset_path": "t", "request_rate": 2.0},
-            "--request-rate 2 and --dataset-name timed_trace are two schedules",
-        ),
-        (TRACE | {"ladder": [1, 2]}, "--trace does not apply to a ladder"),
-        (CUSTOM | {"ladder": [1, 2]}, "--dataset-name custom does not apply to a ladder"),
-        ({"input_dist": "fixed:mean=5", "range_ratio": "0.5"}, "--input-dist and --random-range-ratio 0.5"),
-        ({"output_dist": "fixed:mean=5", "range_ratio": "0.5"}, "--output-dist and --random-range-ratio 0.5"),
-        (
-            CUSTOM | {"prompt_format": "ids"},
-            "--prompt-format is of random prompts, and --dataset-name custom",
-        ),
-        (FILE | {"prefix_groups": 4}, "--prefix-groups is of random prompts, and --dataset-path has prompts"),
-        (
-            TRACE | {"input_dist": "fixed:mean=5"},
-            "--input-dist is of random prompts, and --trace has prompts",
-        ),
-        ({"speed_up": 2.0}, "--speed-up applies to a trace: pass --trace FILE"),
-        ({"self_timed": False}, "--no-self-timed applies to a trace"),
-        (CUSTOM | {"self_timed": True}, "--self-timed applies to a trace"),
-        ({"prefix_groups": 4}, "--prefix-groups needs prefixes: pass --random-prefix-len N"),
-        ({"prefix_zipf": 1.0}, "--prefix-zipf needs prefixes"),
-    ],
-)
-def test_keys_that_do_not_go_together_are_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        profile.build(keys)
-    assert str(raised.value).startswith(message)
-    assert "\n" not in str(raised.value)
-
-
-@loop_over(
-    "keys",
-    [
-        TRACE,
-        TRACE | {"self_timed": False, "request_rate": 2.0, "prompt_format": "corpus", "prompt_corpus": "c"},
-        TRACE | {"duration": 5.0, "max_concurrency": 4, "speed_up": 2.0, "num_prompts": 5},
-        FILE | {"request_rate": 2.0, "duration": 5.0},
-        CUSTOM | {"range_ratio": "0.5", "input_len": 5, "disable_shuffle": True},
-        {"dataset_name": "timed_trace", "dataset_path": "t", "self_timed": True},
-        {"input_dist": "fixed:mean=5", "range_ratio": "0"},
-        {"prefix_len": 8, "prefix_groups": 4, "prefix_zipf": 1.0},
-        {"dataset_name": "random", "dataset_path": "f.jsonl"},
-    ],
-)
-def test_what_goes_together_is_taken(keys: dict[str, Any]) -> None:
-    profile.build(keys)
 
 
 def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> None:
@@ -104,26 +48,6 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
 )
 def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[str]) -> None:
     assert list_unheeded(list_rows(*PROFILE_KEYS), profile.build(keys).__dict__, keys) == flags
-
-
-@loop_over(
-    ("keys", "ignores"),
-    [
-        ({}, True),
-        ({"dataset_name": "random", "dataset_path": "f"}, True),
-        (TRACE, True),
-        ({"dataset_name": "timed_trace", "dataset_path": "t"}, True),
-        (CUSTOM, False),
-        (FILE, False),
-        ({"dataset_name": "prefix_repetition"}, False),
-        (CUSTOM | {"ignore_eos": True}, True),
-        (TRACE | {"ignore_eos": False}, False),
-    ],
-)
-def test_answers_to_prompts_that_mean_nothing_are_held_to_their_length(
-    keys: dict[str, Any], ignores: bool
-) -> None:
-    assert profile.build(keys).ignore_eos is ignores
 
 
 def test_a_named_data_set_is_a_source_and_a_source_without_a_key_is_named() -> None:
