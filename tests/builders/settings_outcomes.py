@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -161,6 +162,61 @@ COMBINATIONS: tuple[dict[str, Any], ...] = (
     {"prefix_len": 8, "prefix_groups": 4, "prefix_zipf": 1.0},
     {"dataset_name": "prefix_repetition"},
 )  # fmt: skip
+# Command lines of several flags.
+LINES = """\
+--base-url http://localhost:8000 --model qwen3 --tokenizer /m/Qwen/Qwen3-8B --dataset-name random
+--input-len 5 --output-len 6
+--random-range-ratio 0.5 --random-prefix-len 3 --no-ignore-eos --disable-stream
+--max_concurrency 4 --num_prompts=5
+--input-len 5 --random-input-len 4 --output-len 5 --random-output-len 4
+--dataset-name custom --dataset-path f --custom-output-len 4 --output-len 5
+--request-rate inf --burstiness inf
+--trace f --no-self-timed --speed-up 2
+--trace f --self-timed --trace-window 1:
+--custom-skip-chat-template --no-oversample
+--top-k 5 --top-p 0.5 --min-p 0 --temperature 0
+--extra-body '{"a": {"b": 1}}' --chat-template-kwargs '{"a": false}'
+--goodput ttft:500 tpot:50
+--host example --port 81 --header A=b C=d=e --header F=g
+--profile smoke,low-load --metadata a=b c=d --metadata e=f
+--port 81 --ready-check-timeout-sec 60 --transport httpx --http2 --insecure
+--save-result --save-detailed --append-result --result-dir d --result-filename f --label l
+--schedule '  '
+--cancel-after '  '
+serve --base-url http://h:1 --backend sglang --endpoint /v1/completions
+--backend vllm --endpoint-type openai-chat
+--backend sglang --endpoint-type openai-chat
+--port 81 --trust-remote-code --tokenizer-mode auto
+--launch-container IMAGE --launch sglang --container-engine podman
+--launch-container IMAGE --launch-command 'serve {port}' --container-args '--shm-size 16g'
+--launch vllm --server-python /venv --launch-timeout-sec 0.5 --dry-run --server-trace /traces
+--launch vllm --context-len 9 --memory-fraction 0.9 --tensor-parallel 2 --quantization fp8 --skip-tokenizer
+--launch vllm --prefix-caching --server-seed 7 --max-running 8 --seed 5
+--launch vllm --no-prefix-caching
+--launch vllm --server-args '--max-num-seqs 8'
+--launch vllm --server-args --enforce-eager
+--launch vllm --server-args=--enforce-eager
+--launch vllm --server-args --quantization=fp8
+--launch vllm --server-args --trust-remote-code
+--launch vllm --server-args '--chat "a b"'
+--launch vllm --server-args ''
+--launch vllm --server-args
+--launch vllm --server-args '--a "b'
+--launch vllm --server-env A=1 B=c=d --server-env E=
+--launch vllm --server-env A
+--launch vllm --server-env a-b=1
+--launch tgi --model m
+--launch vllm --model m --base-url http://h
+--launch vllm --model m --port 8000
+--launch-command 'x {port}' --launch vllm
+--launch vllm --launch-timeout-sec 0
+--launch vllm --launch-timeout-sec nan
+--launch vllm --container-args x
+--launch vllm --memory-fraction much
+--launch-container I --container-args '--a "b'
+--base-url http://h --memory-fraction 0.5
+--no-prefix-caching
+"""
 Outcomes = dict[str, str]
 
 
@@ -184,6 +240,12 @@ def list_pairs_of_flags() -> Iterator[tuple[str, str]]:
         outcome = _try(partial(_describe_command, [*words[one], *words[two]]))
         if outcome.startswith("refused"):
             yield " ".join([*words[one], *words[two]]), outcome
+
+
+def list_lines() -> Iterator[tuple[str, str]]:
+    """Command lines of several flags."""
+    for line in LINES.splitlines():
+        yield line, _try(partial(_describe_command, shlex.split(line)))
 
 
 def list_key_outcomes() -> Iterator[tuple[str, str]]:
@@ -244,6 +306,7 @@ def list_keyword_outcomes() -> Iterator[tuple[str, str]]:
 WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "flags": list_flag_outcomes,
     "flag_pairs": list_pairs_of_flags,
+    "lines": list_lines,
     "keys": list_key_outcomes,
     "key_pairs": list_pairs_of_keys,
     "key_combinations": list_combinations,

@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from builders.loops import loop_over
 from builders.serving_scripts import engine_command
 from loadgen import cli
 from loadgen.base.secrecy import hide_argument_secrets
-from loadgen.run.command.options import Launching, parse
 
 ECHO = "--launch-command 'echo {port}'"
 
@@ -35,98 +33,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def launch(line: str) -> Launching:
-    return parse(shlex.split(line)).launching
-
-
-@loop_over(
-    ("line", "expected"),
-    [
-        ("", Launching()),
-        ("--launch vllm", Launching(engine="vllm")),
-        ("--launch-command 'serve --port {port}'", Launching(command="serve --port {port}")),
-        (
-            "--launch-container IMAGE --launch sglang --container-engine podman",
-            Launching(engine="sglang", container="IMAGE", container_engine="podman"),
-        ),
-        (
-            "--launch-container IMAGE --launch-command 'serve {port}' --container-args '--shm-size 16g'",
-            Launching(command="serve {port}", container="IMAGE", container_args=("--shm-size", "16g")),
-        ),
-        ("--launch vllm --server-python /venv", Launching(engine="vllm", python="/venv")),
-        ("--launch vllm --launch-timeout-sec 0.5", Launching(engine="vllm", timeout_s=0.5)),
-        ("--launch vllm --dry-run", Launching(engine="vllm", dry_run=True)),
-        ("--server-trace /traces", Launching(trace_directory="/traces")),
-    ],
-)
-def test_what_is_started_is_what_the_flags_say(line: str, expected: Launching) -> None:
-    assert launch(line) == expected
-
-
-@loop_over(
-    ("flags", "settings"),
-    [
-        ("--context-len 32768", {"context_len": 32768}),
-        ("--memory-fraction 0.9", {"memory_fraction": 0.9}),
-        ("--tensor-parallel 2", {"tensor_parallel": 2}),
-        ("--quantization fp8", {"quantization": "fp8"}),
-        ("--skip-tokenizer", {"skip_tokenizer": True}),
-        ("--prefix-caching", {"prefix_caching": True}),
-        ("--no-prefix-caching", {"prefix_caching": False}),
-        ("--server-seed 7", {"seed": 7}),
-        ("--max-running 8", {"max_running": 8}),
-        ("--server-args '--max-num-seqs 8'", {"arguments": ("--max-num-seqs", "8")}),
-        ("--server-args --enforce-eager", {"arguments": ("--enforce-eager",)}),
-        ("--server-args=--enforce-eager", {"arguments": ("--enforce-eager",)}),
-        ("--server-args --quantization=fp8", {"arguments": ("--quantization=fp8",)}),  # a flag of ours too
-        ("--server-args --trust-remote-code", {"arguments": ("--trust-remote-code",)}),  # refused as ours
-        ("""--server-args '--chat "a b"'""", {"arguments": ("--chat", "a b")}),
-        ("--server-args ''", {}),
-        ("--server-env A=1 B=c=d --server-env E=", {"environment": {"A": "1", "B": "c=d", "E": ""}}),
-    ],
-)
-def test_a_setting_is_there_where_it_was_given(flags: str, settings: dict[str, Any]) -> None:
-    assert launch(f"--launch vllm {flags}").settings == settings
-
-
-def test_settings_of_the_server_are_no_keys_of_the_workload() -> None:
-    given = "--context-len 9 --server-seed 1 --server-args '-x' --server-env A=1 --seed 5"
-    options = parse(shlex.split(f"--launch vllm {given}"))
-    assert (options.overrides, options.seed) == ({}, 5)
-
-
 @loop_over(
     ("line", "says"),
     [
         ("--launch vllm", "--launch vllm needs --model"),
         ("--launch-container IMAGE", "--launch container needs --model"),
-        ("--launch tgi --model m", "argument --launch: invalid choice: 'tgi'"),
-        ("--launch vllm --model m --base-url http://h", "leave out --launch, or --base-url"),
-        ("--launch vllm --model m --port 8000", "leave out --launch, or --base-url"),
-        ("--launch-command 'x {port}' --launch vllm", "--launch-command is the whole command"),
-        ("--launch vllm --launch-timeout-sec 0", "--launch-timeout-sec 0: give seconds"),
-        ("--launch vllm --launch-timeout-sec nan", "--launch-timeout-sec nan: give seconds"),
-        ("--launch vllm --launch-timeout-sec inf", "--launch-timeout-sec inf: give seconds"),
         ("--server-args '--x'", "--server-args applies to a server that loadgen starts"),
-        ("--context-len 9", "--context-len applies to a server that loadgen starts"),
-        ("--no-prefix-caching", "--prefix-caching applies to a server that loadgen starts"),
-        ("--server-seed 9", "--server-seed applies to a server that loadgen starts"),
-        ("--server-env A=1", "--server-env applies to a server that loadgen starts"),
-        ("--server-python x", "--server-python applies to a server that loadgen starts"),
-        ("--dry-run", "--dry-run applies to a server that loadgen starts"),
-        ("--base-url http://h --memory-fraction 0.5", "--memory-fraction applies to a server that"),
-        ("--launch vllm --container-args x", "go with --launch-container"),
-        ("--launch vllm --container-engine x", "go with --launch-container"),
-        ("""--launch vllm --server-args '--a "b'""", "no closing quotation"),
-        ("""--launch-container I --container-args '--a "b'""", "no closing quotation"),
-        ("--launch vllm --server-args", "argument --server-args: expected one argument"),
-        ("--launch vllm --server-env A", "--server-env 'A': write NAME=VALUE"),
-        ("--launch vllm --server-env =1", "--server-env '': write NAME=VALUE"),
-        ("--launch vllm --server-env a-b=1", "--server-env 'a-b': write NAME=VALUE"),
         ("--launch vllm --memory-fraction 2", "--memory-fraction 2.0: input should be less than"),
         ("--launch vllm --memory-fraction 0", "--memory-fraction 0.0: input should be greater than 0"),
         ("--launch vllm --memory-fraction nan", "--memory-fraction nan"),
-        ("--launch vllm --memory-fraction much", "argument --memory-fraction: invalid float"),
         ("--launch vllm --context-len 0", "--context-len 0: input should be greater than"),
         ("--launch vllm --tensor-parallel 0", "--tensor-parallel 0: input should be greater than"),
         ("--launch vllm --server-seed=-1", "--server-seed -1: input should be greater than"),

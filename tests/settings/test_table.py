@@ -66,6 +66,8 @@ def test_every_flag_of_the_command_has_a_row() -> None:
     unheeded = {"no_effect", "help"}
     dests = {action.dest for action in bench_parser()._actions} - unheeded
     assert dests == {row.dest for row in TABLE if row.group}
+    of_files = {"name", "description", "ladder", "table", "server"}  # [server] has flags of its own
+    assert set(Profile.model_fields) - of_files <= dests
 
 
 def test_every_setting_that_calls_have_is_a_keyword_of_its_type() -> None:

@@ -188,16 +188,8 @@ def test_a_profile_is_a_name_a_path_or_a_value(virtual: VirtualServing, tmp_path
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"num_prompts": "many"}, "num_prompts: expected `int.*`, got `str`"),
     ({"num_prompts": 0}, "num_prompts"),
-    ({"input_len": 1.5}, "input_len: expected `int`, got `float`"),
-    ({"request_rate": "fast"}, "request_rate: expected `float`, got `str`"),
-    ({"stream": 1}, "stream: expected `bool`"),
-    ({"backend": "tgi"}, "backend: tgi: TGI's own /generate_stream is not sent"),
-    ({"transport": "carrier-pigeon"}, "transport: invalid enum value"),
-    ({"seed": "x"}, "seed: expected `int`"),
     ({"vocab_size": 0}, "vocab_size: expected `int` >= 1"),
-    ({"headers": ["a"]}, "headers: expected `dict`, got `list`"),
     ({"headers": {"a b": "c"}}, "^headers 'a b': not a valid header name"),
     ({"headers": {"a": "b\r\nc: d"}}, "^headers a: the value has a control character"),
     ({"headers": {"Host": "c"}}, "^headers Host: the client sets this header itself"),
@@ -207,11 +199,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"endpoint": "/a b"}, "--endpoint"),
     ({"max_failures": "half"}, "max_failures: 'half' is not"),
     ({"goodput": ["ttft"]}, "goodput"),
-    ({"goodput": "ttft:500"}, r"^goodput: expected a list, got a text: write goodput=\['ttft:500'\]$"),
-    ({"metadata": "a=b"}, r"^metadata: expected a list, got a text: write metadata=\['a=b'\]$"),
-    ({"goodput": 5}, "^goodput: expected `list.*`, got `int`$"),
-    ({"extra_body": "{}"}, "^extra_body: expected `dict`, got `str`$"),
-    ({"num_promts": 3}, r"no keyword 'num_promts'.*num_prompts"),
     ({"profile": "high-laod"}, "'high-laod'.*high-load"),
     ({"profile": 3}, "profile: expected a name, a path or a Profile, got `int`"),
     ({"profile": "qwen-speed"}, "`loadgen ladder`"),
