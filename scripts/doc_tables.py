@@ -37,7 +37,7 @@ from loadgen.report import request_rows
 from loadgen.run.command.options import bench_parser
 from loadgen.settings import request_settings, setting, vllm_flags
 from loadgen.settings.server_settings import ServerKeys
-from loadgen.settings.setting import Makes, Row, list_rows
+from loadgen.settings.setting import Makes, SettingRow, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
@@ -133,7 +133,7 @@ def _profile_keys() -> str:
     return "\n".join(_sections(list_rows(*PROFILE_KEYS)))
 
 
-def _sections(rows: Iterable[Row]) -> Iterator[str]:
+def _sections(rows: Iterable[SettingRow]) -> Iterator[str]:
     every = [row for row in rows if row.group]
     for group in setting.GROUP_ORDER:
         if own := [row for row in every if row.group == group]:
@@ -145,7 +145,7 @@ def _server_keys() -> str:
     return _grid(("key of `[server]`", "default", "flag", "meaning"), map(_key, list_rows(ServerKeys)))
 
 
-def _key(row: Row) -> tuple[str, str, str, str]:
+def _key(row: SettingRow) -> tuple[str, str, str, str]:
     empty = row.default is None or row.default in ("", (), {})
     default = "" if empty else f"`{json.dumps(row.default).replace('Infinity', 'inf')}`"
     return f"`{row.name}`", default, f"`{row.option}`", _help(row.help)

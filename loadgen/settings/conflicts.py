@@ -7,13 +7,13 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS
-from loadgen.settings.setting import Conflict, Given, Need, Row, Values
+from loadgen.settings.setting import Conflict, Given, Requirement, SettingRow, Values
 
 _MADE = (None, "random")
 _TRACES = ("trace", "timed_trace")
 
 
-def check_conflicts(rows: Iterable[Row], values: Values, typed: Collection[str] = ()) -> None:
+def check_conflicts(rows: Iterable[SettingRow], values: Values, typed: Collection[str] = ()) -> None:
     """Raise UsageError for the first of `rows` that lacks a setting it needs, or contradicts another.
 
     `values` are a profile's, by key; `typed` are the keys that were given as flags or keywords.
@@ -26,18 +26,20 @@ def check_conflicts(rows: Iterable[Row], values: Values, typed: Collection[str] 
             if not given[rule.given]:
                 continue
             found = _find_other(rule, by_name, values)
-            if bool(found) is not isinstance(rule, Need):
+            if bool(found) is not isinstance(rule, Requirement):
                 raise UsageError(_fill_message(rule, row, by_name, values, found))
 
 
-def _find_other(conflict: Conflict, rows: Mapping[str, Row], values: Values) -> Any:
+def _find_other(conflict: Conflict, rows: Mapping[str, SettingRow], values: Values) -> Any:
     """Return what a conflict's condition returns, or whether its other key differs from its default."""
     if callable(conflict.other):
         return conflict.other(values)
     return values[conflict.other] != rows[conflict.other].default
 
 
-def _fill_message(conflict: Conflict, row: Row, rows: Mapping[str, Row], values: Values, found: Any) -> str:
+def _fill_message(
+    conflict: Conflict, row: SettingRow, rows: Mapping[str, SettingRow], values: Values, found: Any
+) -> str:
     """Return a conflict's message with its flags and values filled in; a switch that is off is --no-NAME."""
     other = "" if callable(conflict.other) else rows[conflict.other].option
     flag = row.option
@@ -47,7 +49,7 @@ def _fill_message(conflict: Conflict, row: Row, rows: Mapping[str, Row], values:
     return conflict.message.format_map({**values, **words})
 
 
-def list_unheeded(rows: Sequence[Row], values: Values, typed: Collection[str]) -> list[str]:
+def list_unheeded(rows: Sequence[SettingRow], values: Values, typed: Collection[str]) -> list[str]:
     """List the typed flags of other data sets than the one in use, which have no effect, as in vLLM.
 
     Of answers' lengths that are all typed, as by --output-len, only that is listed. --dataset-path counts as

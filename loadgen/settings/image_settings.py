@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from loadgen.base.parsing import number_between, refuse_blank
 from loadgen.settings.load_settings import convert_number, make_check
-from loadgen.settings.setting import IMAGES, Conflict, Makes, Need, Setting
+from loadgen.settings.setting import IMAGES, Conflict, Makes, Requirement, Setting
 
 ImageFormat = Literal["jpeg", "png"]
 ImageTransport = Literal["data", "http"]
@@ -25,7 +25,7 @@ def _parse_counts(text: str) -> object:
     return image_sizes.parse_counts(text)
 
 
-_NEEDED = Need(
+_NEEDED = Requirement(
     lambda values: bool(values["image_size"] or values["image_dir"]),
     "{flag} needs images: pass --image-size 1024x768, or --image-dir DIR",
 )
@@ -36,7 +36,7 @@ _NO_TURNS = Conflict(
 # fmt: off
 _image = partial(Setting, Makes.LOAD, group=IMAGES)
 _vllms = partial(Setting, Makes.NOTHING, group=IMAGES, rank=1,
-    rules=(Need(lambda values: False, "{flag} goes with --dataset-name random-mm"),))
+    rules=(Requirement(lambda values: False, "{flag} goes with --dataset-name random-mm"),))
 
 
 class ImageKeys(BaseModel, frozen=True, defer_build=True):
@@ -55,7 +55,7 @@ class ImageKeys(BaseModel, frozen=True, defer_build=True):
     image_dir: Annotated[str, _image("send the PNG, JPEG, WebP and GIF files of a directory, in turn",
         metavar="DIR", rules=(_NO_TURNS,))] = ""
     image_format: Annotated[ImageFormat, _image("format of generated images (default jpeg)",
-        rules=(Need("image_size", "--image-format is for generated "
+        rules=(Requirement("image_size", "--image-format is for generated "
             "images: pass --image-size 1024x768"),))] = "jpeg"
     image_transport: Annotated[ImageTransport, Setting(Makes.REQUEST, "way of images to the server. data: "
         "in the body, as a data URL (default); http: the server fetches them from this machine's loopback",

@@ -17,7 +17,7 @@ from loadgen.base.parsing import integer_between, parse_with, refuse_blank
 from loadgen.base.text import format_count, quote_value
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
 from loadgen.settings.request_class import RequestClass, check_classes, parse_class
-from loadgen.settings.setting import SHAPES, WORKLOAD, Conflict, Makes, Need, Setting, Values
+from loadgen.settings.setting import SHAPES, WORKLOAD, Conflict, Makes, Requirement, Setting, Values
 
 if TYPE_CHECKING:
     from loadgen.settings.load_schedule import Bursts, LoadSchedule
@@ -172,7 +172,7 @@ _OWN_TIMES = Conflict(
 _LADDER = Conflict(
     "ladder", "{flag} does not apply to a ladder: each of its lengths is measured under one load"
 )
-_OF_A_RAMP = Need(
+_OF_A_RAMP = Requirement(
     "ramp_up_strategy",
     "--ramp-up-start-rps and --ramp-up-end-rps are of a ramp: pass --ramp-up-strategy linear or exponential",
 )
@@ -207,7 +207,7 @@ class ShapeKeys(BaseModel, frozen=True, defer_build=True):
     ramp_up_strategy: Annotated[Literal["linear", "exponential"] | None, _shape("course of the rate from "
         "the first request to the last, as in vLLM",
         rules=(
-            Need(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
+            Requirement(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
                 "--ramp-up-end-rps"),
             Conflict("request_rate", _TWO_LOADS), _OWN_TIMES, Conflict(_explain_ramp, "{found}"),
             Conflict(_has_bursts_in_ramp, "--bursts do not go with --ramp-up-strategy, whose rate is by "
@@ -244,11 +244,11 @@ class CancelKeys(BaseModel, frozen=True, defer_build=True):
         AfterValidator(make_check(parse_cancel_rate)),
         _load("share of the requests that are cancelled on purpose, as 10%% or 0.1",
         read=refuse_blank("10% or 0.1"), metavar="N%", rank=1,
-        rules=(Need("cancel_after", _HOW_MANY % "2s"),))] = ""
+        rules=(Requirement("cancel_after", _HOW_MANY % "2s"),))] = ""
     cancel_after: Annotated[str, AfterValidator(make_check(parse_cancel_point)), _load("point at which "
         "requests of --cancel-rate are cancelled: 2s after sending, or after 50tok",
         read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
-        rules=(Need("cancel_rate", _HOW_MANY % "10%"),
+        rules=(Requirement("cancel_rate", _HOW_MANY % "10%"),
             Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no tokens to "
                 "count: give a time instead")))] = ""
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import find_data, reads_data
-from loadgen.settings.setting import LENGTHS, Conflict, Given, Makes, Need, Setting, Values
+from loadgen.settings.setting import LENGTHS, Conflict, Given, Makes, Requirement, Setting, Values
 
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
@@ -36,7 +36,7 @@ _RANGE = Conflict(
     "{flag} and --random-range-ratio {range_ratio} both vary the lengths: leave one "
     "out (a profile's by --random-range-ratio 0)",
 )
-_PREFIX = Need(_has_prefix, "{flag} needs prefixes: pass --random-prefix-len N")
+_PREFIX = Requirement(_has_prefix, "{flag} needs prefixes: pass --random-prefix-len N")
 _IN_CLASSES = "{flag} and --class both give lengths: write them into each class, as input_len=500"
 _CLASSES = Conflict("classes", _IN_CLASSES, Given.TYPED)
 

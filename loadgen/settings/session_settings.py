@@ -12,7 +12,7 @@ from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import is_stepped, reads_data
 from loadgen.settings.load_settings import ARRIVALS
 from loadgen.settings.request_settings import CHAT_APIS
-from loadgen.settings.setting import SESSIONS, Conflict, Makes, Need, Setting, Values, list_rows
+from loadgen.settings.setting import SESSIONS, Conflict, Makes, Requirement, Setting, Values, list_rows
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
@@ -67,7 +67,7 @@ def _takes_no_chat(values: Values) -> bool:
     return values["backend"] not in (None, "openai", *CHAT_APIS)
 
 
-_NEEDS = Need(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)
+_NEEDS = Requirement(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)
 # A session keeps its place until its last turn, so no cap on requests can be held by it.
 _HELD = (
     Conflict(
@@ -106,8 +106,8 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
                 "--backend openai-chat"), *_ALONE))] = None
     think_time: Annotated[str, BeforeValidator(_format_number), _session("seconds before each turn but "
         "the first (default 0), or a distribution of them", metavar="S",
-        rules=(Need("turns", "--think-time is of conversations that are made here: pass --turns N; the "
-            "delays of a file are as recorded, or by --turn-delays X"), *_ALONE))] = ""
+        rules=(Requirement("turns", "--think-time is of conversations that are made here: pass --turns N; "
+            "the delays of a file are as recorded, or by --turn-delays X"), *_ALONE))] = ""
     turn_delays: Annotated[str, BeforeValidator(_check_delays), _session("delays between turns: recorded "
         "(default), none, or a factor on the recorded ones", metavar="X")] = RECORDED_DELAYS
     # `live` sends the server's own answers back as the history, `server` leaves the history to the server.
@@ -126,7 +126,7 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
     users: Annotated[int | None, _session("number of users, each with a session at a time, whose turns "
         "are due at --user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N",
         rules=(
-            _NEEDS, Need("user_rate", "--users needs --user-rate R, turns per second of each"),
+            _NEEDS, Requirement("user_rate", "--users needs --user-rate R, turns per second of each"),
             Conflict(_has_other_limit, "--users {users} and --max-concurrency {max_concurrency} are two: "
                 "each user has a session at a time: leave out --max-concurrency"),
             Conflict("request_rate", _BEGINS.replace("{other}", "{other} {request_rate:g}")),
@@ -134,7 +134,7 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
             Conflict("turn_delays", _PAUSES), Conflict("think_time", _PAUSES), *_ALONE))] = None
     user_rate: Annotated[float | None, _session("turns per second of each user",
         read=number_between(1e-9, 1e9), metavar="R",
-        rules=(_NEEDS, Need("users", "--user-rate needs --users N"), *_ALONE))] = None
+        rules=(_NEEDS, Requirement("users", "--user-rate needs --users N"), *_ALONE))] = None
 # fmt: on
 
 

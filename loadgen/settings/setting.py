@@ -82,7 +82,7 @@ class Conflict(msgspec.Struct, frozen=True):
     given: Given = Given.SET  # the setting itself
 
 
-class Need(Conflict, frozen=True):
+class Requirement(Conflict, frozen=True):
     """A key, or a condition, without which a setting is refused where it is given."""
 
 
@@ -116,7 +116,7 @@ class Setting(msgspec.Struct, frozen=True):
         return handler(annotate_bounds(source, self.bounds, Field))
 
 
-class Row(Setting, frozen=True, kw_only=True):
+class SettingRow(Setting, frozen=True, kw_only=True):
     """A setting with its field's name, default and the types that it may have."""
 
     name: str
@@ -153,7 +153,7 @@ class Row(Setting, frozen=True, kw_only=True):
 
 
 @cache
-def list_rows(*subjects: type) -> tuple[Row, ...]:
+def list_rows(*subjects: type) -> tuple[SettingRow, ...]:
     """List the settings of several subjects, each in the order of its fields."""
     rows = []
     for subject in subjects:
@@ -167,7 +167,7 @@ def list_rows(*subjects: type) -> tuple[Row, ...]:
             kind, *said = get_args(hints[name])
             (setting,) = (each for each in said if isinstance(each, Setting))
             own = msgspec.structs.asdict(setting)
-            rows.append(Row(**own, name=name, default=defaults[name], kinds=list_kinds(kind)))
+            rows.append(SettingRow(**own, name=name, default=defaults[name], kinds=list_kinds(kind)))
     return tuple(rows)
 
 

@@ -32,7 +32,7 @@ from loadgen.settings.server_settings import (
     TrustOptions,
 )
 from loadgen.settings.session_settings import SessionKeys
-from loadgen.settings.setting import Makes, Row, list_rows
+from loadgen.settings.setting import Makes, SettingRow, list_rows
 from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
 from loadgen.settings.telemetry_settings import BY_ENVIRONMENT, RECEIVED, PowerOptions, TelemetryOptions
 from loadgen.settings.trace_settings import TraceKeys
@@ -66,12 +66,12 @@ def list_profile_keys(*makes: Makes) -> tuple[str, ...]:
     return tuple(row.name for row in list_rows(*PROFILE_KEYS) if row.makes in makes)
 
 
-def list_flags(group: str, rows: Iterable[Row] = TABLE) -> list[Row]:
+def list_flags(group: str, rows: Iterable[SettingRow] = TABLE) -> list[SettingRow]:
     """List the settings that have a flag in a group of --help, in the order of its lines."""
     return sorted((row for row in rows if row.group == group), key=lambda row: row.rank)
 
 
-def add_flags(container: argparse._ActionsContainer, rows: Iterable[Row]) -> None:
+def add_flags(container: argparse._ActionsContainer, rows: Iterable[SettingRow]) -> None:
     """Add the flags of these settings to an argparse parser or group."""
     for row in rows:
         columns: dict[str, Any] = {"metavar": row.metavar, "action": row.action, "type": row.read}
@@ -90,7 +90,7 @@ def add_flags(container: argparse._ActionsContainer, rows: Iterable[Row]) -> Non
 def add_groups(
     parser: argparse._ActionsContainer,
     named: Iterable[str] = setting.GROUP_ORDER,
-    rows: Iterable[Row] = TABLE,
+    rows: Iterable[SettingRow] = TABLE,
 ) -> None:
     """Add the flags of these groups of --help to a parser, each group with its title."""
     every = tuple(rows)

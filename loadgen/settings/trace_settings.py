@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
-from loadgen.settings.setting import TRACES, Conflict, Given, Makes, Need, Setting, Values
+from loadgen.settings.setting import TRACES, Conflict, Given, Makes, Requirement, Setting, Values
 
 TraceFormat = Literal[
     "",
@@ -27,7 +27,7 @@ TraceFormat = Literal[
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
 
 _TWO_SOURCES = "--trace and {other} are two sources of requests: leave out one of them"
-_OF_A_TRACE = Need(
+_OF_A_TRACE = Requirement(
     replays_trace, "{flag} applies to a trace: pass --trace FILE, or leave it out", Given.WRITTEN
 )
 _ALONE = (

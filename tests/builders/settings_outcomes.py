@@ -24,8 +24,8 @@ from loadgen.base.errors import LoadgenError
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.command import keywords
-from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 
 STORED = Path(__file__).parents[1] / "data" / "settings"

@@ -10,7 +10,7 @@ import loadgen
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.report.run import Run
-from loadgen.run.command.keywords import BenchOptions
+from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.series.series_api import LimitOptions, SweepOptions
 
 

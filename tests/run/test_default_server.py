@@ -17,9 +17,9 @@ from loadgen import cli
 from loadgen.plan.profile import Profile
 from loadgen.run import attach
 from loadgen.run.command import keywords, options
-from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import DEFAULT_URL, SPEAKING_OF_A_SERVER, Options, parse
 from loadgen.settings import request_settings
+from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.series.ladder_command import ladder_parser
 
 # Every other flag, by its name in the parser: alone it leaves the run to the embedded engine. A new flag must

@@ -14,7 +14,7 @@ from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.run.command.options import Options, bench_parser
 from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
 from loadgen.settings.server_settings import CallOptions
-from loadgen.settings.setting import Makes, Need, Setting, list_kinds, list_rows
+from loadgen.settings.setting import Makes, Requirement, Setting, list_kinds, list_rows
 from loadgen.settings.table import OPTIONS, PROFILE_KEYS, TABLE, list_profile_keys
 from loadgen.settings.validation import ServerSettings
 
@@ -94,7 +94,7 @@ def test_every_conflict_names_keys_and_writes_its_message() -> None:
     assert wrong == []
     assert {each.other for each in conflicts if isinstance(each.other, str)} <= keys.keys()
     for row in keys.values():  # what is needed is said first
-        assert sorted(row.rules, key=lambda rule: not isinstance(rule, Need)) == list(row.rules)
+        assert sorted(row.rules, key=lambda rule: not isinstance(rule, Requirement)) == list(row.rules)
 
 
 MOST_NAMES = 8

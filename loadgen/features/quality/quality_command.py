@@ -43,11 +43,11 @@ from loadgen.report.run import Place
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import bench, keywords, progress
 from loadgen.run.command.api import BackgroundRun, Interrupted
-from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import DEFAULT_URL, Launching, Options, add_unlisted_flags, parse
 from loadgen.run.command.progress import Display
 from loadgen.run.live_display import choose_display
 from loadgen.settings import table
+from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, Makes, Setting, list_rows
 from loadgen.settings.table import TABLE
 

@@ -22,8 +22,8 @@ from loadgen.report.run import Place, Run
 from loadgen.run.attach import attach, collect_settings
 from loadgen.run.command import keywords
 from loadgen.run.command.bench import check, make_seed
-from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import Options
+from loadgen.settings.keyword_types import BenchOptions
 
 T = TypeVar("T")
 # A signal in the instant in which Python goes to sleep takes effect when it wakes, this much later.

@@ -21,8 +21,8 @@ from loadgen.report import run_directory
 from loadgen.report.run import Place, Run
 from loadgen.run.command import keywords
 from loadgen.run.command.api import BackgroundRun, Interrupted
-from loadgen.run.command.keywords import BenchOptions
 from loadgen.run.command.options import Options
+from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.limit_record import Limit
 from loadgen.study.series.limit import limit_command
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -31,6 +31,7 @@ from loadgen.records.journal import JOURNAL
 from loadgen.report import run_directory
 from loadgen.run.command.options import Options, is_given
 from loadgen.settings.data_settings import SOURCES
+from loadgen.settings.keyword_types import WorkloadOptions
 from loadgen.settings.table import TABLE
 
 FAILED, SERVERS, UNFINISHED, INTERRUPTED = "failed", "servers", "unfinished", "interrupted"
@@ -238,7 +239,7 @@ def split_own_flags(options: Options, names: Collection[str]) -> tuple[Options, 
     """Split off the overrides in `names`, flags of a series: return the options without them, and them."""
     own = {name: value for name, value in options.overrides.items() if name in names}
     overrides = {name: value for name, value in options.overrides.items() if name not in names}
-    return replace(options, overrides=overrides), own
+    return replace(options, overrides=cast(WorkloadOptions, overrides)), own
 
 
 def load_workload(options: Options, keys: Mapping[str, Any]) -> Profile:

@@ -44,7 +44,7 @@ from loadgen.features.quality.reference_file import (
     read_reference,
 )
 from loadgen.plan import tokenizers
-from loadgen.run.command.keywords import BenchOptions
+from loadgen.settings.keyword_types import BenchOptions
 
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)

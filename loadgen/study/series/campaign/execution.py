@@ -92,9 +92,9 @@ class Execution:
         Then it measures what can be measured there of the quality. Raises StoreError where the disk takes
         nothing more; another LoadgenError, of the server's end, is printed as a warning.
         """
-        searched = {} if self.limit is None else {"reset_cache": True}
-        quiet = self.quiet or bool(searched)
-        options = replace(start.arm.options, quiet=quiet, probe_memory=True, **searched)
+        options = replace(start.arm.options, quiet=self.quiet, probe_memory=True)
+        if self.limit is not None:
+            options = replace(options, quiet=True, reset_cache=True)
         self._start = start
         self._servers = self._find_servers(options)
         try:
