@@ -16,7 +16,7 @@ from loadgen.plan.lengths import LengthDistribution, parse_lengths
 from loadgen.plan.planned_requests import DataFacts, PromptRequests, fingerprint
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import PlanInputs, RandomStream
-from loadgen.settings.request_class import RequestClass
+from loadgen.settings.load_settings import RequestClass
 
 IDS = "ids"
 P = TypeVar("P")

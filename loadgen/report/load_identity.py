@@ -18,7 +18,7 @@ from loadgen.facts.run_facts import Facts
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.report.run_directory import Result
 from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS, RANDOM
-from loadgen.settings.request_class import RequestClass
+from loadgen.settings.load_settings import RequestClass
 from loadgen.settings.setting import Makes, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 

@@ -11,7 +11,7 @@ from loadgen.base import parsing
 from loadgen.base.parsing import integer_between
 from loadgen.base.text import quote_value
 from loadgen.settings import vllm_flags
-from loadgen.settings.setting import DATA, Conflict, Makes, Setting, Values
+from loadgen.settings.setting import DATA, Conflict, Makes, Setting
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace", "random-mm"]
 _IMAGES = (
@@ -88,10 +88,6 @@ _ROWS = ("", *(name for name, source in _NAMED.items() if source.reads_file))
 _FILES = (*_ROWS, "trace", "timed_trace")
 
 
-def _needs_file(values: Values) -> bool:
-    return values["dataset_name"] not in _MADE and not values["dataset_path"]
-
-
 # fmt: off
 _data = partial(Setting, Makes.LOAD, group=DATA)
 _count = partial(_data, read=integer_between(1, parsing.MOST_TOKENS), metavar="N")
@@ -105,8 +101,9 @@ class DataKeys(BaseModel, frozen=True, defer_build=True):
     dataset_name: Annotated[DatasetName | None, _data(
         "".join((f"kind of data: random (default), {', '.join(_VLLMS)}: vLLM's own, by its rules",
             *(f"; {name}" for name in _OURS))), read=read_dataset, metavar="NAME", names_server=True,
-        rules=(Conflict(_needs_file, "--dataset-name {dataset_name} needs its file: pass --dataset-path "
-        "FILE"),))] = None
+        rules=(Conflict(
+            lambda values: values["dataset_name"] not in _MADE and not values["dataset_path"],
+            "--dataset-name {dataset_name} needs its file: pass --dataset-path FILE"),))] = None
     dataset_path: Annotated[str, _data("file of prompts, bodies, conversations or ShareGPT; its keys show "
         "which, unless --dataset-name says so, and `loadgen data FILE` shows what it holds", metavar="FILE",
         names_server=True, common=True)] = ""

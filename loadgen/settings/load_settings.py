@@ -1,4 +1,4 @@
-"""Load settings: those of how many requests there are and when, how that changes, and which are given up."""
+"""Load settings: how many requests there are, of which classes, and when; and which are given up."""
 
 import argparse
 import math
@@ -9,14 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
 
 from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.parsing import integer_between, parse_with, refuse_blank
+from loadgen.base.parsing import integer_between, parse_with, refuse_blank, suggest_name
 from loadgen.base.text import format_count, quote_value
 from loadgen.settings.conflicts import is_stepped, is_timed, reads_data
-from loadgen.settings.request_class import RequestClass, check_classes, parse_class
 from loadgen.settings.setting import SHAPES, WORKLOAD, Conflict, Makes, Requirement, Setting, Values
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ _CANCEL_TIME = re.compile(parsing.TIME, re.ASCII)
 _TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)
 _LONGEST_NS = 86_400_000_000_000
 _MOST_TOKENS = 1 << 31
+_CLASS_NAME = re.compile(r"[\w.+-]+")
 _CANCEL_FORM = "write 2s, 500ms or 50tok"
 
 
@@ -72,6 +72,64 @@ def parse_cancel_point(text: str) -> CancelPoint:
     if not 0 < after_ns <= _LONGEST_NS:
         raise ValueError("a request is cancelled after more than 0 s, and within a day")
     return CancelPoint(after_ns=after_ns)
+
+
+class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
+    """One class of requests: its share of them, and their lengths in tokens."""
+
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    share: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # percent of the requests
+    input_len: Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS)]
+    output_len: Annotated[int, Field(ge=1, le=parsing.MOST_TOKENS)]
+    range_ratio: str = "0.0"  # as a profile's
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if _CLASS_NAME.fullmatch(value) is None:
+            raise ValueError("a name is of letters, digits and . _ + -")
+        return value
+
+    @field_validator("share", mode="before")
+    @classmethod
+    def _drop_percent_sign(cls, value: Any) -> Any:
+        """Drop the % of a share that is written as `30%`; shares are in percent."""
+        return value.strip().removesuffix("%") if isinstance(value, str) else value
+
+
+def parse_class(text: str) -> dict[str, str]:
+    """Parse `--class name=long,share=30%,input_len=8000,output_len=200` to a table of texts.
+
+    Raises ValueError for an unknown key, one given twice, and required ones that are missing.
+    """
+    known = RequestClass.model_fields
+    table: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        key = key.replace("-", "_")
+        if not equals or key not in known:
+            raise ValueError(
+                f"{quote_value(part)}{suggest_name(key, known)}: write KEY=VALUE, of {', '.join(known)}"
+            )
+        if key in table:
+            raise ValueError(f"{quote_value(text)}: {key} is given twice")
+        table[key] = value
+    if missing := [key for key, field in known.items() if field.is_required() and key not in table]:
+        raise ValueError(f"{quote_value(text)}: {' and '.join(missing)} missing")
+    return table
+
+
+def _check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
+    """Return classes; raises ValueError if a name repeats or their shares do not sum to 100 %."""
+    if not classes:
+        return classes
+    names = [each.name for each in classes]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"class {twice} is given twice: give each a name of its own")
+    shares = sum(each.share for each in classes)
+    if abs(shares - 100) > 1e-6:
+        raise ValueError(f"the shares of the classes sum to {shares:.10g} %: make them 100 %")
+    return classes
 
 
 def make_check(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -151,16 +209,8 @@ def _has_ramp_ends(values: Values) -> bool:
     return values["ramp_up_start_rps"] is not None and values["ramp_up_end_rps"] is not None
 
 
-def _has_bursts_in_ramp(values: Values) -> bool:
-    return bool(values["bursts"]) and _has_ramp_ends(values)
-
-
 def _answers_whole(values: Values) -> bool:
     return values["stream"] is False
-
-
-def _counts_whole_answers(values: Values) -> bool:
-    return _answers_whole(values) and values["cancel_after"].strip().endswith("tok")
 
 
 _TWO_LOADS = "{flag} and {other} are two loads: leave out one of them"
@@ -210,7 +260,8 @@ class ShapeKeys(BaseModel, frozen=True, defer_build=True):
             Requirement(_has_ramp_ends, "--ramp-up-strategy {ramp_up_strategy} needs --ramp-up-start-rps and "
                 "--ramp-up-end-rps"),
             Conflict("request_rate", _TWO_LOADS), _OWN_TIMES, Conflict(_explain_ramp, "{found}"),
-            Conflict(_has_bursts_in_ramp, "--bursts do not go with --ramp-up-strategy, whose rate is by "
+            Conflict(lambda values: values["bursts"] and _has_ramp_ends(values),
+                "--bursts do not go with --ramp-up-strategy, whose rate is by "
                 'request: write the ramp by time, as --schedule "rate {ramp_up_start_rps:g} to '
                 '{ramp_up_end_rps:g} over 60s"'),
             _LADDER))] = None
@@ -223,9 +274,9 @@ class ShapeKeys(BaseModel, frozen=True, defer_build=True):
 class ClassKeys(BaseModel, frozen=True, defer_build=True):
     """The setting that mixes several classes of requests."""
 
-    classes: Annotated[tuple[RequestClass, ...], AfterValidator(check_classes), _shape("class of random "
-        'requests, as "name=long,share=30%%,input_len=8000,output_len=200" (repeatable); the report has '
-        "classes apart and together", flag="--class", action="append", read=parse_with(parse_class),
+    classes: Annotated[tuple[RequestClass, ...], Field(max_length=100), AfterValidator(_check_classes),
+        _shape('class of random requests, as "name=long,share=30%%,input_len=8000,output_len=200" '
+        "(repeatable); the report has classes apart and together", flag="--class", action="append", read=parse_with(parse_class),
         metavar="CLASS", rules=(
             Conflict(reads_data, "--class is of random prompts, and the data set has prompts of its own: "
                 "leave out one of them"),
@@ -249,8 +300,10 @@ class CancelKeys(BaseModel, frozen=True, defer_build=True):
         "requests of --cancel-rate are cancelled: 2s after sending, or after 50tok",
         read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
         rules=(Requirement("cancel_rate", _HOW_MANY % "10%"),
-            Conflict(_counts_whole_answers, "--cancel-after {cancel_after}: a whole answer has no tokens to "
-                "count: give a time instead")))] = ""
+            Conflict(
+                lambda values: _answers_whole(values) and values["cancel_after"].strip().endswith("tok"),
+                "--cancel-after {cancel_after}: a whole answer has no tokens to count: give a time "
+                "instead")))] = ""
 
 
 class LoadKeys(BaseModel, frozen=True, defer_build=True):

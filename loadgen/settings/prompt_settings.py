@@ -16,27 +16,22 @@ Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
 _NO_RANGE = ("0.0", "0", "")
 
 
-def _has_prefix(values: Values) -> bool:
-    return values["prefix_len"] > 0 or reads_data(values)
-
-
 def _has_texts(values: Values) -> bool:
     return find_data(values)[0] not in ("random", "trace")  # a trace has the form of its prompts to choose
-
-
-def _varies_lengths(values: Values) -> bool:
-    return values["range_ratio"] not in _NO_RANGE
 
 
 OF_ITS_OWN = "{flag} is of random prompts, and {data} has prompts of its own: leave out one of them"
 _MADE = Conflict(reads_data, OF_ITS_OWN, Given.WRITTEN)
 _TEXTS = Conflict(_has_texts, OF_ITS_OWN, Given.WRITTEN)
 _RANGE = Conflict(
-    _varies_lengths,
+    lambda values: values["range_ratio"] not in _NO_RANGE,
     "{flag} and --random-range-ratio {range_ratio} both vary the lengths: leave one "
     "out (a profile's by --random-range-ratio 0)",
 )
-_PREFIX = Requirement(_has_prefix, "{flag} needs prefixes: pass --random-prefix-len N")
+_PREFIX = Requirement(
+    lambda values: values["prefix_len"] > 0 or reads_data(values),
+    "{flag} needs prefixes: pass --random-prefix-len N",
+)
 _IN_CLASSES = "{flag} and --class both give lengths: write them into each class, as input_len=500"
 _CLASSES = Conflict("classes", _IN_CLASSES, Given.TYPED)
 

@@ -35,12 +35,6 @@ def _check_variables(value: dict[str, str] | None) -> dict[str, str] | None:
     return value
 
 
-def _check_some_text(value: str | None) -> str | None:
-    if value == "":
-        raise ValueError("String should have at least 1 character")
-    return value
-
-
 # fmt: off
 _server = partial(Setting, Makes.CLIENT, group=SERVER, names_server=True)
 _key = partial(_server, rank=2, resumes=True)
@@ -158,7 +152,7 @@ class ServerKeys(BaseModel, frozen=True, defer_build=True):
         "memory that the launched server uses, 0 to 1", metavar="X")] = None
     tensor_parallel: Annotated[int | None, Field(ge=1, le=_MOST_GPUS), _asked("number of GPUs "
         "that share the model", metavar="N", common=True)] = None
-    quantization: Annotated[str | None, AfterValidator(_check_some_text), _asked("quantization by the "
+    quantization: Annotated[str | None, Field(min_length=1), _asked("quantization by the "
         "engine's name for it (default: from the checkpoint)", metavar="NAME")] = None
     # Token ids in and out.
     skip_tokenizer: Annotated[bool | None, _asked("start a server of token ids alone, without a tokenizer",

@@ -59,14 +59,6 @@ def _may_be_conversations(values: Values) -> bool:
     return values["turns"] is not None or bool(recognised) or values["trace_replay"] == "closed"
 
 
-def _has_other_limit(values: Values) -> bool:
-    return values["max_concurrency"] not in (None, values["users"])
-
-
-def _takes_no_chat(values: Values) -> bool:
-    return values["backend"] not in (None, "openai", *CHAT_APIS)
-
-
 _NEEDS = Requirement(_may_be_conversations, "{flag} applies to conversations: " + _CONVERSATIONS)
 # A session keeps its place until its last turn, so no cap on requests can be held by it.
 _HELD = (
@@ -102,7 +94,8 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
             _NEEDS, Conflict(reads_data, _MAKES % "{data}"), Conflict("dataset_path", _MAKES % "{other}"),
             Conflict("classes",
                 "--turns and --class: a turn has no class: give --input-dist and --output-dist"),
-            Conflict(_takes_no_chat, "--backend {backend}: --turns makes conversations of the chat API: use "
+            Conflict(lambda values: values["backend"] not in (None, "openai", *CHAT_APIS),
+                "--backend {backend}: --turns makes conversations of the chat API: use "
                 "--backend openai-chat"), *_ALONE))] = None
     think_time: Annotated[str, BeforeValidator(_format_number), _session("seconds before each turn but "
         "the first (default 0), or a distribution of them", metavar="S",
@@ -127,7 +120,8 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
         "are due at --user-rate", read=integer_between(1, parsing.MOST_STREAMS), metavar="N",
         rules=(
             _NEEDS, Requirement("user_rate", "--users needs --user-rate R, turns per second of each"),
-            Conflict(_has_other_limit, "--users {users} and --max-concurrency {max_concurrency} are two: "
+            Conflict(lambda values: values["max_concurrency"] not in (None, values["users"]),
+                "--users {users} and --max-concurrency {max_concurrency} are two: "
                 "each user has a session at a time: leave out --max-concurrency"),
             Conflict("request_rate", _BEGINS.replace("{other}", "{other} {request_rate:g}")),
             *(Conflict(key, _BEGINS) for key in ARRIVALS[:-1]),

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import replays_trace
-from loadgen.settings.setting import TRACES, Conflict, Given, Makes, Requirement, Setting, Values
+from loadgen.settings.setting import TRACES, Conflict, Given, Makes, Requirement, Setting
 
 TraceFormat = Literal[
     "",
@@ -42,15 +42,6 @@ _UNTIMED = (
 )
 
 
-def _sends_sessions(values: Values) -> bool:
-    return bool(values["trace_replay"] == "closed")
-
-
-def _sends_alone(values: Values) -> bool:
-    """Whether requests of a trace are sent by rate or concurrency, without their sessions."""
-    return values["self_timed"] is False
-
-
 # fmt: off
 _trace = partial(Setting, Makes.LOAD, group=TRACES, rules=(_OF_A_TRACE,))
 _most = partial(_trace, read=integer_between(1, parsing.MOST_TOKENS), metavar="N")
@@ -69,7 +60,7 @@ class TraceKeys(BaseModel, frozen=True, defer_build=True):
         "concurrency")] = True
     trace_replay: Annotated[Literal["recorded", "closed"], _trace("order of a trace's requests. closed: "
         "those of a session wait for answers (default for agents); recorded: at the trace's times",
-        rules=(_OF_A_TRACE, Conflict(_sends_alone, _ALONE)))] = "recorded"
+        rules=(_OF_A_TRACE, Conflict(lambda values: values["self_timed"] is False, _ALONE)))] = "recorded"
     # Either end may be left out.
     trace_window: Annotated[str, _trace("part of the trace to send, in its seconds, as 600:1200",
         metavar="START:END")] = ""
@@ -83,5 +74,5 @@ class TraceKeys(BaseModel, frozen=True, defer_build=True):
         "seconds; longer ones are cut", read=number_between(0, parsing.YEAR_S), metavar="S")] = None
     trace_jitter: Annotated[Literal["none", "uniform"], _trace("spread a trace's requests of one instant "
         "over the grid of its times: uniform, or none (default)",
-        rules=(_OF_A_TRACE, Conflict(_sends_sessions, _UNTIMED)))] = "none"
+        rules=(_OF_A_TRACE, Conflict(lambda values: values["trace_replay"] == "closed", _UNTIMED)))] = "none"
 # fmt: on

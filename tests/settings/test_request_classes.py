@@ -10,7 +10,7 @@ import pytest
 from loadgen.plan import random_prompts
 from loadgen.plan.profile import build
 from loadgen.plan.request_sources import RandomStream
-from loadgen.settings.request_class import RequestClass, parse_class
+from loadgen.settings.load_settings import RequestClass, parse_class
 
 TABLES: list[dict[str, Any]] = [
     {"name": "long", "share": "30%", "input_len": 8000, "output_len": 200},
