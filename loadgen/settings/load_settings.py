@@ -276,8 +276,8 @@ class ClassKeys(BaseModel, frozen=True, defer_build=True):
 
     classes: Annotated[tuple[RequestClass, ...], Field(max_length=100), AfterValidator(_check_classes),
         _shape('class of random requests, as "name=long,share=30%%,input_len=8000,output_len=200" '
-        "(repeatable); the report has classes apart and together", flag="--class", action="append", read=parse_with(parse_class),
-        metavar="CLASS", rules=(
+        "(repeatable); the report has classes apart and together", flag="--class", action="append",
+        read=parse_with(parse_class), metavar="CLASS", rules=(
             Conflict(reads_data, "--class is of random prompts, and the data set has prompts of its own: "
                 "leave out one of them"),
             Conflict(lambda values: values["prompt_format"] == "text-vllm-0.9",

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -127,7 +127,11 @@ def read_share(text: str, environ: Mapping[str, str] = os.environ) -> Share:
 
 def _read_rank(environ: Mapping[str, str]) -> _Rank:
     """Return the first launcher's rank that has a count, else the first; raises ValueError if they differ."""
-    ranks = list(_list_ranks(environ))
+    ranks = [
+        _Rank(launcher, number, _read_number(environ, launcher.of))
+        for launcher in LAUNCHERS
+        if (number := _read_number(environ, launcher.number)) is not None
+    ]
     if not ranks:
         raise ValueError(f"no launcher has numbered this process ({_NAMES} are not set): give I/N")
     first = ranks[0]
@@ -137,14 +141,6 @@ def _read_rank(environ: Mapping[str, str]) -> _Rank:
                 f"{first} and {other} disagree: give I/N, of the variables that count the shards"
             )
     return next((rank for rank in ranks if rank.of is not None), first)
-
-
-def _list_ranks(environ: Mapping[str, str]) -> Iterator[_Rank]:
-    """Yield the rank of each launcher whose variable is set; raises ValueError if it is no number."""
-    for launcher in LAUNCHERS:
-        number = _read_number(environ, launcher.number)
-        if number is not None:
-            yield _Rank(launcher, number, _read_number(environ, launcher.of))
 
 
 def _read_number(environ: Mapping[str, str], name: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any, cast
@@ -214,13 +214,10 @@ def lay_over_lengths(values: dict[str, Any]) -> None:
         values["input_len"] = tokens
     if (tokens := values.pop("every_output_len", None)) is not None:
         values["output_len"] = tokens
-        if _NAMING_DATA & {*values, *_list_varied(values)}:
+        varied = (*values.get("vary", ()), *chain.from_iterable(values.get("link", ())))
+        names = {text.partition("=")[0].strip().replace("-", "_") for text in varied}
+        if _NAMING_DATA & {*values, *names}:
             values.update(dict.fromkeys(ANSWER_LENS, tokens))
-
-
-def _list_varied(values: Mapping[str, Any]) -> Iterator[str]:
-    for text in (*values.get("vary", ()), *chain.from_iterable(values.get("link", ()))):
-        yield text.partition("=")[0].strip().replace("-", "_")
 
 
 def _parse_headers(pairs: Sequence[str]) -> dict[str, str]:

@@ -229,42 +229,23 @@ def _check_names(campaign: CampaignFile, path: Path) -> None:
 _ELSEWHERE, _OF_THE_VERB = "cannot be used in a campaign", "is a flag of `loadgen campaign`"
 _OF_ALL = "applies to the whole campaign: write it above the tables"
 _OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
-_NO_KEYS = {
+_NOT_HERE = {
+    "help": _ELSEWHERE,
+    **dict.fromkeys(list_profile_keys(*(set(Makes) - {Makes.REQUEST})), _OF_A_PROFILE),
     "profile": 'is written profiles = ["high-load", …]',
     "repeat": "is written repeats = N, above the tables",
     "seed": _OF_ALL,
     "fingerprint": _OF_ALL,
     "api_key_env": f"{_OF_THE_VERB}: a file cannot hold keys",
     "api_key_file": f"{_OF_THE_VERB}: a file cannot hold keys",
-    "dry_run": _OF_THE_VERB,
-    "quiet": _OF_THE_VERB,
-    "run_dir": _OF_THE_VERB,
+    **dict.fromkeys(("dry_run", "quiet", "run_dir"), _OF_THE_VERB),
     "every_input_len": _OF_A_PROFILE,
     "every_output_len": _OF_A_PROFILE,
-    "append_result": _ELSEWHERE,
-    "cluster": _ELSEWHERE,
-    "disable_tqdm": _ELSEWHERE,
-    "explain": _ELSEWHERE,
-    "export_requests": _ELSEWHERE,
-    "fail_on": _ELSEWHERE,
-    "json": _ELSEWHERE,
-    "live_totals": _ELSEWHERE,
-    "otel": _ELSEWHERE,
-    "print_request": _ELSEWHERE,
-    "prometheus": _ELSEWHERE,
-    "receive_spans": _ELSEWHERE,
-    "result_dir": _ELSEWHERE,
-    "result_filename": _ELSEWHERE,
-    "save_detailed": _ELSEWHERE,
-    "save_result": _ELSEWHERE,
-    "selftest": _ELSEWHERE,
-    "shards": _ELSEWHERE,
-    "strict": _ELSEWHERE,
-}
-_NOT_HERE = {
-    "help": "cannot be used in a campaign",
-    **dict.fromkeys(list_profile_keys(*(set(Makes) - {Makes.REQUEST})), _OF_A_PROFILE),
-    **_NO_KEYS,
+    **dict.fromkeys(("print_request", "export_requests", "live_totals", "selftest"), _ELSEWHERE),
+    **dict.fromkeys(("cluster", "shards", "otel", "prometheus", "receive_spans"), _ELSEWHERE),
+    **dict.fromkeys(("disable_tqdm", "explain", "strict", "fail_on", "json"), _ELSEWHERE),
+    **dict.fromkeys(("save_result", "save_detailed", "append_result"), _ELSEWHERE),
+    **dict.fromkeys(("result_dir", "result_filename"), _ELSEWHERE),
 }
 _PATHS = ("model", "tokenizer", "server_python", "model_config", "image_dir")
 _MERGED = ("server_env", "header")  # tables of which a checkpoint gives some more
