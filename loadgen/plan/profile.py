@@ -172,8 +172,11 @@ class Profile(
         if _takes_every_row(filled):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
-            ends = filled.get("duration") is not None or _takes_all_rows(filled) or filled.get("num_sessions")
-            filled["num_prompts"] = None if ends else _count_whole_sessions(filled.get("turns"))
+            of_file = filled.get("trace") or _recognises_rows(filled)
+            ends = filled.get("duration") is not None or of_file or filled.get("num_sessions")
+            turns = filled.get("turns")  # of vLLM's default number, whole sessions are sent, at least one
+            each = turns if type(turns) is int and 1 <= turns <= parsing.MOST_TURNS else 1
+            filled["num_prompts"] = None if ends else max(1, VLLM_PROMPTS // each) * each
         if filled.get("compat") == "inferencex":
             filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
         if not _is_made_to_length(filled):
@@ -361,12 +364,6 @@ def _fill_pace(keys: dict[str, Any]) -> None:
         keys["backend"] = "openai-chat"
 
 
-def _count_whole_sessions(turns: Any) -> int:
-    """Return vLLM's default number of requests, rounded down to whole sessions of `turns`, at least one."""
-    each = turns if type(turns) is int and 1 <= turns <= parsing.MOST_TURNS else 1
-    return max(1, VLLM_PROMPTS // each) * each
-
-
 def _has_own_times(keys: Mapping[str, Any]) -> bool:
     """Whether these keys of a profile, as far as given, select the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
@@ -379,17 +376,15 @@ def _takes_every_row(keys: Mapping[str, Any]) -> bool:
     return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
 
 
-def _takes_all_rows(keys: Mapping[str, Any]) -> bool:
-    """Whether a file decides the number of requests, not vLLM's default."""
-    recognised = bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
-    return bool(keys.get("trace")) or recognised
+def _recognises_rows(keys: Mapping[str, Any]) -> bool:
+    """Whether a file without a data set's name is sent, which is known by its rows."""
+    return bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
 
 
 def _is_made_to_length(keys: Mapping[str, Any]) -> bool:
     """Whether prompts are random and answers have a planned length: vLLM then sets ignore_eos."""
-    name = keys.get("dataset_name")
-    recognised = bool(keys.get("dataset_path")) and name is None
-    return bool(keys.get("trace")) or (name in (None, "random", "timed_trace") and not recognised)
+    made = keys.get("dataset_name") in (None, "random", "timed_trace") and not _recognises_rows(keys)
+    return bool(keys.get("trace")) or made
 
 
 def has_images(profile: Profile) -> bool:

@@ -70,12 +70,15 @@ def check_keywords(
     An option may have its flag's name: `random_input_len` is `input_len`. A `backend` keeps the name that it
     was given, which may be another client's; a Path becomes a text.
     """
-    given = _name_as_keywords(given, kind)
-    for name, value in given.items():
+    plain: dict[str, Any] = {}
+    for written, value in given.items():
+        name = written if written in kind.__annotations__ else _FLAG_NAMES.get(written, written)
+        if name in plain:
+            raise UsageError(f"{name}: given twice, once by its flag's name: leave one of them out")
         if name not in kind.__annotations__:
             raise UsageError(f"{call} has no keyword {name!r}{_suggest_keyword(name, kind)}")
         _refuse_zero_bytes(name, value)
-    plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+        plain[name] = os.fspath(value) if isinstance(value, Path) else value
     for name, hint in _add_bounds(kind).__annotations__.items():
         if isinstance(value := plain.get(name), str) and get_origin(hint) is list:
             raise UsageError(f"{name}: expected a list, got a text: write {name}=[{value!r}]")
@@ -89,17 +92,6 @@ def check_keywords(
     except msgspec.ValidationError as error:
         raise UsageError(_put_keyword_first(str(error))) from None
     return {**converted, "backend": api} if "backend" in converted else converted
-
-
-def _name_as_keywords(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Return a call's options, flags' names replaced; raises UsageError where one is given twice."""
-    named: dict[str, Any] = {}
-    for name, value in given.items():
-        known = name if name in kind.__annotations__ else _FLAG_NAMES.get(name, name)
-        if known in named:
-            raise UsageError(f"{known}: given twice, once by its flag's name: leave one of them out")
-        named[known] = value
-    return named
 
 
 @cache

@@ -349,7 +349,13 @@ def read_launching(values: dict[str, Any]) -> Launching:
     """
     values["server_args"] = _split_words("--server-args", values.get("server_args", ""))
     values["container_args"] = _split_words("--container-args", values.get("container_args", ""))
-    values["server_env"] = _read_environment(values.get("server_env", []))
+    environment = {}
+    for pair in values.get("server_env", ()):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--server-env {quote_value(name)}: write NAME=VALUE")
+        environment[name] = value
+    values["server_env"] = environment
     own = {row.name: values.pop(row.dest) for row in (*_ASKED, *_LAUNCH) if row.dest in values}
     asked = {row.name: own.pop(row.name, None) for row in _ASKED}
     settings = {name: value for name, value in asked.items() if value not in (None, (), {})}
@@ -384,17 +390,6 @@ def _split_words(flag: str, line: str) -> tuple[str, ...]:
         return tuple(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"{flag} {quote_value(line)}: {str(error).lower()}") from None
-
-
-def _read_environment(pairs: list[str]) -> dict[str, str]:
-    """Parse NAME=VALUE pairs, of which the last of a name counts; raises UsageError."""
-    environment = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--server-env {quote_value(name)}: write NAME=VALUE")
-        environment[name] = value
-    return environment
 
 
 def parse_words(
