@@ -24,25 +24,15 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import suggest_name
 from loadgen.settings.conflicts import check_conflicts, is_stepped, reads_data
-from loadgen.settings.data_settings import DataKeys
-from loadgen.settings.image_settings import ImageKeys
 from loadgen.settings.load_settings import (
     ARRIVALS,
     VLLM_PROMPTS,
-    CancelKeys,
     CancelPoint,
-    ClassKeys,
-    LoadKeys,
-    NameKeys,
-    ShapeKeys,
     parse_cancel_point,
 )
-from loadgen.settings.prompt_settings import LengthKeys, TextKeys, VariationKeys
-from loadgen.settings.request_settings import SAMPLING, FigureKeys, RequestKeys
-from loadgen.settings.session_settings import SessionKeys
+from loadgen.settings.request_settings import SAMPLING
 from loadgen.settings.setting import SESSIONS, Conflict, Makes, Setting, list_rows
-from loadgen.settings.table import PROFILE_KEYS, list_profile_keys
-from loadgen.settings.trace_settings import TraceKeys
+from loadgen.settings.table import PROFILE_KEYS, ProfileKeys, list_profile_keys
 from loadgen.settings.validation import FLAGS, ServerSettings, explain_errors, validate_table
 
 if TYPE_CHECKING:
@@ -118,28 +108,7 @@ class FileKeys(BaseModel, frozen=True, defer_build=True):
 SUBJECTS = (*PROFILE_KEYS, FileKeys)
 
 
-class Profile(
-    # pydantic lists the fields of the last base first: this is PROFILE_KEYS from behind.
-    FileKeys,
-    FigureKeys,
-    RequestKeys,
-    LoadKeys,
-    LengthKeys,
-    NameKeys,
-    ImageKeys,
-    DataKeys,
-    VariationKeys,
-    TextKeys,
-    TraceKeys,
-    CancelKeys,
-    ClassKeys,
-    ShapeKeys,
-    SessionKeys,
-    extra="forbid",
-    frozen=True,
-    allow_inf_nan=False,
-    defer_build=False,
-):
+class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False):
     """A workload; each key is also a flag, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.engines.engines import LAUNCHED
@@ -37,18 +38,51 @@ from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
 from loadgen.settings.telemetry_settings import BY_ENVIRONMENT, RECEIVED, PowerOptions, TelemetryOptions
 from loadgen.settings.trace_settings import TraceKeys
 
-# In the order in which a profile is stored.
-PROFILE_KEYS = (
-    *(SessionKeys, ShapeKeys, ClassKeys, CancelKeys, TraceKeys, TextKeys, VariationKeys, DataKeys),
-    *(ImageKeys, NameKeys, LengthKeys, LoadKeys, RequestKeys, FigureKeys),
-)
-# Those of sources of requests: without them, requests are random prompts.
-SOURCE_KEYS = (TraceKeys, SessionKeys, DataKeys)
-OPTIONS = (
-    *(TargetOptions, KeyOptions, TrustOptions, SeedOptions, SendOptions, AroundOptions),
-    *(StopOptions, OutputOptions, PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions),
-    *(FingerprintOptions, MachineOptions),
-)
+
+class ProfileKeys(
+    FigureKeys,
+    RequestKeys,
+    LoadKeys,
+    LengthKeys,
+    NameKeys,
+    ImageKeys,
+    DataKeys,
+    VariationKeys,
+    TextKeys,
+    TraceKeys,
+    CancelKeys,
+    ClassKeys,
+    ShapeKeys,
+    SessionKeys,
+    frozen=True,
+    defer_build=True,
+):
+    """The keys of a profile that are flags too; as pydantic does, those of the last base come first."""
+
+
+@dataclass(frozen=True)
+class RunOptions(
+    TargetOptions,
+    KeyOptions,
+    TrustOptions,
+    SeedOptions,
+    SendOptions,
+    AroundOptions,
+    StopOptions,
+    OutputOptions,
+    PowerOptions,
+    ShardOptions,
+    ClusterOptions,
+    TelemetryOptions,
+    FingerprintOptions,
+    MachineOptions,
+):
+    """The options of a run."""
+
+
+PROFILE_KEYS = ProfileKeys.__bases__[::-1]  # in the order in which a profile is stored
+SOURCE_KEYS = (TraceKeys, SessionKeys, DataKeys)  # of requests: without them, they are random prompts
+OPTIONS = RunOptions.__bases__
 FLAGS = (AddressFlags, LaunchOptions, ServerKeys, LengthFlags, CommandFlags)
 TABLE = list_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
 # What else argparse needs to know of a few flags, and their other spellings.

@@ -18,26 +18,10 @@ from loadgen.base.urls import check_headers, check_path, check_request_id_prefix
 from loadgen.settings import request_settings, setting, table, vllm_flags
 from loadgen.settings.data_settings import ANSWER_LENS
 from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
-from loadgen.settings.load_settings import SeedOptions
-from loadgen.settings.run_settings import (
-    AroundOptions,
-    FingerprintOptions,
-    OutputOptions,
-    SendOptions,
-    StopOptions,
-)
-from loadgen.settings.server_settings import (
-    KeyOptions,
-    LaunchOptions,
-    MachineOptions,
-    ServerKeys,
-    TargetOptions,
-    TrustOptions,
-)
+from loadgen.settings.server_settings import LaunchOptions, ServerKeys
 from loadgen.settings.setting import list_rows
-from loadgen.settings.shard_settings import WHOLE, ClusterOptions, ShardOptions, Share
-from loadgen.settings.table import TABLE
-from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
+from loadgen.settings.shard_settings import WHOLE, Share
+from loadgen.settings.table import TABLE, RunOptions
 
 _UNSET: Any = argparse.SUPPRESS
 _HELPS = ("-h", "--help", "--help-all")
@@ -84,22 +68,7 @@ class Launching(LaunchOptions):
 
 
 @dataclass(frozen=True)
-class Options(
-    TargetOptions,
-    KeyOptions,
-    TrustOptions,
-    SeedOptions,
-    SendOptions,
-    AroundOptions,
-    StopOptions,
-    OutputOptions,
-    PowerOptions,
-    ShardOptions,
-    ClusterOptions,
-    TelemetryOptions,
-    FingerprintOptions,
-    MachineOptions,
-):
+class Options(RunOptions):
     """The parsed command line of `bench`: the settings of a run, and what follows from them."""
 
     profiles: tuple[str, ...] = ()
