@@ -162,19 +162,15 @@ def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
             np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(column))
             info = ZipInfo(f"{name}.npy")
             info.external_attr = 0o600 << 16
-            info.extra = _make_padding(file.tell() + _LOCAL_BYTES + len(info.filename) + _EXTRA_ZIP64)
+            # An extra field moves the array to a multiple of 64 bytes; one has 4 bytes or more.
+            length = -(file.tell() + _LOCAL_BYTES + len(info.filename) + _EXTRA_ZIP64) % _ALIGNED
+            length += _ALIGNED if 0 < length < 4 else 0
+            info.extra = struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
             with archive.open(info, "w", force_zip64=True) as member:
                 member.write(head.getvalue())
                 for block in split_blocks(column):
                     member.write(block.tobytes())
                     release_pages(column)
-
-
-def _make_padding(at: int) -> bytes:
-    """Make the zip extra field that moves a member from byte `at` to a multiple of 64; b"" at a multiple."""
-    length = -at % _ALIGNED
-    length += _ALIGNED if 0 < length < 4 else 0
-    return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
 
 
 def read_columns(

@@ -231,7 +231,15 @@ class Lines:
     def __init__(self, file: OpenedFile) -> None:
         self.file = file
         self.path, self.flag = file.path, file.flag
-        self.begins, self.ends, self._numbers = _find_rows(file)
+        breaks = np.concatenate(list(_find_breaks(file)))
+        begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
+        ends = np.concatenate((breaks, [file.size])).astype(np.int64)
+        kept = ends > begins
+        short = np.flatnonzero(kept & (ends - begins < _SHORT_BYTES))
+        kept[short] = _find_written(file, begins[short], ends[short])
+        self.begins, self.ends = begins[kept], ends[kept]
+        # The number of each row's line, from 0; None where it is the row's own index.
+        self._numbers = None if kept[:-1].all() else np.flatnonzero(kept).astype(np.int64)
         if not len(self.begins):
             raise file.refusal("holds no rows: every line is blank")
         self._digest = ""
@@ -376,18 +384,6 @@ def _read_integer(text: str) -> int | _Endless:
 
 def _read_float(text: str) -> float | _Endless:
     return value if math.isfinite(value := float(text)) else _Endless(text)
-
-
-def _find_rows(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
-    """Find begin and end (bytes) of each non-blank line and its number from 0; None: the row's own index."""
-    breaks = np.concatenate(list(_find_breaks(file)))
-    begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
-    ends = np.concatenate((breaks, [file.size])).astype(np.int64)
-    kept = ends > begins
-    short = np.flatnonzero(kept & (ends - begins < _SHORT_BYTES))
-    kept[short] = _find_written(file, begins[short], ends[short])
-    gapless = kept[:-1].all()
-    return begins[kept], ends[kept], None if gapless else np.flatnonzero(kept).astype(np.int64)
 
 
 def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:

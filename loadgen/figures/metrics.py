@@ -148,6 +148,11 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
     distributions: dict[str, Any] = {**measure_latencies(records, each, ask), **measure_speeds(each, ask)}
     cached, looked_up, reporting = count_cached_tokens(records, ok)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
+    answers = zip(records.finish_reasons, records.failures, strict=True)
+    counts = Counter(reason or "none" for reason, failure in answers if failure is None)
+    reasons = dict(counts.most_common(_MOST_REASONS))
+    if rare := counts.total() - sum(reasons.values()):
+        reasons["other"] = reasons.get("other", 0) + rare
     return Metrics(
         streamed=ask.streamed,
         requests=len(records),
@@ -181,7 +186,7 @@ def compute_metrics(records: Records, ask: MetricOptions) -> Metrics:
         total_cached_tokens=cached,
         cached_counts=reporting,
         cached_share=cached / looked_up if looked_up else None,
-        finish_reasons=_count_finish_reasons(records),
+        finish_reasons=reasons,
         cancelled=cancelled,
         cut_off=len(records) - completed - failed - cancelled,
         arrivals_are_tokens=ask.arrivals_are_tokens,
@@ -308,15 +313,6 @@ def _measure_gaps(
     itl = Distribution.from_pieces(lambda: ((gap_ns, None) for gap_ns, _ in list_blocks()), percentiles)
     single = all((tokens == 1).all() for _, tokens in list_blocks())
     return itl, itl if single else Distribution.from_pieces(per_token, percentiles)
-
-
-def _count_finish_reasons(records: Records) -> dict[str, int]:
-    answers = zip(records.finish_reasons, records.failures, strict=True)
-    counts = Counter(reason or "none" for reason, failure in answers if failure is None)
-    reasons = dict(counts.most_common(_MOST_REASONS))
-    if rare := counts.total() - sum(reasons.values()):
-        reasons["other"] = reasons.get("other", 0) + rare
-    return reasons
 
 
 def _tally_failures(records: Records) -> dict[str, FailureTally]:

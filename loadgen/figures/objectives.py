@@ -465,7 +465,10 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
     order, n, rank = np.argsort(samples.slowness), len(samples.slowness), objective.tail
     unit = -1.0 if objective.is_floor else float(MS_NS)
     over = samples.slowness > objective.limit * unit
-    independent = _count_independent(samples, records)
+    # Samples of one request are no more than its mean, in the order in which requests were sent.
+    rows, place, counts = np.unique(samples.request, return_inverse=True, return_counts=True)
+    means = np.bincount(place, samples.slowness, len(rows)) / counts
+    independent = count_independent(means[np.argsort(records.sent_ns[rows], kind="stable")])
 
     fast = find_lower_place(n, n, rank)
     if fast is None or samples.slowness[order[fast]] < (0.0 if objective.is_floor else math.inf):
@@ -487,13 +490,6 @@ def _judge(objective: Objective, samples: _Samples, records: Records) -> Objecti
         dispersion=_measure_slow_dispersion(samples, order, records, choose_slow_rank(objective)),
         independent=independent,
     )
-
-
-def _count_independent(samples: _Samples, records: Records) -> int:
-    """Count the independent requests that the samples are worth, by each request's mean, as it was sent."""
-    rows, place, counts = np.unique(samples.request, return_inverse=True, return_counts=True)
-    means = np.bincount(place, samples.slowness, len(rows)) / counts
-    return count_independent(means[np.argsort(records.sent_ns[rows], kind="stable")])
 
 
 def _measure_slow_dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:

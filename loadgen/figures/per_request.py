@@ -66,6 +66,9 @@ class PerRequest(msgspec.Struct, frozen=True):
                 )
                 some &= ok[rows]
                 last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
+        counted = np.where(ok, records.output_tokens, 0)
+        if (unknown := counted < 0).any():
+            counted[unknown] = records.sum_message_tokens()[unknown]
         return cls(
             ok=ok,
             failed=~(ok | records.cancelled | records.cut_off),
@@ -76,7 +79,7 @@ class PerRequest(msgspec.Struct, frozen=True):
             last_ns=last_ns,
             e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
             input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
-            output_tokens=_count_output_tokens(records, ok),
+            output_tokens=counted,
             ttfvt_ns=np.where(
                 (records.visible_ns == UNKNOWN) | (not ask.times_tokens),
                 UNKNOWN,
@@ -140,11 +143,3 @@ class PerRequest(msgspec.Struct, frozen=True):
         """
         after_ns = np.where(self.has_user_speed, self.e2el_ns - self.ttft_ns, 1)
         return (self.output_tokens - self.first_tokens) * SECOND_NS / after_ns
-
-
-def _count_output_tokens(records: Records, ok: Bool) -> Int64:
-    """Count each success's tokens, its messages' where it has no count, int64[requests]; others 0."""
-    counted = np.where(ok, records.output_tokens, 0)
-    if (unknown := counted < 0).any():
-        counted[unknown] = records.sum_message_tokens()[unknown]
-    return counted

@@ -32,7 +32,7 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
-from loadgen.wire.openai import TOKEN, Dialect, Message, PromptDetails, Usage, read_remark
+from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, read_remark
 from loadgen.wire.sse import TypicalMessages
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
@@ -179,7 +179,9 @@ class Decoder(msgspec.Struct, eq=False):
         ended = ended or (stream.done and (finished or summary.own_usage))
         # Nothing is missing of what has as many tokens as were asked for (Gemini sends no finish reason).
         ended = ended or ((stream.done or stream.complete) and 0 < record.planned_output <= counted.total)
-        fault = summary.fault or _read_error_event(stream.fault)
+        fault = summary.fault
+        if not fault and stream.fault is not None:
+            fault = read_error_text(stream.fault).strip() or "an error event without data"
         if fault:
             return Failure(FailureKind.IN_BAND, fault), ended
         if malformed:
@@ -358,14 +360,11 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
     if cached is not None and cached <= record.input_tokens:
         record.cached_tokens = cached
     if details is not None:
-        record.image_tokens = _read_image_tokens(details, record.input_tokens)
-
-
-def _read_image_tokens(details: PromptDetails, most: int) -> int:
-    """Return the tokens of a prompt's images; -1 if none are reported, or no number from 0 to `most`."""
-    kinds = details.multimodal_tokens
-    tokens = kinds.get("image") if isinstance(kinds, dict) else details.image_tokens
-    return tokens if type(tokens) is int and 0 <= tokens <= most else UNKNOWN
+        kinds = details.multimodal_tokens
+        tokens = kinds.get("image") if isinstance(kinds, dict) else details.image_tokens
+        record.image_tokens = UNKNOWN
+        if type(tokens) is int and 0 <= tokens <= record.input_tokens:
+            record.image_tokens = tokens
 
 
 def _note_timing(record: Record, messages: Sequence[Message]) -> None:
@@ -411,11 +410,6 @@ def _convert_ms(time_ms: float | None) -> int:
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
     return round(time_ms * MS_NS)
-
-
-def _read_error_event(data: bytes | None) -> str:
-    """Read the text of an error event (`event: error`); "" if there was none."""
-    return "" if data is None else read_error_text(data).strip() or "an error event without data"
 
 
 def _first_line(lines: bytes | bytearray) -> str:

@@ -52,11 +52,6 @@ class Layout(msgspec.Struct, frozen=True):
     value_width: int = 10
 
 
-def _capitalise(label: str) -> str:
-    """Capitalise a figure's label as vLLM does in its block: E2EL per Token."""
-    return re.sub(r"\b(?!(?:per|incl)\b)[a-z]", lambda first: first[0].upper(), label)
-
-
 _VLLM_0_32 = Layout(
     title=" Serving Benchmark Result ",
     rows=(
@@ -77,7 +72,12 @@ _VLLM_0_32 = Layout(
     ),
     sections=tuple(
         BlockSection(
-            figure.title, _capitalise(figure.label), figure.key, unit=figure.unit, extra=figure.is_extra
+            figure.title,
+            # Capitalised as vLLM's block does: E2EL per Token.
+            re.sub(r"\b(?!(?:per|incl)\b)[a-z]", lambda first: first[0].upper(), figure.label),
+            figure.key,
+            unit=figure.unit,
+            extra=figure.is_extra,
         )
         for figure in SELECTABLE.values()
     ),

@@ -358,7 +358,13 @@ def describe_cancelled(result: Result, options: ReportOptions) -> Iterator[str]:
         line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests)"
         line += f" after {cancellations.point}"
     if cancelled:
-        line += f", {_measure_lateness_ns(records, cancellations).mean() / 1e6:.2f} ms late on average"
+        rows = np.flatnonzero(records.cancelled)
+        due_ns = np.zeros(len(rows), np.int64)
+        for at, row in enumerate(rows.tolist()):
+            point = cancellations.find_point(int(records.index[row]))
+            last_ns = records.arrival_ns[records.start[row + 1] - 1] if point.after_tokens else 0
+            due_ns[at] = last_ns or records.sent_ns[row] + point.after_ns
+        line += f", {(records.end_ns[rows] - due_ns).mean() / 1e6:.2f} ms late on average"
     yield line
     if planned > cancelled:
         yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
@@ -381,14 +387,3 @@ def _find_cancellations(facts: Facts, records: Records) -> Cancellations | None:
         )
     own = {index: CancelPoint(after_ns, tokens) for index, after_ns, tokens in facts.cancels if index < count}
     return make_cancellations(own, count) if facts.cancels else None
-
-
-def _measure_lateness_ns(records: Records, cancellations: Cancellations) -> Int64:
-    """Compute how long after it was due each cancelled request was closed, int64[cancelled] (ns)."""
-    rows = np.flatnonzero(records.cancelled)
-    due_ns = np.zeros(len(rows), np.int64)
-    for at, row in enumerate(rows.tolist()):
-        point = cancellations.find_point(int(records.index[row]))
-        last_ns = records.arrival_ns[records.start[row + 1] - 1] if point.after_tokens else 0
-        due_ns[at] = last_ns or records.sent_ns[row] + point.after_ns
-    return records.end_ns[rows] - due_ns

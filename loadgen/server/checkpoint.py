@@ -90,7 +90,14 @@ def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantizatio
         return Quantization(UNQUANTIZED.get(_read_dtype(places), ""))
     method = str(declared.get("quant_method", "")).lower()
     if "config_groups" in declared and "modelopt" not in method:
-        return _read_compressed(declared)
+        groups = [read_mapping(group) for group in read_mapping(declared["config_groups"]).values()]
+        words = dict.fromkeys(
+            _name_scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
+        )
+        parts = [_add_details("", read_mapping(group.get("weights"))) for group in groups]
+        details = dict.fromkeys(part.detail for part in parts if part.detail)
+        sizes = (part.group_size for part in parts if part.group_size is not None)
+        return Quantization("+".join(words) or "compressed-tensors", ", ".join(details), next(sizes, None))
     if "quant_algo" in declared or "modelopt" in method:
         return _add_details(_name_modelopt(declared), declared)
     return _add_details(_name_method(method, declared), declared)
@@ -166,18 +173,6 @@ def _name_method(method: str, declared: Mapping[str, Any]) -> str:
         if name in method:
             return name.upper()
     return (f"{method}-{bits}bit" if bits else method) or "quantized"
-
-
-def _read_compressed(declared: Mapping[str, Any]) -> Quantization:
-    """Read compressed-tensors' quantization, in which each group of layers has a scheme."""
-    groups = [read_mapping(group) for group in read_mapping(declared["config_groups"]).values()]
-    words = dict.fromkeys(
-        _name_scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
-    )
-    parts = [_add_details("", read_mapping(group.get("weights"))) for group in groups]
-    details = dict.fromkeys(part.detail for part in parts if part.detail)
-    sizes = (part.group_size for part in parts if part.group_size is not None)
-    return Quantization("+".join(words) or "compressed-tensors", ", ".join(details), next(sizes, None))
 
 
 def _name_scheme(group: Mapping[str, Any], layout: str) -> str:

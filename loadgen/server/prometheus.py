@@ -67,7 +67,13 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
         paths = " and ".join(elsewhere) if "JSON" in why else ""
         return MetricLines(error=f"/metrics {why}{paths and f' ({paths})'}")
     lines = text.splitlines()
-    whose = _recognise(text)
+    # An engine is recognised by a line that begins with one of its marks.
+    marked = (
+        row.name
+        for row in METRICS.values()
+        if text.startswith(row.marks) or any(f"\n{mark}" in text for mark in row.marks)
+    )
+    whose = next(marked, "")
     if not whose:
         *others, last = METRICS
         return MetricLines(error=f"/metrics has none of the names of {', '.join(others)} or {last}")
@@ -124,16 +130,6 @@ def parse_line(line: str) -> Sample:
     if len(families) != 1 or len(families[0].samples) != 1:
         raise ValueError("not one sample")
     return families[0].samples[0]
-
-
-def _recognise(text: str) -> str:
-    """Return the name of the first row of METRICS of whose marks a line begins with one; "" if none does."""
-    marked = (
-        row.name
-        for row in METRICS.values()
-        if text.startswith(row.marks) or any(f"\n{mark}" in text for mark in row.marks)
-    )
-    return next(marked, "")
 
 
 @lru_cache(maxsize=4)  # what is scraped before and after a run is parsed once more, for what changed

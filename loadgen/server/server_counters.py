@@ -237,21 +237,17 @@ def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict
         counted.setdefault("prompt_tokens", counted["computed_tokens"] + hits)
     # SGLang looks up every prompt, and does not count the lookups.
     queries = counted.get("prefix_queries", None if hits is None else counted.get("prompt_tokens"))
+    reasons = parts.get("requests", {})
+    ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
+    kept = {reason: n for n, reason in ended[:_MOST]}
     return {
         **{quantity: counted.get(quantity) for quantity in _COUNTED},
         "prefix_hits": hits,
         "prefix_queries": queries,
-        "requests": _count_ended(parts.get("requests", {})),
+        "requests": kept or ({"": 0} if reasons else {}),
         "accepted_by_position": _order_positions(parts.get("accepted_by_position", {})),
         **{quantity: _make_latency(parts.get(quantity, {})) for quantity in TIMED},
     }
-
-
-def _count_ended(reasons: Mapping[str, float]) -> dict[str, int]:
-    """Count requests by finish reason, the 100 commonest; {"": 0} if they are counted and none ended."""
-    ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
-    kept = {reason: n for n, reason in ended[:_MOST]}
-    return kept or ({"": 0} if reasons else {})
 
 
 def _order_positions(parts: Mapping[str, float]) -> tuple[int, ...]:

@@ -195,7 +195,16 @@ class Heads:
                 self._tail = (self._tail + data)[1 - len(HEAD_END) :]
                 return None
             if self._parser.get_status_code() >= _FINAL:
-                return self._finish_head(data[end:])
+                head, parser = self._head, self._parser
+                head.status, head.length, head.rest = parser.get_status_code(), self._length, data[end:]
+                # Some servers close the connection after a stream, although they offer to keep it.
+                is_closed = (
+                    head.headers.get("server") in _CLOSING_STREAMS
+                    and head.headers.get("transfer-encoding") == "chunked"
+                )
+                head.keep_alive = parser.should_keep_alive() and not is_closed
+                head.framing = _choose_framing(head.status, head.headers, self._length)
+                return head
             data = data[end:]
             self._skipped += 1
             self._renew()
@@ -215,19 +224,6 @@ class Heads:
         if status == SWITCHING:
             return SWITCHED
         return f"{status:03d} is not an HTTP status" if status < _LEAST else ""
-
-    def _finish_head(self, rest: bytes) -> ResponseHead:
-        """Fill in status, length, framing and the body's first bytes of the head that was parsed."""
-        head, parser = self._head, self._parser
-        head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
-        head.keep_alive = parser.should_keep_alive() and not _is_closed_anyway(head.headers)
-        head.framing = _choose_framing(head.status, head.headers, self._length)
-        return head
-
-
-def _is_closed_anyway(headers: Headers) -> bool:
-    """Whether servers close the connection after such an answer, although they offer to keep it."""
-    return headers.get("server") in _CLOSING_STREAMS and headers.get("transfer-encoding") == "chunked"
 
 
 def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import NOT_JSON, read_mapping
+from loadgen.base.untrusted import NOT_JSON, read_list, read_mapping
 from loadgen.wire.openai import (
     ANSWER_LIMITS,
     MOST,
@@ -129,7 +129,10 @@ class MessageEvent(msgspec.Struct, gc=False):
                 reason = None if self.delta is None else self.delta.stop_reason
                 return [] if reason is None else [ChatChoice(finish_reason=_translate_reason(reason))]
             case "message":
-                written = Delta(role="assistant", content=_keep_written(self.content))
+                blocks = (block for block in read_list(self.content) if isinstance(block, dict))
+                # The model wrote no results of a server's tools.
+                wrote = [block for block in blocks if block.get("type") in _WRITTEN]
+                written = Delta(role="assistant", content=wrote)
                 return [ChatChoice(finish_reason=_translate_reason(self.stop_reason), message=written)]
             case "":
                 return None
@@ -138,12 +141,6 @@ class MessageEvent(msgspec.Struct, gc=False):
 
 def _translate_reason(reason: str | None) -> str | None:
     return None if reason is None else _REASONS.get(reason, reason)
-
-
-def _keep_written(content: Any) -> list[Any]:
-    """Return the blocks of an answer that the model wrote: results of a server's tools are none of them."""
-    blocks = content if isinstance(content, list) else []
-    return [block for block in blocks if isinstance(block, dict) and block.get("type") in _WRITTEN]
 
 
 def _make_source(url: bytes) -> dict[str, Any]:

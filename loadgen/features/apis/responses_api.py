@@ -122,16 +122,13 @@ class ResponseObject(msgspec.Struct, gc=False):
             return ChatMessage(choices=[], error=self.error or ErrorObject("the response failed"))
         choice = ChatChoice(finish_reason=self.find_end())
         if not repeats:
-            choice.message = self._gather_items()
+            items = _ITEMS.decode(self.output) if bytes(self.output) else []
+            found: dict[str, list[Any]] = {}
+            for field, value in (item.convert() for item in items or ()):
+                found.setdefault(field, []).append(value)
+            choice.message = Delta(role="assistant", **found)
         usage = None if self.usage is None else self.usage.convert()
         return ChatMessage(choices=[choice], usage=usage, metrics=self.metrics)
-
-    def _gather_items(self) -> Delta:
-        items = _ITEMS.decode(self.output) if bytes(self.output) else []
-        found: dict[str, list[Any]] = {}
-        for field, value in (item.convert() for item in items or ()):
-            found.setdefault(field, []).append(value)
-        return Delta(role="assistant", **found)
 
 
 class Event(ResponseObject, gc=False):
@@ -159,7 +156,10 @@ class Event(ResponseObject, gc=False):
             last.timings = self.timings
             return last
         if self.type == _ADDED:
-            return self._convert_added()
+            item = _ITEM.decode(self.item) if bytes(self.item) else None
+            if item is None or not item.name:  # only of a tool that is called more is known at its beginning
+                return ChatMessage(choices=[])
+            return _make_message(*item.convert())
         if self.type.startswith(_OTHERS):
             return ChatMessage(choices=[])
         if self.object == "response":
@@ -170,13 +170,6 @@ class Event(ResponseObject, gc=False):
             error = ErrorObject(_read_text(self.message), _read_text(self.code))
             return ChatMessage(choices=[], error=error)
         return ChatMessage()
-
-    def _convert_added(self) -> ChatMessage:
-        """Return the name of a tool that is called as a message; other items begin empty."""
-        item = _ITEM.decode(self.item) if bytes(self.item) else None
-        if item is None or not item.name:
-            return ChatMessage(choices=[])
-        return _make_message(*item.convert())
 
 
 _RESPONSE: Final = msgspec.json.Decoder(ResponseObject)

@@ -118,10 +118,12 @@ def explain_run(run: Result) -> Iterator[str]:
     yield from wrap_text(
         f"{_describe_ttft(run.metrics, found)}. By part, from when a request was due until its first token:"
     )
+    ttft_ns = found.ttft.after_sent_ns
+    low, high = np.percentile(ttft_ns, _MIDDLE).tolist()
     yield from _draw(
         found.ttft,
         [
-            WaitColumn("typical", _select_typical(found.ttft)),
+            WaitColumn("typical", found.ttft.select((ttft_ns >= low) & (ttft_ns <= high))),
             *([make_mean_column("mean of all", found)] if found.mean_ttft is not None else []),
             WaitColumn(BEYOND_TTFT, found.tail_ttft),
         ],
@@ -161,12 +163,6 @@ def _explain_absence(run: Result) -> str:
     return (
         "no times of tokens: the answers were not streamed, or what arrived was not tokens (see the verdict)"
     )
-
-
-def _select_typical(waits: PartRows) -> PartRows:
-    ttft_ns = waits.after_sent_ns
-    low, high = np.percentile(ttft_ns, _MIDDLE).tolist()
-    return waits.select((ttft_ns >= low) & (ttft_ns <= high))
 
 
 def _describe_ttft(metrics: Metrics, found: Attribution) -> str:

@@ -128,7 +128,10 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, b
         "preemption", np.where(preempted, division.left_ns, 0)
     )  # it would have waited through the stalls too
     take("others_prefill", kinds_ns["others_prefill"])
-    take("slow_step", np.where(unstamped | _pauses(records), 0, kinds_ns["slow_step"]))
+    # A far network may pause for all connections at once: only delays of its segments show that it did not.
+    rtt_ns = records.rtt_ns[records.rtt_ns >= 0]
+    pauses = len(rtt_ns) > 0 and float(np.median(rtt_ns)) > NEAR_NS and not len(records.delay_us)
+    take("slow_step", np.where(unstamped | pauses, 0, kinds_ns["slow_step"]))
     take("read_lag", np.where(unstamped, share_lag(records, gaps.request, division.left_ns), 0))
     take("unknown", division.left_ns)
     return division.parts
@@ -180,13 +183,6 @@ def mark_unstamped(records: Records) -> Bool:
     """Mark the requests whose reads lack kernel timestamps, but for one at their end, bool[requests]."""
     marked: Bool = records.unstamped_reads > np.maximum(_UNSTAMPED * records.reads, _ENDS)
     return marked
-
-
-def _pauses(records: Records) -> bool:
-    """Whether the network may pause for all connections at once, and nothing shows that it did not."""
-    rtt_ns = records.rtt_ns[records.rtt_ns >= 0]
-    far = bool(len(rtt_ns)) and float(np.median(rtt_ns)) > NEAR_NS
-    return far and not len(records.delay_us)
 
 
 # By which a sample may be of earlier than its time: a scrape takes as long. Where it is not stored when

@@ -113,15 +113,11 @@ def trace_timeline(records: Records, usual_ns: int) -> Timeline:
         begun_ns=np.sort(first_ns[some]),
         ended_ns=np.sort(last_ns[some]),
     )
-    caught_up = at_once[silent] > _SEVERAL * _count_of_step(timeline, len(records.arrival_ns))
-    return replace(timeline, caught_up=caught_up)
-
-
-def _count_of_step(timeline: Timeline, messages: int) -> float:
-    """Count the messages that a step makes of a stream, at least 1."""
     open_ns = max(int((timeline.ended_ns - timeline.begun_ns).sum()), 1)
-    made = messages - len(timeline.begun_ns)
-    return max(made * float(np.median(timeline.steps_ns)) / open_ns, 1.0)
+    made = len(records.arrival_ns) - len(timeline.begun_ns)
+    # What a step makes of a stream is one message at least.
+    caught_up = at_once[silent] > _SEVERAL * max(made * float(np.median(timeline.steps_ns)) / open_ns, 1.0)
+    return replace(timeline, caught_up=caught_up)
 
 
 def _cut_slabs(records: Records, low: int, width_ns: int, bins: int) -> list[int]:

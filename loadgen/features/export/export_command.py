@@ -80,7 +80,14 @@ def main(argv: Sequence[str]) -> int:
         return ExitCode.FIGURES
     asked = parse_arguments(parser, argv)
     form = FORMATS.get(asked.format or "")
-    given = _read_given(asked.given, form)
+    if asked.given and not (form is not None and form.takes):
+        taking = ", ".join(name for name, row in FORMATS.items() if row.takes)
+        raise UsageError(f"--set: of --format {taking} alone")
+    parted = {pair: pair.partition("=") for pair in asked.given}
+    for pair, (key, equals, _) in parted.items():
+        if not (key and equals):
+            raise UsageError(f"--set {pair}: write KEY=VALUE")
+    given = {key.strip(): value.strip() for key, _, value in parted.values()}
     if form is None and asked.output is not None:
         raise UsageError("--output: a tracker gets the run's own files")
     run = run_directory.load(asked.run_dir)
@@ -104,18 +111,6 @@ def main(argv: Sequence[str]) -> int:
         why = ", ".join(run.verdict.reasons)
         _LOG.warning("the run is %s (%s), which --format %s has no place for", level.value, why, asked.format)
     return ExitCode.FIGURES
-
-
-def _read_given(pairs: Sequence[str], form: ExportFormat | None) -> Given:
-    """Read --set KEY=VALUE as a mapping; raises UsageError without a `=`, or if the format takes none."""
-    if pairs and not (form is not None and form.takes):
-        taking = ", ".join(name for name, row in FORMATS.items() if row.takes)
-        raise UsageError(f"--set: of --format {taking} alone")
-    parted = {pair: pair.partition("=") for pair in pairs}
-    for pair, (key, equals, _) in parted.items():
-        if not (key and equals):
-            raise UsageError(f"--set {pair}: write KEY=VALUE")
-    return {key.strip(): value.strip() for key, _, value in parted.values()}
 
 
 def _write_to_standard_output(run: Result, form: ExportFormat, given: Given) -> None:

@@ -42,16 +42,17 @@ class ImageRequests:
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """Make the fields of request i, with its images."""
         fields, first = self.own.request(i, dialect, model), int(self._before[i])
-        urls = [self._write_url(image) for image in range(first, first + int(self._counts[i]))]
+        images = range(first, first + int(self._counts[i]))
+        if self._server is None:
+            urls = [self._album.write(image) for image in images]
+        else:
+            urls = [self._server.name_url(image).encode() for image in images]
         return dialect.add_images(fields, urls) if urls else fields
 
     def digest(self) -> str:
         """Return a hash of the source's requests, of how many images each has, and of all images' parts."""
         contents = (self.own.digest().encode(), self._album.digest().encode())
         return fingerprint("images", (self._counts,), contents)
-
-    def _write_url(self, image: int) -> bytes:
-        return self._album.write(image) if self._server is None else self._server.name_url(image).encode()
 
 
 def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequests:

@@ -162,7 +162,8 @@ class RingTransport(EpollTransport):
             sizes = map(len, got[::A_READ])
             read_ends = np.fromiter(sizes, np.int64).cumsum() if record_ends is None else record_ends
             read_ns = np.fromiter(got[2::A_READ], np.int64)
-            self._note_held(ends, rows, read_ns, read_ends, max(capture.rtt_ns, 0))
+            came_ns = read_wall_ns(rows) - self.wall.now_ns
+            self.held_back += count_held_back(came_ns, ends, read_ns, read_ends, max(capture.rtt_ns, 0))
         if not capture.resends:
             capture.request_delay_ns = arrivals.measure_request_delay_ns(
                 capture.sent_ns, capture.end_ns, sock.clock_ms
@@ -184,11 +185,6 @@ class RingTransport(EpollTransport):
             capture.times = make_times(sock.begin_seq, pieces, record_ends)
         elif arrivals.timed:
             capture.times = SegmentTimes(sock.begin_seq, rows["sent"].astype(np.uint32).tobytes())
-
-    def _note_held(self, ends: Int64, rows: Rows, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> None:
-        """Count a response's segments that waited for an acknowledgement which this process sent late."""
-        came_ns = read_wall_ns(rows) - self.wall.now_ns
-        self.held_back += count_held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
 
     def _close(self) -> None:
         if self.ring is not None:

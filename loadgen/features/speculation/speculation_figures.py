@@ -250,7 +250,12 @@ def describe_speculation(result: Result, options: ReportOptions) -> Iterator[str
     if split.by_category:
         rows = (f"{name} {_format_estimate(length)}" for name, length in split.by_category.items())
         yield f"tokens a step, by category: {'; '.join(rows)}"
-    yield from _describe_sources(split)
+    messages, counters = split.sources.get(MESSAGES), split.sources.get(COUNTERS)
+    counted = [] if messages is None else [f"messages: {messages.accepted} of {messages.tokens} tokens"]
+    if counters is not None:
+        counted.append(f"the server's counters: {counters.accepted}{_describe_drafts(counters)}")
+    if counted:
+        yield f"accepted draft tokens by {'; by '.join(counted)}"
 
 
 def summarize_speculation(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -281,15 +286,6 @@ def _format_estimate(estimate: RatioEstimate, units: str = "") -> str:
 
 def _list_shares(shares: Sequence[float]) -> str:
     return ", ".join(f"{100 * share:.3g} %" for share in shares)
-
-
-def _describe_sources(split: Speculation) -> Iterator[str]:
-    messages, counters = split.sources.get(MESSAGES), split.sources.get(COUNTERS)
-    counted = [] if messages is None else [f"messages: {messages.accepted} of {messages.tokens} tokens"]
-    if counters is not None:
-        counted.append(f"the server's counters: {counters.accepted}{_describe_drafts(counters)}")
-    if counted:
-        yield f"accepted draft tokens by {'; by '.join(counted)}"
 
 
 def _describe_drafts(counters: DraftCounts) -> str:

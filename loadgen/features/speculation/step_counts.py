@@ -266,7 +266,10 @@ def explain_apart(facts: Facts, counts: StepCounts) -> Evidence | None:
     by_messages = int(counts.tokens.sum() - counts.steps.sum())
     if not counts.steps.any() or accepted is None or explain_hidden_steps(facts, counts):
         return None
-    if by_messages >= accepted - _allow_past(facts, counts):
+    window = find_counters(facts)
+    longest = (len(window.accepted_by_position) if window is not None else 0) or MOST_PAST
+    allowed = longest * int((counts.steps > 0).sum()) + APART * int(counts.tokens.sum())
+    if by_messages >= accepted - allowed:
         return None
     return f"accepted draft tokens: {by_messages} by the messages, {accepted} by the server's counters"
 
@@ -279,12 +282,6 @@ def count_all(records: Records) -> StepCounts:
 def _count_accepted(facts: Facts) -> int | None:
     window = find_counters(facts)
     return None if window is None else count_accepted(window)
-
-
-def _allow_past(facts: Facts, counts: StepCounts) -> float:
-    window = find_counters(facts)
-    longest = (len(window.accepted_by_position) if window is not None else 0) or MOST_PAST
-    return longest * int((counts.steps > 0).sum()) + APART * int(counts.tokens.sum())
 
 
 @suspect(
