@@ -277,6 +277,27 @@ def _marked(words: str) -> str:
     return "`".join(parts)
 
 
+_COMPARED = ("figure", "ours", "vLLM 0.33", "where they differ")
+
+
+def _figures(rows: Iterable[figure_table.Figure], titles: tuple[str, ...]) -> str:
+    """Figures with a formula, as many columns as there are titles."""
+    cells = (
+        (
+            f"{row.label} `{row.key}`".strip(),
+            row.definition,
+            row.vllm,
+            row.difference,
+            ", ".join(
+                f"{figure_table.CLIENTS.get(client, client)} `{name}`" for client, name in row.names.items()
+            ),
+        )[: len(titles)]
+        for row in rows
+        if row.definition
+    )
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ("---",) * len(titles), *cells))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "parts": _parts,
     "attribution-evidence": _attribution_evidence,
@@ -288,9 +309,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "profiles": _profiles,
     "profile-keys": _profile_keys,
     "server-keys": _server_keys,
-    "latencies": lambda: figure_table.tabulate_figures()[0],
-    "speeds": lambda: figure_table.tabulate_figures()[1],
-    "rates": lambda: figure_table.tabulate_figures()[2],
+    "latencies": partial(_figures, figure_table.LATENCY_ROWS, (*_COMPARED, "what other clients call it")),
+    "speeds": partial(_figures, figure_table.SPEED_ROWS, ("figure", "ours", "who else has it")),
+    "rates": partial(_figures, figure_table.RATE_ROWS, _COMPARED),
     "doubts": partial(tabulate_rules, DOUBTS, "doubt"),
     "audit-doubts": partial(tabulate_rules, CHECKS, "doubt", "###"),
     "comparability": partial(tabulate_rules, COMPARABILITY, "rule", "###"),

@@ -73,10 +73,14 @@ def write_output(
     A regular file is replaced whole or not at all and keeps its mode; a pipe, a device or a file that is open
     here (/dev/stdout) is written to. Raises OSError, also for a link or a disk, or what `write` raises.
     """
-    if (handle := _duplicate_named(path)) is not None:
-        _write_on(handle, write, append)
+    if (named := _OPEN_FILE.fullmatch(str(path))) is not None:
+        flush_standard_streams()  # what was printed before comes first
+        out, error, *numbers = named.groups()
+        _write_on(os.dup(1 if out else 2 if error else int(next(filter(None, numbers)))), write, append)
         return
-    status = _read_status(path)
+    status: os.stat_result | None = None
+    with contextlib.suppress(FileNotFoundError):
+        status = path.lstat()
     if status is not None and stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, _LINK, str(path))
     if status is not None and stat.S_ISBLK(status.st_mode):
@@ -116,7 +120,12 @@ def _replace(
     finally:
         with contextlib.suppress(OSError):  # it has its name by now, or is not to stay
             temporary.unlink()
-    _sync_directory(path.parent)
+    with contextlib.suppress(OSError):  # so that the renamed file survives a crash
+        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) -> None:
@@ -126,34 +135,6 @@ def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) ->
         if append and stat.S_ISREG(status.st_mode) and status.st_size:
             file.write(b"\n")
         write(file)
-
-
-def _duplicate_named(path: Path) -> int | None:
-    """Flush stdout and stderr, duplicate the descriptor that /dev/stdout, … names; None for other paths."""
-    named = _OPEN_FILE.fullmatch(str(path))
-    if named is None:
-        return None
-    flush_standard_streams()  # what was printed before comes first
-    out, error, *numbers = named.groups()
-    return os.dup(1 if out else 2 if error else int(next(filter(None, numbers))))
-
-
-def _read_status(path: Path) -> os.stat_result | None:
-    """Read the status of a path without following a symbolic link; None if there is no such path."""
-    try:
-        return path.lstat()
-    except FileNotFoundError:
-        return None
-
-
-def _sync_directory(directory: Path) -> None:
-    """Flush a directory to disk, so that a renamed file survives a crash; errors are ignored."""
-    with contextlib.suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def read_system_text(path: Path) -> str:

@@ -365,7 +365,12 @@ def _find_endless(row: bytes) -> str:
 
     Raises ValueError for what is no JSON, and RecursionError for what is nested too deep.
     """
-    found = json.loads(row, parse_constant=_Endless, parse_float=_read_float, parse_int=_read_integer)
+    found = json.loads(
+        row,
+        parse_constant=_Endless,
+        parse_float=lambda text: value if math.isfinite(value := float(text)) else _Endless(text),
+        parse_int=lambda text: _Endless(text) if len(text) > _MOST_DIGITS else 0,
+    )
     left: list[tuple[str, Any]] = [("", found)]
     while left:
         path, value = left.pop()
@@ -376,14 +381,6 @@ def _find_endless(row: bytes) -> str:
         elif isinstance(value, list):
             left += [(f"{path}[{place}]", value[place]) for place in reversed(range(len(value)))]
     return ""
-
-
-def _read_integer(text: str) -> int | _Endless:
-    return _Endless(text) if len(text) > _MOST_DIGITS else 0
-
-
-def _read_float(text: str) -> float | _Endless:
-    return value if math.isfinite(value := float(text)) else _Endless(text)
 
 
 def _find_written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
@@ -443,10 +440,6 @@ def _cut_character(text: bytes, last: bool) -> bytes:
     return b""
 
 
-def _give_bound(found: re.Match[str]) -> str:
-    return "give " + _BOUNDS[found[1]].format(found[2].removesuffix(".0"))
-
-
 def _give_types(found: re.Match[str]) -> str:
     names = [name for name in found[1].split(" | ") if name != "null"]
     return "give " + " or ".join(_TYPES.get(name, name) for name in names)
@@ -454,7 +447,10 @@ def _give_types(found: re.Match[str]) -> str:
 
 # What msgspec says of a value, and what is to be given in its place.
 _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)"), _give_bound),
+    (
+        re.compile(r"Expected `(?:int|float)` (>=|<=|>|<) (\S+)"),
+        lambda found: "give " + _BOUNDS[found[1]].format(found[2].removesuffix(".0")),
+    ),
     (re.compile(r"Expected `\w+` of length >= 1"), lambda _: "it must not be empty"),
     (re.compile(r"Expected `(.+)`, got `.+`"), _give_types),
     (re.compile("|".join(_TOO_LARGE)), lambda _: _SMALLER),

@@ -76,22 +76,15 @@ def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
     )
     whole = path if versioned is None else path.removesuffix(prefix)
     pasted = {**dict.fromkeys(_VERSIONED_APIS, prefix + ending), _GENERATE: _GENERATE}.get(ending)
-    endpoint_path = _read_endpoint(endpoint, prefix if versioned else "")
-    if pasted and endpoint_path and pasted != endpoint_path:
+    if endpoint is not None and versioned:
+        endpoint = endpoint if endpoint.startswith("/") else f"/{endpoint}"
+        if endpoint != _GENERATE and not endpoint.startswith(f"{prefix}/"):
+            endpoint = prefix + endpoint
+    if pasted and endpoint and pasted != endpoint:
         raise UsageError(
-            f"--base-url names the endpoint {pasted} and --endpoint {endpoint_path}: leave one of them out"
+            f"--base-url names the endpoint {pasted} and --endpoint {endpoint}: leave one of them out"
         )
-    place = parts._replace(path=whole).geturl()
-    return ApiPlace(place, prefix, pasted or endpoint_path, query)
-
-
-def _read_endpoint(endpoint: str | None, version: str) -> str | None:
-    """Put the URL's version before the user's endpoint path, unless it has it or is /generate."""
-    if endpoint is None or not version:
-        return endpoint
-    endpoint = endpoint if endpoint.startswith("/") else f"/{endpoint}"
-    versioned = endpoint.startswith(f"{version}/") or endpoint == _GENERATE
-    return endpoint if versioned else version + endpoint
+    return ApiPlace(parts._replace(path=whole).geturl(), prefix, pasted or endpoint, query)
 
 
 def choose_key_headers(base_url: str | None, named: Container[str] = ()) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ for figures are found in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ Samples = Callable[[PerRequest], tuple[Int64 | Float64, Bool]]
 LATENCY, SPEED, COUNT, PEAK, OURS, RESULT = "latency", "speed", "count", "peak", "ours", "result"
 UNIT_SUFFIXES = {"ms": "ms", "tok/s": "tok_s"}  # of the names of numbers in a unit
 _WORDS = ("mean", "median", "std")
-_CLIENTS = {"sglang": "SGLang", "trtllm": "TensorRT-LLM"}  # that are written otherwise than in `names`
+CLIENTS = {"sglang": "SGLang", "trtllm": "TensorRT-LLM"}  # that are written otherwise than in `names`
 DEFAULT_METRICS = ("ttft", "tpot", "itl")
 _STATISTIC = re.compile(r"(?:(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)_)?(?P<figure>.+)")
 _LAST = re.compile(r"(?P<figure>.+)_(?P<word>mean|avg|average|median|max|p\d+(?:\.\d+)?)")
@@ -119,7 +119,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # fmt: off
-_LATENCIES = (
+LATENCY_ROWS = (
     Figure(
         key="ttft", label="TTFT", kind=LATENCY, phase="first", is_common=True,
         samples=lambda each: (each.ttft_ns, each.has_ttft), definition="arrival of the first message − sent",
@@ -234,7 +234,7 @@ _LATENCIES = (
         difference="the corrected TTFT, in our part of the JSON",
     ),
 )
-_SPEEDS = (
+SPEED_ROWS = (
     Figure(
         key="prefill_speed", label="Prefill Speed", kind=SPEED, unit="tok/s", higher_is_better=True,
         phase="first", samples=lambda each: (each.prefill_tok_s(), each.has_prefill),
@@ -278,7 +278,7 @@ _SPEEDS = (
         vllm="InferenceMAX: tok/s per GPU",
     ),
 )
-_RATES = (
+RATE_ROWS = (
     Figure(key="cached_share", label="cached", kind=OURS, unit="share", higher_is_better=None),
     Figure(
         key="duration", field="duration_s", label="duration", kind=COUNT, unit="s", higher_is_better=False,
@@ -345,7 +345,7 @@ _RATES = (
     ),
 )
 # fmt: on
-FIGURES = (*_LATENCIES, *_SPEEDS, *_RATES)
+FIGURES = (*LATENCY_ROWS, *SPEED_ROWS, *RATE_ROWS)
 LATENCIES = tuple(figure for figure in FIGURES if figure.kind == LATENCY)
 SPEEDS = tuple(figure for figure in FIGURES if figure.kind == SPEED)
 COUNTS, PEAKS, OWN = (
@@ -398,32 +398,6 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
     return tuple(percentiles)
 
 
-def tabulate_figures() -> tuple[str, str, str]:
-    """Write the latencies, the speeds and the rates as three Markdown tables, for docs/metrics.md."""
-    titles = ("figure", "ours", "vLLM 0.33", "where they differ")
-    return (
-        _tabulate(_LATENCIES, (*titles, "what other clients call it")),
-        _tabulate(_SPEEDS, ("figure", "ours", "who else has it")),
-        _tabulate(_RATES, titles),
-    )
-
-
-def _tabulate(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
-    lines = [titles, ("---",) * len(titles)]
-    lines += [
-        (
-            f"{row.label} `{row.key}`".strip(),
-            row.definition,
-            row.vllm,
-            row.difference,
-            ", ".join(f"{_CLIENTS.get(client, client)} `{name}`" for client, name in row.names.items()),
-        )[: len(titles)]
-        for row in rows
-        if row.definition
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def find_named_figure(name: str) -> tuple[Figure, str]:
     """Find the figure that a name means, as tok/s or ttft_p99, and its key; a latency's is that of the mean.
 
@@ -442,7 +416,11 @@ def find_named_figure(name: str) -> tuple[Figure, str]:
         if word:
             raise ValueError(f"{name}: {figure.label} is one number a run: leave {word} out")
         return figure, figure.key
-    near = suggest_name(plain, _list_forms())
+    known = list(figures)
+    for own, row in figures.items():
+        if row.kind in (LATENCY, SPEED):
+            known += [f"{own}_{word}" for word in ("p50", "p90", "p95", "p99", "mean", "median")]
+    near = suggest_name(plain, known)
     raise ValueError(f"{quote_value(name)}: no such figure{near}; there are {_EXAMPLES}, …")
 
 
@@ -462,15 +440,3 @@ def _list_figures() -> dict[str, Figure]:
             figures.setdefault(_normalize(name), figure)
     keys = {figure.key: figure for figure in figures.values()}
     return {**figures, **{word: keys[key] for word, key in _RATE_WORDS.items()}}
-
-
-def _list_forms() -> list[str]:
-    """List the names, those of latencies and speeds with usual statistics too, for a suggestion."""
-
-    def list_own() -> Iterator[str]:
-        for name, figure in _list_figures().items():
-            yield name
-            if figure.kind in (LATENCY, SPEED):
-                yield from (f"{name}_{word}" for word in ("p50", "p90", "p95", "p99", "mean", "median"))
-
-    return list(list_own())

@@ -189,7 +189,8 @@ class Decoder(msgspec.Struct, eq=False):
         if summary.failed_end:
             return Failure(FailureKind.ABORTED, summary.failed_end), ended
         if not ended and stream.done | stream.complete and len(summary.remarks) == len(messages) > 0:
-            return Failure(FailureKind.MALFORMED, f"{_FOREIGN}: {_first_line(stream.lines)}"), False
+            line = bytes(stream.lines).partition(b"\n")[0].decode("utf-8", "replace").strip()
+            return Failure(FailureKind.MALFORMED, f"{_FOREIGN}: {line}"), False
         if not ended and (messages or not (stream.complete or stream.done)):
             return Failure(FailureKind.TRUNCATED, _explain_truncation(stream)), False
         if not len(counted.tokens):
@@ -410,10 +411,6 @@ def _convert_ms(time_ms: float | None) -> int:
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
     return round(time_ms * MS_NS)
-
-
-def _first_line(lines: bytes | bytearray) -> str:
-    return bytes(lines).partition(b"\n")[0].decode("utf-8", "replace").strip()
 
 
 def _explain_truncation(stream: DecodedStream) -> str:

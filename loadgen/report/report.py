@@ -26,7 +26,7 @@ from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures,
 from loadgen.host import cpu_use
 from loadgen.report import figure_lines, result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
-from loadgen.report.section import PageTitle, ReportOptions, Room, Section, make_section
+from loadgen.report.section import ReportOptions, Room, Section, make_section
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import has_tail
 from loadgen.verdict.verdict import Level
@@ -82,7 +82,7 @@ def explain_unmeasured(result: Result) -> str:
     return f"every request {became}: nothing was measured"
 
 
-def list_page_lines(page: PageTitle, result: Result) -> tuple[str, ...]:
+def list_page_lines(page: str, result: Result) -> tuple[str, ...]:
     """List the report's lines for a section of the HTML page, not wrapped; never raises."""
     options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
     shown = [make_section(section, result, options) for section in SECTIONS if section.page == page]

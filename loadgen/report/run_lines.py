@@ -512,7 +512,13 @@ def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]
 def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield lines on answers' own timings, and on whether the server's counters agree, with TTFT or ITL."""
     window, metrics = result.facts.window, result.whole
-    yield from _describe_answer_timings(result)
+    timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
+    if timings is not None and timings.decoded:
+        apart = timings.decode_ms - timings.server_decode_ms
+        yield (
+            f"server's timings: prompt {timings.prefill_ms:.2f} of {timings.ttft_ms:.2f} ms mean TTFT, "
+            f"first to last token {timings.server_decode_ms:.2f} ms (client {apart:+.2f})"
+        )
     if window is None or not window.is_known:
         return
     differing = [mismatch.figure for mismatch in reconcile.find_mismatches(window, metrics)]
@@ -526,17 +532,6 @@ def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str
         if theirs is not None and ours.n
     ]
     yield "; ".join([f"server's counters {agree}", *means[:1]])
-
-
-def _describe_answer_timings(result: Result) -> Iterator[str]:
-    timings = reconcile.measure_answer_timings(result.records, result.metrics.times_tokens)
-    if timings is None or not timings.decoded:
-        return
-    apart = timings.decode_ms - timings.server_decode_ms
-    yield (
-        f"server's timings: prompt {timings.prefill_ms:.2f} of {timings.ttft_ms:.2f} ms mean TTFT, "
-        f"first to last token {timings.server_decode_ms:.2f} ms (client {apart:+.2f})"
-    )
 
 
 def list_unknown(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Literal
 
 import msgspec
 
@@ -28,9 +27,6 @@ class ReportOptions(msgspec.Struct, frozen=True):
 SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
 
 
-PageTitle = Literal["", "Speculation", "Roofline", "Images", "Sessions", "Notes", "Environment"]
-
-
 class Room(IntEnum):
     """When a section's lines are in the short report, which has ten lines and the tables under its block."""
 
@@ -52,7 +48,7 @@ class Section(msgspec.Struct, frozen=True):
     room: Room = Room.NEVER
     short: SectionLines | None = None  # of a short report; None: they are the same
     marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
-    page: PageTitle = ""  # of the part of an HTML page that has its lines; "": none
+    page: str = ""  # the title of the part of an HTML page that has its lines; "": none
 
 
 class ShownSection(msgspec.Struct, frozen=True):

@@ -221,22 +221,17 @@ def reset_cache(access: ServerAddress, engine: Engine, busy_s: float = _BUSY_S) 
         answer = _exchange(access, ("POST", engine.reset_path))
         if answer.error:
             return answer.why
-        busy = _explain_busy(answer)
-        if not busy:
-            done = answer.status == 200
-            return "" if done else _explain_refusal(access, answer, engine, engine.reset_needs)
+        if answer.status == 400:
+            busy = answer.message or "requests are still running"
+        elif answer.object.get("success") is False:  # as vLLM reports it
+            busy = "requests still hold a part of the cache"
+        elif answer.status == 200:
+            return ""
+        else:
+            return _explain_refusal(access, answer, engine, engine.reset_needs)
         if time.monotonic() >= deadline_s:
             return f"{engine.reset_path}: {busy}"
         time.sleep(_AGAIN_S)
-
-
-def _explain_busy(answer: ControlAnswer) -> str:
-    """Explain why a server could not empty its cache now; "" if it could. vLLM reports it in the body."""
-    if answer.status == 400:
-        return answer.message or "requests are still running"
-    if answer.object.get("success") is False:
-        return "requests still hold a part of the cache"
-    return ""
 
 
 class Trace(msgspec.Struct):

@@ -12,10 +12,9 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
@@ -45,29 +44,10 @@ _RECORD_HEAD = 5  # bytes of a TLS record's header: type, version, length
 _RECORD_TYPES, _LONGEST_RECORD = range(20, 25), (1 << 14) + 2048
 
 
-class RingWatch(Protocol):
-    """The poller that learns from segments which ring sockets to read."""
-
-    eager: NDArray[np.bool_]  # by port: each segment is to be looked at
-    least_bytes: int  # that wait in a socket before the kernel reports it
-
-    def hint(self, sock: RingSocket) -> None:
-        """Note that a socket has more to read."""
-        ...
-
-    def has_seen(self, sock: RingSocket) -> bool:
-        """Whether the ring has captured the connection's SYN."""
-        ...
-
-    def forget(self, sock: RingSocket) -> None:
-        """Stop watching a socket whose connection is over."""
-        ...
-
-
 class RingSocket:
     """A TCP socket bound to one of our ports, which counts the bytes read from it."""
 
-    def __init__(self, sock: Socket, port: int, poller: RingWatch) -> None:
+    def __init__(self, sock: Socket, port: int, poller: RingPoller) -> None:
         self.sock, self.port, self.poller, self.fd = sock, port, poller, sock.fileno()
         self.begin_seq = -1  # of the server's first byte; -1: the ring has not shown it
         # Of the connection: read; known to have come, and to be looked at.
@@ -148,7 +128,7 @@ class SealedSocket(RingSocket):
     form of a timespec. Which record ends a response cannot be seen, so each is read as it comes.
     """
 
-    def __init__(self, sock: Socket, port: int, poller: RingWatch) -> None:
+    def __init__(self, sock: Socket, port: int, poller: RingPoller) -> None:
         super().__init__(sock, port, poller)
         self._buffer = bytearray()
         self._stamp_ns = 0

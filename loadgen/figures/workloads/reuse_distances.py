@@ -17,7 +17,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.arrays import Float64, Int64
 from loadgen.base.block_hashes import chain_hashes, find_savings, mix_words
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.workloads.load_columns import LoadColumns
@@ -96,7 +96,9 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
         excess = in_all - uses.scale * int(uses.tokens.sum())
     order = np.argsort(distances, kind="stable")
     distances, grown = distances[order], np.cumsum(saved[order]).astype(np.float64) * uses.scale
-    sizes = _choose_sizes(float(distances[-1]) if len(distances) else 0.0)
+    sizes = _FIRST_SIZE * 2.0 ** (np.arange(_MOST_SIZES) / _PER_OCTAVE)
+    # Up to the first that holds the farthest.
+    sizes = sizes[: int(np.searchsorted(sizes, distances[-1] if len(distances) else 0.0)) + 1]
     reached = np.searchsorted(distances, sizes, "right")
     shares = (np.concatenate(([0.0], grown))[reached] + excess) / total
     share = float(np.clip(((grown[-1] if len(grown) else 0.0) + excess) / total, 0.0, 1.0))
@@ -139,7 +141,8 @@ def _list_uses(load: LoadColumns, most: int) -> _Uses:
     for depth, count in enumerate(live):
         own = alive[:count]
         chain = chain_hashes(chain[:count], load.blocks[load.starts[own] + depth].astype(np.int64))
-        kept = _choose_sampled(chain, threshold) if scale > 1 else slice(None)
+        # By its hash the same id is always or never in the sample.
+        kept = mix_words(chain.view(np.uint64) + np.uint64(1)) < threshold if scale > 1 else slice(None)
         ids.append(chain[kept])
         rows.append(own[kept])
         depths.append(np.full(len(rows[-1]), depth, np.int64))
@@ -151,12 +154,6 @@ def _list_uses(load: LoadColumns, most: int) -> _Uses:
     row, depth_of = row[order], depth_of[order]
     tokens = _find_savings(load, row, depth_of + 1) - _find_savings(load, row, depth_of)
     return _Uses(all_ids[order], row, tokens, scale)
-
-
-def _choose_sampled(ids: Int64, threshold: np.uint64) -> Bool:
-    """Mark the ids whose hash is below a threshold; the same id is always or never among them."""
-    chosen: Bool = mix_words(ids.view(np.uint64) + np.uint64(1)) < threshold
-    return chosen
 
 
 def _find_last_uses(ids: Int64) -> Int64:
@@ -229,12 +226,6 @@ def _sum_before(keys: Int64, weights: Int64) -> Int64:
         divided[(order >> level << level) + rank - 1] = order
         order = divided
     return sums
-
-
-def _choose_sizes(most: float) -> Float64:
-    """Return sizes of caches, in tokens, up to the first that is at least `most`."""
-    sizes = _FIRST_SIZE * 2.0 ** (np.arange(_MOST_SIZES) / _PER_OCTAVE)
-    return sizes[: int(np.searchsorted(sizes, most)) + 1]
 
 
 def _find_gaps_s(times_ns: Int64 | None, uses: _Uses, before: Int64) -> Float64 | None:

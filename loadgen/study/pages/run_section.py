@@ -26,7 +26,6 @@ from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.figures.per_request import PerRequest
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
-from loadgen.report.section import PageTitle
 from loadgen.server import engine_config
 from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
@@ -85,7 +84,7 @@ _BY_BRANCH = (  # as in the report: more columns would not be seen without scrol
     ("queued ms", "mean_queued_ms", 2),
 )
 _Columns = Sequence[tuple[str, str, int]]
-_LISTED: tuple[PageTitle, ...] = ("Speculation", "Roofline", "Images")  # sections that are lines alone
+_LISTED = ("Speculation", "Roofline", "Images")  # sections that are lines alone
 
 
 class CardFigure(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import numpy as np
 
 from builders.loops import loop_over
 from loadgen.base.clock import MS_NS
-from loadgen.features.ring.arrivals import Arrivals
+from loadgen.features.ring.ring_transport import Arrivals
 from loadgen.features.ring.segments import SEGMENT
 
 CLOCK = 1 << 32
