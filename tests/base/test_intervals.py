@@ -24,11 +24,3 @@ def below(t: float, freedom: int) -> float:
 @loop_over("freedom", [*range(1, 41), 60, 120, 999, 10**6])
 def test_students_t_has_97_5_percent_below_its_quantile(freedom: int) -> None:
     assert below(t_quantile(freedom), freedom) == pytest.approx(0.975, abs=1e-7)
-
-
-@loop_over(
-    ("freedom", "t"),
-    [(1, 12.7062), (5, 2.5706), (30, 2.0423), (40, 2.0211), (60, 2.0003), (120, 1.9799), (10**9, 1.9600)],
-)
-def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
-    assert round(t_quantile(freedom), 4) == t

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.made_records import make_record
 from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -24,23 +25,11 @@ def answer(
     index: int = 0, sent_ms: int = 1000, at_ms: Sequence[int] = (), tokens: Sequence[int] = (), **more: object
 ) -> Record:
     """A successful request; its messages come `at_ms` after it was sent, one token each unless told."""
-    carried = tokens or [1] * len(at_ms)
-    fields: dict[str, object] = {
-        "intended_ns": sent_ms * MS,
-        "end_ns": (sent_ms + max(at_ms, default=0)) * MS,
-        "input_tokens": 10,
-        "output_tokens": sum(carried),
-        "usage": True,
-        **more,
-    }
-    return Record(
-        index=index,
-        slot=0,
-        sent_ns=sent_ms * MS,
-        arrival_ns=np.array([(sent_ms + at) * MS for at in at_ms], np.int64),
-        tokens=np.array(carried, np.int64),
-        **fields,  # type: ignore[arg-type]
-    )
+    carried = np.array(tokens or [1] * len(at_ms), np.int64)
+    ended_ns = (sent_ms + max(at_ms, default=0)) * MS
+    usual = {"end_ns": ended_ns, "input_tokens": 10, "output_tokens": int(carried.sum()), "usage": True}
+    arrival_ns = [(sent_ms + at) * MS for at in at_ms]
+    return make_record(sent_ms * MS, arrival_ns, index, tokens=carried, **(usual | more))
 
 
 def measured(*records: Record, **ask: object) -> Metrics:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.made_records import make_record
 from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import (
     PUBLISHED,
@@ -199,18 +200,11 @@ def test_the_numbers_in_json_carry_their_unit() -> None:
 def answer(index: int, at_ms: Sequence[float], failure: FailureKind | None = None, sent: int = -1) -> Record:
     """A request sent at `sent` seconds (its index where that is -1), with messages so long after."""
     sent_ns = (1 + index if sent < 0 else sent) * 1000 * MS
-    return Record(
-        index,
-        0,
-        sent_ns - 5 * MS,
-        sent_ns,
-        sent_ns + int(max(at_ms, default=0) * MS),
-        arrival_ns=sent_ns + np.array([at * MS for at in at_ms], np.int64),
-        tokens=np.ones(len(at_ms), np.int64),
-        planned_output=4,
-        output_tokens=len(at_ms),
+    return make_record(
+        sent_ns, [sent_ns + int(at * MS) for at in at_ms], index, intended_ns=sent_ns - 5 * MS,
+        end_ns=sent_ns + int(max(at_ms, default=0) * MS), planned_output=4, output_tokens=len(at_ms),
         failure=None if failure is None else Failure(failure),
-    )
+    )  # fmt: skip
 
 
 def evidence(slo: str, *records: Record) -> ObjectiveEvidence:

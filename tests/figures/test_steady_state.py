@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from builders.made_records import make_record
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.figures.per_request import MetricOptions
@@ -37,17 +38,9 @@ WHOLE = Trim()
 
 def answer(slot: int, sent_ms: int, end_ms: int, at_ms: Sequence[int] = (), **more: Any) -> Record:
     """A request of a slot; its messages of one token come at these times."""
-    fields: dict[str, Any] = {"input_tokens": 5, "output_tokens": len(at_ms), "usage": True, **more}
-    return Record(
-        index=fields.pop("index", sent_ms * 10 + slot),
-        slot=slot,
-        intended_ns=sent_ms * MS,
-        sent_ns=sent_ms * MS,
-        end_ns=end_ms * MS,
-        arrival_ns=np.array(at_ms, np.int64) * MS,
-        tokens=np.ones(len(at_ms), np.int64),
-        **fields,
-    )
+    usual = {"index": sent_ms * 10 + slot, "input_tokens": 5, "output_tokens": len(at_ms), "usage": True}
+    arrival_ns = [at * MS for at in at_ms]
+    return make_record(sent_ms * MS, arrival_ns, slot=slot, end_ns=end_ms * MS, **(usual | more))
 
 
 def found(rows: Sequence[Record], concurrency: int | None, trim: Trim = WHOLE, **ask: Any) -> Steady:

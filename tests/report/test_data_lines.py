@@ -254,9 +254,3 @@ def test_the_short_report_has_a_line_of_a_file_and_none_of_random() -> None:
     line = "prompts: sharegpt, 320 of 640 rows of rows.jsonl (0123456789ab); left out 1,203\n"
     assert line in report.render_short(result(case), "runs/r")
     assert "prompts: " not in report.render_short(result(run()), "runs/r")
-
-
-def test_a_traces_report_has_how_late_it_was_sent() -> None:
-    text = report.render_report(result(of_trace()))
-    assert "send delay 0.00 ms mean, 0.00 P50, 0.00 P99, 0.00 max (due → sent)" in " ".join(text.split())
-    assert "Request rate configured (RPS):           100.00" in text

@@ -11,6 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, failed, run
+from builders.made_records import make_record
 from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_latencies
 from loadgen.figures.per_request import MetricOptions
@@ -143,15 +144,11 @@ SELECTED = ("ttft", "tpot", "itl")
 
 def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,), **known: Any) -> Metrics:
     """Requests of so many messages of a token, the first `single` of them of one."""
+    fields = {"usage": True, "finish_reason": "stop", **known}
     rows = []
     for i in range(requests):
-        at_ns = np.arange(2, 3 if i < single else 2 + tokens, dtype=np.int64) * MS
-        fields = {"output_tokens": len(at_ns), "usage": True, "finish_reason": "stop", **known}
-        rows.append(
-            Record(
-                i, 0, MS, MS, int(at_ns[-1]), arrival_ns=at_ns, tokens=np.ones(len(at_ns), np.int64), **fields
-            )
-        )
+        at_ns = np.arange(2, 3 if i < single else 2 + tokens) * MS
+        rows.append(make_record(MS, at_ns, i, **{"output_tokens": len(at_ns), **fields}))
     return compute_metrics(Records.from_records(rows), MetricOptions(metric_percentiles=ask))
 
 
@@ -232,28 +229,16 @@ def test_each_way_of_counting_has_its_share() -> None:
 
 
 def _rows(first: int, count: int, **known: Any) -> list[Record]:
-    at_ns = np.array([2 * MS, 3 * MS])
-    fields = {"usage": True, "finish_reason": "stop", **known}
-    return [
-        Record(i, 0, MS, MS, 3 * MS, arrival_ns=at_ns, tokens=np.ones(2, np.int64), output_tokens=2, **fields)
-        for i in range(first, first + count)
-    ]
+    fields = {"output_tokens": 2, "usage": True, "finish_reason": "stop", **known}
+    return [make_record(MS, [2 * MS, 3 * MS], i, **fields) for i in range(first, first + count)]
 
 
 def answer(index: int, at_ms: Sequence[int], visible: int = 0, **more: Any) -> Record:
     """A success sent at 1 s whose messages came `at_ms` later, the first visible one by its place."""
-    fields: dict[str, Any] = {"input_tokens": 100, "output_tokens": len(at_ms), "usage": True, **more}
-    return Record(
-        index=index,
-        slot=0,
-        intended_ns=1000 * MS,
-        sent_ns=1000 * MS,
-        end_ns=(1000 + max(at_ms)) * MS,
-        arrival_ns=np.array([(1000 + ms) * MS for ms in at_ms], np.int64),
-        tokens=np.ones(len(at_ms), np.int64),
-        visible_ns=UNKNOWN if visible < 0 else (1000 + at_ms[visible]) * MS,
-        **fields,
-    )
+    arrival_ns = [(1000 + ms) * MS for ms in at_ms]
+    usual = {"input_tokens": 100, "output_tokens": len(at_ms), "usage": True, "end_ns": max(arrival_ns)}
+    visible_ns = UNKNOWN if visible < 0 else arrival_ns[visible]
+    return make_record(1000 * MS, arrival_ns, index, visible_ns=visible_ns, **(usual | more))
 
 
 def computed(*records: Record, **ask: Any) -> Metrics:
@@ -269,11 +254,6 @@ def test_the_first_visible_token_is_later_where_an_answer_reasons() -> None:
     run = computed(PLAIN, REASONS, answer(2, [100, 300], visible=-1), answer(3, [9, 10], failure=LOST))
     assert (run.ttft.n, run.ttft.mean_ms) == (3, 100.0)
     assert (run.ttfvt.n, run.ttfvt.min_ms, run.ttfvt.max_ms) == (2, 100.0, 200.0)
-
-
-def test_without_reasoning_it_is_the_ttft() -> None:
-    run = computed(PLAIN, answer(1, [50, 60]))
-    assert run.ttfvt == run.ttft
 
 
 def test_speeds_are_of_each_request() -> None:

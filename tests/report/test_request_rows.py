@@ -17,7 +17,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
-from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows
@@ -236,15 +236,6 @@ def test_a_command_that_cannot_be_done_is_one_line_and_leaves_nothing(
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert said in shown.err
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_place_that_is_no_run_is_said_to_be_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["export", str(tmp_path), "--jsonl"]) == ExitCode.USAGE
-    assert "is not a run directory" in capsys.readouterr().err
-    assert cli.main(["export", "--help"]) == 0
-    assert "RUN_DIR" in capsys.readouterr().out
 
 
 def test_parquet_without_its_extra_says_what_to_install(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.made_records import make_record
 from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_figures, list_sglang_figures
 from loadgen.figures.per_request import MetricOptions
-from loadgen.records.record import Record, Records
+from loadgen.records.record import Records
 from loadgen.report.result_block import LAYOUTS, Layout, find_layout, render_block
 from loadgen.study.importers.pasted import pasted_blocks
 
@@ -23,17 +24,10 @@ QUEUE = ("client_queue_time", "e2el_including_client_queue")
 
 def run(**ask: Any) -> Metrics:
     ns = 1_000_000
-    record = Record(
-        index=0,
-        slot=0,
-        intended_ns=990 * ns,
-        sent_ns=1000 * ns,
-        end_ns=1500 * ns,
-        arrival_ns=np.array([1100, 1110, 1120]) * ns,
-        tokens=np.ones(3, np.int64),
-        input_tokens=5,
+    record = make_record(
+        1000 * ns, np.array([1100, 1110, 1120]) * ns, intended_ns=990 * ns, end_ns=1500 * ns, input_tokens=5,
         output_tokens=3,
-    )
+    )  # fmt: skip
     return compute_metrics(Records.from_records([record]), MetricOptions(**ask))
 
 
@@ -211,11 +205,3 @@ def test_an_unknown_layout_is_refused_with_the_nearest() -> None:
         UsageError, match=r"--layout sglan: no such layout, did you mean 'sglang'\?; there are vllm"
     ):
         find_layout("sglan")
-
-
-def test_the_help_names_every_layout() -> None:
-    from loadgen.run.command.options import bench_parser
-
-    (action,) = (one for one in bench_parser()._actions if "--layout" in one.option_strings)
-    assert action.help is not None
-    assert all(name in action.help for name in LAYOUTS)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from builders.made_runs import MS, run
-from loadgen.base.rule import Severity
 from loadgen.base.structs import replace
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
-from loadgen.report import report, request_rows, run_lines, shape_figures
+from loadgen.report import request_rows, run_lines, shape_figures
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
 from loadgen.report.saved_run import encode_run
 from loadgen.report.section import ReportOptions
-from loadgen.study.compare.comparability import find_differences
-from loadgen.study.run_summary import summarise_run
 from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 
@@ -159,14 +155,6 @@ def test_a_ramp_is_no_trend_of_the_server() -> None:
     assert evidence.first_tpot() is None
 
 
-def test_runs_of_two_schedules_are_not_the_same_load() -> None:
-    one, other = (
-        summarise_run(Path("r"), shaped(schedule=text)) for text in (STAGES, "rate 3 for 3s, 5 for 1s")
-    )
-    assert [finding.rule.severity for finding in find_differences(one, one)] == []
-    assert Severity.REFUSED in {finding.rule.severity for finding in find_differences(one, other)}
-
-
 def test_a_ramp_of_requests_is_read_in_quarters() -> None:
     keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 40.0}
     rows = shaped(num_prompts=40, **keys).derive(shape_figures.divide_by_stage)
@@ -187,12 +175,6 @@ def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
     records = Records.from_records([answered(i, 0, late_ns=i * MS) for i in range(101)])
     assert run_lines.describe_lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
     assert run_lines.describe_lateness(Records.from_records([])) == ""
-
-
-def test_ttft_from_when_due_stands_next_to_ttft_from_sent() -> None:
-    text = " ".join(report.render_report(shaped(late_ns=600 * MS, schedule=STAGES)).split())
-    assert "TTFT from when due: 700.00 ms mean, 700.00 P99 (from sent: 100.00 ms mean, 100.00 P99)" in text
-    assert "TTFT from when due" not in report.render_report(shaped(schedule=STAGES))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from builders.made_cases import (
     set_back,
     uncounted,
 )
-from loadgen.base.rule import Severity
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.verdict import DOUBTS
@@ -169,7 +168,3 @@ def test_what_workers_hold_together_is_named_with_what_one_held() -> None:
     (found,) = verdict.judge(run(calibration=measured(150), client=client(workers=2))).findings
     assert found.rule.code == "beyond-capacity"
     assert found.evidence.endswith("up to 300 (2 times what one worker held)")
-
-
-def test_severities_are_ordered() -> None:
-    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID

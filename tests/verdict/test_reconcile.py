@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from builders.loops import loop_over
+from builders.made_records import make_record
 from builders.recorded import capture, chunk
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
@@ -27,18 +28,8 @@ FAILED = Failure(FailureKind.STALL, "no token")
 
 def answer(index: int, tokens: int = 5, **more: Any) -> Record:
     """Sent at 1 s; its first token after 100 ms, each further one 10 ms later; 20 prompt tokens."""
-    arrival_ns = (1100 + 10 * np.arange(tokens, dtype=np.int64)) * MS
-    fields: dict[str, Any] = {"input_tokens": 20, "output_tokens": tokens, "usage": True, **more}
-    return Record(
-        index=index,
-        slot=0,
-        intended_ns=1000 * MS,
-        sent_ns=1000 * MS,
-        end_ns=1200 * MS,
-        arrival_ns=arrival_ns,
-        tokens=np.ones(tokens, np.int64),
-        **fields,
-    )
+    usual = {"end_ns": 1200 * MS, "input_tokens": 20, "output_tokens": tokens, "usage": True}
+    return make_record(1000 * MS, (1100 + 10 * np.arange(tokens)) * MS, index, **(usual | more))
 
 
 def run(*records: Record, streamed: bool = True) -> tuple[Metrics, Records]:

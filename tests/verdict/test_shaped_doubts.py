@@ -71,12 +71,6 @@ def test_samples_of_several_servers_are_of_no_one_instant(targets: tuple[str, ..
     assert found(several) is None
 
 
-@pytest.mark.parametrize("name", ["sends-late", "rate-not-reached"])
-def test_what_may_hold_requests_back_or_set_their_rate_is_in_the_remedy(name: str) -> None:
-    flags = ("--max-concurrency", "--prefill-concurrency", "--request-rate", "--schedule", "--bursts")
-    assert [flag for flag in flags if flag not in BY_DOUBT[name].remedy] == []
-
-
 @pytest.mark.parametrize(
     ("workload", "late"),
     [(rate(100), False), ({"schedule": "rate 100 for 4s", "max_concurrency": None}, True)],

@@ -8,12 +8,11 @@ from itertools import starmap
 from typing import Any
 
 import pytest
-from doc_tables import tabulate_rules
 
 from builders.loops import loop_over
 from builders.made_cases import closed, observed, run
 from loadgen.base.errors import Broken
-from loadgen.base.rule import Finding, Rule, Severity, Source
+from loadgen.base.rule import Finding, Rule, Source
 from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Cell, Server
@@ -209,16 +208,3 @@ def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
 )
 def test_what_a_short_run_cannot_show_is_named(case: RunEvidence, name: str, named: bool) -> None:
     assert (name in verdict.judge(case).not_checked) is named
-
-
-def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
-    severities = (Severity.INVALID, Severity.SUSPECT, Severity.NOTE)
-    sections = tabulate_rules(DOUBTS, "doubt").split("## ")[1:]
-    assert [section.splitlines()[0] for section in sections] == ["Invalid", "Suspect", "Note"]
-    for section, severity in zip(sections, severities, strict=True):
-        rows = [line for line in section.splitlines() if line.startswith("| `")]
-        assert [row.split("`")[1] for row in rows] == [d.code for d in DOUBTS if d.severity is severity]
-
-
-def test_severities_are_ordered() -> None:
-    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID
