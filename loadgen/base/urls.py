@@ -93,10 +93,7 @@ def choose_key_headers(base_url: str | None, named: Container[str] = ()) -> tupl
     Of Anthropic's API, which the headers `named` (in small letters) show, they are `x-api-key`, and
     `Authorization` too where another server has that API.
     """
-    try:
-        host = urlsplit(base_url or "").hostname or ""
-    except ValueError:
-        host = ""
+    host = read_host(base_url or "")
     if _ANTHROPIC in named:
         return (_KEY,) if host.endswith(".anthropic.com") else ("Authorization", _KEY)
     return ("api-key",) if host.endswith(_AZURE) else ("Authorization",)

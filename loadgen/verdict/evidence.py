@@ -26,7 +26,7 @@ from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.session_rows import SessionRows, find_dry_ns, find_sessions
 from loadgen.figures.steady_state import Unsteady
-from loadgen.plan.planned_requests import RECORDED
+from loadgen.plan.planned_requests import RECORDED, Waits
 from loadgen.plan.request_sources import MADE
 from loadgen.records.record import Records
 from loadgen.server.server_counters import ServerSample, ServerWindow
@@ -238,10 +238,15 @@ class RunEvidence:
         return measured if measured and measured.transport == self.facts.client.transport else None
 
     @cached_property
+    def waits(self) -> Waits | None:
+        """What the requests of sessions wait for; None: each for the one before it, or no sessions."""
+        return self.facts.make_waits()
+
+    @cached_property
     def sessions(self) -> SessionRows | None:
         """The sessions that the requests belong to; None if the run has no sessions."""
         turns = self.facts.session_turns
-        return find_sessions(self.records, turns, self.facts.make_waits()) if turns else None
+        return find_sessions(self.records, turns, self.waits) if turns else None
 
     @cached_property
     def begins(self) -> Bool:

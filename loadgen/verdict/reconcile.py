@@ -224,10 +224,10 @@ def _pair_ranks(
         if client is not None and len(ordered):
             client = float(ordered[math.ceil(percentile * len(ordered) / 100) - 1]) / MS_NS
         if percentile in measured or ours is None:
-            bracket = theirs.brackets_ms[f"{percentile:g}"]
-            yield ReconciledFigure(
-                f"{figure}, {name}", "ms", client, None, _measure_outside(client, bracket), bracket
-            )
+            low, high = bracket = theirs.brackets_ms[f"{percentile:g}"]
+            most = math.inf if high is None else high
+            outside = None if client is None else client - min(max(client, low), most)
+            yield ReconciledFigure(f"{figure}, {name}", "ms", client, None, outside, bracket)
 
 
 def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
@@ -256,10 +256,6 @@ def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigu
     return [row for row in rows if row.server is not None]
 
 
-def _mean_ms(values_ns: Int64) -> float | None:
-    return float(values_ns.mean()) / 1e6 if len(values_ns) else None
-
-
 def _find_peak(window: ServerWindow, gauge: str) -> float | None:
     """Return a gauge's greatest sample; None if it was sampled too rarely to meet its peak."""
     sampled = sum(getattr(each, gauge) is not None for each in window.samples)
@@ -274,13 +270,6 @@ def _pair(figure: str, unit: str, client: float | None, server: float | None) ->
     client, server = (None if of is None or math.isnan(of) else of for of in (client, server))
     difference = None if client is None or server is None else client - server
     return ReconciledFigure(figure, unit, client, server, difference)
-
-
-def _measure_outside(client: float | None, bracket: tuple[float, float | None]) -> float | None:
-    low, high = bracket
-    if client is None:
-        return None
-    return client - low if client < low else client - high if high is not None and client > high else 0.0
 
 
 def _is_informative(row: ReconciledFigure) -> bool:
@@ -344,11 +333,11 @@ def measure_answer_timings(records: Records, streamed: bool = True) -> AnswerTim
     return AnswerTimings(
         requests=int(timed.sum()),
         counts=tuple(_pair_counts(records, timed)),
-        ttft_ms=_mean_or_nan_ms(ttft_ns[begun]),
-        prefill_ms=_mean_or_nan_ms(prefill_ns[begun]),
+        ttft_ms=_mean_ms(ttft_ns[begun]),
+        prefill_ms=_mean_ms(prefill_ns[begun]),
         early=int((begun & (ttft_ns < prefill_ns - slack_ns)).sum()),
-        decode_ms=_mean_or_nan_ms((each.last_ns - each.first_ns)[several]),
-        server_decode_ms=_mean_or_nan_ms(records.server_decode_ns[several]),
+        decode_ms=_mean_ms((each.last_ns - each.first_ns)[several]),
+        server_decode_ms=_mean_ms(records.server_decode_ns[several]),
         decoded=int(several.sum()),
     )
 
@@ -366,5 +355,5 @@ def _pair_counts(records: Records, timed: Bool) -> Iterator[CountPair]:
             yield CountPair(name, int(client[known].sum()), int(server[known].sum()), int(known.sum()), apart)
 
 
-def _mean_or_nan_ms(values_ns: Int64) -> float:
-    return float(values_ns.mean()) / MS_NS if len(values_ns) else float("nan")
+def _mean_ms(values_ns: Int64) -> float:
+    return float(values_ns.mean()) / MS_NS if len(values_ns) else math.nan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.made_records import make_record
-from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import (
@@ -25,12 +23,9 @@ from loadgen.figures.steady_state import (
     find_held_ns,
     find_steady_state,
 )
-from loadgen.figures.steady_state import encode_steady_state as steady_json
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen_servers.engine import presets
-from loadgen_servers.engine.scheduler import Scheduler
 
 MS = 1_000_000
 WHOLE = Trim()
@@ -152,26 +147,6 @@ def test_requests_and_tokens_have_one_rate_where_answers_are_alike(slots: int, w
     assert window.request_throughput_per_s * 32 == pytest.approx(
         window.output_throughput_per_s, rel=0.1 / waves
     )
-
-
-@loop_over(("slots", "requests"), [(8, 20), (16, 32), (16, 100), (48, 96), (48, 100), (48, 240)])
-def test_requests_and_tokens_have_one_rate_on_the_embedded_engine(slots: int, requests: int) -> None:
-    """In virtual time, with its prefills in turn; ends alone were 0 to 42 % too few."""
-    preset = presets.preset("h20/qwen3-8b-bf16")
-    outcome = closed_loop(Scheduler(preset.limits, preset.timing), [(1024, 128)] * requests, slots)
-    free_ns, rows = [0] * slots, list[Record]()
-    for index, made in enumerate(sorted(outcome.sequences, key=lambda made: made.arrived_ns)):
-        slot = min(range(slots), key=free_ns.__getitem__)
-        free_ns[slot] = made.last_ns
-        at_ns = MS + np.linspace(made.first_ns, made.last_ns, 128).astype(np.int64)
-        rows.append(
-            Record(
-                index, slot, MS, MS + made.arrived_ns, int(at_ns[-1]), arrival_ns=at_ns,
-                tokens=np.ones(128, np.int64), output_tokens=128, usage=True,
-            )
-        )  # fmt: skip
-    window = found(rows, slots)
-    assert window.request_throughput_per_s * 128 == pytest.approx(window.output_throughput_per_s, rel=0.02)
 
 
 def test_the_rate_of_requests_is_unbiased_where_answers_differ() -> None:
@@ -300,29 +275,12 @@ def test_another_margin_is_refused_by_its_flag(text: str) -> None:
         Trim.parse("", text)
 
 
-def test_the_report_has_the_window_in_two_lines() -> None:
-    said = describe_steady_state(found(TWO, 2))
-    assert said == [
-        "steady state: 0.1 to 0.9 s (62 %), concurrency 1.96, 11.2 tok/s, 4.05 req/s",
-        "  2 requests entirely inside it: mean TTFT 195.00, TPOT 125.00, E2EL 445.00 ms",
-    ]
-
-
 def test_a_window_without_whole_requests_has_rates_alone() -> None:
     window = found([answer(0, 1000, 1900, [1200, 1300]), answer(1, 1100, 1500, [1300])], 2)
     assert (window.whole, window.output_tokens, window.ttft.n) == (1, 3, 1)
     window = found([answer(0, 1000, 1500, [1200, 1300]), answer(1, 1100, 1900, [1300])], 2)
     assert (window.whole, window.output_tokens, window.ttft.n) == (0, 3, 0)
     assert describe_steady_state(window)[-1] == "  0 requests entirely inside it"
-
-
-def test_the_json_is_strict_and_names_every_figure() -> None:
-    short = [answer(0, 1000, 1300, [1300]), answer(0, 1300, 1500, [1500])]
-    stored = json.loads(json.dumps(steady_json(found(short, 1)), allow_nan=False))
-    assert list(stored) == list(Steady.__struct_fields__)
-    assert (stored["begin_s"], stored["whole"], stored["tpot"]) == (0.0, 2, None)
-    assert (stored["ttft"]["mean_ms"], stored["ttft"]["percentiles_ms"]) == (250.0, {"99": 299.0})
-    assert steady_json(Unsteady("so")) == {"why": "so"}
 
 
 TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}

@@ -19,7 +19,6 @@ from loadgen.facts.run_facts import Client, Server, SpanFacts
 from loadgen.features.attribution.attribution import Attribution
 from loadgen.features.attribution.attribution_section import describe_attribution, summarize_attribution
 from loadgen.features.attribution.explain_command import explain_run
-from loadgen.features.attribution.parts import EVIDENCE, PARTS
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.section import ReportOptions
@@ -345,8 +344,3 @@ def test_the_verb_explains_a_stored_run(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["explain", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("made: 64 in / 16 out, 24 requests")
     assert cli.main(["explain", str(tmp_path / "absent")]) == 2
-
-
-def test_evidence_names_parts_that_there_are() -> None:
-    keys = {part.key for part in PARTS}
-    assert [kind.key for kind in EVIDENCE if not set(kind.parts) <= keys] == []
