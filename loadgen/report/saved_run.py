@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import files
@@ -42,26 +41,19 @@ _OF_ARRIVALS = (
 )
 
 
-class ResultPart(msgspec.Struct, frozen=True):
-    """A key of a result that some runs have: in which it is, and the function that makes it."""
-
-    is_there: Callable[[Facts], object]
-    make: Callable[[Result], Any]
-
-
-# In the order of the file.
-PARTS = {
-    "by_stage": ResultPart(attrgetter("profile.shaped"), shape_figures.divide_by_stage),
-    "by_class": ResultPart(attrgetter("profile.classes"), shape_figures.divide_by_class),
-    "by_target": ResultPart(attrgetter("targets"), target_figures.divide_by_target),
-    "by_role": ResultPart(attrgetter("role_windows"), role_figures.divide_by_role),
-    "role_balance": ResultPart(attrgetter("role_windows"), role_figures.measure_balance),
-    "by_turn": ResultPart(attrgetter("session_turns"), session_figures.divide_by_turn),
-    "by_branch": ResultPart(attrgetter("session_waits"), session_figures.divide_by_branch),
-    "sessions": ResultPart(attrgetter("session_turns"), session_figures.summarize_sessions),
-    "critical_path": ResultPart(attrgetter("session_waits"), session_figures.measure_critical_path),
-    "speculation": ResultPart(attrgetter("speculates"), speculation_figures.measure_speculation),
-    "images": ResultPart(attrgetter("images"), image_figures.measure_images),
+# The keys of a result that some runs have, in the order of the file: in which runs, and what makes them.
+PARTS: dict[str, tuple[Callable[[Facts], object], Callable[[Result], Any]]] = {
+    "by_stage": (attrgetter("profile.shaped"), shape_figures.divide_by_stage),
+    "by_class": (attrgetter("profile.classes"), shape_figures.divide_by_class),
+    "by_target": (attrgetter("targets"), target_figures.divide_by_target),
+    "by_role": (attrgetter("role_windows"), role_figures.divide_by_role),
+    "role_balance": (attrgetter("role_windows"), role_figures.measure_balance),
+    "by_turn": (attrgetter("session_turns"), session_figures.divide_by_turn),
+    "by_branch": (attrgetter("session_waits"), session_figures.divide_by_branch),
+    "sessions": (attrgetter("session_turns"), session_figures.summarize_sessions),
+    "critical_path": (attrgetter("session_waits"), session_figures.measure_critical_path),
+    "speculation": (attrgetter("speculates"), speculation_figures.measure_speculation),
+    "images": (attrgetter("images"), image_figures.measure_images),
 }
 
 
@@ -74,9 +66,9 @@ def encode_run(run: Result, detailed: bool = False) -> dict[str, Any]:
         "objectives": lambda: list(map(objectives.encode_evidence, run.objectives)),
         "reconciliation": lambda: [asdict(row) for row in run.reconciled],
     }
-    for name, part in PARTS.items():
-        if part.is_there(run.facts):
-            derived[name] = partial(run.derive, part.make)
+    for name, (is_there, make) in PARTS.items():
+        if is_there(run.facts):
+            derived[name] = partial(run.derive, make)
     return make_result(run.metrics, run.counted, run.facts, derived, detailed)
 
 

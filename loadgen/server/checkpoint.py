@@ -134,13 +134,12 @@ def _read_transformers(directory: Path, path: str) -> Checkpoint:
 
 def _read_gguf(parts: list[Path], path: str) -> Checkpoint:
     """Read the checkpoint of GGUF files by the first one's name, for its quantization, and metadata."""
-    head = read_head(parts[0])
-    values = head.values
+    raw, values = read_head(parts[0])
     family = str(values.get("general.architecture", ""))
     named = _GGUF_NAME.search(parts[0].name)
     kind = named[1].upper() if named else _FILE_TYPES.get(values.get("general.file_type"), "")
     return _make_checkpoint(
-        head.raw,
+        raw,
         path=path,
         model_type=family,
         quantization=f"GGUF-{kind}" if kind else "GGUF",
@@ -251,32 +250,28 @@ _FILE_TYPES: dict[object, str] = {
 }  # fmt: skip
 
 
-class GgufHead(msgspec.Struct, frozen=True):
-    """The head of a GGUF file: its first bytes, and the scalar values of its metadata."""
+def read_head(path: Path) -> tuple[bytes, dict[str, str | int | float]]:
+    """Read a GGUF file's first MiB, and the scalars of its metadata up to an invalid one; raises UsageError.
 
-    raw: bytes
-    values: dict[str, str | int | float] = msgspec.field(default_factory=dict)
-
-
-def read_head(path: Path) -> GgufHead:
-    """Read the scalars in a GGUF file's first MiB, up to an invalid one; raises UsageError if not GGUF."""
+    It does so for what is not GGUF, too.
+    """
     try:
         raw = untrusted.read_file_head(path, _HEAD_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: the model cannot be read: {error.strerror}") from None
     if raw[:4] != b"GGUF" or len(raw) < 24:
         raise UsageError(f"{path} is not a GGUF file: give a model's directory, or its .gguf file")
-    head = GgufHead(raw)
+    values: dict[str, str | int | float] = {}
     reader = _Reader(raw, 24)
     try:
         for _ in range(struct.unpack_from("<Q", raw, 16)[0]):
             key = reader.string()
             value = reader.value(reader.number("I"))
             if value is not None:
-                head.values[key] = value
+                values[key] = value
     except (struct.error, KeyError, OverflowError, RecursionError):  # the end of the head, or invalid values
         pass
-    return head
+    return raw, values
 
 
 @dataclass
