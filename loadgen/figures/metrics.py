@@ -200,7 +200,7 @@ def _per_s(count: float, duration_s: float) -> float:
 
 def mark_good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     """Mark the requests that met --goodput, bool[requests]; None if it is not set or was not measured."""
-    if not ask.goodput_limits or (ask.token_goals and not ask.times_tokens):
+    if not ask.goodput_limits or (ask.goodput_limits.keys() - {"e2el"} and not ask.times_tokens):
         return None
     speeds = np.where(each.has_user_speed, each.user_tok_s(), np.inf)  # one message: none is slow
     values = {

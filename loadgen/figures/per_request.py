@@ -27,11 +27,6 @@ class MetricOptions(msgspec.Struct, frozen=True):
         """Whether token times were measured, so that TTFT, TPOT and ITL exist."""
         return self.streamed and self.arrivals_are_tokens
 
-    @property
-    def token_goals(self) -> list[str]:
-        """The figures of --goodput that need token times."""
-        return sorted(self.goodput_limits.keys() - {"e2el"})
-
 
 class PerRequest(msgspec.Struct, frozen=True):
     """The quantities of each request that figures are computed from, int64[requests], -1 if it has none."""

@@ -79,11 +79,6 @@ def rank_part_times(rows: PartRows) -> list[PartTime]:
     return sorted(list_part_times(rows), key=lambda time: -time.share)
 
 
-def measure_causes(rows: PartRows) -> float:
-    """Measure the share of the parts that name a cause, 0 to 1: all but the typical step and unknown."""
-    return sum(time.share for time in list_part_times(rows) if time.part.key not in TYPICAL)
-
-
 def mean_ms(rows: PartRows) -> float:
     """Compute the mean of some waits in ms; there must be one."""
     return sum(rows.sum_parts().values()) / len(rows) / MS_NS
@@ -251,7 +246,8 @@ def summarize_attribution(result: Result, options: ReportOptions) -> Iterator[st
 
 def has_causes(tail: PartRows) -> bool:
     """Whether a tail is long, and a fifth of it or more is of parts that name a cause."""
-    return tail.is_long and measure_causes(tail) >= CAUSE
+    causes = (time.share for time in list_part_times(tail) if time.part.key not in TYPICAL)
+    return tail.is_long and sum(causes) >= CAUSE
 
 
 def _summarize(tail: PartRows) -> str:

@@ -51,11 +51,6 @@ class TailGaps(msgspec.Struct, frozen=True):
         """When the server sent the earlier message."""
         return self.arrival_ns - self.whole_ns - self.before_ns
 
-    @property
-    def are_single(self) -> bool:
-        """Whether most messages come one at a time; else bursts of them are of one step."""
-        return self.typical_ns * _BURST >= self.mean_ns
-
 
 def find_tail_gaps(records: Records, counts: Bool) -> TailGaps:
     """Find the gaps beyond P99 of the requests that count, bool[requests]."""
@@ -110,7 +105,8 @@ def divide_gaps(records: Records, gaps: TailGaps, counted: CountedPreemptions, b
     if not len(gaps.request):
         return division.parts
     take = division.take
-    usual_ns = gaps.typical_ns if gaps.are_single else gaps.mean_ns
+    # Where bursts of messages are of one step, the typical gap is none between steps.
+    usual_ns = gaps.typical_ns if gaps.typical_ns * _BURST >= gaps.mean_ns else gaps.mean_ns
     timeline = trace_timeline(records, max(round(usual_ns), 1))
     added_ns = (gaps.delay_ns - gaps.before_ns).clip(0)
     for cause, key in {**CAUSES, NO_CAUSE: "unknown"}.items():

@@ -57,7 +57,12 @@ def estimate_ceiling(
     if stored is not None and peaks and stored.computes not in peaks:
         stored = replace(stored, computes="bf16")  # without such a unit weights are widened
     read: Weights | None = None
-    if directory is not None and (gguf := _list_gguf_files(directory)):
+    gguf: list[Path] = []
+    if directory is not None and directory.is_file():
+        gguf = [directory]
+    elif directory is not None and not (directory / "config.json").is_file():
+        gguf = sorted(directory.glob("*.gguf"))
+    if gguf:
         read = weights.weigh_gguf(gguf, shape, stored or Scheme("GGUF", 16.0), kv_dtype)
     elif directory is not None:
         read = weights.weigh_files(directory, shape, stored or Scheme(word, 16.0), kv_dtype)
@@ -114,12 +119,6 @@ def _read_declared(path: Path) -> Quantization:
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
     return checkpoint.read_quantization(model_files.read_json_object(file)[1], file.parent)
-
-
-def _list_gguf_files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    return [] if (place / "config.json").is_file() else sorted(place.glob("*.gguf"))
 
 
 _KV_SHARE = 0.9  # of the memory for weights and KV cache, vLLM's default

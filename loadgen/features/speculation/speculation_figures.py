@@ -81,14 +81,17 @@ def measure_split(run: Result) -> Speculation:
     """
     facts, window = run.facts, find_counters(run.facts)
     by_server = {} if window is None else _count_by_server(window, run.whole.completed)
-    if why := _explain_untimed(run):
-        return _take_server_mean(by_server, why)
+    if not run.ask.streamed:
+        return _take_server_mean(by_server, "the answers were not streamed")
+    if not run.ask.arrivals_are_tokens:
+        return _take_server_mean(by_server, "what arrived is not tokens (arrivals-not-tokens)")
     counts = StepCounts.from_records(run.counted, run.counted.ok)
     reported = counts.take_reported(run.counted)
     of_requests = {} if reported is None else {REQUESTS: _count_reported(reported, run.counted)}
     sources = {MESSAGES: _count_steps(counts), **of_requests, **by_server}
     if not counts.steps.any():
         return _take_server_mean(sources, _NO_STEPS)
+    why = ""
     if facts.speculates:
         every = count_all(run.records)
         why = explain_hidden_steps(facts, every) or explain_apart(facts, every) or ""
@@ -117,15 +120,6 @@ def _estimate_split(
         sources=sources,
         why=dict.fromkeys(unknown, _INEXACT if source == MESSAGES else _HIDDEN),
     )
-
-
-def _explain_untimed(run: Result) -> str:
-    """Explain why a run has no messages to count; "" if it has."""
-    if not run.ask.streamed:
-        return "the answers were not streamed"
-    if not run.ask.arrivals_are_tokens:
-        return "what arrived is not tokens (arrivals-not-tokens)"
-    return ""
 
 
 def _take_server_mean(
