@@ -13,7 +13,7 @@ from loadgen.records.record import Record
 def make_record(sent_ns: int, arrival_ns: ArrayLike, index: int = 0, **fields: Any) -> Record:
     """Make an answer in slot 0, sent when it was due, a token a message, over with its last message."""
     arrived_ns = np.asarray(arrival_ns, np.int64)
-    usual = {
+    usual: dict[str, Any] = {
         "slot": 0,
         "intended_ns": sent_ns,
         "end_ns": int(arrived_ns[-1]) if len(arrived_ns) else sent_ns,
