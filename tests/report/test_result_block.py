@@ -139,7 +139,7 @@ def test_every_block_of_the_jetson_page_is_read_as_its_published_row() -> None:
     blocks = re.findall(r"^=+ Serving Benchmark Result =+$.*?^=+$", page, re.M | re.S)
     with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    read = [pasted_blocks.parse_block(block.splitlines()).figures for block in blocks]
+    read = [pasted_blocks.parse_block(block.splitlines())[0] for block in blocks]
     assert sorted(map(repr, map(sorted, map(dict.items, read)))) == sorted(
         repr(sorted(published_figures(row).items())) for row in rows
     )
@@ -162,9 +162,9 @@ def every_figure(shape: Layout) -> dict[str, Any]:
 def test_every_figure_of_every_layout_is_read_back_as_it_was_printed(name: str) -> None:
     told = every_figure(LAYOUTS[name])
     text = render_block(told, LAYOUTS[name])
-    found = pasted_blocks.parse_block(text.splitlines())
-    assert found.figures == told
-    assert render_block(found.figures, LAYOUTS[name]) == text
+    figures, _ = pasted_blocks.parse_block(text.splitlines())
+    assert figures == told
+    assert render_block(figures, LAYOUTS[name]) == text
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -172,9 +172,9 @@ def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
     selected = ("ttft", "tpot", "itl", "e2el")
     facts = BlockFacts(max_concurrency=8, selected=selected)
     told = {"backend": "openai", **list_sglang_figures(run()), **list_figures(run(), facts)}
-    found = pasted_blocks.parse_block(render_block(told, LAYOUTS[name]).splitlines())
-    assert found.remarks == ()
-    numbers = {key: value for key, value in found.figures.items() if not isinstance(value, str)}
+    figures, remarks = pasted_blocks.parse_block(render_block(told, LAYOUTS[name]).splitlines())
+    assert remarks == []
+    numbers = {key: value for key, value in figures.items() if not isinstance(value, str)}
     assert len(numbers) > 10
     assert {key: round(told[key], 2) for key in numbers} == numbers
 

@@ -206,7 +206,6 @@ def _note_answered(lines: Lines, answered: int) -> Iterator[str]:
 
 
 def _find_parts(messages: bytes) -> list[str]:
-    """List the features, maybe repeated, that the content parts of messages use; [] if they are no list."""
     if b'_url"' not in messages and b'_audio"' not in messages:
         return []
     try:

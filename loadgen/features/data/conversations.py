@@ -269,7 +269,6 @@ class _Checked:
         )
 
     def _explain_empty(self, row: TurnRow) -> str:
-        """Return which content or tool results a row of its role lacks; "" if none."""
         if row.role == TOOL and not row.list_answered_calls():
             return "a tool's turn has no `tool_results`"
         if row.role == USER and not row.content:
@@ -286,14 +285,12 @@ class _Checked:
         return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
 
     def _explain_other_system(self, code: int, row: TurnRow) -> str:
-        """Return that a later turn's system prompt differs from the first turn's; "" if it does not."""
         if row.turn > 1 and _hash_system(row) not in (0, self._system[code]):
             return "its `system` is not that of its first turn, where it belongs"
         return ""
 
 
 def _hash_system(row: TurnRow) -> int:
-    """Return a hash of a row's system prompt, never 0; 0 without one."""
     return 0 if row.system is None else hash(row.system) or 1
 
 

@@ -317,7 +317,6 @@ def _summarize_agents(turns: Turns) -> dict[str, Any] | None:
 
 
 def _list_agents(turns: Turns) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of the branches of sessions, and of the time that tools took; nothing of chains."""
     found = _summarize_agents(turns)
     if found is None:
         return
@@ -419,7 +418,6 @@ def _describe_arrivals(made: Plan) -> str:
 
 
 def _show_first_body(made: Plan) -> str:
-    """Return the body of the first request on one line, cut to 300 characters."""
     text = clean_line(made.body(0).decode("utf-8", "replace"))
     more = len(text) - _EXAMPLE_LETTERS
     return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

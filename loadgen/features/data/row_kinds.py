@@ -167,7 +167,6 @@ def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
 
 
 def _advise_without(keys: Sequence[str], path: str) -> str:
-    """Return a command that removes keys from every row of a file; advice on columns without a path."""
     if not path:
         return "leave out these columns"
     selected = ", ".join(f".{key}" for key in keys)
@@ -255,7 +254,6 @@ def decode_value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msg
 
 
 def _explain_no_object(lines: Lines, row: bytes, error: Exception) -> str:
-    """Return why a row is no JSON object: a value over several lines, another value, or the JSON's error."""
     text = row.strip()
     if text in (b"{", b"["):
         return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
@@ -287,7 +285,6 @@ def _find_twice(fields: RowObject, row: bytes) -> str:
 
 
 def _list_keys(keys: Collection[str]) -> str:
-    """Return the first eight keys, quoted, and how many more there are; `none` without any."""
     return list_first([quote_value(key) for key in keys], _SHOWN_KEYS) or "none"
 
 

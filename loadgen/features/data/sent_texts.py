@@ -170,7 +170,6 @@ def _find_first(known: Facts, runs_dir: Path) -> Result | None:
 
 
 def _list_load(facts: Facts) -> Float64:
-    """Return the limit of concurrency and the rate of a run, infinite without one, float64[2]."""
     return np.array([facts.profile.max_concurrency or np.inf, facts.profile.request_rate])
 
 

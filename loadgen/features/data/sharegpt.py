@@ -145,7 +145,6 @@ def _find_first_speakers(entries: Sequence[Conversation], by_role: bool) -> Coun
 
 
 def _read_speaker(turn: msgspec.Raw) -> str:
-    """Read who speaks a turn; "" where it does not say."""
     try:
         return msgspec.json.decode(turn, type=_Speaker).speaker
     except NOT_JSON:
@@ -167,7 +166,6 @@ def _note_speakers(first: Counter[str], entries: int, by_role: bool) -> tuple[st
 def _read_pairs(
     file: OpenedFile, entries: Sequence[Conversation], order: list[int], tokenizer: FullTokenizer
 ) -> Iterator[QuestionPair]:
-    """Yield the first two turns of each entry, in this order, with their tokens counted."""
     for begin in range(0, len(order), _BATCH):
         rows = order[begin : begin + _BATCH]
         prompts, answers = zip(*(_read_turns(file, entries[row], row) for row in rows), strict=True)

@@ -182,7 +182,6 @@ def check_sampling(answers: Sequence[SampledAnswer], own: Sequence[TokenScores |
 
 
 def _check_counts(answers: Sequence[SampledAnswer]) -> Iterator[str]:
-    """Yield a doubt about the samples at positions of each N of top log-probabilities that were reported."""
     rows = [
         (value, top)
         for answer in answers
@@ -418,7 +417,6 @@ def _list_nats(differences: Sequence[Float64], plain: bool) -> list[Float64]:
 
 
 def _find_kl_interval(differences: Sequence[Float64], plain: bool = False) -> MeanInterval:
-    """Return the mean of exp(−d) − 1 + d, or of the `plain` d, with its interval, all cut at 0."""
     found = ClusterMean.of(_list_nats(differences, plain)).find_interval()
     assert found is not None  # of two clusters or more
     return MeanInterval(mean=max(0.0, found.mean), low=max(0.0, found.low), high=max(0.0, found.high))

@@ -220,8 +220,6 @@ def _check_count(found: int, wanted: int, what: str = "answers to {} prompts") -
 
 
 class _ChatApi(ProbabilityApi):
-    """What the APIs of vLLM and SGLang share: tokenizing, and chats whose answers have token ids."""
-
     answers_chats = True
     fields: ClassVar[Mapping[str, Any]]  # of a chat request, next to those of OpenAI's API
 
@@ -528,7 +526,6 @@ def read_text_answer(body: bytes) -> TextAnswer:
 
 
 def _decode_text(token: str, raw: list[int] | None) -> str | None:
-    """Return a token's text, of its bytes where they are given; None for bytes that are no text."""
     if raw is None and (written := _BYTES.fullmatch(token)):
         raw = list(bytes.fromhex(written[1].replace("\\x", "")))
     try:

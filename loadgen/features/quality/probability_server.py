@@ -145,7 +145,6 @@ class ProbabilityClient:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _load_tokenizer(self) -> FullTokenizer:
-        """Load the server's tokenizer by transformers; raises MeasureError if none is named."""
         server = self.server
         if not server.tokenizer:
             raise MeasureError(
@@ -249,7 +248,6 @@ def probe_server(server: ProbabilityServer) -> ProbabilityServer:
 
 
 async def _probe(server: ProbabilityServer) -> ProbabilityServer:
-    """Probe as `probe_server` does: a server that was not recognised may report texts instead of ids."""
     try:
         return await _probe_ids(server)
     except MeasureError as error:

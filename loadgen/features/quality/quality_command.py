@@ -228,7 +228,6 @@ def open_reference(
 
 
 def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceContents, int]:
-    """Keep what the reference samples in a file, print what is in it, and return it with the exit code."""
     shown, signal = choose_display(quiet), 0
     try:
         record_reference(sides.reference or sides.candidate, sides.plan, path, shown.draw)
@@ -367,7 +366,6 @@ def _list_figures(quality: Quality, margin: float) -> Iterator[tuple[str, str]]:
 
 
 def _format_interval(interval: MeanInterval, digits: int) -> str:
-    """Format a mean ± half its interval, or with both ends where these are unequally far."""
     off = abs(interval.mean - (interval.low + interval.high) / 2)
     if off > interval.half / 4:
         return f"{interval.mean:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
@@ -413,7 +411,6 @@ def quality(
 
 
 def _measure_silently(options: Options, request: QualityRequest, interrupts: Interrupts) -> Quality | None:
-    """Measure in this thread, and return the quality; None if there is no reference to hold the server to."""
     with ExitStack() as stack:
         sides = open_sides(options, request, stack, interrupts)
         if request.save is not None:

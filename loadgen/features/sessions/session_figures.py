@@ -153,7 +153,6 @@ def list_depths(run: Result) -> Sequence[int]:
 
 
 def _measure_requests(part: Bool, records: Records, each: PerRequest) -> dict[str, Any]:
-    """Compute the fields of PartFigures of the requests that `part` marks, bool[requests]."""
     ok = part & each.ok
     hits, looked_up, _ = count_cached_tokens(records, part)
     return {
@@ -169,7 +168,6 @@ def _measure_requests(part: Bool, records: Records, each: PerRequest) -> dict[st
 
 
 def _compute_known_mean(counts: Int64) -> float | None:
-    """Return the mean of the counts that are 0 or more; None without any."""
     known = counts[counts >= 0]
     return float(np.mean(known)) if len(known) else None
 
@@ -254,7 +252,6 @@ def mark_critical_requests(run: Result) -> Sequence[int]:
 
 
 def _find_paths(run: Result) -> _PathRows:
-    """Find the critical paths of a run's finished sessions, whose facts say what requests wait for."""
     records, sessions, waits = run.records, run.sessions, run.waits
     assert sessions is not None
     assert waits is not None
@@ -414,7 +411,6 @@ def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
 
 
 def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
-    """List the sessions that a turn ended early, in the plan's order."""
     places = dict(facts.turn_places)
     ends = []
     for at in np.flatnonzero(rows.early).tolist():
@@ -531,7 +527,6 @@ def describe_in_flight(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _describe_counts(result: Result, figures: SessionFigures) -> str:
-    """Describe how many sessions began, finished and ended early, and how many turns they had."""
     of = f" of {figures.planned}" if figures.planned != figures.begun else ""
     facts, rate_per_s, pace = result.facts, result.facts.profile.user_rate, ""
     if facts.profile.users and rate_per_s:
@@ -551,7 +546,6 @@ def _describe_counts(result: Result, figures: SessionFigures) -> str:
 
 
 def _list_times(figures: SessionFigures) -> Iterator[str]:
-    """Yield a line on the sessions' durations, and one on how late their turns were sent."""
     duration, late = figures.duration, figures.lateness
     if duration.n:
         share = figures.busy_share
@@ -604,7 +598,6 @@ def _make_branch_cells(row: BranchFigures) -> tuple[str, ...]:
 
 
 def _make_first_cells(row: PartFigures) -> tuple[str, ...]:
-    """Return the cells that both tables have: counts, tokens and mean TTFT."""
     return (
         str(row.requests),
         str(row.failed),
@@ -616,7 +609,6 @@ def _make_first_cells(row: PartFigures) -> tuple[str, ...]:
 
 
 def _format_mean(mean: float) -> str:
-    """Format a mean number of turns or requests: 8.429, or 10,100."""
     return f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}"
 
 

@@ -202,7 +202,6 @@ def _make_texts(
 
 
 def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
-    """Make the shape of texts of these lengths, int64[texts], without shared prefixes."""
     return replace(
         shape,
         num_prompts=len(tokens),

@@ -206,7 +206,6 @@ class SessionSender(Sender):
         super().send_due()
 
     def _give(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
-        """Send a request over its lane's slot, reconnecting first if needed."""
         self._assign(slot, index, request, due_ns)
         state = slot.intake.state
         if state is State.IDLE:
@@ -262,7 +261,6 @@ class SessionSender(Sender):
         self._release_lanes(slot)
 
     def _wait_for(self, index: int, session: OpenSession) -> None:
-        """Let a turn that waits for no other wait for its time, over its lane's slot."""
         lane, place = session.find_lane(index), session.slots[MAIN]
         slot = session.slots.get(lane)
         if slot is None:
@@ -575,7 +573,6 @@ def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
 
 
 def _read_lines(capture: Capture, streamed: bool) -> bytes | bytearray:
-    """Return the JSON of an answer, one line per event, or one line if it was not streamed."""
     answer = decoded_stream.unframe(capture)
     if not streamed:
         return sse.join_lines(answer.body)

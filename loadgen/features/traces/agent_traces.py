@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Annotated
 
 import msgspec
@@ -59,11 +60,6 @@ class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "o
     requests: list[WekaRequest] | None = None
     subagent_type: str | None = None
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether it has tokens in prompt and answer."""
-        return bool(self.prompt and self.answer)
-
 
 class WekaSession(msgspec.Struct, gc=False):
     """A row: the requests of one agent and its sub-agents."""
@@ -72,15 +68,6 @@ class WekaSession(msgspec.Struct, gc=False):
     id: str | int | None = None
     block_size: Annotated[int, msgspec.Meta(ge=1, le=parsing.MOST_TOKENS)] = _DEFAULT_BLOCK
     hash_id_scope: str = _LOCAL
-
-
-class _ListedCall(msgspec.Struct, frozen=True, gc=False):
-    """A request, its times in nanoseconds after its session's begin, and its agent."""
-
-    begin_ns: int
-    end_ns: int
-    agent: int
-    request: WekaRequest
 
 
 class _FileFacts(msgspec.Struct):
@@ -115,59 +102,33 @@ class _FileFacts(msgspec.Struct):
         raise ValueError(f"its sub-agents are nested more than {MOST_DEPTH} deep")
 
 
-class _Columns(SessionColumns):
-    """The requests of a file that can be sent, and how many there are in all."""
-
-    found = 0
-
-    def add_session(self, number: int, scope: int | None, session: WekaSession, relative: bool) -> None:
-        """Add a session, of a row of this number, whose hashes are its own unless the scope is None.
-
-        Raises OverflowError for a hash of more than 63 bits.
-        """
-        calls = RecordedCalls()
-        listed = list(_list_calls(session.requests, calls, relative))
-        self.found += len(listed)
-        sent = sorted((call for call in listed if call.request.is_sent), key=lambda call: call.begin_ns)
-        for call in sent:
-            request = call.request
-            pause_ns = UNKNOWN_NS if request.think_time is None else round(request.think_time * SECOND_NS)
-            calls.add(call.begin_ns, call.end_ns, call.agent, pause_ns)
-            ids = np.array(request.hash_ids or [], np.int64)
-            hashes = (ids if scope is None else scope_hashes(ids, scope)).tolist()
-            self.add(call.begin_ns, (request.prompt, request.answer), number, number, hashes)
-        if sent:
-            self.trees.add(calls)
-
-
 def read_weka(lines: Lines) -> TraceRows:
     """Read the requests of sessions, one a row, sorted by time; raises UsageError that names the row.
 
     All sessions begin at once, as in the file. Requests without tokens in prompt or answer are skipped and
     counted. Raises UsageError for blocks of several sizes, too.
     """
-    facts = _find_facts(lines)
-    columns = _Columns(SECOND_NS if facts.whole else 1)
+    facts, found = _find_facts(lines), 0
+    columns = SessionColumns(SECOND_NS if facts.whole else 1)
     for i, session in enumerate(lines.decode_rows(WekaSession)):
         scope = None if session.hash_id_scope == _GLOBAL else i
         try:
-            columns.add_session(lines.number(i), scope, session, facts.relative)
+            found += _add_session(columns, lines.number(i), scope, session, facts.relative)
         except OverflowError:
             raise lines.refusal(i, "hash_ids holds a number of more than 63 bits") from None
     if not len(columns):
         raise lines.file.refusal("no request has tokens in its prompt and in its answer")
-    left_out = columns.found - len(columns)
+    left_out = found - len(columns)
     return columns.make(
         lines,
         facts.blocks.pop(),
-        file_rows=columns.found,
+        file_rows=found,
         skipped={"no token in the prompt or in the answer": left_out} if left_out else {},
         timed_notes=(_AT_ONCE.format(facts.sessions),) if facts.sessions > 1 else (),
     )
 
 
 def _find_facts(lines: Lines) -> _FileFacts:
-    """Find what holds of all sessions; raises UsageError for what `add` refuses, or blocks of two sizes."""
     facts = _FileFacts()
     for i, session in enumerate(lines.decode_rows(WekaSession)):
         try:
@@ -180,10 +141,31 @@ def _find_facts(lines: Lines) -> _FileFacts:
     return facts
 
 
+def _add_session(
+    columns: SessionColumns, number: int, scope: int | None, session: WekaSession, relative: bool
+) -> int:
+    """Add the requests of a session that can be sent; return how many it has in all.
+
+    Its hashes are its own unless the scope is None. Raises OverflowError for a hash of more than 63 bits.
+    """
+    calls = RecordedCalls()
+    listed = list(_list_calls(session.requests, calls, relative))
+    sent = sorted((call for call in listed if call[3].prompt and call[3].answer), key=itemgetter(0))
+    for begin_ns, end_ns, agent, request in sent:
+        pause_ns = UNKNOWN_NS if request.think_time is None else round(request.think_time * SECOND_NS)
+        calls.add(begin_ns, end_ns, agent, pause_ns)
+        ids = np.array(request.hash_ids or [], np.int64)
+        hashes = (ids if scope is None else scope_hashes(ids, scope)).tolist()
+        columns.add(begin_ns, (request.prompt, request.answer), number, number, hashes)
+    if sent:
+        columns.trees.add(calls)
+    return len(listed)
+
+
 def _list_calls(
     requests: list[WekaRequest], calls: RecordedCalls, relative: bool, agent: int = 0, begin_s: float = 0.0
-) -> Iterator[_ListedCall]:
-    """Yield an agent's own requests and those of its sub-agents, which are added to `calls`.
+) -> Iterator[tuple[int, int, int, WekaRequest]]:
+    """Yield an agent's requests, and its sub-agents', which are added to `calls`: begin and end in ns, agent.
 
     Times count from `begin_s`. With `relative`, a sub-agent's times count from its own begin, else from the
     session's.
@@ -197,7 +179,7 @@ def _list_calls(
             next_s = begin_s + requests[i + 1].t if i + 1 < len(requests) else at_s
             end_s = next_s if entry.api_time is None else at_s + entry.api_time
             begin_ns, end_ns = round(at_s * SECOND_NS), round(max(at_s, end_s) * SECOND_NS)
-            yield _ListedCall(begin_ns, end_ns, agent, entry)
+            yield begin_ns, end_ns, agent, entry
 
 
 class TimingEvent(msgspec.Struct, gc=False):
@@ -212,11 +194,6 @@ class ToolCall(msgspec.Struct, gc=False):
 
     emitted_at: str | None = None
     result_at: str | None = None
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether both times are recorded."""
-        return bool(self.emitted_at and self.result_at)
 
     def read_times_ns(self, place: int) -> tuple[int, int]:
         """Return when the tool in this place was asked for and answered; raises ValueError if before."""
@@ -340,7 +317,11 @@ def _read_json(lines: Lines) -> Iterator[tuple[str, _Round]]:
     for i, row in enumerate(lines.decode_rows(RoundRow)):
         try:
             begin_ns, end_ns = row.find_times_ns()
-            tools_ns = [tool.read_times_ns(place) for place, tool in enumerate(row.tools) if tool.is_timed]
+            tools_ns = [
+                tool.read_times_ns(place)
+                for place, tool in enumerate(row.tools)
+                if tool.emitted_at and tool.result_at
+            ]
         except ValueError as error:
             raise lines.refusal(i, f"{error}") from None
         yield (

@@ -68,14 +68,6 @@ class RecordedCalls:
         self.agents.append(agent)
         self.pauses_ns.append(pause_ns)
 
-    def list_path(self, agent: int) -> list[int]:
-        """List an agent and those above it, the main line last."""
-        path = []
-        while agent != _NONE:
-            path.append(agent)
-            agent = self.parents[agent]
-        return path
-
 
 class _EndedCalls:
     """The calls that have ended, by agent: what a call that begins now waits for.
@@ -251,7 +243,9 @@ class SessionTrees:
         the session's begin. The part of it counts as tools' in which any tool of its agent worked.
         """
         ends_ns = [end_ns // self._grid_ns * self._grid_ns for end_ns in calls.ends_ns]
-        first, depths = len(self._before), [len(calls.list_path(i)) - 1 for i in range(len(calls.parents))]
+        first, depths = len(self._before), [0]
+        for parent in calls.parents[1:]:  # each was added before its agents
+            depths.append(depths[parent] + 1)
         unions = {agent: SpanUnion(spans_ns) for agent, spans_ns in calls.tools_ns.items()}
         order = find_order(calls.begins_ns, ends_ns, calls.agents, calls.parents)
         self._waits += sum(map(len, order))

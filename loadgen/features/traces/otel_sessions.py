@@ -8,7 +8,6 @@ a sub-agent.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -118,7 +117,6 @@ def read_sessions(file: SpanFile) -> dict[str, list[KeptSpan]]:
 
 
 def _keep_spans(file: SpanFile, row: int, spans: list[Span], traces: dict[str, dict[str, KeptSpan]]) -> None:
-    """Add what is kept of a row's spans to those of their traces; raises UsageError."""
     for place, span in enumerate(spans):
         if not span.id or not span.trace:
             raise file.refusal(row, span.id, "has no id, or no trace's id")
@@ -219,27 +217,8 @@ class _Rows:
 
     def add_session(self, spans: list[KeptSpan]) -> None:
         """Add the calls of a session that can be sent; those that cannot are counted."""
-        calls = RecordedCalls()
+        calls, sent = RecordedCalls(), list[KeptSpan]()
         agents = _name_agents(spans, calls)
-        sent = sorted(self._choose_calls(spans), key=lambda span: span.begin_ns)
-        if not sent:
-            return
-        begin_ns = sent[0].begin_ns
-        for span in spans:
-            if span.operation is Operation.TOOL:
-                worked_ns = (span.begin_ns - begin_ns, span.end_ns - begin_ns)
-                calls.tools_ns.setdefault(_find_agent(span, agents), []).append(worked_ns)
-        for span in sent:
-            calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, _find_agent(span, agents))
-        for lane, agent, span in zip(self._columns.trees.add(calls), calls.agents, sent, strict=True):
-            self._growth.add((self._begun, lane), span.input_len, span.cached, calls.roles[agent])
-            lens, number = (span.input_len, span.output_len), self._file.lines.number(span.row)
-            self._columns.add(span.begin_ns, lens, number, self._begun)
-        self._calls += sent
-        self._begun += 1
-
-    def _choose_calls(self, spans: list[KeptSpan]) -> Iterator[KeptSpan]:
-        """Yield the spans that are calls of models and can be sent; count those left out, by why."""
         for span in spans:
             if not span.is_call:
                 continue
@@ -247,7 +226,23 @@ class _Rows:
             if why := span.explain_unsent():
                 self._skipped[why] = self._skipped.get(why, 0) + 1
             else:
-                yield span
+                sent.append(span)
+        if not sent:
+            return
+        sent.sort(key=lambda span: span.begin_ns)
+        begin_ns = sent[0].begin_ns
+        for span in spans:
+            if span.operation is Operation.TOOL:
+                worked_ns = (span.begin_ns - begin_ns, span.end_ns - begin_ns)
+                calls.tools_ns.setdefault(agents[span.above], []).append(worked_ns)
+        for span in sent:
+            calls.add(span.begin_ns - begin_ns, span.end_ns - begin_ns, agents[span.above])
+        for lane, agent, span in zip(self._columns.trees.add(calls), calls.agents, sent, strict=True):
+            self._growth.add((self._begun, lane), span.input_len, span.cached, calls.roles[agent])
+            lens, number = (span.input_len, span.output_len), self._file.lines.number(span.row)
+            self._columns.add(span.begin_ns, lens, number, self._begun)
+        self._calls += sent
+        self._begun += 1
 
     def make(self) -> TraceRows:
         """Make the trace's rows, sorted by time; raises UsageError without any."""
@@ -258,13 +253,15 @@ class _Rows:
         has_lengths = all(call.input_len > 0 for call in calls)
         has_messages = all(call.messages for call in calls)
         limited = sum(call.is_limit for call in calls)
+        rows, places = (np.array([getattr(call, name) for call in calls]) for name in ("row", "place"))
+        messages = SpanMessages(self._file, rows, places, [call.features for call in calls])
         return self._columns.make(
             lines,
             file_rows=self._found,
             skipped=self._skipped,
             notes=(_LIMITED.format(format_count(limited, "call")),) if limited else (),
             growth=self._growth.make() if has_lengths else None,
-            messages=SpanMessages.of_calls(self._file, calls) if has_messages else None,
+            messages=messages if has_messages else None,
         )
 
 
@@ -281,21 +278,11 @@ def _name_agents(spans: list[KeptSpan], calls: RecordedCalls) -> dict[tuple[str,
     return agents
 
 
-def _find_agent(span: KeptSpan, agents: dict[tuple[str, ...], int]) -> int:
-    return agents[span.above]
-
-
 class SpanMessages(RecordedMessages):
     """The messages of calls, read again from their file when they are needed."""
 
     def __init__(self, file: SpanFile, rows: Int64, places: Int64, features: list[tuple[str, ...]]) -> None:
         self._file, self._rows, self._places, self._features = file, rows, places, features
-
-    @classmethod
-    def of_calls(cls, file: SpanFile, calls: list[KeptSpan]) -> SpanMessages:
-        """Return the messages of these calls of a file."""
-        rows, places = (np.array([getattr(call, name) for call in calls]) for name in ("row", "place"))
-        return cls(file, rows, places, [call.features for call in calls])
 
     def reorder(self, order: Int64) -> SpanMessages:
         features = [self._features[row] for row in order.tolist()]

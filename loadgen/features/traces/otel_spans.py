@@ -63,17 +63,13 @@ class _Value(msgspec.Struct, rename="camel", frozen=True):
             return [each.decode() for each in self.array_value.values]
         if self.kvlist_value is not None:
             return {pair.key: pair.value.decode() for pair in self.kvlist_value.values}
+        if isinstance(self.int_value, str) and not _INTEGER.fullmatch(self.int_value):
+            raise ValueError(f"intValue {quote_value(self.int_value)} is not a whole number of 64 bits")
         if self.int_value is not None:
-            return _read_integer(self.int_value)
+            return int(self.int_value)
         return next(
             (v for v in (self.string_value, self.double_value, self.bool_value) if v is not None), None
         )
-
-
-def _read_integer(value: int | str) -> int:
-    if isinstance(value, str) and not _INTEGER.fullmatch(value):
-        raise ValueError(f"intValue {quote_value(value)} is not a whole number of 64 bits")
-    return int(value)
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -175,7 +171,6 @@ class _FlatTrace(msgspec.Struct):
 
 
 def _read_instant_ns(name: str, value: int | str) -> int:
-    """Return nanoseconds since 1970 of a number of them, or a date; raises ValueError for others."""
     try:
         is_number = isinstance(value, int) or value.isdigit()
         return check_epoch_ns(int(value)) if is_number else parse_instant_ns(str(value))
@@ -281,46 +276,27 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
     },
 }
 INPUT_TOKENS = (
-    "gen_ai.usage.input_tokens",
-    "gen_ai.usage.prompt_tokens",
-    "llm.token_count.prompt",
-    "llm.usage.prompt_tokens",
-    "ai.usage.inputTokens",
-    "ai.usage.promptTokens",
-)
+    "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt",
+    "llm.usage.prompt_tokens", "ai.usage.inputTokens", "ai.usage.promptTokens",
+)  # fmt: skip
 OUTPUT_TOKENS = (
-    "gen_ai.usage.output_tokens",
-    "gen_ai.usage.completion_tokens",
-    "llm.token_count.completion",
-    "llm.usage.completion_tokens",
-    "ai.usage.outputTokens",
-    "ai.usage.completionTokens",
-)
+    "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
+    "llm.usage.completion_tokens", "ai.usage.outputTokens", "ai.usage.completionTokens",
+)  # fmt: skip
 CACHED_TOKENS = (
-    "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.cache_read_input_tokens",
-    "llm.token_count.prompt_details.cache_read",
-    "llm.usage.cache_read_input_tokens",
-    "ai.usage.cachedInputTokens",
-    "ai.usage.inputTokenDetails.cacheReadTokens",
-)
+    "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens",
+    "llm.token_count.prompt_details.cache_read", "llm.usage.cache_read_input_tokens",
+    "ai.usage.cachedInputTokens", "ai.usage.inputTokenDetails.cacheReadTokens",
+)  # fmt: skip
 LIMIT = ("gen_ai.request.max_tokens", "llm.request.max_tokens", "ai.settings.maxTokens")
 CONVERSATION = (
-    "gen_ai.conversation.id",
-    "session.id",
-    "exgentic.session.id",
-    "traceloop.association.properties.session_id",
-    "langfuse.session.id",
-    "ai.telemetry.metadata.sessionId",
-)
+    "gen_ai.conversation.id", "session.id", "exgentic.session.id",
+    "traceloop.association.properties.session_id", "langfuse.session.id", "ai.telemetry.metadata.sessionId",
+)  # fmt: skip
 AGENT = (
-    "gen_ai.agent.name",
-    "agent.name",
-    "graph.node.id",
-    "traceloop.entity.name",
-    "ai.telemetry.functionId",
+    "gen_ai.agent.name", "agent.name", "graph.node.id", "traceloop.entity.name", "ai.telemetry.functionId",
     "gen_ai.agent.id",
-)
+)  # fmt: skip
 
 
 def find_operation(attributes: Mapping[str, Any]) -> Operation:
@@ -397,17 +373,14 @@ def read_tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
         schemas = (name for name in attributes if name.startswith("llm.tools."))
         found = [_decode(attributes[name]) for name in sorted(schemas)]
     tools = [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
-    named = [tool if isinstance(tool.get("function"), dict) else _make_tool(tool) for tool in tools]
-    return [tool for tool in named if tool["function"].get("name")]
-
-
-def _make_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
-    return {"type": "function", "function": function}
+    for at, tool in enumerate(tools):
+        if not isinstance(tool.get("function"), dict):
+            function = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
+            tools[at] = {"type": "function", "function": function}
+    return [tool for tool in tools if tool["function"].get("name")]
 
 
 def _decode(value: Any) -> Any:
-    """Return the JSON in a text; the value itself where it is none."""
     if not isinstance(value, str) or value[:1] not in ("[", "{"):
         return value
     try:

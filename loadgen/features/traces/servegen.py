@@ -75,16 +75,11 @@ class LengthHistogram(msgspec.Struct, frozen=True):
 
 
 class ServegenClient(msgspec.Struct, frozen=True):
-    """One client of the trace: its windows, and its length histograms by start time."""
+    """One client of the trace: its windows, and its histograms of prompts and answers by start time."""
 
     name: str
     windows: list[RateWindow]
     lengths: dict[int, tuple[LengthHistogram, LengthHistogram]]
-
-    def find_histograms(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
-        """Return the histograms of prompts and answers that begin last by a time, else the earliest."""
-        held = [begin for begin in self.lengths if begin <= at_s]
-        return self.lengths[max(held) if held else min(self.lengths)]
 
 
 def read_servegen(
@@ -96,7 +91,10 @@ def read_servegen(
     names the file, also for more than 5,000,000 requests or none.
     """
     hashed = hashlib.blake2b(digest_size=16)
-    clients = [_read_client(at, number, flag, hashed.update) for number, at in _list_clients(path, flag)]
+    files = sorted(list_client_files(path), key=lambda pair: (int(pair[0][2]), pair[1]))
+    if not files:
+        raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
+    clients = [_read_client(at, match[1], flag, hashed.update) for match, at in files]
     last_s = math.inf if end_s is None else end_s
     offsets, prompts, answers = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     drawn = 0
@@ -109,9 +107,9 @@ def read_servegen(
                 raise UsageError(f"{flag} {path}: more than {_MOST_ROWS:,} requests: give --trace-window")
             rng = stream.rng(f"servegen {client.name} {window.begin_s:g}")
             offsets.append(window.begin_s + window.draw_offsets_s(rng))
-            for lens, histogram in zip(
-                (prompts, answers), client.find_histograms(window.begin_s), strict=True
-            ):
+            begun = [begin for begin in client.lengths if begin <= window.begin_s]
+            histograms = client.lengths[max(begun) if begun else min(client.lengths)]
+            for lens, histogram in zip((prompts, answers), histograms, strict=True):
                 lens.append(histogram.draw(rng, len(offsets[-1])))
     at_ns = np.rint(np.concatenate(offsets) * SECOND_NS).astype(np.int64)
     order = np.argsort(at_ns, kind="stable")
@@ -130,16 +128,7 @@ def read_servegen(
     )
 
 
-def _list_clients(path: str, flag: str) -> list[tuple[str, Path]]:
-    """List (client name, trace file) of a directory or one file, by number; raises UsageError if empty."""
-    found = list_client_files(path)
-    if not found:
-        raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
-    return [(match[1], name) for match, name in sorted(found, key=lambda pair: (int(pair[0][2]), pair[1]))]
-
-
 def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
-    """Read a client from its two files, whose digests go to `hash_bytes`; raises UsageError."""
     lines = Lines.open(str(at), flag)
     data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
     hash_bytes(f"{lines.digest()} {data.digest()}".encode())
@@ -217,7 +206,6 @@ def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], nam
 
 
 def _read_weight(text: str) -> float:
-    """Parse a weight; NaN if it is no number from 0 to 10¹⁵."""
     try:
         weight = float(text)
     except ValueError:

@@ -72,7 +72,7 @@ def open_trace(name: str, path: str) -> tuple[str, Lines | None]:
     """
     if name not in ("", *FORMATS):
         raise UsageError(f"--trace-format {name}: choose from {', '.join(FORMATS)}")
-    if name == _SEVERAL_FILES or (not name and trace_heads.is_model(path)):
+    if name == _SEVERAL_FILES or (not name and trace_heads.list_client_files(path)):
         return _SEVERAL_FILES, None
     first = trace_heads.open_first(path)
     name = name or trace_heads.find_sessions(first)
@@ -95,18 +95,14 @@ def _recognise_lines(lines: Lines) -> str:
     if set(_BURSTGPT.names) <= names:
         return "burstgpt"
     if set(_AZURE.names) <= names:
-        return "azure-2024" if len(lines) > 1 and _has_zone(lines[1]) else "azure-2023"
+        time = lines[1].split(b",")[0].strip() if len(lines) > 1 else b""
+        has_zone = time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2
+        return "azure-2024" if has_zone else "azure-2023"
     raise lines.file.refusal(f"its columns are those of no trace: {_explain_formats()}")
 
 
 def _explain_formats() -> str:
     return f"{_GIVE} {' | '.join(FORMATS)}; of a service's log `loadgen data learn` makes a trace"
-
-
-def _has_zone(row: bytes) -> bool:
-    """Whether the time in a row's first cell has a time zone: Z, + or a third -."""
-    time = row.split(b",")[0].strip()
-    return time.endswith(b"Z") or b"+" in time or time.count(b"-") > 2
 
 
 def _find_by_keys(lines: Lines, row: bytes) -> str:
@@ -135,7 +131,6 @@ def _read_hashed_sample(lines: Lines) -> tuple[list[trace_rows.HashedRow], Int64
 
 
 def _is_mooncake(lines: Lines) -> bool:
-    """Whether the first 1,000 rows have a hash for 512 tokens, whole times, and under 50 a second in ms."""
     rows, input_lens, counts = _read_hashed_sample(lines)
     times = np.array([row.timestamp for row in rows])
     span_s = (times[-1] - times[0]) / 1000
@@ -206,7 +201,6 @@ class _JoinedFile(SpooledFile):
                 yield row
 
     def _join_digests(self) -> str:
-        """Return a hash of the bytes of all files; of one alone its own."""
         if len(self._digests) == 1:
             return self._digests[0]
         return hashlib.blake2b(" ".join(self._digests).encode(), digest_size=16).hexdigest()

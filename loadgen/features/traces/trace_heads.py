@@ -33,21 +33,9 @@ _SESSION_KEYS = (
 )
 _SPAN_NAMES = (b'"resourceSpans"', b'"spans"', b'"span_id"')  # near the begin of JSON over many lines
 TRACELAB_COLUMNS = (
-    "id",
-    "round_idx",
-    "prefix_len",
-    "input_len",
-    "output_len",
-    "arrival_time",
-    "tool_wait_after_ms",
-)
-_SESSION_COLUMNS = {"tracelab": {*TRACELAB_COLUMNS}}
+    "id", "round_idx", "prefix_len", "input_len", "output_len", "arrival_time", "tool_wait_after_ms",
+)  # fmt: skip
 _HEAD_BYTES, _PIECE_BYTES = 4096, 1 << 20
-
-
-def is_model(path: str) -> bool:
-    """Whether a path is a file of a client's rates, or a directory with one."""
-    return bool(list_client_files(path))
 
 
 def list_client_files(path: str) -> list[tuple[re.Match[str], Path]]:
@@ -81,7 +69,7 @@ def list_files(path: str, flag: str) -> list[str]:
 
 def open_first(path: str) -> OpenedFile:
     """Open a trace, or the first file of a directory, which decides the format; raises UsageError."""
-    return OpenedFile(path if is_model(path) else list_files(path, FLAG)[0], FLAG)
+    return OpenedFile(path if list_client_files(path) else list_files(path, FLAG)[0], FLAG)
 
 
 def find_sessions(file: OpenedFile) -> str:
@@ -98,7 +86,7 @@ def find_sessions(file: OpenedFile) -> str:
     row = bytes(read).partition(b"\n")[0].strip()
     if not row.startswith((b"{", b"[")):
         columns = {name.strip() for name in row.decode("utf-8", "replace").split(",")}
-        return next((name for name, own in _SESSION_COLUMNS.items() if columns >= own), "")
+        return "tracelab" if columns >= {*TRACELAB_COLUMNS} else ""
     try:
         keys = set(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
     except NOT_JSON:

@@ -143,7 +143,6 @@ def replay(
 def _state_facts(
     kind: str, trace: TraceRows, picked: TraceSelection, made: MadeRequests, schedule: TraceSchedule | None
 ) -> DataFacts:
-    """State what is sent of a trace: its rows, those left out, what a cache could reuse, and the times."""
     reuse = _find_reuse(trace, picked, made)
     return DataFacts(
         kind=kind,
@@ -161,7 +160,6 @@ def _state_facts(
 
 
 def _find_reuse(trace: TraceRows, picked: TraceSelection, made: MadeRequests) -> PrefixReuse | None:
-    """Compute what a prefix cache could reuse of the requests; None where it is not known."""
     sent = made.requests
     if made.hashes is None or not isinstance(sent, ReplayedRequests):
         return None
@@ -214,7 +212,6 @@ def _make_replayed(
 
 
 def _list_sampling(trace: TraceRows, picked: TraceSelection, inputs: PlanInputs) -> list[str]:
-    """List the sampling fields that requests have of the trace: those that the profile does not set."""
     if trace.recorded is None:
         return []
     unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}

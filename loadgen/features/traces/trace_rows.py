@@ -396,7 +396,6 @@ def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_le
 
 
 def _read_columns(lines: Lines, begin: int, width: int) -> list[tuple[str, ...]]:
-    """Read the cells of some thousand rows from row `begin` on, column by column; raises UsageError."""
     stop, rows = min(begin + _PIECE, len(lines)), []
     with suppress(csv.Error):
         rows = list(csv.reader(map(bytes.decode, lines.read_span(begin, stop)), strict=True))
@@ -414,17 +413,14 @@ def _read_lengths(texts: Sequence[str], lines: Lines, first: int, column: str) -
         lens = np.fromiter(map(int, texts), np.int64, len(texts))
         if lens.max() <= parsing.MOST_TOKENS:
             return lens
-    each = (_read_length(text, lines, i, column) for i, text in enumerate(texts, first))
-    return np.fromiter(each, np.int64, len(texts))
-
-
-def _read_length(text: str, lines: Lines, i: int, column: str) -> int:
-    value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS else -1
-    if not 0 <= value <= parsing.MOST_TOKENS:
-        raise lines.refusal(
-            i, f"{column} {quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}"
-        )
-    return value
+    lens = np.zeros(len(texts), np.int64)
+    for i, text in enumerate(texts):
+        is_whole = text.isascii() and text.strip().isdigit() and len(text) <= _MOST_DIGITS
+        if not is_whole or int(text) > parsing.MOST_TOKENS:
+            why = f"{quote_value(text)} is not a number of tokens from 0 to {parsing.MOST_TOKENS}"
+            raise lines.refusal(first + i, f"{column} {why}")
+        lens[i] = int(text)
+    return lens
 
 
 def _read_seconds(texts: Sequence[str], lines: Lines, first: int) -> Int64:
@@ -489,19 +485,15 @@ class RecordedFields(msgspec.Struct, frozen=True):
         columns = (self.sampling, self.cancel_ns, self.cancel_tokens)
         return RecordedFields(self.samplings, *(column[order] for column in columns))
 
-    def find_sampling(self, row: int, dialect: Dialect) -> dict[str, Any]:
-        """Return how the answer of a row is sampled, as far as an API has the fields; {} if not recorded."""
+    def add_sampling(self, row: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a row's request with its sampling, as far as the API has it and spells it."""
         number = int(self.sampling[row])
         found = {} if number == NO_SAMPLING else self.samplings[number]
-        return {
+        sampling = {
             name: (int(value) or _ALL_TOKENS) if name == _TOP_K else value  # a number of tokens
             for name in SENT
             if (value := found.get(name)) is not None and name not in dialect.lacks
         }
-
-    def add_sampling(self, row: int, dialect: Dialect, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a row's request with its sampling, as the API spells it."""
-        sampling = self.find_sampling(row, dialect)
         return merge_fields(fields, dialect.make_fields(sampling, False, False)) if sampling else fields
 
     def list_features(self, rows: Int64) -> dict[str, int]:

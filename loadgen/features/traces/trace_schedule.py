@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base import parsing
-from loadgen.base.arrays import Bool, Int64
+from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.text import quote_value
@@ -44,12 +44,6 @@ class TraceWindow(msgspec.Struct, frozen=True):
             raise UsageError(_WINDOW.format(quote_value(text)))
         return window
 
-    def find_rows(self, at_ns: Int64) -> slice:
-        """Return the slice of rows in the window; its end is excluded."""
-        begin = int(np.searchsorted(at_ns, round(self.begin_s * SECOND_NS)))
-        end = len(at_ns) if self.end_s is None else int(np.searchsorted(at_ns, round(self.end_s * SECOND_NS)))
-        return slice(begin, end)
-
 
 class TraceSelection(msgspec.Struct, frozen=True):
     """The rows of a trace that are sent: indices of its columns, and lengths; int64[requests]."""
@@ -69,19 +63,24 @@ class TraceSelection(msgspec.Struct, frozen=True):
 
         Rows above the profile's longest lengths are skipped and counted, or else clipped to them.
         """
-        inside = window.find_rows(rows.at_ns)
-        places = np.arange(inside.start, inside.stop)
+        begin, end = (
+            len(rows) if bound_s is None else int(np.searchsorted(rows.at_ns, round(bound_s * SECOND_NS)))
+            for bound_s in (window.begin_s, window.end_s)
+        )
+        inside, places = slice(begin, end), np.arange(begin, end)
         prompts, answers = rows.input_lens[inside], rows.output_lens[inside]
         most_prompt = profile.trace_max_input_len or parsing.MOST_TOKENS
         most_answer = profile.trace_max_output_len or parsing.MOST_TOKENS
         skipped: dict[str, int] = {}
         if profile.trace_too_long == "skip":
-            wanted = _count_up_to(most, (prompts <= most_prompt) & (answers <= most_answer))
-            places, prompts, answers = places[:wanted], prompts[:wanted], answers[:wanted]
+            kept = (prompts <= most_prompt) & (answers <= most_answer)
+            if most is not None:  # the rows up to and with the last one that is sent
+                wanted = int(np.searchsorted(np.cumsum(kept), most)) + 1
+                places, prompts, answers = places[:wanted], prompts[:wanted], answers[:wanted]
+                kept = kept[:wanted]
             long = prompts > most_prompt
             counts = {CAPS[0]: long.sum(), CAPS[1]: ((answers > most_answer) & ~long).sum()}
             skipped = {why: int(count) for why, count in counts.items() if count}
-            kept = (prompts <= most_prompt) & (answers <= most_answer)
             places, prompts, answers = places[kept], prompts[kept], answers[kept]
         places, prompts, answers = places[:most], prompts[:most], answers[:most]
         cut = (prompts > most_prompt) | (answers > most_answer)
@@ -100,13 +99,6 @@ class TraceSelection(msgspec.Struct, frozen=True):
         return TraceSelection(
             self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
         )
-
-
-def _count_up_to(most: int | None, kept: Bool) -> int:
-    """Count the rows up to and with the `most`-th that is kept; all rows if `most` is None."""
-    if most is None:
-        return len(kept)
-    return int(np.searchsorted(np.cumsum(kept), most)) + 1
 
 
 def _explain_none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[str, int]) -> str:
@@ -148,13 +140,15 @@ class TraceSchedule(msgspec.Struct, frozen=True):
         after_ns = at_ns - begin_ns
         spread = profile.trace_jitter == "uniform" and grid_ns > 0
         if spread:
-            after_ns = spread_times(after_ns, grid_ns, rng)
+            after_ns = np.sort(after_ns + rng.integers(0, grid_ns, len(after_ns)))
         elif profile.trace_jitter == "uniform":
             notes.append("--trace-jitter has no effect: the trace's times are on no grid")
         offsets_ns = np.rint(after_ns / profile.speed_up).astype(np.int64)
         cut_ns = 0
         if profile.trace_idle_cap is not None:
-            offsets_ns, cut_ns = cap_gaps(offsets_ns, round(profile.trace_idle_cap * SECOND_NS))
+            gaps_ns = np.diff(offsets_ns, prepend=0)  # also before the first
+            capped_ns = np.minimum(gaps_ns, round(profile.trace_idle_cap * SECOND_NS))
+            offsets_ns, cut_ns = np.cumsum(capped_ns), int((gaps_ns - capped_ns).sum())
         if profile.duration is not None:
             offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
         count = len(offsets_ns)
@@ -178,15 +172,3 @@ class TraceSchedule(msgspec.Struct, frozen=True):
             idle_cut_s=cut_ns / SECOND_NS,
         )
         return cls(offsets_ns, facts, tuple(notes))
-
-
-def spread_times(at_ns: Int64, grid_ns: int, rng: np.random.Generator) -> Int64:
-    """Return the times, each moved by a random part of the grid step that follows it, sorted."""
-    return np.sort(at_ns + rng.integers(0, grid_ns, len(at_ns)))
-
-
-def cap_gaps(offsets_ns: Int64, longest_ns: int) -> tuple[Int64, int]:
-    """Return offsets with gaps, also before the first, cut to `longest_ns`, and the ns removed in all."""
-    gaps = np.diff(offsets_ns, prepend=0)
-    cut = np.minimum(gaps, longest_ns)
-    return np.cumsum(cut), int((gaps - cut).sum())

@@ -124,8 +124,6 @@ def read_head(lines: Lines) -> WorkloadHead:
 
 
 class _FieldColumns:
-    """How calls were sampled and cancelled, filled session after session."""
-
     def __init__(self) -> None:
         self._samplings: dict[tuple[tuple[str, float], ...], int] = {}
         self._columns = tuple(array("q") for _ in range(3))

@@ -110,7 +110,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_model(model: str | None, config: Path | None) -> None:
-    """Raise UsageError for a model of which neither name, files nor config are known."""
     if model is None or config is not None or models.find_model(model) is not None:
         return
     if not os.path.exists(os.path.expanduser(model)):
@@ -154,7 +153,6 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
 
 
 def _wrap_line(line: str) -> list[str]:
-    """Wrap a line in 80 columns, its continuation two columns to the right of where it begins."""
     return wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""]
 
 
@@ -197,14 +195,12 @@ def _draw_row(audited: RunFindings) -> str:
 
 
 def _format_share(share: float) -> str:
-    """Write a share of the roofline in five characters: in percent, then as times it."""
     if share < 9.995:
         return f"{100 * share:.0f} %"
     return f"{share:.0f}×" if share < 999.5 else ">999×"
 
 
 def _read_latency(run: Reported, key: str) -> float | None:
-    """Return the mean of a latency in ms, else its median; None if the source has neither."""
     mean = run.figure(f"mean_{key}_ms")
     return run.figure(f"median_{key}_ms") if mean is None else mean
 
@@ -214,7 +210,6 @@ def _mark_name(audited: RunFindings, name: str) -> str:
 
 
 def _format_number(value: float | None) -> str:
-    """Format a figure with two decimals, one from 10,000 on, two digits from 100,000 on; "-" if unknown."""
     if value is None or not math.isfinite(value):
         return "-"
     digits = 2 if abs(value) < 1e4 else 1
@@ -322,7 +317,6 @@ def _encode_run(audited: RunFindings) -> dict[str, Any]:
 
 
 def _keep_finite(value: Any) -> Any:
-    """Return a number, text or None as it is; None of NaN and infinity, and any other value as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, int | float | str | None) else str(value)

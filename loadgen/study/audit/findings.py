@@ -236,7 +236,6 @@ def _are_as_long(run: AuditedRun, other: AuditedRun) -> bool:
 
 
 def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
-    """Whether digests or counts show that two runs had different prompts."""
     own, its, workload = run.reported, other.reported, other.workload
     if own.plan_digest and its.plan_digest:
         return own.plan_digest != its.plan_digest
@@ -665,7 +664,6 @@ def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
 
 
 def _has_roofline(run: AuditedRun) -> bool:
-    """Whether decoding or prefill could be compared with what the machine does at best."""
     if run.ceiling is None:
         return False
     figures, load = run.reported.figures, run.reported.load

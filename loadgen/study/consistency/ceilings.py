@@ -85,7 +85,6 @@ class Ceilings:
         return (made, "") if isinstance(made, Ceiling) else (None, made)
 
     def _compute(self, run: Reported, config: Path | None) -> Ceiling | str:
-        """Compute the ceiling by the run's or the given model and machine; else return why there is none."""
         if self.machine is None and run.simulated:
             return "no model runs in a simulation"
         machine = machines.settle_machine(self.machine, run.machine)

@@ -79,7 +79,6 @@ def _find_longer_answers(run: AuditedRun) -> Evidence | None:
 
 
 def _list_rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
-    """Yield each reported rate with its count and the duration, of clients that define them as vLLM does."""
     duration = run.interval("duration")
     if not run.alike or duration is None or not duration.low:
         return
@@ -186,7 +185,6 @@ def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
 
 
 def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
-    """Yield evidence of a std or percentile that n values with this mean cannot have; not of ITL."""
     n, ranks, spread = run.requests, dict(_list_ranks(run, key)), run.interval(f"std_{key}_ms")
     if not n or not run.alike or SELECTABLE[key].of != "requests":
         return
@@ -208,7 +206,6 @@ def _find_impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval
 
 
 def _list_ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
-    """Yield the minimum (0), median (50), maximum (100) and percentiles that a run has of a latency."""
     names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
     for name in run.reported.figures:
         match = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)

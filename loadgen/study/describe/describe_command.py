@@ -107,7 +107,6 @@ def main(argv: Sequence[str]) -> int:
 def _describe_files(
     asked: dict[str, Any], values: dict[str, Any], options: dict[str, Any]
 ) -> tuple[list[DescribedLoad], Fidelity | None]:
-    """Measure the file, and the other if there is one, and compare them; raises UsageError."""
     described = [_describe_file(asked.get("file"), values, options)]
     if (against := asked.get("against")) is None:
         return described, None
@@ -164,7 +163,6 @@ def make_describe_document(described: Sequence[DescribedLoad], compared: Fidelit
 
 
 def _make_fidelity_section(described: Sequence[DescribedLoad], compared: Fidelity) -> PageSection:
-    """Make the section of how far the first workload is from the second, which it was made of."""
     rows = (
         (figure.label, format_value(figure.first), format_value(figure.second), format_apart(figure))
         for figure in compared.figures
@@ -218,7 +216,6 @@ def describe_arrivals(found: ArrivalFigures) -> str:
 
 
 def _describe_reuse(found: ReuseFigures) -> str:
-    """Return the reuse of a cache without a limit, and the sizes that reach parts of it."""
     text = f"{100 * found.share:.1f} % of the prompt tokens, in a cache without a limit"
     if not found.share:
         return text
@@ -292,7 +289,6 @@ def _shorten(path: str) -> str:
 
 
 def _describe_plan(made: Plan, tokenizer: str | None) -> LoadColumns:
-    """Make the columns of a plan, each prompt made once; lengths that no one knows are estimated of text."""
     count = len(made)
     lens, starts, blocks = made.requests.input_lens[:count].copy(), array("q", [0]), []
     estimated = False

@@ -45,7 +45,6 @@ def plot_workloads(described: Sequence[DescribedLoad]) -> tuple[Panel, ...]:
 
 
 def _make_curve(name: str, points: tuple[Floats, Floats] | None, form: CurveStyle = CurveStyle.LINE) -> Curve:
-    """Make a workload's curve, without points and name where there are none: it keeps its colour's place."""
     if points is None or not len(points[0]):
         return Curve("", np.zeros(0), np.zeros(0), form)
     return Curve(name, *points, form)
@@ -62,7 +61,6 @@ def _plot_arrivals(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
 
 
 def _plot_dispersion(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-    """Yield the panel of the index of dispersion over windows, with that of a Poisson process."""
     shown = [(each.name, each.figures.arrivals) for each in described]
     scales = [
         (name, [scale for scale in own.scales if scale.index > 0] if own is not None else [])
@@ -98,7 +96,6 @@ def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
 
 
 def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, NDArray[Any]]]) -> Panel:
-    """Make the panel of the share of each sample's values up to a value."""
     curves = tuple(
         _make_curve(name, (_find_ranks(values), _RANKS) if len(values) else None) for name, values in samples
     )
@@ -118,7 +115,6 @@ def _find_ranks(values: NDArray[Any]) -> Floats:
 
 
 def _plot_joint_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
-    """Yield the panel of requests by both lengths, as many as a picture can show, evenly chosen."""
     curves, rows = [], []
     for each in described:
         places = np.flatnonzero((each.load.input_lens > 0) & (each.load.output_lens > 0))

@@ -152,7 +152,6 @@ def read_sources(places: Sequence[str], shows_progress: bool = True) -> Sources:
 
 
 def _name_bundled(sources: Sources, bundles: Sequence[OpenBundle]) -> Sources:
-    """Return sources whose runs from bundles are named by the bundle's file and their place in it."""
     named: dict[int, Reported] = {}
     for run in sources.reported:
         inside = (bundle for bundle in bundles if Path(run.source).is_relative_to(bundle.directory))
@@ -163,7 +162,6 @@ def _name_bundled(sources: Sources, bundles: Sequence[OpenBundle]) -> Sources:
 
 
 def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
-    """Return a search with those of the reported runs that are of it."""
     own = set(map(os.path.realpath, limit.run_directories))
     return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
 
@@ -267,7 +265,6 @@ class _Reading:
             print_text(f"loadgen: reading {self.current}: {read} so far", sys.stderr)
 
     def _read_bundle(self, path: Path) -> None:
-        """Add what a bundle holds, figures computed from arrivals; raises UsageError if it was changed."""
         self.bundles.append(reading.open_bundle(path))
         self._read_directory(self.bundles[-1].directory)
         stated = [name for name in (LIMIT, "quality") if self.bundles[-1].has(name)]
@@ -293,7 +290,6 @@ class _Reading:
         return None
 
     def _read_run(self, directory: Path) -> None:
-        """Add the run of a directory, with its ladder's speed if it has one; what fails is an error."""
 
         def read() -> None:
             row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
@@ -352,9 +348,10 @@ class _Reading:
 
     def _add_rows(self, path: Path, rows: TableRows) -> bool:
         """Add the runs of a file's tables and lines on rows left out; return whether there were any."""
-        self._add(path, lambda: rows.runs)
-        self.errors += rows.left
-        return bool(rows.runs or rows.left)
+        runs, left = rows
+        self._add(path, lambda: runs)
+        self.errors += left
+        return bool(runs or left)
 
     def _read_documents(self, content: str, path: Path) -> bool:
         """Add the runs of a file's JSON documents; return whether the file needs no other reader.
@@ -378,7 +375,6 @@ class _Reading:
         return bool(readable) or (bool(broken) and pasted_blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
-        """Add the runs that `read` makes of `given`, with their mean lengths, as of the file at `path`."""
         self.reported += [
             replace(run, load=json_fields.add_mean_lengths(run.load, run.figures), file=str(path))
             for run in read(*given)
@@ -445,7 +441,6 @@ def _is_missing(path: Path) -> bool:
 
 
 def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the runs of a document, other clients' with the labels next to their figures."""
     for run in client.read_runs(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.read_labels(document, run.figures), **run.unread})

@@ -117,18 +117,18 @@ Percentile results:
     ids=["genai-perf", "aiperf", "evalscope"],
 )  # fmt: skip
 def test_a_clients_table_of_statistics_is_one_run(page: str, expected: dict[str, Any]) -> None:
-    (run,) = pasted_tables.read_tables(page, Path("page.md")).runs
+    (run,) = pasted_tables.read_tables(page, Path("page.md"))[0]
     assert {key: run.figures.get(key) for key in expected} == expected
 
 
 def test_what_is_not_known_of_a_clients_table_is_named() -> None:
-    (run,) = pasted_tables.read_tables(GENAI_PERF, Path("page.md")).runs
+    (run,) = pasted_tables.read_tables(GENAI_PERF, Path("page.md"))[0]
     assert run.load.output_len == 260
     assert "not read: 'Time To Second Token(ms)'" in run.remarks
 
 
 def test_evalscopes_summary_is_a_run_with_its_counts_and_lengths() -> None:
-    (run,) = pasted_tables.read_tables(SUMMARY, Path("page.md")).runs
+    (run,) = pasted_tables.read_tables(SUMMARY, Path("page.md"))[0]
     assert run.figures == {
         "duration": 289, "completed": 100, "failed": 0, "output_throughput": 514.391,
         "request_throughput": 0.346,
@@ -144,8 +144,8 @@ def test_failures_are_found_in_evalscopes_tables() -> None:
     lost = lost.replace("0.346", "0.208").replace(
         "Total requests                    |   60", "Total requests | 100"
     )
-    (summary,) = audit_runs(pasted_tables.read_tables(lost, Path("page.md")).runs, None, None)
-    alone, loaded = audit_runs(pasted_tables.read_tables(LOADS, Path("page.md")).runs, None, None)
+    (summary,) = audit_runs(pasted_tables.read_tables(lost, Path("page.md"))[0], None, None)
+    alone, loaded = audit_runs(pasted_tables.read_tables(LOADS, Path("page.md"))[0], None, None)
     found = [[each.rule.code for each in one.findings] for one in (summary, alone, loaded)]
     assert ["many-failures" in codes for codes in found] == [True, False, True]
     assert (loaded.reported.figures["p99_e2el_ms"], loaded.reported.figures["output_throughput"]) == (

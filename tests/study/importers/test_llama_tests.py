@@ -58,7 +58,7 @@ EDGE = """# TensorRT Edge-LLM on Jetson AGX Thor
 
 
 def read(page: str) -> list[Reported]:
-    return pasted_tables.read_tables(page, Path("page.md")).runs
+    return pasted_tables.read_tables(page, Path("page.md"))[0]
 
 
 def figures(run: Reported) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def test_a_decoding_speed_of_a_batch_is_of_no_single_request(batch: int) -> None
 
 def test_a_table_of_comma_separated_values_has_tests_too() -> None:
     sheet = "model,test,t/s\nQwen3-8B-FP8,pp2048,5210.15\nQwen3-8B-FP8,tg32,25\n"
-    first, second = csv_tables.read_csv_table(sheet, Path("bench.csv")).runs
+    first, second = csv_tables.read_csv_table(sheet, Path("bench.csv"))[0]
     assert (first.load.name, first.figures) == ("pp2048", {"prefill_throughput": 5210.15})
     assert second.figures == {"decode_throughput": 25, "mean_tpot_ms": 40.0}
 

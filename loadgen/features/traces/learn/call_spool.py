@@ -117,7 +117,7 @@ class CallSpool:
         self._open: OrderedDict[str, _OpenCall] = OrderedDict()
         self._conversations: OrderedDict[int, int] = OrderedDict()  # sessions
         self._prompts: OrderedDict[int, list[_LastPrompt]] = OrderedDict()  # by their last block
-        self._samplings: dict[tuple[tuple[str, float], ...], int] = {}
+        self.samplings: dict[tuple[tuple[str, float], ...], int] = {}  # numbers of the ways to sample answers
         self.blocks = 0
         self.calls = self.cancelled = self.without_end = self.joined = 0
         self.first_ns, self.last_ns = 0, 0
@@ -128,10 +128,6 @@ class CallSpool:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def list_samplings(self) -> list[dict[str, float]]:
-        """List the different ways in which answers were sampled, by number."""
-        return [dict(pairs) for pairs in self._samplings]
 
     def add(self, call: Call) -> None:
         """Keep a call: its times, lengths, the hashes of its prompt and of its session's id."""
@@ -275,10 +271,10 @@ class CallSpool:
         if not call.sampling:
             return UNKNOWN
         pairs = tuple(sorted(call.sampling.items()))
-        if pairs not in self._samplings and len(self._samplings) == _MOST_SAMPLINGS:
+        if pairs not in self.samplings and len(self.samplings) == _MOST_SAMPLINGS:
             self.notes[f"sampled in more than {_MOST_SAMPLINGS:,} ways: their parameters are left out"] += 1
             return UNKNOWN
-        return self._samplings.setdefault(pairs, len(self._samplings))
+        return self.samplings.setdefault(pairs, len(self.samplings))
 
     def _write(self, kept: _OpenCall) -> None:
         """Write a call that is over, or whose end does not come, to the part of its session."""

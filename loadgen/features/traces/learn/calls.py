@@ -283,16 +283,14 @@ def write_messages(value: Any) -> str | None:
         return write_messages(value) if isinstance(value, list | str) else None
     if not isinstance(value, list) or not value:
         return None
-    return "".join(_write_message(message) for message in value)
-
-
-def _write_message(message: Any) -> str:
-    """Write one message: its role and its text on lines of their own; JSON of anything else."""
-    if isinstance(message, dict) and set(message) <= {"role", "content"}:
-        content = message.get("content")
-        if isinstance(content, str):
-            return f"{message.get('role', '')}\n{content}\n"
-    return msgspec.json.encode(message).decode() + "\n"
+    texts = list[str]()
+    for message in value:
+        is_plain = isinstance(message, dict) and set(message) <= {"role", "content"}
+        if is_plain and isinstance(message.get("content"), str):
+            texts.append(f"{message.get('role', '')}\n{message['content']}\n")
+        else:
+            texts.append(msgspec.json.encode(message).decode() + "\n")
+    return "".join(texts)
 
 
 def keep_latest(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:

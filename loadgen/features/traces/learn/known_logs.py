@@ -315,7 +315,6 @@ def _read_litellm_call(fields: dict[str, Any]) -> Call | SkippedRow:
 
 
 def _read_fault(fields: dict[str, Any]) -> str:
-    """Return what a failed row says of its error; "" where it says nothing."""
     metadata = untrusted.read_mapping(_read_nested(fields.get("metadata")))
     error = untrusted.read_mapping(fields.get("error_information") or metadata.get("error_information"))
     return " ".join(str(error.get(key, "")) for key in ("error_code", "error_class", "error_message"))
@@ -348,7 +347,6 @@ def read_otel_calls(log: LogFile) -> Rows:
 
 
 def _read_span_call(file: SpanFile, span: KeptSpan, session: str) -> Call:
-    """Read the call of a span, of whose agents the outermost is the main line."""
     attributes = file.read_row(span.row)[span.place].attributes
     sampling = {
         key.removeprefix(_SAMPLED): value for key, value in attributes.items() if key.startswith(_SAMPLED)

@@ -24,12 +24,7 @@ from loadgen.features.traces.learn.call_spool import CallSpool
 from loadgen.features.traces.learn.calls import CUT, Call, CallEnd, LogFault, LogFile, Rows, SkippedRow
 from loadgen.features.traces.learn.learned_sessions import LearnedColumns, LearnedSessions, make_log_columns
 from loadgen.features.traces.learn.log_rows import COLUMNS, parse_columns
-from loadgen.features.traces.learn.prompt_blocks import (
-    BLOCK,
-    PromptMeter,
-    Salt,
-    describe_counting,
-)
+from loadgen.features.traces.learn.prompt_blocks import BLOCK, PromptMeter, Salt, describe_counting
 from loadgen.features.traces.workload import WorkloadHead, encode_row
 from loadgen.figures.workloads.fidelity import Fidelity, compare_workloads
 from loadgen.plan.tokenizers import load_tokenizer
@@ -70,12 +65,8 @@ def learn_parser() -> argparse.ArgumentParser:
     add("--salt", metavar="TEXT", help="key of the hashes (default: random, and discarded)")
     add("--scale", type=number_between(1e-6, _MOST_COPIES), default=1.0, metavar="X",
         help="multiple of the log's sessions; below 1, that share of them (default 1)")  # fmt: skip
-    add(
-        "--sample",
-        type=integer_between(1, 2**53),
-        metavar="N",
-        help="number of the log's sessions, drawn by the salt",
-    )
+    add("--sample", type=integer_between(1, 2**53), metavar="N",
+        help="number of the log's sessions, drawn by the salt")  # fmt: skip
     add("--json", action="store_true", help="print JSON")
     return parser
 
@@ -202,7 +193,6 @@ def _make_head(
 
 
 def _list_lines(file: str, head: WorkloadHead, fidelity: Fidelity | None) -> Iterator[str]:
-    """Yield lines on a workload: what it was made of, how, and how far it is from the log."""
     rows: list[tuple[str, str]] = [
         (
             "workload",
@@ -262,7 +252,10 @@ FORMS = {
 
 def choose_form(name: str, log: LogFile, columns: Columns) -> tuple[str, LogForm]:
     """Choose a log's form by its name, by --columns, or by its first lines; raises UsageError for none."""
-    found = name or (ROWS if columns else _find_form(log))
+    found = name or (ROWS if columns else "")
+    if not found:
+        head = log.read_head()
+        found = next((each for each, form in FORMS.items() if form.is_form(head)), "")
     if found not in FORMS:
         raise log.refusal(
             f"is no log that is known: pass --log-format {' | '.join(FORMS)}, or name its columns (--columns)"
@@ -272,8 +265,3 @@ def choose_form(name: str, log: LogFile, columns: Columns) -> tuple[str, LogForm
     if found == ROWS and not columns:
         raise UsageError(f"--log-format {ROWS}: name the columns, as --columns time=ts,input=prompt_tokens")
     return found, FORMS[found]
-
-
-def _find_form(log: LogFile) -> str:
-    lines = log.read_head()
-    return next((name for name, form in FORMS.items() if form.is_form(lines)), "")

@@ -46,30 +46,25 @@ class LearnedSessions:
         self._spool, self._salt, self._scale, self._most = spool, salt, scale, most
         self._shared = find_shared_blocks(spool, directory) if scale > 1 else np.zeros(0, np.int64)
         self._span_ns = spool.find_last_begin() - spool.first_ns + 1 if scale > 1 else 0
-        self._samplings = spool.list_samplings()
+        self._samplings = [dict(pairs) for pairs in spool.samplings]
         self.sessions = self.rows = self.calls = self.cancelled = self.without_end = 0
 
     def make(self) -> Iterator[WorkloadSession]:
         """Yield the row of each session that is kept, and of its copies."""
+        whole, part = divmod(self._scale, 1)
         for found in self._spool.list_sessions():
             if self._most is not None and self.sessions == self._most:
                 return
-            copies = list(self._list_copies(found[0].session))
+            copies = range(int(whole) + (found[0].session < part * _WORD))  # 0 is the log's own
             self.sessions += bool(copies)
             blocks = [self._spool.read_blocks(call) for call in found] if copies else []
             for copy in copies:
                 yield self._make_row(found, blocks, copy)
 
-    def _list_copies(self, session: int) -> Iterator[int]:
-        """Yield the numbers of a session's copies, 0 for the log's own."""
-        whole, part = divmod(self._scale, 1)
-        yield from range(int(whole))
-        if part and session < part * _WORD:
-            yield int(whole)
-
     def _make_row(self, found: list[KeptCall], blocks: list[Int64], copy: int) -> WorkloadSession:
         begin_ns = found[0].begin_ns
-        agents, parents, calls = _Agents(), list[int](), list[WorkloadCall]()
+        agents: dict[tuple[int, ...], int] = {(): 0}
+        parents, calls = list[int](), list[WorkloadCall]()
         before = np.zeros(0, np.int64)
         for call, own in zip(found, blocks, strict=True):
             ids = own if copy == 0 else self._change_own(own, copy)
@@ -83,7 +78,7 @@ class LearnedSessions:
                     call.input_len,
                     call.output_len,
                     None if call.end_ns == UNKNOWN else round(end_s - at_s, 6),
-                    agents.find(call.agents, parents),
+                    _number_agent(call.agents, agents, parents),
                     kept,
                     ids[kept:].tolist(),
                     bool(call.cancelled),
@@ -114,19 +109,13 @@ class LearnedSessions:
         return np.where(shared, ids, scope_hashes(ids, copy) & _MASK)
 
 
-class _Agents:
-    """Numbers the agents of one session as they come, by their paths."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, ...], int] = {(): 0}
-
-    def find(self, path: tuple[int, ...], parents: list[int]) -> int:
-        """Return the number of an agent, after that of a new one's parent was added to `parents`."""
-        for depth in range(1, len(path) + 1):
-            if path[:depth] not in self._numbers:
-                parents.append(self._numbers[path[: depth - 1]])
-                self._numbers[path[:depth]] = len(parents)
-        return self._numbers[path]
+def _number_agent(path: tuple[int, ...], numbers: dict[tuple[int, ...], int], parents: list[int]) -> int:
+    """Return the number of an agent by its path, after that of a new one's parent was added to `parents`."""
+    for depth in range(1, len(path) + 1):
+        if path[:depth] not in numbers:
+            parents.append(numbers[path[: depth - 1]])
+            numbers[path[:depth]] = len(parents)
+    return numbers[path]
 
 
 def find_shared_blocks(spool: CallSpool, directory: Path) -> Int64:
@@ -187,16 +176,11 @@ class LearnedColumns:
         """Make the columns in the order of time; None of more than 2²⁰ calls or 2²³ blocks."""
         if self.full:
             return None
+        columns = (
+            self._times_ns, self._inputs, self._outputs, self._sessions, self._counts, self._blocks,
+        )  # fmt: skip
         times_ns, inputs, outputs, sessions, counts, blocks = (
-            np.frombuffer(column, np.int64)
-            for column in (
-                self._times_ns,
-                self._inputs,
-                self._outputs,
-                self._sessions,
-                self._counts,
-                self._blocks,
-            )
+            np.frombuffer(column, np.int64) for column in columns
         )
         order = np.argsort(times_ns, kind="stable")
         begins = np.cumsum(counts) - counts

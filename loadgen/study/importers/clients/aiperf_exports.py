@@ -125,7 +125,6 @@ _AIPERF_PHASE: json_fields.Fields = {
 
 
 def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of an export; its load is that of the measured phase."""
     errors = document.get("error_summary")
     metrics = _find_metrics(document)
     figures, remarks = _read_figures(metrics, _AIPERF, source, errors)
@@ -148,7 +147,6 @@ def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
 
 
 def _make_load(fields: dict[str, Any]) -> Load:
-    """Make a load, whose rate is infinite where it has a concurrency alone."""
     if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
         fields["request_rate_per_s"] = math.inf
     return Load(**fields)
@@ -196,7 +194,6 @@ def _is_genai_perf(document: Mapping[str, Any]) -> bool:
 
 
 def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of an export; lengths that were drawn are no requested ones."""
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
     load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)

@@ -152,7 +152,6 @@ def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 
 
 def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
-    """Compute ms from first byte sent to last token, else its latency, to the response's end; else None."""
     ends = ("last_token_iteration", "request_start")
     last, sent = (find_first(request, read_number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:
@@ -178,7 +177,6 @@ def _read_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 
 
 def _count_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
-    """Return the sum of a summary of tokens, else its mean times its count; None if neither is known."""
     summary = find_value(metrics, f"{name}.successful")
     total, mean, requests = (read_number(find_value(summary, key)) for key in ("total_sum", "mean", "count"))
     if total is None and mean is not None:

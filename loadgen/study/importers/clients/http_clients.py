@@ -123,7 +123,6 @@ _UNITS_MS = {
 
 
 def _parse_ms(text: str) -> float | None:
-    """Parse a time with its units, as 1m30.5s or 4.2 secs, in ms; None of anything else."""
     total_ms = 0.0
     for number, unit in (parts := _TIME.findall(text)):
         value, times = json_fields.parse_number(number), _UNITS_MS.get(unit)

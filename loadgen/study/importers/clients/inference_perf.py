@@ -109,7 +109,6 @@ def _is_item(content: str) -> bool:
 
 
 def _read_scalar(text: str) -> Any:
-    """Read a scalar: null, a boolean, a number as JSON reads it, else the text without its quotes."""
     if text in _WORDS:
         return _WORDS[text]
     if text[:1] in "'\"":
@@ -160,7 +159,6 @@ def _is_inference_perf(document: Mapping[str, Any]) -> bool:
 
 
 def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a file, whose model is in the config next to it."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     latency = find_value(document, "successes.latency")
     for theirs, figure in _LATENCIES.items():
@@ -319,7 +317,6 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def _read_asked_lengths(document: Mapping[str, Any]) -> dict[str, int | None]:
-    """Read the requested tokens of prompts and answers, None of a length that is not the same for all."""
     asked = {way: find_value(document, f"{_STANDARD}.{way}_seq_len") for way in ("input", "output")}
     return {
         f"asked_{way}_len": read_count(find_value(length, "value"))

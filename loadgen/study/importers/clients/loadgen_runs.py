@@ -58,7 +58,6 @@ def _is_loadgen(document: Mapping[str, Any]) -> bool:
 
 
 def _read_loadgen(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
     yield _summarise(document, source, None)
 
 

@@ -98,7 +98,6 @@ def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
 
 
 def _read_next_to(path: Path) -> dict[str, Any]:
-    """Return the first object in the file at `path`; {} where there is none that can be read."""
     try:
         content = json_fields.decode_text(json_fields.read_bounded(path), path)
     except UsageError:
@@ -142,13 +141,11 @@ def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any
 
 
 def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row of text cells with its counts and its speed as numbers, None if they are none."""
     counts = {name: json_fields.parse_count(cells.get(name, "")) for name in _TESTED}
     return {**cells, **counts, "avg_ts": json_fields.parse_number(cells.get("avg_ts", ""))}
 
 
 def _read_llama_bench(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a row: prefill, decoding, or both, at a depth; UsageError without a speed."""
     gpu, cpu = read_word(document.get("gpu_info")), read_word(document.get("cpu_info"))
     prompt, answer, depth = (read_count(document.get(name)) or 0 for name in _TESTED)
     tested = "+".join(f"{name}{tokens}" for name, tokens in (("pp", prompt), ("tg", answer)) if tokens)

@@ -80,7 +80,6 @@ def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _parse_length(text: object) -> float | None:
-    """Parse a mean number of tokens; None without one, and of what is none, as NaN."""
     length = json_fields.read_number(json_fields.parse_number(str(text)))
     return length if length is not None and length > 0 else None
 

@@ -46,7 +46,6 @@ def _is_vllm(document: Mapping[str, Any]) -> bool:
 
 
 def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a file; raises UsageError if it has no figures."""
     figures = {
         key: document[key]
         for key in _COUNTED
@@ -157,7 +156,6 @@ def _is_sglang(document: Mapping[str, Any]) -> bool:
 
 
 def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a line that the Python or the Rust client appended to a file."""
     figures: dict[str, Any] = {"request_rate": json_fields.format_rate(document.get("request_rate"))}
     named = {key: read_word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: name for key, name in named.items() if name}
@@ -197,7 +195,6 @@ def _name_engine(document: Mapping[str, Any]) -> str:
 
 
 def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what E2EL and ITL are of, and that the text's tokens are over 5 % off those reported."""
     if "mean_e2el_ms" in figures:
         yield LAST_LINE
     if read_word(document.get("backend")) in ("sglang", "sglang-native"):

@@ -55,7 +55,6 @@ def is_table(text: str) -> bool:
 
 
 def _read_header(text: str) -> tuple[list[str], str]:
-    """Return the columns' names and the sign between them; no names of a line with too many, or not CSV."""
     first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
     delimiter = max(_DELIMITERS, key=first.count)
     if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
@@ -67,7 +66,6 @@ def _read_header(text: str) -> tuple[list[str], str]:
 
 
 def _read_head(text: str) -> tuple[Columns, str]:
-    """Return the columns of a table by name, by the units in its first 100 rows too, and their delimiter."""
     header, delimiter = _read_header(text)
     lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
     try:
@@ -78,7 +76,6 @@ def _read_head(text: str) -> tuple[Columns, str]:
 
 
 def _find_kind(known: Columns) -> str:
-    """Return TABLE or SPEEDS, by the names and the figures among the columns; "" of any other table."""
     names = {name.strip().lower() for name in known}
     if {"model", "input_length", SPEED} <= names:
         return SPEEDS
@@ -91,21 +88,16 @@ def _find_kind(known: Columns) -> str:
 
 def _select_figures(known: Columns) -> dict[str, TableColumn]:
     """Select the columns of figures: a label of the block, a key itself, or a title that tables have."""
-    keys = {title: _find_figure_key(title.strip(), column.key) for title, column in known.items()}
-    return {title: replace(known[title], key=key) for title, key in keys.items() if key is not None}
-
-
-def _find_figure_key(name: str, key: str) -> str | None:
-    """Return a figure's key: of the block or by its name, else `key` if that is measured; None if not one."""
-    if name.lower() in _SPEEDS:
-        return SPEED
-    is_key = (
-        name in pasted_blocks.list_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
-    )
-    own = name if is_key else pasted_blocks.find_key(name)
-    if own is not None and key in ("", own):
-        return own
-    return key if row_figures.is_measured(key) else None
+    selected, keys = dict[str, TableColumn](), pasted_blocks.list_keys() | {SPEED}
+    for title, column in known.items():
+        name = title.strip()
+        is_key = name in keys or (name.endswith("_ms") and name.count("_") > 1)
+        own = SPEED if name.lower() in _SPEEDS else name if is_key else pasted_blocks.find_key(name)
+        if own is not None and (name.lower() in _SPEEDS or column.key in ("", own)):
+            selected[title] = replace(column, key=own)
+        elif row_figures.is_measured(column.key):
+            selected[title] = column
+    return selected
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
@@ -132,11 +124,10 @@ def read_csv_table(text: str, path: Path) -> TableRows:
             continue
         unread = {named[at]: own[named[at]] for at in places} | dict(run.unread)
         runs.append(replace(run, remarks=(*run.remarks, *remarks), unread=unread))
-    return TableRows(runs, [*left, *pasted_tables.list_rows_without_figures(path, empty_rows, len(rows))])
+    return runs, [*left, *pasted_tables.list_rows_without_figures(path, empty_rows, len(rows))]
 
 
 def _read_ladder(path: Path) -> TableRows:
-    """Read the rows of a speed table as we write it, those of a published page with its formula."""
     published = {replace(row, formula=OUTPUT): row for row in reversed(speed_rows.list_published())}
     speeds = [*enumerate((published.get(row, row) for row in speed_rows.read_speed_csv(path)), 2)]
     runs = [pasted_tables.read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
@@ -145,7 +136,7 @@ def _read_ladder(path: Path) -> TableRows:
         for line, row in speeds
         if not row.speed_tok_s
     )
-    return TableRows(runs, [*pasted_tables.list_rows_without_figures(path, empty, len(speeds))])
+    return runs, [*pasted_tables.list_rows_without_figures(path, empty, len(speeds))]
 
 
 def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
@@ -161,7 +152,6 @@ def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[st
 
 
 def _read_row(cells: Mapping[str, str], source: str, known: Columns, figured: Columns) -> Reported | None:
-    """Make the run of a row; None if it has no figures. An empty cell is not a figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
     facts = row_figures.complete_facts(facts)

@@ -58,7 +58,6 @@ def find_tables(lines: Sequence[str]) -> list[Grid]:
 
 
 def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    """Yield the tables of a page that are no HTML; raises UsageError of over 50,000 cells."""
     at = count = 0
     while at < len(lines):
         _check_size(count)
@@ -71,7 +70,7 @@ def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
             read = _read_listed(lines, at) or _read_drawn(lines, at)
         elif line[:1] in _BOX_TOPS and len(line) > 2:
             read = _read_boxed(lines, at)
-        elif at and "|" in lines[at - 1] and _is_piped_rule(line):
+        elif at and "|" in lines[at - 1] and (_CROSSED_RULE if "+" in line else _MARKDOWN_RULE).match(line):
             read = _read_piped(lines, at)
         elif at and line[:2] in ("--", "==") and _RULE.match(line):
             read = _read_ruled(lines, at)
@@ -83,11 +82,6 @@ def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
         else:
             at += 1
     _check_size(count)
-
-
-def _is_piped_rule(line: str) -> bool:
-    """Whether a line is the rule below the titles of a table in Markdown, or of psql's."""
-    return bool(_CROSSED_RULE.match(line) if "+" in line else "|" in line and _MARKDOWN_RULE.match(line))
 
 
 def _check_size(cells: int) -> None:
@@ -145,7 +139,6 @@ def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
 
 
 def _join_below(row: Row, cells: Sequence[str]) -> Row:
-    """Return a row with the cells of a continuation line behind its own."""
     joined = (f"{old} {cell}".strip() for old, cell in zip(row.cells, cells, strict=True))
     return Row(row.line, tuple(joined))
 
@@ -295,7 +288,6 @@ def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
-    """Yield the tables of a page's HTML; a cell that spans columns is in each of them."""
     table: list[Row] | None = None
     row: list[str] = []
     spanning: dict[int, tuple[int, str]] = {}  # by column: how many rows are left, and the cell

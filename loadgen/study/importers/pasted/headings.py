@@ -116,7 +116,10 @@ class Outline:
         own = [title.load for _, title in below if title.exact or title.name]
         higher = (title.load for _, title in reversed(above) if title.exact)
         described = (
-            line.name for line, title in self._open[at + 1 :] if _is_description(line, title, at >= 0)
+            line.name
+            for line, title in self._open[at + 1 :]
+            if len(line.name) <= _LONGEST_LOAD and _is_telling(line.name.split())
+            if line.kind is Kind.ITEM or (at >= 0 and not (title.name or title.quantization))
         )
         loads = [*filter(None, own)] or [*filter(None, higher)][:1] or [*filter(None, described)]
         return ", ".join(loads)
@@ -163,7 +166,6 @@ def _is_closed(text: Sequence[str], begin: int) -> bool:
 
 
 def _read_marked(number: int, raw: str, following: str) -> PageLine | None:
-    """Read a heading or an item by its marks or the line below; None of a line without."""
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
         name = _strip_marks(match[2].rstrip("#").rstrip() or match[2])
@@ -217,13 +219,6 @@ def _strip_marks(marked: str) -> str:
 def _is_name(line: PageLine, title: Title) -> bool:
     """Whether a line names what stands below it: an item or a plain line does where it is a model's name."""
     return title.name != "" and (line.kind is Kind.HEADING or (title.exact and title.model != ""))
-
-
-def _is_description(line: PageLine, title: Title, named: bool) -> bool:
-    """Whether a line below a name says something of the load: an item or a heading with a load's words."""
-    if len(line.name) > _LONGEST_LOAD or not _is_telling(line.name.split()):
-        return False
-    return line.kind is Kind.ITEM or (named and not (title.name or title.quantization))
 
 
 def _is_end(own: PageLine, above: Title, line: PageLine, title: Title) -> bool:
@@ -447,7 +442,6 @@ def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
 
 
 def _is_of_cache(words: Sequence[str], at: int, end: int) -> bool:
-    """Whether the last of these words is the cache's type rather than the weights'."""
     return (
         end > at + 1
         and end < len(words)

@@ -186,7 +186,6 @@ def parse_number(written: str, sign: str = "") -> float:
 
 
 def _find_sign(written: str) -> str:
-    """Return the decimal sign of one number; "" if it has none or is ambiguous."""
     plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip(f"+-{_MINUS}"))
     grouped = plain != written.strip().lstrip(f"+-{_MINUS}") and not re.search(r"[eE]", written)
     signs = [letter for letter in plain if letter in ".,"]

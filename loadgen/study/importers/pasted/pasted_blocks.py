@@ -79,16 +79,7 @@ LAST_LINE = (
 )
 
 
-class PastedBlock(msgspec.Struct, frozen=True):
-    """A block's figures, and what of it could not be read."""
-
-    figures: dict[str, Any]
-    remarks: tuple[str, ...]
-
-
 class _Written(msgspec.Struct, frozen=True):
-    """One figure as it is written."""
-
     key: str
     label: str
     text: str  # "" where nothing is
@@ -96,7 +87,7 @@ class _Written(msgspec.Struct, frozen=True):
     word: bool = False  # may be one
 
 
-def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
+def parse_block(lines: Sequence[str], closed: bool = True) -> tuple[dict[str, Any], list[str]]:
     """Parse the figures of a block's lines, the first of each key, and make remarks on the rest.
 
     Remarks are on numbers and lines that cannot be read, and on figures that are missing: of a block that is
@@ -129,7 +120,7 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     missing = [key for key in _ALWAYS if key not in figures and key not in optional]
     if missing:
         remarks.append(f"{'' if closed else 'the block is cut off: '}missing {', '.join(missing)}")
-    return PastedBlock(figures, tuple(remarks))
+    return figures, remarks
 
 
 def find_key(label: str) -> str | None:
@@ -161,7 +152,6 @@ def _split_figures(line: str) -> Iterator[_Written]:
 
 
 def _find_row(label: re.Match[str]) -> tuple[str, BlockRow | None]:
-    """Return the key of a label's figure, and the row that prints it; None of one in a section."""
     if label["row"] is not None:
         row = _ROWS[" ".join(label["row"].lower().split())]
         return row.key, row

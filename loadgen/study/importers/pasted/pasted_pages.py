@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from loadgen.study import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import headings, pasted_blocks, surroundings
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
-from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE, PastedBlock
+from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
 from loadgen.study.importers.pasted.surroundings import Surroundings
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
 
@@ -41,8 +42,6 @@ _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "
 
 @dataclass
 class _Pasted:
-    """A block's lines, and what stands above it."""
-
     line: int
     subject: Subject
     asked: dict[str, str]
@@ -53,17 +52,6 @@ class _Pasted:
     simulated: str = ""
     engine: str = ""
     level: str = ""
-
-    def read_verdict_line(self, line: str) -> bool:
-        """Set the level, and whether it was simulated, if this line is the first verdict below the block.
-
-        Return whether it is.
-        """
-        if (verdict := _VERDICT.match(line)) is None or self.level:
-            return False
-        self.level = verdict[2]
-        self.simulated = self.simulated or find_unnamed_preset(bool(verdict[1]))
-        return True
 
 
 def read_page(page: str, path: Path) -> list[Reported]:
@@ -89,7 +77,7 @@ def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
     block: _Pasted | None = None
     last: _Pasted | None = None
     cleaned = html.unescape(_REFERENCE.sub("\ufffd", strip_colours(page))).replace("\u00ad", "")
-    whole = strip_comments(split_lines(cleaned))
+    whole = _strip_comments(split_lines(cleaned))
     numbers, texts = split_pieces(whole)
     find_cell = surroundings.name_cells(whole)
     in_report = False  # whether a line is of the report whose verdict stands below its block
@@ -129,7 +117,10 @@ def _find_blocks(page: str, below: list[str]) -> Iterator[_Pasted]:
         if line.kind is Kind.HEADING and headings.parse_title(line.name).named:
             above = []
             continue
-        if last is not None and last.read_verdict_line(line.text):
+        verdict = None if last is None or last.level else _VERDICT.match(line.text)
+        if last is not None and verdict is not None:
+            last.level = verdict[2]
+            last.simulated = last.simulated or find_unnamed_preset(bool(verdict[1]))
             in_report = True
         if not in_report:
             above.append(line.text)
@@ -164,8 +155,7 @@ def split_lines(text: str) -> list[str]:
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
-def strip_comments(lines: Sequence[str]) -> list[str]:
-    """Return lines without the sign of a comment in blocks, and in the commands above them."""
+def _strip_comments(lines: Sequence[str]) -> list[str]:
     plain, sign = list(lines), ""
     for at, line in enumerate(lines):
         begins = pasted_blocks.HEADER.search(line) if "=" in line else None
@@ -173,7 +163,7 @@ def strip_comments(lines: Sequence[str]) -> list[str]:
             marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
             sign = marked[1] if marked is not None else ""
             above = at - 1
-            while sign and above >= 0 and is_command(bare := _strip_comment(lines[above], sign)):
+            while sign and above >= 0 and _is_command(bare := _strip_comment(lines[above], sign)):
                 plain[above], above = bare, above - 1
         if sign and line.lstrip().startswith(sign):
             plain[at] = _strip_comment(line, sign)
@@ -204,8 +194,7 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
 
 
 def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reported:
-    """Make the run of a block: its name is the heading's, else the command's model, else the file's."""
-    block = pasted_blocks.parse_block(pasted.lines, pasted.closed)
+    figures, remarks = pasted_blocks.parse_block(pasted.lines, pasted.closed)
     subject = pasted.subject
     asked = headings.add_storage(shorten_name(pasted.asked.get("model", "")), subject.quantization)
     model = subject.model or asked
@@ -213,28 +202,28 @@ def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reporte
     return Reported(
         name=name if " " in name else shorten_name(name),
         model=model if model != name else "",
-        figures=block.figures,
-        load=_make_load(pasted, block),
+        figures=figures,
+        load=_make_load(pasted, figures),
         unread=unread,
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
         simulated=pasted.simulated,
         level=pasted.level,
-        engine=pasted.engine or _ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
+        engine=pasted.engine or _ENGINES.get(str(figures.get("backend", "")).partition("-")[0], ""),
         remarks=(
             *filter(None, [pasted.simulated and describe_simulation(pasted.simulated)]),
-            *([LAST_LINE] if "backend" in block.figures else []),
-            *block.remarks,
+            *([LAST_LINE] if "backend" in figures else []),
+            *remarks,
         ),
     )
 
 
-def _make_load(pasted: _Pasted, block: PastedBlock) -> Load:
+def _make_load(pasted: _Pasted, figures: Mapping[str, Any]) -> Load:
     """Make the load of a block, by its figures, else by the command above and the heading.
 
     A command of another concurrency than the block's is of another block: it is left out.
     """
-    figures = block.figures
+
     counts = {name: json_fields.parse_count(value) for name, value in pasted.asked.items()}
     limit, rate = counts.get("max_concurrency"), pasted.asked.get("request_rate")
     named = headings.find_concurrency(pasted.subject.load) if limit is None else limit
@@ -296,7 +285,8 @@ def read_command(lines: Sequence[str]) -> dict[str, str]:
             pairs = _PAIR.findall(inside.removesuffix(")"))
             requested = _name_flags({name: value.strip("'\"") for name, value in pairs})
         elif _BENCHMARK.search(line) is not None:
-            requested = _name_flags(_read_flags(_join_lines(line, remaining))) or requested
+            flags = labels.split_flags(_strip_prompt(_join_lines(line, remaining)))
+            requested = _name_flags({name: value for name, value in flags if value is not None}) or requested
     return requested
 
 
@@ -353,8 +343,7 @@ def _read_variables(command: str) -> dict[str, str]:
     return {name: value for name, value in found if labels.is_label(name, [value])}
 
 
-def is_command(line: str) -> bool:
-    """Whether a line is a benchmark's command, or goes on with its flags."""
+def _is_command(line: str) -> bool:
     plain = line.strip()
     return len(line) <= _LONGEST and (_BENCHMARK.search(plain) is not None or plain.startswith("--"))
 
@@ -374,10 +363,6 @@ def _join_lines(line: str, rest: Iterator[str]) -> str:
 def _strip_prompt(command: str) -> str:
     prompt = _PROMPT.match(plain := command.lstrip())
     return plain if prompt is None else plain[prompt.end() :]
-
-
-def _read_flags(command: str) -> dict[str, str]:
-    return {name: value for name, value in labels.split_flags(_strip_prompt(command)) if value is not None}
 
 
 def _name_flags(given: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, cached_property
 from pathlib import Path
@@ -73,8 +73,12 @@ _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompt
 _MOST_WRITTEN = 1e15
 # Columns of these facts tell rows apart that are alike in all that is read from them.
 _TELLING = ("", "note", "gpu_num", "test")
-_COUNTS = ("max_concurrency", "input_length", "output_length", LENGTHS, RATE)
 _PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
+# What reads the cell of a count, as a whole number, a mean, two lengths or a rate: None of what it is not.
+_COUNTS: Mapping[str, Callable[[str], object]] = {
+    "max_concurrency": parse_whole, "input_length": parse_mean, "output_length": parse_mean,
+    LENGTHS: _PARTS.fullmatch, RATE: numbers.parse_rate,
+}  # fmt: skip
 _FIRST_NUMBER = re.compile(r"\d{1,12}(?:,\d{3})*(?:\.\d{1,9})?")
 _APART = 1.25  # times: figures of two repeats lie closer together
 _LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
@@ -84,11 +88,7 @@ _CAPTION = re.compile(r"<caption\b[^<>]{0,200}>(.{1,300}?)</caption>", re.IGNORE
 _NOTHING: Mapping[str, str] = {}
 
 
-class TableRows(msgspec.Struct, frozen=True):
-    """The runs of tables, and a line on each table that has rows without figures."""
-
-    runs: list[Reported]
-    left: list[str]
+TableRows = tuple[list[Reported], list[str]]  # the runs of tables, and a line on each with rows left out
 
 
 def read_tables(text: str, path: Path) -> TableRows:
@@ -113,7 +113,9 @@ def read_tables(text: str, path: Path) -> TableRows:
     for grid, place, own in zip(found, places, apart, strict=True):
         upright = turn_upright(grid)
         left += describe_statistics(path, grid, upright)
-        joined = _join_parts(tables[-1][0], upright) if tables and tables[-1][1].is_section(place) else None
+        above = tables[-1][1] if tables else None
+        is_same = above is not None and (above.subject, above.heading) == (place.subject, place.heading)
+        joined = _join_parts(tables[-1][0], upright) if is_same else None
         if joined is not None:
             tables[-1] = (joined, *tables[-1][1:])
         else:
@@ -122,10 +124,10 @@ def read_tables(text: str, path: Path) -> TableRows:
     for at, (grid, place, own) in enumerate(tables):
         end = tables[at + 1][0].first - 1 if at + 1 < len(tables) else len(lines)
         below = "\n".join(lines[grid.last - 1 : end])
-        rows = _Table(grid, path, place, below, own).read_rows()
-        reported += rows.runs
-        left += rows.left
-    return TableRows(reported, left)
+        runs, without = _Table(grid, path, place, below, own).read_rows()
+        reported += runs
+        left += without
+    return reported, left
 
 
 def _join_parts(above: Grid, below: Grid) -> Grid | None:
@@ -155,8 +157,8 @@ def describe_statistics(path: Path, grid: Grid, upright: Grid) -> list[str]:
 
 def read_client_table(grid: Grid, client: str, source: str) -> list[Reported]:
     """Read the rows with figures of a client's file, whose keys are its tables' titles; [] without."""
-    rows = _Table(turn_upright(grid), Path(source)).read_rows()
-    return [replace(run, told_by=client, source=source) for run in rows.runs]
+    runs, _ = _Table(turn_upright(grid), Path(source)).read_rows()
+    return [replace(run, told_by=client, source=source) for run in runs]
 
 
 def format_cell(value: object) -> str:
@@ -174,16 +176,11 @@ class _Place(msgspec.Struct, frozen=True):
     engine: str = ""
     around: Surroundings = Surroundings()
 
-    def is_section(self, other: _Place) -> bool:
-        """Whether the headings above both places name the same."""
-        return (self.subject, self.heading) == (other.subject, other.heading)
-
 
 _NOWHERE = _Place()
 
 
 def _read_surroundings(lines: Sequence[str], found: Sequence[Grid]) -> Iterator[_Place]:
-    """Yield the place of each table of a page, with the lines between it and the one above."""
     places, texts = pasted_pages.split_pieces(lines)
     outline, page = Outline(), headings.read_lines(texts)
     line, last = next(page, None), 0
@@ -243,15 +240,14 @@ class _Table:
         """
         named = _PLACES & self.keys or self.subject.model or self.unread[0]
         if not (named and any(map(is_measured, self.keys))):
-            return TableRows([], [])
+            return [], []
         runs = self._read_runs([*self._read_facts()])
         rows, read = self.grid.rows, {run.source for run in runs}
         empty = (row for row in rows if self._name_source(row) not in read and row.cells != self.grid.titles)
         each = ((row.line, row.cells) for row in empty)
-        return TableRows(runs, [*list_rows_without_figures(self.path, each, len(rows))])
+        return runs, [*list_rows_without_figures(self.path, each, len(rows))]
 
     def _read_runs(self, rows: Sequence[tuple[Row, dict[str, str]]]) -> list[Reported]:
-        """Make the runs of a ladder's rungs, as published where most of them are, then of the other rows."""
         rungs = list[tuple[Row, dict[str, str], SpeedRow]]()
         if {SPEED, "input_length"} <= self.keys and not _SERVED & self.keys:
             rungs += [
@@ -267,11 +263,9 @@ class _Table:
         ] + [run for row, facts in others if (run := self._make_run(row, facts)) is not None]
 
     def _name_source(self, row: Row) -> str:
-        """Return a row's file, line and, where it was a column, that column."""
         return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
     def _read_labels(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
-        """Return by title the cells of a row that no figure or fact is read from, and the table's heading."""
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.unread[0]}
         return {**self.labels, **named, **read_uncounted(facts)}
 
@@ -287,7 +281,6 @@ class _Table:
             yield row, row_figures.complete_facts(facts)
 
     def _read_figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
-        """Read a row's figures and remarks on cells; a latency or a speed of 0 is one, and no figure."""
         cells = zip(self.columns, row.cells, strict=True)
         figured = [cell for cell in cells if is_measured(cell[0].key) or cell[0].key in _NUMERIC]
         values, remarks = row_figures.read_cells(figured)
@@ -307,7 +300,6 @@ class _Table:
         return join_quantization(name, stored), model and join_quantization(model, stored), load
 
     def _make_run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:
-        """Make the run of a row of anyone's table; None if it has no figures."""
         values, remarks = self._read_figures(row)
         memory = values.pop("memory", None)
         if not any(map(is_measured, values)):
@@ -336,7 +328,6 @@ class _Table:
         )
 
     def _make_rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
-        """Make a ladder's row of a rung; None without a length in tokens and a speed above 0."""
         length, speed = parse_whole(facts["input_length"]), parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
@@ -374,13 +365,11 @@ class _Table:
 
 
 def _identify_row(row: SpeedRow) -> tuple[str, int, str, Decimal | None]:
-    """Make the key of a row of a published page, to the digit of its speed."""
     return row.model, row.input_length, row.quantization, row.speed_tok_s
 
 
 @cache
 def _read_published() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
-    """Return every published row by its key, the first of equal ones; read once."""
     return {_identify_row(row): row for row in reversed(speed_rows.list_published())}
 
 
@@ -400,42 +389,25 @@ def find_unread(
         own = [row[at] for row in cells]
         is_rate = column.key == "request_throughput" and not loads
         is_label, is_figure = labels.is_label(title, own), labels.is_figure(title, own)
-        if not column.key and (is_figure or (is_label and _are_numbers(own))):
-            left.append(repr(title))
+        if not column.key and (is_figure or is_label):
+            filled = [cell for cell in own if cell.strip()]
+            if is_figure or 2 * sum(numbers.parse_cell(cell) is not None for cell in filled) >= len(filled):
+                left.append(repr(title))
         if is_rate or (not column.key and is_figure):
-            if all(own.count(cell) > 1 for cell in own) if numbered else _lie_apart(own):
+            firsts = (_FIRST_NUMBER.search(cell) for cell in own)
+            values = [float(match[0].replace(",", "")) for match in firsts if match is not None]
+            lie_apart = len(values) > 1 and max(values) > _APART * min(values)
+            if all(own.count(cell) > 1 for cell in own) if numbered else lie_apart:
                 named.append(at)
         elif column.key in _TELLING and is_label:
             named.append(at)
     return named, (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
 
 
-def _are_numbers(cells: Sequence[str]) -> bool:
-    """Whether at least half of the cells that are not empty are numbers."""
-    filled = [cell for cell in cells if cell.strip()]
-    return 2 * sum(numbers.parse_cell(cell) is not None for cell in filled) >= len(filled)
-
-
-def _lie_apart(cells: Sequence[str]) -> bool:
-    """Whether the first numbers of some cells differ by more than a quarter."""
-    found = (_FIRST_NUMBER.search(cell) for cell in cells)
-    values = [float(match[0].replace(",", "")) for match in found if match is not None]
-    return len(values) > 1 and max(values) > _APART * min(values)
-
-
 def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
     """Return the cells of a row's counts that are not numbers, as 4k or 1k1k: they tell it from others."""
-    unread = ((key, facts.get(key, "")) for key in _COUNTS)
-    return {key: cell for key, cell in unread if cell and not _is_read(key, cell)}
-
-
-def _is_read(key: str, cell: str) -> bool:
-    """Whether a count's cell is read: as two lengths, a rate or a whole number."""
-    if key == LENGTHS:
-        return _PARTS.fullmatch(cell) is not None
-    if key == RATE:
-        return numbers.parse_rate(cell) is not None
-    return (parse_whole(cell) if key == "max_concurrency" else parse_mean(cell)) is not None
+    counts = ((key, facts.get(key, ""), read) for key, read in _COUNTS.items())
+    return {key: cell for key, cell, read in counts if cell and read(cell) is None}
 
 
 def list_rows_without_figures(

@@ -261,7 +261,6 @@ def read_cells(
 
 
 def _explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
-    """Return why a cell of a column of figures is not read; "" of a readable cell and of an empty one."""
     if part is None:
         text = cell.strip().strip("*~≈ ")
         return "" if text.lower() in _EMPTY or not any(map(str.isdecimal, text)) else "is not a number"
@@ -366,7 +365,6 @@ def _parse_acceptance(cell: str) -> dict[str, float]:
 
 
 def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row's figures with its speeds of a test, of decoding and of one request made into figures."""
     values = dict(figures)
     if (test := parse_test(facts.get("test", ""))) is not None:
         values |= test.derive_figures(values.pop(SPEED, None), values.pop(OF_ONE, None))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -108,21 +109,15 @@ def _choose_words(paths: Iterable[tuple[str, ...]], shown: dict[str, str]) -> di
     texts = {
         path: " ".join(shown[key] for key in (path if last[path[-1]] > 1 else path[-1:])) for path in every
     }
-    begin = _find_common(texts.values()) if any(len(text) > _SHOWN for text in texts.values()) else 0
+    begin = 0  # of several long texts, what all begin with in whole words is cut off
+    if len(texts) > 1 and any(len(text) > _SHOWN for text in texts.values()):
+        words = zip(*(text.split(" ")[:-1] for text in texts.values()), strict=False)
+        begin = sum(len(each[0]) + 1 for each in takewhile(lambda each: len({*each}) == 1, words))
     cut = {path: cut_end(text[begin:], _SHOWN) for path, text in texts.items()}
     twice = Counter(cut.values())
     return {
         path: text if twice[text] == 1 else f"{at}. {text}" for at, (path, text) in enumerate(cut.items(), 1)
     }
-
-
-def _find_common(texts: Iterable[str]) -> int:
-    """Return how many characters all texts begin with, in whole words; 0 of one text."""
-    words = [text.split(" ") for text in texts]
-    shared = 0
-    while len(words) > 1 and all(len(own) > shared + 1 and own[shared] == words[0][shared] for own in words):
-        shared += 1
-    return sum(len(word) + 1 for word in words[0][:shared]) if words else 0
 
 
 def name_cells(lines: Sequence[str]) -> Callable[[int], list[str] | None]:
@@ -146,7 +141,8 @@ def name_cells(lines: Sequence[str]) -> Callable[[int], list[str] | None]:
             [heads[at], "" if HEADER.search(row[0]) else row[0]]
             for row in rows
             for at, cell in enumerate(row)
-            for _ in _find_whole(cell)
+            for begins in HEADER.finditer(cell)
+            if RULE.search(cell, begins.end()) is not None  # it has its last line, too
         ]
         if titled:
             cells.append((range(grid.first, grid.last + 1), iter(titled)))
@@ -156,10 +152,3 @@ def name_cells(lines: Sequence[str]) -> Callable[[int], list[str] | None]:
         return None if inside is None else next(inside, None)
 
     return find
-
-
-def _find_whole(cell: str) -> Iterator[re.Match[str]]:
-    """Yield the beginning of each block of a cell that has its last line, too."""
-    for begins in HEADER.finditer(cell):
-        if RULE.search(cell, begins.end()) is not None:
-            yield begins

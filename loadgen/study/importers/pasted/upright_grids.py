@@ -118,7 +118,6 @@ def _read_one_figure(grid: Grid) -> Grid | None:
 
 
 def _is_thing(label: str) -> bool:
-    """Whether a label is of a checkpoint, of how weights are stored, of a machine or of a load."""
     title = headings.parse_title(label)
     known = title.model or title.quantization or headings.find_concurrency(label) is not None
     return bool(known) or label.strip().isdecimal() or machines.recognise_machine(label) is not None
@@ -142,7 +141,6 @@ def _join_heads(grid: Grid) -> Grid:
 
 
 def _is_one_word(grid: Grid, at: int) -> bool:
-    """Whether a column says one word of every metric, and no number: as a stage, `total`."""
     cells = {row.cells[at] for row in grid.rows}
     return len(cells) == 1 < len(grid.rows) and not any(map(str.isdigit, cells.pop()))
 

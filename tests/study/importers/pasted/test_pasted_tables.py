@@ -39,7 +39,7 @@ LADDER = GROUPS[0]
 
 
 def read(page: str) -> list[Reported]:
-    return pasted_tables.read_tables(page, HERE).runs
+    return pasted_tables.read_tables(page, HERE)[0]
 
 
 def facts(runs: list[Reported]) -> list[tuple[object, ...]]:
