@@ -131,7 +131,7 @@ def audit(data: bytes) -> None:
     if reported:
         findings = audits.audit_runs(reported, None, None, "")
         clean_text(audit_command.render_text(findings, explain=True)).encode()
-        format_json(audit_command.encode_audit(findings, None, [], []), indent=1)
+        format_json(audit_command.Audited(findings, None, [], []).json(), indent=1)
 
 
 def text(data: bytes) -> None:

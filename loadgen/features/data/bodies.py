@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -164,8 +164,14 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         notes.append(f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are")
     if made.features:
         notes.append(f"the bodies ask for {', '.join(made.features)}")
-    facts = row_kinds.make_facts(kind, lines, rows)
-    return SourcedRequests(made, facts, notes=(*notes, *_note_answered(lines, answered)))
+    if answered:
+        dropped = '.messages |= if .[-1].role == "assistant" then .[:-1] else . end'
+        notes.append(
+            f"{answered} of {len(lines)} bodies end in an assistant's message, which is sent with the prompt "
+            "and which the server continues, answers or refuses; to leave it out: jq -c "
+            f"'{dropped}' {shlex.quote(lines.path)} > prompts.jsonl, then --dataset-path prompts.jsonl"
+        )
+    return SourcedRequests(made, row_kinds.make_facts(kind, lines, rows), notes=tuple(notes))
 
 
 def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
@@ -192,17 +198,6 @@ def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | No
     prompt_len = len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN
     role = values["messages"][-1].role if "messages" in values else ""
     return prompt_len, output_len, values.get("model"), role
-
-
-def _note_answered(lines: Lines, answered: int) -> Iterator[str]:
-    """Note the bodies that end in an assistant's message, which is sent as they stand, and what to do."""
-    if answered:
-        dropped = '.messages |= if .[-1].role == "assistant" then .[:-1] else . end'
-        yield (
-            f"{answered} of {len(lines)} bodies end in an assistant's message, which is sent with the prompt "
-            "and which the server continues, answers or refuses; to leave it out: jq -c "
-            f"'{dropped}' {shlex.quote(lines.path)} > prompts.jsonl, then --dataset-path prompts.jsonl"
-        )
 
 
 def _find_parts(messages: bytes) -> list[str]:

@@ -93,9 +93,8 @@ class TurnRow(msgspec.Struct, gc=False):
 
 
 class RecordedTurn(msgspec.Struct, frozen=True):
-    """One message of a recorded conversation: its row, and which of its fields are not sent."""
+    """One message of a recorded conversation, and which of its fields are not sent."""
 
-    row: int
     role: str
     fields: RowObject
 
@@ -107,24 +106,21 @@ class RecordedTurn(msgspec.Struct, frozen=True):
         return [{key: self.fields[key] for key in _MESSAGE_KEYS if key in self.fields}]
 
 
-class RecordedConversation(msgspec.Struct, frozen=True):
-    """The first turns of a conversation, in order."""
+def make_chat_fields(turns: Sequence[RecordedTurn]) -> dict[str, Any]:
+    """Make a body's fields of a conversation's first turns, in order: messages and settings.
 
-    turns: list[RecordedTurn]
-
-    def make_history(self) -> list[dict[str, Any]]:
-        """Return the system prompt, if there is one, and the messages of all turns."""
-        system = self.turns[0].fields.get("system")
-        begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
-        return begin + [message for turn in self.turns for message in turn.make_messages()]
-
-    def make_settings(self) -> dict[str, Any]:
-        """Return the request's fields of the last turn, and the tools of the latest turn that has any."""
-        held = self.turns[-1].fields
-        settings: dict[str, Any] = {key: value for key, value in held.items() if key in _REQUEST_KEYS}
-        tools = (turn.fields.get("tools") for turn in reversed(self.turns))
-        latest = next((each for each in tools if each is not None and bytes(each) != b"null"), None)
-        return settings if latest is None else {**settings, "tools": latest}
+    The messages are the system prompt, if there is one, and those of all turns. Other fields are those of the
+    last turn, the tools those of the latest turn that has any.
+    """
+    system = turns[0].fields.get("system")
+    begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
+    fields: dict[str, Any] = {
+        "messages": begin + [message for turn in turns for message in turn.make_messages()],
+        **{key: value for key, value in turns[-1].fields.items() if key in _REQUEST_KEYS},
+    }
+    tools = (turn.fields.get("tools") for turn in reversed(turns))
+    latest = next((each for each in tools if each is not None and bytes(each) != b"null"), None)
+    return fields if latest is None else {**fields, "tools": latest}
 
 
 class Conversations:
@@ -161,15 +157,12 @@ class Conversations:
     def __len__(self) -> int:
         return len(self.begins) - 1
 
-    def list_before(self, conversation: int, turn: int) -> RecordedConversation:
+    def list_before(self, conversation: int, turn: int) -> list[RecordedTurn]:
         """Return a conversation's first `turn` turns: what is known when the next one is due."""
         begin = int(self.begins[conversation])
         rows = self.rows[begin : begin + turn].tolist()
-        turns = []
-        for row, raw in zip(rows, self._read_raw(rows), strict=True):
-            fields = _DECODE(raw)
-            turns.append(RecordedTurn(row, msgspec.json.decode(fields["role"], type=str), fields))
-        return RecordedConversation(turns)
+        held = (_DECODE(raw) for raw in self._read_raw(rows))
+        return [RecordedTurn(msgspec.json.decode(fields["role"], type=str), fields) for fields in held]
 
     def name_turn(self, conversation: int, turn: int) -> str:
         """Name a conversation's turn, from 1, as `data.jsonl row 17, conversation 'c-3'`."""
@@ -262,29 +255,15 @@ class _Checked:
         if row.role not in NEXT[last]:
             begun = "begins with" if not last else f"has turn {due - 1} of role {last!r}, then"
             return f"{begun} the role {row.role!r}: give {' or '.join(map(repr, NEXT[last]))}"
-        return (
-            self._explain_empty(row)
-            or self._explain_foreign_result(code, row)
-            or self._explain_other_system(code, row)
-        )
-
-    def _explain_empty(self, row: TurnRow) -> str:
-        if row.role == TOOL and not row.list_answered_calls():
+        called = row.list_answered_calls() if row.role == TOOL else []
+        if row.role == TOOL and not called:
             return "a tool's turn has no `tool_results`"
         if row.role == USER and not row.content:
             return "a user's turn has no `content`"
         if row.role == ASSISTANT and row.content is None and not row.tool_calls:
             return "an assistant's turn has neither `content` nor `tool_calls`"
-        return ""
-
-    def _explain_foreign_result(self, code: int, row: TurnRow) -> str:
-        """Return that a tool's result was not called for by the last assistant; "" if there is none."""
-        if row.role != TOOL:
-            return ""
-        foreign = [each for each in row.list_answered_calls() if each not in self._calls.get(code, ())]
-        return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
-
-    def _explain_other_system(self, code: int, row: TurnRow) -> str:
+        if foreign := [each for each in called if each not in self._calls.get(code, ())]:
+            return f"a tool result without a call: no call {quote_value(foreign[0])} before it"
         if row.turn > 1 and _hash_system(row) not in (0, self._system[code]):
             return "its `system` is not that of its first turn, where it belongs"
         return ""
@@ -339,10 +318,10 @@ class RecordedTurns(TurnRequests):
         is known is the body's limit.
         """
         conversation, turn = self._conversations.generated[self._answers[i]].tolist()
-        recorded = self._conversations.list_before(conversation, turn)
+        turns = self._conversations.list_before(conversation, turn)
         if answers:
-            recorded = msgspec.structs.replace(recorded, turns=_lay_answers(recorded.turns, answers))
-        body = {"model": model, "messages": recorded.make_history(), **recorded.make_settings()}
+            turns = _lay_answers(turns, answers)
+        body = {"model": model, **make_chat_fields(turns)}
         if self.output_lens[i] > 0:
             body[dialect.limit_field] = int(self.output_lens[i])
         return dialect.convert_chat(body)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.text import clean_line, format_count, format_json, label_lines, wrap_text
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import export_plan, row_kinds
+from loadgen.features.data.conversations import RecordedTurns
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, LengthFacts, PromptRequests, Turns
@@ -87,24 +88,14 @@ def main(argv: Sequence[str], words: Mapping[str, str]) -> int:
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a workload, its model and API, as `loadgen bench` has them."""
     add = parser.add_argument
-    add(
-        "--tokenizer",
-        metavar="DIR",
-        help="directory or name of the model's tokenizer, which counts rows without a length",
-    )
-    add(
-        "--vocab-size",
-        type=integer_between(1, parsing.MOST_IDS),
-        metavar="N",
-        help="number of token ids that are drawn from",
-    )
+    add("--tokenizer", metavar="DIR",
+        help="directory or name of the model's tokenizer, which counts rows without a length")  # fmt: skip
+    add("--vocab-size", type=integer_between(1, parsing.MOST_IDS), metavar="N",
+        help="number of token ids that are drawn from")  # fmt: skip
     add("--model", metavar="NAME", help="the name that requests carry")
-    add(
-        "--backend",
-        type=parse_with(request_settings.find_backend),
-        metavar="{" + ",".join(request_settings.APIS) + "}",
-        help="API of the requests (default: the one that takes them)",
-    )
+    apis = "{" + ",".join(request_settings.APIS) + "}"
+    add("--backend", type=parse_with(request_settings.find_backend), metavar=apis,
+        help="API of the requests (default: the one that takes them)")  # fmt: skip
     table.add_groups(parser, _GROUPS)
     add_unlisted_flags(parser)
 
@@ -133,7 +124,10 @@ def make_data_plan(values: dict[str, Any], options: dict[str, Any]) -> Plan:
     Without a backend among the keys it is for completions, or for chat if that refuses.
     """
     lay_over_lengths(values)  # to the lengths of the file's answers too
-    workload = _load_workload(options.get("profile"), values)
+    name = options.get("profile")
+    if name is not None and "," in name:
+        raise UsageError("--profile: one profile at a time")
+    workload = profile.build(values) if name is None else profile.load(name, values, flags=True)
     request_sources.check_files(workload)
     seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.draw()
     subject = ModelTarget(
@@ -144,14 +138,6 @@ def make_data_plan(values: dict[str, Any], options: dict[str, Any]) -> Plan:
         placeholder="model" not in options,
     )
     return _make_any_plan(workload, subject, seed, any_api="backend" not in values)
-
-
-def _load_workload(name: str | None, values: dict[str, Any]) -> Profile:
-    if name is None:
-        return profile.build(values)
-    if "," in name:
-        raise UsageError("--profile: one profile at a time")
-    return profile.load(name, values, flags=True)
 
 
 def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
@@ -192,13 +178,6 @@ def join_text(made: Plan, i: int) -> str:
     return row_kinds.read_body_text(made.body(i))
 
 
-@runtime_checkable
-class _Recorded(Protocol):
-    @property
-    def held(self) -> Mapping[str, int]:
-        """Counts of messages by role, and of tool calls."""
-
-
 class PlanPreview(msgspec.Struct, frozen=True):
     """A plan to show before it is sent, and lengths that a tokenizer counted if the plan has none.
 
@@ -217,7 +196,10 @@ class PlanPreview(msgspec.Struct, frozen=True):
         """Yield the preview in lines of 80 columns."""
         yield from label_lines(self._list_parts())
         yield "example"
-        yield from wrap_text(f"  {_show_first_body(self.made)}", "  ", break_words=True)
+        text = clean_line(self.made.body(0).decode("utf-8", "replace"))
+        if (more := len(text) - _EXAMPLE_LETTERS) > 0:
+            text = f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"
+        yield from wrap_text(f"  {text}", "  ", break_words=True)
 
     def _list_parts(self) -> Iterator[tuple[str, str]]:
         """Yield (label, text) of the preview: all that is known before it is sent, and notes."""
@@ -234,7 +216,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
         if made.turns is not None:
             yield from _list_sessions(made.turns)
             yield from _list_agents(made.turns)
-        if isinstance(made.requests, _Recorded):
+        if isinstance(made.requests, RecordedTurns):
             yield "recorded", ", ".join(f"{count:,} {what}" for what, count in made.requests.held.items())
         if facts.categories:
             counts = facts.count_categories(len(made)).items()
@@ -275,7 +257,7 @@ class PlanPreview(msgspec.Struct, frozen=True):
             "arrivals": _summarize_gaps(made),
             "sessions": None if made.turns is None else _summarize_turns(made.turns),
             "agents": None if made.turns is None else _summarize_agents(made.turns),
-            "recorded": dict(made.requests.held) if isinstance(made.requests, _Recorded) else None,
+            "recorded": dict(made.requests.held) if isinstance(made.requests, RecordedTurns) else None,
             "notes": list(made.notes),
             "seed": made.seed.value,
             "plan_digest": made.digest(),
@@ -415,9 +397,3 @@ def _describe_arrivals(made: Plan) -> str:
             parts.append(f"a grid of {schedule.grid_s:g} s, {spread}")
     parts.append(f"coefficient of variation of the gaps {gaps['gap_cv']:.2f} (Poisson: 1)")
     return "; ".join(parts) + at_most
-
-
-def _show_first_body(made: Plan) -> str:
-    text = clean_line(made.body(0).decode("utf-8", "replace"))
-    more = len(text) - _EXAMPLE_LETTERS
-    return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

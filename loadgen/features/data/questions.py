@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
@@ -12,7 +13,7 @@ from loadgen.base.text import format_count, list_first
 from loadgen.base.untrusted import read_line
 from loadgen.features.data import row_kinds
 from loadgen.features.data.file_prompts import FilePrompts, PromptTokens
-from loadgen.plan.planned_requests import UNKNOWN_LEN, DataFacts
+from loadgen.plan.planned_requests import UNKNOWN_LEN
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests
 
 FLAG = "--dataset-category"
@@ -75,6 +76,10 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     lens[1] = asked
     made = FileQuestions(lines, rows, (lens[0], lens[1]), np.zeros(len(rows), dtype=np.bool_))
     facts = row_kinds.make_facts(kind, lines, sent)
+    first = numbers[rows][: facts.sent].tolist()
+    places = {number: place for place, number in enumerate(dict.fromkeys(first))}
+    categories = tuple(names[number] for number in places)
+    facts = replace(facts, categories=categories, category_of_row=tuple(places[number] for number in first))
     counting = PromptTokens(inputs, lens[0])
     if inputs.subject.tokenizer is not None:
         for i in range(facts.sent):
@@ -83,7 +88,6 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     lens[0] = lens[0][np.arange(len(rows)) % max(facts.sent, 1)]
     later = int(several[rows[: facts.sent]].sum())
     notes = (f"the first turn alone is sent; {format_count(later, 'row')} have more",) if later else ()
-    facts = _add_categories(facts, names, numbers[rows])
     return SourcedRequests(made, facts, notes=(*counting.notes, *notes))
 
 
@@ -113,17 +117,6 @@ def spread_categories(numbers: Int64) -> Int64:
         own = np.flatnonzero(numbers == number)
         places[own] = (np.arange(len(own)) + 0.5) / len(own)
     return np.argsort(places, kind="stable").astype(np.int64)
-
-
-def _add_categories(facts: DataFacts, names: list[str], numbers: Int64) -> DataFacts:
-    first = numbers[: facts.sent].tolist()
-    used = list(dict.fromkeys(first))
-    places = {number: place for place, number in enumerate(used)}
-    return msgspec.structs.replace(
-        facts,
-        categories=tuple(names[number] for number in used),
-        category_of_row=tuple(places[number] for number in first),
-    )
 
 
 def _read_turns(lines: Lines, i: int, fields: row_kinds.RowObject) -> list[str]:

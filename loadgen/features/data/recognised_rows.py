@@ -28,7 +28,13 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     path = inputs.profile.dataset_path
     file = OpenedFile(path, row_kinds.FLAG)
     if file.read_first_byte() == b"[":
-        return _make_sharegpt(inputs, file)
+        if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
+            raise file.refusal(
+                "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "
+                "jq -c '.[]'"
+            )
+        named = inputs.profile.model_copy(update={"dataset_name": "sharegpt"})
+        return sharegpt.requests(replace(inputs, profile=named), by_role=True)
     is_sheet = sheets.is_sheet(file)
     head = None if is_sheet else Lines.open_head(file)
     kind = "" if head is None else row_kinds.find_first_kind(head)  # refused before every row is found
@@ -37,14 +43,3 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     if inputs.profile.dataset_category and kind != row_kinds.QUESTIONS:
         raise file.refusal(f"holds {kind}, and --dataset-category chooses from rows of `category`, `turns`")
     return _READERS[kind](lines, kind, inputs)
-
-
-def _make_sharegpt(inputs: PlanInputs, file: OpenedFile) -> SourcedRequests:
-    """Make the requests of ShareGPT's JSON list, its turns taken by who speaks them; raises UsageError."""
-    if _CONVERSATIONS not in file.read(file.begin, _HEAD_BYTES):
-        raise file.refusal(
-            "is a JSON list, and not of ShareGPT's conversations: make it one JSON object a line with "
-            "jq -c '.[]'"
-        )
-    named = inputs.profile.model_copy(update={"dataset_name": "sharegpt"})
-    return sharegpt.requests(replace(inputs, profile=named), by_role=True)

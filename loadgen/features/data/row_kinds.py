@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -42,9 +42,7 @@ _FIELDS = (
 STRUCTURED_KEYS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 BODY_KEYS = frozenset((*_FIELDS.split(), *STRUCTURED_KEYS))
 _PROMPT = frozenset({"prompt"})
-_PREPARED = frozenset(
-    {"category", "messages"}
-)  # a question of SPEED-Bench, prepared; with a body's key a body
+_PREPARED = frozenset({"category", "messages"})  # a question of SPEED-Bench; with a body's key a body
 # Keys of a trace's rows and of conversations, that make a load; which of them each kind reads.
 _OF_LOADS = (
     "timestamp", "timestamps", "arrival_time", "arrived_at", "start_time", "delay", "delay_ms",
@@ -157,20 +155,17 @@ def explain_unread(keys: Collection[str], kind: str, path: str = "") -> str:
     found = [key for key in _OF_LOADS if key in keys and key not in _READ[kind]]
     if not found:
         return ""
-    listed = ", ".join(f"`{key}`" for key in found)
+    listed, selected = (", ".join(form.format(key) for key in found) for form in ("`{}`", ".{}"))
+    without = "leave out these columns"
+    if path:
+        named = shlex.quote(path)
+        without = f"jq -c 'del({selected})' {named} > rows.jsonl, then --dataset-path rows.jsonl"
     make, are = ("makes", "is") if len(found) == 1 else ("make", "are")
     return (
         f"{listed} {make} the load of a trace or of conversations, and {are} not read of {kind}: write the "
         "rows as conversations (`conversation_id`, `turn`, `role`, `content`, `delay_seconds`), or send them "
-        f"without times and sessions: {_advise_without(found, path)}"
+        f"without times and sessions: {without}"
     )
-
-
-def _advise_without(keys: Sequence[str], path: str) -> str:
-    if not path:
-        return "leave out these columns"
-    selected = ", ".join(f".{key}" for key in keys)
-    return f"jq -c 'del({selected})' {shlex.quote(path)} > rows.jsonl, then --dataset-path rows.jsonl"
 
 
 def find_first_kind(lines: Lines) -> str:

@@ -6,7 +6,6 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any
 
@@ -44,9 +43,13 @@ def convert_rows(file: OpenedFile) -> Lines:
     """
     if file.read(0, len(_PARQUET)) == _PARQUET:
         return Lines(SpooledFile(file.path, file.flag, _convert_parquet_rows(file), file.digest))
-    with _allow_long_cells():  # here, not where rows are made: an error keeps that generator from its end
+    # Raised from 128 KiB a cell; here, not where rows are made: an error keeps that generator from its end.
+    before = csv.field_size_limit(MOST_ROW_BYTES)
+    try:
         rows, first_row = _convert_csv_rows(file), _HEADER_ROW + 1
         return Lines(SpooledFile(file.path, file.flag, rows, file.digest, first_row))
+    finally:
+        csv.field_size_limit(before)
 
 
 def _find_separator(file: OpenedFile) -> str | None:
@@ -79,15 +82,11 @@ def _convert_csv_rows(file: OpenedFile) -> Iterator[bytes]:
         if len(row) != len(names):
             raise file.refusal(f"has {len(row)} cells, and the header {len(names)}", number)
         fields: dict[str, Any] = {_PROMPT: row[prompt]}
-        if length is not None and row[length].strip():
-            fields[_LENGTH] = _read_length(file, row[length].strip(), number)
+        if cell := "" if length is None else row[length].strip():
+            if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
+                raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
+            fields[_LENGTH] = int(cell)
         yield msgspec.json.encode(fields)
-
-
-def _read_length(file: OpenedFile, cell: str, number: int) -> int:
-    if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
-        raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
-    return int(cell)
 
 
 def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
@@ -101,16 +100,6 @@ def _read_csv_rows(file: OpenedFile) -> Iterator[list[str]]:
             raise file.refusal(f"is not valid CSV: {error}", number + 1) from None
         except UnicodeDecodeError:
             raise file.refusal("is not UTF-8: convert the file to it", number + 1) from None
-
-
-@contextmanager
-def _allow_long_cells() -> Iterator[None]:
-    """Raise the csv module's limit of 128 KiB per cell inside the block."""
-    before = csv.field_size_limit(MOST_ROW_BYTES)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
 
 
 class _Reading(io.RawIOBase):

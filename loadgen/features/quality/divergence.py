@@ -320,7 +320,8 @@ def judge_evidence(evidence: QualityEvidence) -> Quality:
     differ = compare_vocabularies(evidence.reference_text, evidence.candidate_text)
     texts = {REFERENCE: evidence.reference_text, CANDIDATE: evidence.candidate_text}
     unscored = evidence.why.get("text", "" if all(texts.values()) else _NOT_SCORED) or unbelievable
-    unbounded = unscored or (_UNBOUNDED if any(map(_has_impossible, texts.values())) else "")
+    logprobs = (value for text in texts.values() for part in text for value in part.scores.logprobs)
+    unbounded = unscored or ("" if all(value >= IMPOSSIBLE for value in logprobs) else _UNBOUNDED)
     kl: KlDivergence | str = evidence.why.get("kl") or differ or next(iter(doubts), "")
     if not kl:
         kl, further = _estimate_kl(evidence)
@@ -406,10 +407,6 @@ def _list_differences(
 
 def _is_impossible(differences: Sequence[Float64]) -> bool:
     return any(float(np.abs(d).max()) > -IMPOSSIBLE for d in differences)
-
-
-def _has_impossible(text: Sequence[TextSegment]) -> bool:
-    return any(not value >= IMPOSSIBLE for segment in text for value in segment.scores.logprobs)
 
 
 def _list_nats(differences: Sequence[Float64], plain: bool) -> list[Float64]:

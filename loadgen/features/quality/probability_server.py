@@ -212,8 +212,9 @@ class ProbabilityClient:
     def _find_path(self, request: ApiRequest) -> str:
         return f"{self.server.access.prefix * request.versioned}{request.path}"
 
-    def _check(self, answer: exchange.ControlAnswer) -> bytes:
-        access = self.server.access
+    def _read(self, request: ApiRequest, answer: exchange.ControlAnswer, read: Callable[[bytes], T]) -> T:
+        """Return read(body) of an answer; raises MeasureError, in a line, where it cannot be read."""
+        server, access = self.server, self.server.access
         if answer.error:
             raise MeasureError(f"{access.shown_url}{answer.why}")
         if answer.status in DENIED:
@@ -221,20 +222,13 @@ class ProbabilityClient:
         if answer.status != 200:
             kind = RefusedRequest if answer.status in _REFUSED else MeasureError
             raise kind(f"{access.shown_url}{answer.path} answers {answer.status}: {answer.message}")
-        return answer.body
-
-    def _read(self, request: ApiRequest, answer: exchange.ControlAnswer, read: Callable[[bytes], T]) -> T:
-        """Return read(body) of an answer; raises MeasureError, in a line, where it cannot be read."""
-        server, body = self.server, self._check(answer)
         try:
-            return read(body)
+            return read(answer.body)
         except NoProbabilities as error:
-            raise NoProbabilities(
-                f"{server.access.shown_url} ({server.engine}): {error}: {_INSTEAD}"
-            ) from None
+            raise NoProbabilities(f"{access.shown_url} ({server.engine}): {error}: {_INSTEAD}") from None
         except NOT_JSON as error:
             raise MeasureError(
-                f"{server.access.shown_url}{self._find_path(request)} answers with what is no list of "
+                f"{access.shown_url}{self._find_path(request)} answers with what is no list of "
                 f"log-probabilities: {error}"
             ) from None
 

@@ -169,11 +169,6 @@ def bound_share(seen: int, answers: int) -> float:
     return high
 
 
-def count_answers_needed() -> int:
-    """Count the answers of which none is off that leave MOST_UNSEEN of the prompts unseen."""
-    return math.ceil(math.log(_CHANCE) / math.log1p(-MOST_UNSEEN))
-
-
 def describe_tail(kl: KlDivergence, margin: float) -> str:
     """Describe how much of KL the answers far beyond the margin hold; "" if none is."""
     far = [nats for nats in kl.highest if nats > FAR * margin]
@@ -190,7 +185,8 @@ def _explain_unseen(kl: KlDivergence, margin: float) -> str:
     far = [nats for nats in kl.highest if nats > FAR * margin]
     share = bound_share(len(far), kl.answers)
     if not far:
-        needed = count_answers_needed()
+        # The answers of which none is off that leave MOST_UNSEEN of the prompts unseen.
+        needed = math.ceil(math.log(_CHANCE) / math.log1p(-MOST_UNSEEN))
         if kl.answers >= needed:
             return ""
         shorter = max(kl.tokens // needed, 1)

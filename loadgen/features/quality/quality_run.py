@@ -276,15 +276,10 @@ class AnswerMeasure:
     _doubted: bool = False  # whether the sampling was doubted then: there is no KL
 
     def wants_more(self) -> bool:
-        """Whether fewer tokens are there than wanted, and the interval is not as narrow as wanted."""
-        return self.tokens < self.plan.tokens and not self.is_precise
-
-    @property
-    def is_precise(self) -> bool:
-        """Whether KL's interval is as narrow as the plan wants, from 20 answers on."""
+        """Whether there are fewer tokens than wanted, and from 20 answers on a wider interval of KL."""
         if self.plan.precision is None or self.kl is None or len(self.lines) < _FEWEST:
-            return False
-        return self.kl.half <= self.plan.precision
+            return self.tokens < self.plan.tokens
+        return self.tokens < self.plan.tokens and self.kl.half > self.plan.precision
 
     def begin_batch(self, most: int) -> range:
         """Begin a batch of `most` prompts, fewer if fewer will do; return their numbers, empty to stop."""

@@ -201,15 +201,6 @@ class _PathRows(msgspec.Struct, frozen=True):
     ready_ns: Int64  # when the last of those it waited for ended; of a root, when its session's first was due
     tool_ns: Int64  # of the delay before it
 
-    def measure_pauses(self, records: Records) -> Int64:
-        """Return the pause before each request, tools' work in it, in nanoseconds."""
-        pauses_ns: Int64 = np.maximum(records.intended_ns - self.ready_ns, 0)
-        return pauses_ns
-
-    def measure_queued(self, records: Records) -> Int64:
-        """Return due → sent of each request, due not before what it waited for had ended, in nanoseconds."""
-        return records.sent_ns - np.maximum(records.intended_ns, self.ready_ns)
-
 
 def measure_critical_path(run: Result) -> CriticalPath | None:
     """Measure where the time of finished sessions went; None if none finished or all have one line."""
@@ -219,7 +210,9 @@ def measure_critical_path(run: Result) -> CriticalPath | None:
     rows = run.derive(_find_paths)
     path, whole = rows.on_path, rows.finished
     seconds = count * SECOND_NS
-    pauses_ns, queued_ns = rows.measure_pauses(records), rows.measure_queued(records)
+    pauses_ns = np.maximum(records.intended_ns - rows.ready_ns, 0)  # before each request, tools' work in it
+    # Due → sent; it is due not before what it waited for had ended.
+    queued_ns = records.sent_ns - np.maximum(records.intended_ns, rows.ready_ns)
     tools_ns, lasting_ns = np.minimum(rows.tool_ns, pauses_ns), records.end_ns - records.sent_ns
     roles = waits.roles[records.index]
     has_tools = waits.tool_ns is not None

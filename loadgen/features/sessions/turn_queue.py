@@ -39,13 +39,11 @@ class SessionPlan(msgspec.Struct, frozen=True):
     users: int = 0  # each with a session at a time and turns at `user_rate_per_s`; 0: turns have delays
     user_rate_per_s: float = 0.0
 
-    def find_session(self, index: int) -> int:
-        """Return the number, from 0, of the session with the request of a plan index."""
-        return bisect_right(self.turns.begins, index) - 1
-
     def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
         """Return the header with the session's name, the same in all its turns; () if none is wanted."""
-        return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
+        if not self.header:
+            return ()
+        return ((self.header, f"{prefix}session-{bisect_right(self.turns.begins, index) - 1}"),)
 
     def count_slots(self, sessions: int) -> int:
         """Count the connections that `sessions` at once take at most: one for each lane of each."""

@@ -7,7 +7,8 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,17 @@ class Audited(msgspec.Struct, frozen=True):
     failed_cells: list[str]
 
     def json(self) -> dict[str, Any]:
-        """Return the audit as an object of plain values."""
-        return encode_audit(self.findings, self.machine, self.messages, self.failed_cells)
+        """Return the audit as an object of plain values; a number that is not finite is null."""
+        levels = Counter(audited.level for audited in self.findings)
+        return {
+            "format": FORMAT,
+            "machine": None if self.machine is None else self.machine.model_dump(mode="json"),
+            "runs": [_encode_run(audited) for audited in self.findings],
+            "levels": {level.value: levels[level] for level in Level},
+            "looked_for": [check.code for check in CHECKS],
+            "troubles": self.messages,
+            "failed_cells": self.failed_cells,
+        }
 
 
 def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:
@@ -149,33 +159,11 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
     ordered = [audited for own in by_name.values() for audited in own]
     lines = [line for audited in ordered for line in _explain_run(audited, explain)]
     lines += _summarise(ordered, explain)
-    return "\n".join([*_draw_table(by_name), "", *(part for line in lines for part in _wrap_line(line)), ""])
-
-
-def _wrap_line(line: str) -> list[str]:
-    return wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""]
-
-
-def encode_audit(
-    findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
-) -> dict[str, Any]:
-    """Make the JSON object of an audit; a number that is not finite is null."""
-    return {
-        "format": FORMAT,
-        "machine": None if machine is None else machine.model_dump(mode="json"),
-        "runs": [_encode_run(audited) for audited in findings],
-        "levels": {level.value: sum(audited.level is level for audited in findings) for level in Level},
-        "looked_for": [check.code for check in CHECKS],
-        "troubles": list(problems),
-        "failed_cells": list(failures),
-    }
-
-
-def _draw_table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
-    yield align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
-    for name, own in findings.items():
-        yield cut_end(clean_line(name), WIDTH)
-        yield from map(_draw_row, own)
+    table = [align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)]
+    for name, own in by_name.items():
+        table += [cut_end(clean_line(name), WIDTH), *map(_draw_row, own)]
+    wrapped = (wrap_text(line, " " * (len(line) - len(line.lstrip()) + 2)) or [""] for line in lines)
+    return "\n".join([*table, "", *chain.from_iterable(wrapped), ""])
 
 
 def _draw_row(audited: RunFindings) -> str:

@@ -381,20 +381,6 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
     return join_evidence((_explain_slow_decode(run, run.ceiling), _explain_slow_prefill(run, run.ceiling)))
 
 
-def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:
-    """Compute the share of the roofline that decoding reached, over 1 if beyond; None if unknown.
-
-    Of a row of prefill alone it is the share of the peak that its speed reached.
-    """
-    if ceiling is None:
-        return None
-    step = bound.compare_decode(ceiling, reported.figures, reported.load)
-    if step is None and PREFILL in reported.figures:
-        prefill = bound.compare_prefill(ceiling, reported.figures, reported.load)
-        return prefill.share if prefill else None
-    return step.share if step else None
-
-
 def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
     """Find evidence of decoding `above` to `most` times beyond the memory bus, which no draft explains."""
     excess = _measure_excess(run)
@@ -542,8 +528,17 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def roofline(self) -> float | None:
-        """The share of the roofline that decoding reached (prefill in a row of it alone); None if unknown."""
-        return compute_decode_share(self.reported, self.ceiling)
+        """The share of the roofline that decoding reached, over 1 if beyond; None if unknown.
+
+        Of a row of prefill alone it is the share of the peak that its speed reached.
+        """
+        if self.ceiling is None:
+            return None
+        step = bound.compare_decode(self.ceiling, self.reported.figures, self.reported.load)
+        if step is None and PREFILL in self.reported.figures:
+            prefill = bound.compare_prefill(self.ceiling, self.reported.figures, self.reported.load)
+            return prefill.share if prefill else None
+        return step.share if step else None
 
 
 def audit_runs(
@@ -657,7 +652,12 @@ def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
 
     A run of ours was judged from every arrival: only its roofline may be lacking.
     """
-    lacking = [] if _has_roofline(run) else [ROOFLINE]
+    lacking, figures, load = list[str](), run.reported.figures, run.reported.load
+    if run.ceiling is None or (
+        bound.compare_decode(run.ceiling, figures, load) is None
+        and bound.measure_prefill_excess(run.ceiling, figures, load) is None
+    ):
+        lacking.append(ROOFLINE)
     if run.reported.run is None and not self_consistency.has_relations(run):
         lacking.append(RELATIONS)
     return tuple(lacking)

@@ -54,12 +54,8 @@ class Page:
         self.runs = tuple(runs)
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
         self._audited: dict[int, AuditedRun] = {}
-        self._names = group_by(runs, lambda run: run.name)
+        self.names = group_by(runs, lambda run: run.name)  # of checkpoints
         self._loads = group_by(runs, lambda run: strip_load(run.load.name))
-
-    def select_name(self, name: str) -> Sequence[Reported]:
-        """Select the runs of this name, a checkpoint's; none of an unknown name."""
-        return self._names.get(name, ())
 
     def select_load(self, name: str) -> Sequence[Reported]:
         """Select the runs under the load of this name, as `strip_load` reads it; none without a name."""
@@ -250,7 +246,7 @@ class AuditedRun:
     @property
     def same_checkpoint(self) -> tuple[AuditedRun, ...]:
         """The others of the page of this name, a hundred at most, most likely from one server."""
-        return self._audit_others(self.page.select_name(self.reported.name))
+        return self._audit_others(self.page.names.get(self.reported.name, ()))
 
     @property
     def same_load(self) -> tuple[AuditedRun, ...]:

@@ -307,6 +307,7 @@ def _describe_plan(made: Plan, tokenizer: str | None) -> LoadColumns:
     if made.offsets_ns is None:
         notes.append(_AS_ANSWERS_COME)
     name = f"{_shorten(made.facts.file)}, {made.facts.kind}" if made.facts.file else made.facts.kind
+    sessions = made.sessions if made.turns is None else made.turns.list_sessions()
     return LoadColumns(
         name,
         lens,
@@ -315,17 +316,11 @@ def _describe_plan(made: Plan, tokenizer: str | None) -> LoadColumns:
         np.concatenate(blocks) if blocks else np.zeros(0, np.int64),
         np.frombuffer(starts, np.int64),
         SERVER_BLOCK,
-        _find_sessions(made),
+        None if sessions is None else sessions[:count],
         None if made.turns is None else find_pauses_ns(made.turns)[:count],
         None if made.turns is None or made.turns.waits is None else made.turns.waits.depths[:count],
         tuple(notes),
     )
-
-
-def _find_sessions(made: Plan) -> Int64 | None:
-    if made.turns is not None:
-        return made.turns.list_sessions()[: len(made)]
-    return None if made.sessions is None else made.sessions[: len(made)]
 
 
 def find_pauses_ns(turns: Turns) -> Int64:

@@ -37,8 +37,7 @@ def plot_workloads(described: Sequence[DescribedLoad]) -> tuple[Panel, ...]:
         _plot_lengths,
         _plot_joint_lengths,
         _plot_reuse,
-        _plot_session_sizes,
-        _plot_pauses,
+        _plot_sessions,
     )
     panels = (panel for plot in plots for panel in plot(described))
     return tuple(panel for panel in panels if any(len(curve.x) for curve in panel.curves))
@@ -153,13 +152,10 @@ def _plot_reuse(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     )  # fmt: skip
 
 
-def _plot_session_sizes(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+def _plot_sessions(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
     sessions = [(each.name, each.load.sessions) for each in described]
-    samples = [(name, np.zeros(0) if own is None else count_requests(own)) for name, own in sessions]
-    yield _plot_shares("sessions", "Requests of a session", "requests", samples)
-
-
-def _plot_pauses(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
+    sizes = [(name, np.zeros(0) if own is None else count_requests(own)) for name, own in sessions]
+    yield _plot_shares("sessions", "Requests of a session", "requests", sizes)
     pauses = [(each.name, find_delays_ns(each.load)) for each in described]
     samples = [(name, own[own > 0] / SECOND_NS) for name, own in pauses]
     yield _plot_shares("pauses", "Pauses before requests", "s", samples)

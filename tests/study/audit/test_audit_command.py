@@ -92,7 +92,7 @@ def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verd
     (audited,) = audit_runs([run], machines.find_machine(machine) if machine else None, None)
     assert audited.verdict == verdict
     assert verdict in audit_command.render_text([audited])
-    (row,) = audit_command.encode_audit([audited], None, [], [])["runs"]
+    (row,) = audit_command.Audited([audited], None, [], []).json()["runs"]
     assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
 
 
@@ -180,7 +180,7 @@ def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.C
 
 def test_what_is_no_number_is_null() -> None:
     odd = Reported("m", {"mean_ttft_ms": math.inf, "request_rate": "inf"}, Load("x", 1, math.nan), "f")
-    told = audit_command.encode_audit(audit_runs([odd], None, None), None, ["a trouble"], ["a cell: why"])
+    told = audit_command.Audited(audit_runs([odd], None, None), None, ["a trouble"], ["a cell: why"]).json()
     assert json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"] == {
         "mean_ttft_ms": None,
         "request_rate": "inf",

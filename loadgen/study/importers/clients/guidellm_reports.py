@@ -90,10 +90,12 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     """
     metrics = read_mapping(benchmark.get("metrics"))
     requests = [r for r in read_list(find_value(benchmark, "requests.successful")) if isinstance(r, dict)]
+    spans = ("duration", "start_time", "end_time")
+    duration, begin, end = (read_number(benchmark.get(key)) for key in spans)
     totals = {
         "completed": _count_requests(benchmark, "successful"),
         "failed": _count_requests(benchmark, "errored"),
-        "duration": _compute_duration(benchmark),
+        "duration": end - begin if duration is None and begin is not None and end is not None else duration,
         "total_input_tokens": _count_tokens(metrics, "prompt_token_count"),
         "total_output_tokens": _count_tokens(metrics, "output_token_count"),
         **read_fields(metrics, _RATES),
@@ -107,14 +109,13 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     incomplete = _count_requests(benchmark, "incomplete")
     if incomplete:
         remarks.append(f"guidellm: {format_count(incomplete, 'request')} unfinished at the end, not counted")
-    begun = read_number(benchmark.get("start_time"))
     return Reported(
         name=shorten_name(find_first({**document, "benchmark": benchmark}, read_word, *_MODELS) or ""),
         figures=figures,
         load=_make_load(document, benchmark),
         source=where,
         told_by=_NAME,
-        started=None if begun is None or not 0 < begun < 1e11 else datetime.fromtimestamp(begun, UTC),
+        started=None if begin is None or not 0 < begin < 1e11 else datetime.fromtimestamp(begin, UTC),
         remarks=(*remarks, *empty),
     )
 
@@ -129,12 +130,6 @@ def _read_count(value: object) -> int | None:
     if isinstance(value, list):
         return len(value) or None
     return read_count(find_value(value, "count") if isinstance(value, dict) else value)
-
-
-def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
-    keys = ("duration", "start_time", "end_time")
-    reported, begin, end = (read_number(benchmark.get(key)) for key in keys)
-    return end - begin if reported is None and begin is not None and end is not None else reported
 
 
 def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:

@@ -34,13 +34,8 @@ _FIGURES = {
     "number of concurrent requests": ("concurrency", 1.0),
 }
 _SETTINGS = (
-    "kv cache dtype",
-    "tp size",
-    "pp size",
-    "ep size",
-    "max runtime batch size",
-    "max runtime tokens",
-)
+    "kv cache dtype", "tp size", "pp size", "ep size", "max runtime batch size", "max runtime tokens",
+)  # fmt: skip
 _LEFT = ("per user output throughput", "per gpu output throughput", "per user output speed")
 _LATENCIES = figures_named_by("trtllm")
 _WORDS = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean", "P50": "median"}
@@ -79,18 +74,15 @@ def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     yield begun, facts
 
 
-def _parse_length(text: object) -> float | None:
-    length = json_fields.read_number(json_fields.parse_number(str(text)))
-    return length if length is not None and length > 0 else None
-
-
 def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
     """Make the run of what is printed; its name has the quantization, its labels are the settings.
 
     The requested answer is the mean length if that is whole.
     """
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
-    lengths = [_parse_length(facts.get(f"average {which} length")) for which in ("input", "output")]
+    means = (str(facts.get(f"average {which} length")) for which in ("input", "output"))
+    known = [json_fields.read_number(json_fields.parse_number(mean)) for mean in means]
+    lengths = [length if length and length > 0 else None for length in known]
     left = [label for label in _LEFT if label in facts]
     model = shorten_name(str(facts.get("model", "")))
     stored = str(facts.get("quantization", ""))

@@ -176,22 +176,19 @@ def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     if fixed:
         load |= read_fields(document, _LENGTHS)
     path = find_first(document, read_word, "server_info.model_path", "server_info.served_model_name")
+    backend = named["backend"].partition("-")[0]
+    engine = "vLLM" if backend == "vllm" else ""
+    if read_mapping(document.get("server_info")) or backend == "sglang":
+        engine = f"SGLang {find_first(document, read_word, 'server_info.version') or ''}".strip()
     yield Reported(
         name=read_word(document.get("tag")) or shorten_name(path or "") or Path(source).stem,
         figures=figures,
         load=Load(**load),
         source=source,
         told_by=SGLANG.name,
-        engine=_name_engine(document),
+        engine=engine,
         remarks=(*empty, *_list_sglang_remarks(document, figures)),
     )
-
-
-def _name_engine(document: Mapping[str, Any]) -> str:
-    backend = read_word(document.get("backend")).partition("-")[0]
-    if read_mapping(document.get("server_info")) or backend == "sglang":
-        return f"SGLang {find_first(document, read_word, 'server_info.version') or ''}".strip()
-    return "vLLM" if backend == "vllm" else ""
 
 
 def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
