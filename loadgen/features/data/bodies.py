@@ -70,12 +70,7 @@ _FEATURE_OF_KEY = {
     **dict.fromkeys(row_kinds.STRUCTURED_KEYS, "structured outputs"),
     **dict.fromkeys(("logprobs", "top_logprobs", "prompt_logprobs"), "logprobs"),
 }
-_FEATURE_OF_PART = {
-    "image_url": "images",
-    "input_audio": "audio",
-    "audio_url": "audio",
-    "video_url": "video",
-}
+_FEATURE_OF_PART = {"image_url": "images", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}
 _IDS = "token ids"
 _ANSWERING = frozenset({"assistant", "model"})  # roles of answers
 FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.values(), _IDS)))

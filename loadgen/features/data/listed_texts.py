@@ -50,12 +50,7 @@ class FileTexts(ListedTexts):
     """Listed texts of a file; `rows` has the row of each text, counted from 1."""
 
     def __init__(
-        self,
-        texts: list[str],
-        which: Int64,
-        lens: tuple[Int64, Int64],
-        path: str,
-        rows: Sequence[int],
+        self, texts: list[str], which: Int64, lens: tuple[Int64, Int64], path: str, rows: Sequence[int]
     ) -> None:
         super().__init__(texts, which, *lens)
         self._path, self._rows = path, rows

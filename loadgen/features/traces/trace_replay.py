@@ -320,11 +320,7 @@ class ReplayedWords(ReplayedRequests):
     format = "words"
 
     def __init__(
-        self,
-        trace: TraceRows,
-        picked: TraceSelection,
-        content: BlockContent,
-        counts: WordCounts,
+        self, trace: TraceRows, picked: TraceSelection, content: BlockContent, counts: WordCounts
     ) -> None:
         self._words = np.array(counts.choices)
         # A server's template and one word: no prompt is shorter.

@@ -661,11 +661,3 @@ def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
     if run.reported.run is None and not self_consistency.has_relations(run):
         lacking.append(RELATIONS)
     return tuple(lacking)
-
-
-def _has_roofline(run: AuditedRun) -> bool:
-    if run.ceiling is None:
-        return False
-    figures, load = run.reported.figures, run.reported.load
-    decoded = bound.compare_decode(run.ceiling, figures, load)
-    return decoded is not None or bound.measure_prefill_excess(run.ceiling, figures, load) is not None

@@ -248,9 +248,7 @@ def test_turns_that_are_made_here_are_shown(
     assert [line for line in lines if line not in unfolded] == []
 
 
-def test_turns_are_exported_as_conversations_that_are_sent_alike(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_turns_are_exported_as_conversations_that_are_sent_alike(capsys: pytest.CaptureFixture[str]) -> None:
     lens = "--input-len 9 --output-len 4 --random-prefix-len 5"
     words = f"--turns 3 --num-sessions 2 {lens} --think-time 2 --export-requests f.jsonl"
     printed = shown(capsys, *words.split())
@@ -272,9 +270,7 @@ def test_bodies_of_sessions_are_exported_without_their_order(capsys: pytest.Capt
     assert "which request follows which answer, and after what delay, is not in it: each row is" in printed
 
 
-def test_requests_of_another_api_of_messages_are_exported_as_chat(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_requests_of_another_api_of_messages_are_exported_as_chat(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"conversation_id": "a", "turn": 1, "role": "user", "content": "q", "system": "s", "max_tokens": 7},
         {"conversation_id": "a", "turn": 2, "role": "assistant", "content": "r"},

@@ -45,16 +45,10 @@ def test_a_row_is_known_by_its_keys(row: dict[str, Any], kind: str) -> None:
 @loop_over(
     ("row", "why"),
     [
-        (
-            {**PROMPT, **CHAT},
-            "'output_tokens', 'messages') are of two kinds, prompts and chat bodies",
-        ),
+        ({**PROMPT, **CHAT}, "'output_tokens', 'messages') are of two kinds, prompts and chat bodies"),
         ({**PROMPT, "temperature": 1}, "are of two kinds, prompts and completion bodies: leave out some"),
         ({**TURN, **CHAT}, "are of two kinds, chat bodies and conversations: leave out some"),
-        (
-            {"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []},
-            "is of a trace: pass ",
-        ),
+        ({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": []}, "is of a trace: pass "),
         ({"custom_id": "a", "body": {}}, "is of OpenAI's batch API: make it one JSON object a line with jq"),
         ({"conversations": []}, "is a conversation of ShareGPT: make the file one list with jq -s ."),
         ({"text": "a", "sampling_params": {}}, "is a body of SGLang's /generate: give rows of `prompt`"),
@@ -80,10 +74,7 @@ def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) ->
         ([PROMPT, b"", {"question": "a"}], " row 3: its keys ('question') are of no kind that is known"),
         ([PROMPT, b"[1]"], " row 2: is not a JSON object: give one a line"),
         ([PROMPT, b'"a"'], " row 2: is not a JSON object: give one a line"),
-        (
-            [b"{", b'"prompt": "a"', b"}"],
-            " row 1: is not the whole of a JSON value: make it one JSON ",
-        ),
+        ([b"{", b'"prompt": "a"', b"}"], " row 1: is not the whole of a JSON value: make it one JSON "),
         ([PROMPT, b'{"prompt": "a", "prompt": "b"}'], " row 2: has the key 'prompt' twice: leave out one"),
         ([b'{"prompt":"a","output_tokens":1,"prompt":"b"}'], " row 1: has the key 'prompt' twice: leave out"),
         ([b'{ "prompt" : "a", "pr\\u006fmpt":"b" }'], " row 1: has the key 'prompt' twice: leave out one"),
@@ -104,14 +95,8 @@ def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) ->
         ),
         ([{"prompt": "a", "output_tokens": None}], " row 1: has no `output_tokens`"),
         ([{"prompt": "a", "output_tokens": 0}], " row 1: has 0 `output_tokens`: give 1 to 20000000"),
-        (
-            [{"prompt": "a", "output_tokens": 1.5}],
-            " row 1: output_tokens is 1.5: give a whole number",
-        ),
-        (
-            [{"prompt": "a", "output_tokens": "5"}],
-            ' row 1: output_tokens is "5": give a whole number',
-        ),
+        ([{"prompt": "a", "output_tokens": 1.5}], " row 1: output_tokens is 1.5: give a whole number"),
+        ([{"prompt": "a", "output_tokens": "5"}], ' row 1: output_tokens is "5": give a whole number'),
         ([b'{"prompt": "\xe9"}'], " row 1: is not UTF-8: convert the file to it"),
     ],
 )

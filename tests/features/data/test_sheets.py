@@ -65,10 +65,7 @@ def test_a_long_cell_is_read_and_the_limit_put_back(tmp_path: Path) -> None:
         ("prompt,output_tokens\na,1\nb,1.5\n", " row 3: has '1.5' as output_tokens: give 1 to 20000000"),
         ("prompt,output_tokens\na,0\n", " row 2: has 0 `output_tokens`: give 1 to 20000000"),
         ("prompt,output_tokens\na,1\n,1\n", " row 3: has an empty prompt: leave out the row"),
-        (
-            "prompt,output_tokens\na,1\n\nb,\n",
-            " row 4: has no `output_tokens`: give each row its own",
-        ),
+        ("prompt,output_tokens\na,1\n\nb,\n", " row 4: has no `output_tokens`: give each row its own"),
         ("prompt,output_tokens\n", ": holds no rows"),
         ("prompt,prompt\na,b\n", " row 1: has the column 'prompt' twice"),
         ("prompt,max_tokens\na,1\n", " row 1: is CSV of completion bodies: give them as JSONL"),

@@ -155,8 +155,7 @@ def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "delay_ns"),
-    [pytest.param(1, 6, id="background"), pytest.param(0, 2, id="joined")],
+    ("last", "delay_ns"), [pytest.param(1, 6, id="background"), pytest.param(0, 2, id="joined")]
 )
 def test_delays_of_a_sub_agent_count_from_its_own_answers(last: int, delay_ns: int) -> None:
     calls = RecordedCalls()

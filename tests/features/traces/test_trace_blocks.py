@@ -14,12 +14,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.block_hashes import SERVER_BLOCK
-from loadgen.features.traces.trace_blocks import (
-    BlockContent,
-    IdTexts,
-    find_prefix_reuse,
-    make_block_places,
-)
+from loadgen.features.traces.trace_blocks import BlockContent, IdTexts, find_prefix_reuse, make_block_places
 
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15

@@ -175,8 +175,7 @@ def test_keys_of_several_formats_are_not_guessed(tmp_path: Path, rows: list[Mapp
 
 
 @pytest.mark.parametrize(
-    ("name", "due_ms"),
-    [("mooncake", [0, 1.5]), ("bailian", [0, 1500]), ("timed", [0, 1500])],
+    ("name", "due_ms"), [("mooncake", [0, 1.5]), ("bailian", [0, 1500]), ("timed", [0, 1500])]
 )
 def test_the_unit_of_time_is_the_formats(tmp_path: Path, name: str, due_ms: list[float]) -> None:
     rows = [{**row, "hash_ids": []} for row in TIMED]
@@ -274,11 +273,7 @@ PIECE = SHEET + ROW * 4094  # and a row more: as many as are read at once
         ("mooncake", GOOD.replace(": 0", ": NaN"), "row 1: is not valid JSON"),
         ("mooncake", GOOD.replace(": 0", ": 9") + GOOD, "row 2: its time is before that of the row above"),
         ("mooncake", GOOD + GOOD.replace(": 0", ": 1e13"), "row 2: its time is more than a year after"),
-        (
-            "mooncake",
-            GOOD.replace('"output_length": 1, ', ""),
-            "row 1: has no output_length",
-        ),
+        ("mooncake", GOOD.replace('"output_length": 1, ', ""), "row 1: has no output_length"),
         ("mooncake", SHEET, "row 1: is not valid JSON"),
         ("", GOOD.replace("input_length", "isl"), "its keys .* are those of no trace: give --trace-format"),
         (

@@ -140,10 +140,7 @@ def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
         ({"trace_window": "50:60"}, "no request of .* is in it: its last comes 3 s after the first"),
         ({"trace_max_input_len": 2}, "no request is left .4 longer than --trace-max-input-len.*clip"),
         ({"request_rate": 5.0}, "two schedules: pass --speed-up .*--no-self-timed"),
-        (
-            {"backend": "openai-chat", "prompt_format": "ids"},
-            "chat API takes text, not .*--backend openai",
-        ),
+        ({"backend": "openai-chat", "prompt_format": "ids"}, "chat API takes text, not .*--backend openai"),
         ({"prompt_format": "text-vllm"}, "the prompts of a trace are token ids"),
         ({"trace_format": "azure-2023"}, "no column"),
     ],

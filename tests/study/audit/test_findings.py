@@ -343,13 +343,7 @@ def test_of_two_nobody_is_the_odd_one() -> None:
         find_usual([1, 1, 2]),
         find_usual([1, 1, 2, 2]),
         find_usual([]),
-    ] == [
-        None,
-        None,
-        1,
-        None,
-        None,
-    ]
+    ] == [None, None, 1, None, None]
 
 
 def test_answers_of_uneven_length_are_short_of_nothing_that_is_told() -> None:

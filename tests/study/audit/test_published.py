@@ -90,16 +90,8 @@ def test_the_notes_of_each_block(page: dict[tuple[str, str], RunFindings]) -> No
             "seed 0; TTFT 23.06 ms, where high load leaves 143 ms for each prompt (6.2 times that) and "
             "its arithmetic takes 57 ms at the machine's peak: a prefix cache hit",
         ),
-        (
-            ("Qwen3-8B-GPTQ-Int4", LOW),
-            "warm-cache",
-            "the first 10 of high load (200 prompts, 408281 tokens)",
-        ),
-        (
-            ("Qwen3-8B-GPTQ-Int4", HIGH),
-            "requests-differ",
-            "requests: 200, the others under this load 100",
-        ),
+        (("Qwen3-8B-GPTQ-Int4", LOW), "warm-cache", "the first 10 of high load (200 prompts, 408281 tokens)"),
+        (("Qwen3-8B-GPTQ-Int4", HIGH), "requests-differ", "requests: 200, the others under this load 100"),
         (("Qwen3-8B-GGUF", LOW), "requests-differ", "requests: 1, the others under this load 10"),
         (("Qwen3-8B-GGUF", HIGH), "slow-kernel", "14752 ms are left for each prompt's prefill, 0.78 %"),
         (

@@ -84,10 +84,7 @@ CASES: dict[str, tuple[Reported, str]] = {
         run(output_throughput=400.12),
         "2560 output tokens in 7.35 s are 348.30 tok/s, reported: 400.12",
     ),
-    "impossible-order": (
-        run(p99_ttft_ms=90.33),
-        "P99 of TTFT (90.34 ms at most) is below its P50 (99.74)",
-    ),
+    "impossible-order": (run(p99_ttft_ms=90.33), "P99 of TTFT (90.34 ms at most) is below its P50 (99.74)"),
     "beyond-schedule": (
         run(mean_tpot_ms=12.51, mean_itl_ms=12.51),
         "TTFT and the time of all tokens add up to 35.51 s over 40 requests; 4 at a time in 7.36 s "

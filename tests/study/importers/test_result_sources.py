@@ -250,10 +250,7 @@ def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) 
         (f"{VLLM}{VLLM}", 2),
         (f"[{VLLM}, {VLLM}]", 2),
         (f"\n\n  {VLLM}\n", 1),
-        (
-            "\n".join([SGLANG, PYTHONS, SGLANG]),
-            3,
-        ),
+        ("\n".join([SGLANG, PYTHONS, SGLANG]), 3),
         (f"{SGLANG}\n{VLLM}\n", 2),
     ],
 )

@@ -209,10 +209,7 @@ def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, so
 
 
 GENAI_PERF = ClientFormat(
-    _GENAI_PERF,
-    (b'"perf_analyzer"', b'"service_kind"', b"Metric,avg,"),
-    _is_genai_perf,
-    _read_genai_perf,
+    _GENAI_PERF, (b'"perf_analyzer"', b'"service_kind"', b"Metric,avg,"), _is_genai_perf, _read_genai_perf
 )
 _ROW = re.compile(r"(.+?)(?: \(([^()]*)\))?")
 # The directory that genai-perf writes to by default: model, API, and the load.

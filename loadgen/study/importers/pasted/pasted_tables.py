@@ -37,12 +37,7 @@ from loadgen.study.importers.pasted.row_figures import (
     read_columns,
 )
 from loadgen.study.importers.pasted.surroundings import Surroundings
-from loadgen.study.importers.pasted.upright_grids import (
-    ENGINES,
-    find_statistics,
-    split_tests,
-    turn_upright,
-)
+from loadgen.study.importers.pasted.upright_grids import ENGINES, find_statistics, split_tests, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows

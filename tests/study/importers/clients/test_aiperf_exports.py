@@ -36,10 +36,7 @@ FLAT: dict[str, Any] = {
 }  # fmt: skip
 NESTED: dict[str, Any] = {
     "model_names": ["org/model-8b"],
-    "input": {
-        "synthetic_tokens": {"mean": 550, "stddev": 0},
-        "output_tokens": {"mean": 190, "stddev": 0},
-    },
+    "input": {"synthetic_tokens": {"mean": 550, "stddev": 0}, "output_tokens": {"mean": 190, "stddev": 0}},
     "endpoint": {"backend": "vllm", "url": "localhost:8000"},
 }
 

@@ -137,10 +137,7 @@ def test_a_served_table_with_input_lengths_is_no_ladder(concurrency: str) -> Non
     loads = [run.load for run in runs]
     assert [
         (load.asked_input_len, load.asked_output_len, load.max_concurrency, load.requests) for load in loads
-    ] == [
-        (1024, 128, 1, 8),
-        (1024, 128, 64, 512),
-    ]
+    ] == [(1024, 128, 1, 8), (1024, 128, 64, 512)]
     assert [run.figures["output_throughput"] for run in runs] == [123.2, 4401.0]
 
 
