@@ -30,25 +30,15 @@ LAID_OVER = b'"stream":true,"stream_options":{"include_usage":true}'
             + LAID_OVER
             + b"}",
         ),
-        (
-            b'{"stream": false, "messages": [{"role": "user"}], "max_tokens": 5}',
-            CHAT_API,
-            b'{"stream":true,"messages":[{"role": "user"}],"max_tokens":5,"model":"served",'
-            b'"stream_options":{"include_usage":true}}',
-        ),
-        (
-            b'{"messages": [{"role": "user"}], "stream_options": {"a": 1.0, "include_usage": false}}',
-            CHAT_API,
-            b'{"messages":[{"role": "user"}],"stream_options":{"a":1.0,"include_usage":true},'
-            b'"model":"served","stream":true}',
-        ),
-        (
-            b'{"messages": [{"role": "user"}], "model": "m", "temperature": 1e0, "max_tokens": 3}',
-            {**CHAT_API, "temperature": 0.5, "custom_output_len": 9},
-            b'{"messages":[{"role": "user"}],"model":"m","temperature":0.5,"max_tokens":9,'
-            + LAID_OVER
-            + b"}",
-        ),
+        (b'{"stream": false, "messages": [{"role": "user"}], "max_tokens": 5}', CHAT_API,
+         b'{"stream":true,"messages":[{"role": "user"}],"max_tokens":5,"model":"served",'
+         b'"stream_options":{"include_usage":true}}'),
+        (b'{"messages": [{"role": "user"}], "stream_options": {"a": 1.0, "include_usage": false}}', CHAT_API,
+         b'{"messages":[{"role": "user"}],"stream_options":{"a":1.0,"include_usage":true},'
+         b'"model":"served","stream":true}'),
+        (b'{"messages": [{"role": "user"}], "model": "m", "temperature": 1e0, "max_tokens": 3}',
+         {**CHAT_API, "temperature": 0.5, "custom_output_len": 9},
+         b'{"messages":[{"role": "user"}],"model":"m","temperature":0.5,"max_tokens":9,' + LAID_OVER + b"}"),
         (
             b'{"messages": [{"role": "user"}], "model": "m", "chat_template_kwargs": {"x": 1e400, "y": 1}}',
             {**CHAT_API, "chat_template_kwargs": {"y": 2}},
@@ -56,13 +46,10 @@ LAID_OVER = b'"stream":true,"stream_options":{"include_usage":true}'
             + LAID_OVER
             + b"}",
         ),
-        (
-            b'{"prompt": [1, 2],"model": "m"}',
-            {"custom_output_len": 9},
-            b'{"prompt":[1, 2],"model":"m","max_tokens":9,' + LAID_OVER + b"}",
-        ),
+        (b'{"prompt": [1, 2],"model": "m"}', {"custom_output_len": 9},
+         b'{"prompt":[1, 2],"model":"m","max_tokens":9,' + LAID_OVER + b"}"),
     ],
-)
+)  # fmt: skip
 def test_a_body_is_sent_as_it_stands(tmp_path: Path, row: bytes, keys: dict[str, Any], sent: bytes) -> None:
     body = planned(jsonl(tmp_path, [row]), **keys).body(0)
     assert body == sent
@@ -133,18 +120,12 @@ def test_chat_bodies_take_the_form_of_another_api_of_messages(backend: str, tmp_
     ("row", "keys", "why"),
     [
         (CHAT, {}, "holds chat bodies, and requests go to /v1/completions: use --backend openai-chat"),
-        (
-            {"prompt": "a", "n": 1},
-            CHAT_API,
-            "holds completion bodies, and requests go to /v1/chat/completions",
-        ),
-        (
-            {"prompt": "a", "n": 1},
-            {"backend": "sglang"},
-            "holds completion bodies, and requests go to /generate",
-        ),
+        ({"prompt": "a", "n": 1}, CHAT_API,
+         "holds completion bodies, and requests go to /v1/chat/completions"),
+        ({"prompt": "a", "n": 1}, {"backend": "sglang"},
+         "holds completion bodies, and requests go to /generate"),
     ],
-)
+)  # fmt: skip
 def test_bodies_of_another_api_are_refused(
     tmp_path: Path, row: dict[str, Any], keys: dict[str, Any], why: str
 ) -> None:

@@ -173,37 +173,25 @@ def test_what_breaks_the_schema_is_named(tmp_path: Path, rows: list[dict[str, An
 @loop_over(
     ("rows", "message"),
     [
-        (
-            [row(1, "assistant", content="a")],
-            "1: conversation 'a': begins with the role 'assistant': give 'user'",
-        ),
+        ([row(1, "assistant", content="a")],
+         "1: conversation 'a': begins with the role 'assistant': give 'user'"),
         ([*WHOLE, LAST], "5: conversation 'a': turn 4 comes twice, or after turn 4: order the rows by turn"),
-        (
-            [USER, CALLING, LAST],
-            "3: conversation 'a': turn 3 is missing before turn 4: give the whole conversation, turns 1, 2, "
-            "3, …",
-        ),
-        (
-            [USER, row(2, "assistant", content="b"), ANSWERED],
-            "3: conversation 'a': a tool result without a call: no call 'bash:0' before it",
-        ),
+        ([USER, CALLING, LAST],
+         "3: conversation 'a': turn 3 is missing before turn 4: give the whole conversation, turns 1, 2, "
+         "3, …"),
+        ([USER, row(2, "assistant", content="b"), ANSWERED],
+         "3: conversation 'a': a tool result without a call: no call 'bash:0' before it"),
         ([USER, row(2, "bot")], "2: conversation 'a': role is \"bot\": not one of its values"),
         ([row(1, "user", content="")], "1: conversation 'a': a user's turn has no `content`"),
-        (
-            [row(2, "user", content="x")],
-            "1: conversation 'a': turn 1 is missing before turn 2: give the whole"
-            " conversation, turns 1, 2, 3, …",
-        ),
-        (
-            [*WHOLE, row(1, "user", "b", content="x")],
-            "5: conversation 'b': has no assistant's turn: nothing would be generated",
-        ),
-        (
-            [row(1, "user", "b", content="x"), *WHOLE],
-            "1: conversation 'b': has no assistant's turn: nothing would be generated",
-        ),
+        ([row(2, "user", content="x")],
+         "1: conversation 'a': turn 1 is missing before turn 2: give the whole"
+         " conversation, turns 1, 2, 3, …"),
+        ([*WHOLE, row(1, "user", "b", content="x")],
+         "5: conversation 'b': has no assistant's turn: nothing would be generated"),
+        ([row(1, "user", "b", content="x"), *WHOLE],
+         "1: conversation 'b': has no assistant's turn: nothing would be generated"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named_by_row_and_conversation(
     tmp_path: Path, rows: list[dict[str, Any]], message: str
 ) -> None:

@@ -96,23 +96,14 @@ def test_the_digest_is_of_every_prompt(tmp_path: Path) -> None:
         ([*ROWS, '{"prompt": 5}'], {}, "row 3: prompt is 5: give a text"),
         ([*ROWS, "", '{"prompt": "x'], {}, "row 4: is not valid JSON"),
         ([*ROWS, '{"prompt": ""}'], {}, "row 3: its prompt is empty"),
-        (
-            [*ROWS, '{"prompt": "x"}'],
-            {"custom_output_len": -1},
-            "row 3: has no output_tokens: add them, or pass --custom-output-len N",
-        ),
-        (
-            ['{"prompt": "x", "output_tokens": 0}'],
-            {"custom_output_len": -1},
-            "row 1: output_tokens is 0: give 1 or more",
-        ),
-        (
-            ['{"prompt": "x", "output_tokens": "a"}'],
-            {"custom_output_len": -1},
-            'row 1: output_tokens is "a": give a whole number',
-        ),
+        ([*ROWS, '{"prompt": "x"}'], {"custom_output_len": -1},
+         "row 3: has no output_tokens: add them, or pass --custom-output-len N"),
+        (['{"prompt": "x", "output_tokens": 0}'], {"custom_output_len": -1},
+         "row 1: output_tokens is 0: give 1 or more"),
+        (['{"prompt": "x", "output_tokens": "a"}'], {"custom_output_len": -1},
+         'row 1: output_tokens is "a": give a whole number'),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_cannot_be_sent_is_named(
     tmp_path: Path, rows: list[str], keys: dict[str, Any], message: str
 ) -> None:

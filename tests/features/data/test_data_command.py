@@ -51,17 +51,13 @@ def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
                 "arrivals      all at once",
             ],
         ),
-        (
-            "--num-prompts 100 --random-range-ratio 0.5 --input-len 100 --max-concurrency 4",
-            ["prompts       P50 101, P90 143, P99 149, max 150 tokens; mean 99.6, sd 29.9, min"],
-        ),
+        ("--num-prompts 100 --random-range-ratio 0.5 --input-len 100 --max-concurrency 4",
+         ["prompts       P50 101, P90 143, P99 149, max 150 tokens; mean 99.6, sd 29.9, min"]),
         ("--max-concurrency 4", ["arrivals      as answers come, 4 at a time"]),
-        (
-            "--request-rate 10 --burstiness inf --num-prompts 11",
-            ["arrivals      1.0 s, 10 requests/s; coefficient of variation of the gaps 0.00"],
-        ),
+        ("--request-rate 10 --burstiness inf --num-prompts 11",
+         ["arrivals      1.0 s, 10 requests/s; coefficient of variation of the gaps 0.00"]),
     ],
-)
+)  # fmt: skip
 def test_random_prompts_are_shown(words: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     printed = shown(capsys, *words.split()).splitlines()
     assert [line for line in lines if line not in printed] == []
@@ -84,31 +80,22 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         ("f.jsonl --dataset-path g", "f.jsonl and --dataset-path are two files"),
         ("--profile smoke,chat", "--profile: one profile at a time"),
         ("--base-url http://h:1", "unknown flag --base-url"),
-        (
-            "--dataset-name sharegpt --dataset-path s.json",
-            "--dataset-name sharegpt counts and filters its rows by tokens, which needs a tokenizer, and "
-            "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub (the model's "
-            "own, or one like it: usage then has the server's count)\n",
-        ),
-        (
-            "--dataset-name custom --dataset-path c.jsonl --backend openai",
-            "--dataset-name custom renders the model's chat template here, as vLLM does, which needs a "
-            "tokenizer, and none is given: pass --tokenizer, or",
-        ),
-        (
-            "--dataset-name sharegpt --dataset-path s.json --model m",
-            "--dataset-name sharegpt counts and "
-            "filters its rows by tokens, which needs a tokenizer, and none of m is on this machine: pass",
-        ),
-        (
-            "--prompt-format corpus",
-            "--prompt-format corpus sends text, which needs a tokenizer, and none is given: pass",
-        ),
+        ("--dataset-name sharegpt --dataset-path s.json",
+         "--dataset-name sharegpt counts and filters its rows by tokens, which needs a tokenizer, and "
+         "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub (the model's "
+         "own, or one like it: usage then has the server's count)\n"),
+        ("--dataset-name custom --dataset-path c.jsonl --backend openai",
+         "--dataset-name custom renders the model's chat template here, as vLLM does, which needs a "
+         "tokenizer, and none is given: pass --tokenizer, or"),
+        ("--dataset-name sharegpt --dataset-path s.json --model m", "--dataset-name sharegpt counts and "
+         "filters its rows by tokens, which needs a tokenizer, and none of m is on this machine: pass"),
+        ("--prompt-format corpus",
+         "--prompt-format corpus sends text, which needs a tokenizer, and none is given: pass"),
         ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
         ("--export-requests .", "--export-requests .: is a directory: give the name of a file"),
         ("--export-requests no/f.jsonl", "--export-requests: cannot write no/f.jsonl: No such file"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_shown_is_one_line(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,21 +212,14 @@ def test_conversations_are_shown_as_sessions(capsys: pytest.CaptureFixture[str])
 @loop_over(
     ("words", "lines"),
     [
-        (
-            "--think-time 3 --max-concurrency 2",
-            [
-                "sessions 5; 4 turns each",
-                "delays 15 of 20 turns wait, 3 s on average, 3 s at most, 45.0 s in",
-            ],
-        ),
-        (
-            "--num-prompts 6",
-            ["sessions 2; 3.0 turns each, 2 to 4", "delays none: a turn is due at the end of"],
-        ),
+        ("--think-time 3 --max-concurrency 2",
+         ["sessions 5; 4 turns each", "delays 15 of 20 turns wait, 3 s on average, 3 s at most, 45.0 s in"]),
+        ("--num-prompts 6",
+         ["sessions 2; 3.0 turns each, 2 to 4", "delays none: a turn is due at the end of"]),
         ("--users 3 --user-rate 0.5", ["arrivals 3 users, each with a turn due every 2 s"]),
         ("--request-rate 10 --burstiness inf", ["arrivals 0.4 s, 10 sessions/s; coefficient of variation"]),
     ],
-)
+)  # fmt: skip
 def test_turns_that_are_made_here_are_shown(
     words: str, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

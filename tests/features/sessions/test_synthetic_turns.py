@@ -183,17 +183,13 @@ def test_a_wrong_think_time_is_named(think_time: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (
-            {"prompt_format": "ids"},
-            "--prompt-format ids: the messages of --turns are words, or corpus: leave",
-        ),
-        (
-            {"prompt_corpus": "a.txt", "prompt_format": "words"},
-            "--prompt-corpus and --prompt-format words are",
-        ),
+        ({"prompt_format": "ids"},
+         "--prompt-format ids: the messages of --turns are words, or corpus: leave"),
+        ({"prompt_corpus": "a.txt", "prompt_format": "words"},
+         "--prompt-corpus and --prompt-format words are"),
         ({"num_sessions": 10**8}, "--num-sessions 100000000 of 3 turns are more than 100000000"),
     ],
-)
+)  # fmt: skip
 def test_what_no_conversation_can_be_made_of_is_refused(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as error:
         made(**keys)

@@ -78,21 +78,12 @@ _AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     [
         ("a,b\r1,2\r", "", "row 1: has carriage returns inside: end lines with LF or CRLF"),
         ("a,b\r1,2\r", "azure-2023", "row 1: has carriage returns inside: end lines with LF or CRLF"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\r2023-11-16 18:17:03,4,4\r",
-            "",
-            "row 1: has carriage returns inside: end lines with LF or CRLF",
-        ),
-        (
-            f"{_AZURE_HEAD}2023-11-16 18:17:03,4,4\r2023-11-16 18:17:04,4,4",
-            "",
-            "row 2: has carriage returns inside: end lines with LF or CRLF",
-        ),
-        (
-            f'{_AZURE_HEAD}"2023-11-16 18:17:03,4,4\n1,2,3\n',
-            "",
-            "row 2: opens a quote that the line does not close",
-        ),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\r2023-11-16 18:17:03,4,4\r", "",
+         "row 1: has carriage returns inside: end lines with LF or CRLF"),
+        (f"{_AZURE_HEAD}2023-11-16 18:17:03,4,4\r2023-11-16 18:17:04,4,4", "",
+         "row 2: has carriage returns inside: end lines with LF or CRLF"),
+        (f'{_AZURE_HEAD}"2023-11-16 18:17:03,4,4\n1,2,3\n', "",
+         "row 2: opens a quote that the line does not close"),
         (f'{_AZURE_HEAD}"{"1" * 200_000}",4,4\n', "", "row 2: is not valid CSV: field larger than"),
         *(
             (
@@ -103,7 +94,7 @@ _AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
             for year in ("0000", "0001", "1600", "1969", "2262", "2608", "9999")
         ),
     ],
-)
+)  # fmt: skip
 def test_a_sheet_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, name: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         planned(text(tmp_path, content), trace_format=name)
@@ -202,25 +193,19 @@ def test_the_block_size_is_the_formats(tmp_path: Path, name: str, shared: int) -
 @loop_over(
     ("name", "content", "due_ms", "lens"),
     [
-        pytest.param(
-            "azure-2024", AZURE_2024, [0, 7.405, 990.07], [(2162, 5), (2399, 6), (76, 15)], id="zoned"
-        ),
-        pytest.param(
-            "azure-2023",
+        pytest.param("azure-2024", AZURE_2024, [0, 7.405, 990.07], [(2162, 5), (2399, 6), (76, 15)],
+            id="zoned"),
+        pytest.param("azure-2023",
             "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805901,374,44\r\n"
-            "2023-11-16 18:15:50.9951690,396,109\r\n",
-            [0, 4314.5789],
-            [(374, 44), (396, 109)],
-            id="seven-digits",
-        ),
-        pytest.param(
-            "burstgpt", BURSTGPT_1, [0, 40_000, 115_000], [(472, 18), (1087, 230), (300, 276)], id="v1"
-        ),
+            "2023-11-16 18:15:50.9951690,396,109\r\n", [0, 4314.5789], [(374, 44), (396, 109)],
+            id="seven-digits"),
+        pytest.param("burstgpt", BURSTGPT_1, [0, 40_000, 115_000], [(472, 18), (1087, 230), (300, 276)],
+            id="v1"),
         pytest.param("burstgpt", BURSTGPT_2, [0, 51_500], [(906, 446), (36, 29)], id="v2"),
         pytest.param("bailian", BAILIAN, [0, 500], [(40, 132), (50, 7)], id="bailian"),
         pytest.param("weka", [WEKA], [0, 10_500, 11_000], [(128, 8), (100, 4), (192, 3)], id="weka"),
     ],
-)
+)  # fmt: skip
 def test_times_and_lengths_are_the_files(
     tmp_path: Path, name: str, content: object, due_ms: list[float], lens: list[tuple[int, int]]
 ) -> None:
@@ -262,11 +247,8 @@ PIECE = SHEET + ROW * 4094  # and a row more: as many as are read at once
         ("mooncake", GOOD.replace("600", "-5"), "row 1: input_length is -5: give 1 or more"),
         ("mooncake", GOOD.replace("600", "1e30"), "row 1: .*input_length"),
         ("mooncake", GOOD.replace("600", '"600"'), 'row 1: input_length is "600": give a whole'),
-        (
-            "mooncake",
-            GOOD.replace("600", "99999999"),
-            "row 1: input_length is 99999999: give 20000000 or less",
-        ),
+        ("mooncake", GOOD.replace("600", "99999999"),
+         "row 1: input_length is 99999999: give 20000000 or less"),
         ("mooncake", GOOD.replace("[1, 2]", f"[{2**64}]"), "row 1: hash_ids holds a number of more than 64"),
         ("mooncake", GOOD.replace("[1, 2]", '["a"]'), r'row 1: hash_ids\[0\] is "a": give a whole number'),
         ("mooncake", GOOD.replace(": 0", ": -3"), "row 1: timestamp is -3: give 0 or more"),
@@ -276,84 +258,48 @@ PIECE = SHEET + ROW * 4094  # and a row more: as many as are read at once
         ("mooncake", GOOD.replace('"output_length": 1, ', ""), "row 1: has no output_length"),
         ("mooncake", SHEET, "row 1: is not valid JSON"),
         ("", GOOD.replace("input_length", "isl"), "its keys .* are those of no trace: give --trace-format"),
-        (
-            "",
-            "a,b,c\n1,2,3\n",
-            "its columns are those of no trace: give --trace-format .*`loadgen data learn`",
-        ),
+        ("", "a,b,c\n1,2,3\n",
+         "its columns are those of no trace: give --trace-format .*`loadgen data learn`"),
         ("azure-2023", GOOD, "has no column 'TIMESTAMP', which azure-2023 has"),
         ("azure-2023", SHEET.splitlines()[0], "holds a header and no rows"),
         ("azure-2023", SHEET.replace("374", "x"), "row 2: ContextTokens 'x' is not a number of tokens"),
         ("azure-2023", SHEET.replace("374", "1_0"), "row 2: ContextTokens '1_0' is not a number of tokens"),
-        (
-            "azure-2023",
-            PIECE + ROW.replace(",1\n", ',"1\n') + ROW,
-            "row 4097: opens a quote that the line does not close",
-        ),
-        (
-            "azure-2023",
-            PIECE + ROW + ROW.replace(",1,", ",x,"),
-            "row 4098: ContextTokens 'x' is not a number of tokens",
-        ),
+        ("azure-2023", PIECE + ROW.replace(",1\n", ',"1\n') + ROW,
+         "row 4097: opens a quote that the line does not close"),
+        ("azure-2023", PIECE + ROW + ROW.replace(",1,", ",x,"),
+         "row 4098: ContextTokens 'x' is not a number of tokens"),
         ("azure-2023", PIECE + ROW * 2 + "1,2\n", "row 4099: has 2 columns, and the header 3"),
         ("azure-2023", SHEET.replace("374", "-1"), "row 2: ContextTokens '-1' is not a number of tokens"),
-        (
-            "azure-2023",
-            SHEET.replace("44", "1e99"),
-            "row 2: GeneratedTokens '1e99' is not a number of tokens",
-        ),
+        ("azure-2023", SHEET.replace("44", "1e99"),
+         "row 2: GeneratedTokens '1e99' is not a number of tokens"),
         ("azure-2023", SHEET.replace("2023-11-16", "16.11.23"), "row 2: .* is not a date and time"),
         ("azure-2023", SHEET.replace("11-16", "13-16"), "row 2: .* is not a date and time"),
         ("azure-2023", SHEET + "2023-11-16 18:15:46,1\n", "row 3: has 2 columns, and the header 3"),
-        (
-            "azure-2023",
-            SHEET + "2023-11-16 18:15:40.0,1,1\n",
-            "row 3: its time is before that of the row above",
-        ),
-        (
-            "azure-2023",
-            SHEET + "2023-11-16 18:15:50+01:00,1,1\n",
-            "row 3: its time is before that of the row",
-        ),
+        ("azure-2023", SHEET + "2023-11-16 18:15:40.0,1,1\n",
+         "row 3: its time is before that of the row above"),
+        ("azure-2023", SHEET + "2023-11-16 18:15:50+01:00,1,1\n",
+         "row 3: its time is before that of the row"),
         ("azure-2023", SHEET.replace(",374,", ",0,"), "no row has tokens in its prompt and in its answer"),
         ("burstgpt", BURSTGPT_1.replace("45,", "nan,"), "row 3: 'nan' is not a time in seconds"),
         ("burstgpt", BURSTGPT_1.replace("Response tokens", "Answer"), "has no column 'Response tokens'"),
         ("weka", '{"requests": [{"t": -1}]}', r"row 1: requests\[0\].t is -1: give 0 or more"),
         ("weka", '{"requests": []}', "no request has tokens"),
-        (
-            "weka",
-            '{"requests": [{"t": NaN}]}\n{"requests": []}',
-            r"row 1: .* requests\[0\].t is NaN, no number",
-        ),
-        (
-            "weka",
-            '{"requests": [{"t": 1e999}]}\n{"requests": []}',
-            r"row 1: requests\[0\].t is 1e999: give a",
-        ),
-        (
-            "weka",
-            '[{"requests": []},\n{"requests": [{"t": -1}]}]',
-            r"row 2: requests\[0\].t is -1: give 0 or more",
-        ),
-        (
-            "weka",
-            '{"requests": []}\n{"requests": [], "hash_id_scope": "file"}',
-            "row 2: hash_id_scope 'file' is neither",
-        ),
-        (
-            "weka",
-            '{"id": "a", "requests": []}\n{"id": "a", "requests": []}',
-            "row 2: id 'a' is that of an earlier",
-        ),
-        (
-            "weka",
-            '{"requests": [{"t": 0, "in": 1, "out": 1}]}\n{"requests": [], "block_size": 16}',
-            "16, 64 tokens",
-        ),
+        ("weka", '{"requests": [{"t": NaN}]}\n{"requests": []}',
+         r"row 1: .* requests\[0\].t is NaN, no number"),
+        ("weka", '{"requests": [{"t": 1e999}]}\n{"requests": []}',
+         r"row 1: requests\[0\].t is 1e999: give a"),
+        ("weka", '[{"requests": []},\n{"requests": [{"t": -1}]}]',
+         r"row 2: requests\[0\].t is -1: give 0 or more"),
+        ("weka", '{"requests": []}\n{"requests": [], "hash_id_scope": "file"}',
+         "row 2: hash_id_scope 'file' is neither"),
+        ("weka", '{"id": "a", "requests": []}\n{"id": "a", "requests": []}',
+         "row 2: id 'a' is that of an earlier"),
+        ("weka", '{"requests": [{"t": 0, "in": 1, "out": 1}]}\n{"requests": [], "block_size": 16}',
+         "16, 64 tokens"),
         ("weka", '{\n"requests": 5}', "requests is 5: give a list"),
         ("servegen", "0,1,1,Gamma,1,1\n", "chunk-N-trace.csv"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_named_with_its_row(tmp_path: Path, name: str, content: str, why: str) -> None:
     path = text(tmp_path, content, "trace.x")
     with pytest.raises(UsageError, match=f"^--trace .*{why}"):
@@ -514,25 +460,17 @@ def test_verbs_take_a_directory_as_they_take_a_file(
         ({"a__txt": "x"}, "d: no file there ends in .json, .jsonl: give one that has some"),
         ({"a__json": '{"a": 1}'}, "d/a.json row 1: its keys (a) are those of no trace"),
         ({"a__json": '{\n"requests": 5}'}, "d/a.json: requests is 5: give a list"),
-        (
-            {"a__json": '{\n"requests": [}'},
-            "d/a.json: is not valid JSON: Expecting value (line 2, column 14)",
-        ),
-        (
-            {"a__json": '{"id": 1, "requests": []}', "b__json": '[\n{"id": 1, "requests": []}]'},
-            "b.json row 1: id 1 is",
-        ),
-        (
-            {"a__json": '{"requests": []}', "b__json": '{"requests": [1]}\n'},
-            "d/b.json row 1: requests[0] is 1: give",
-        ),
+        ({"a__json": '{\n"requests": [}'},
+         "d/a.json: is not valid JSON: Expecting value (line 2, column 14)"),
+        ({"a__json": '{"id": 1, "requests": []}', "b__json": '[\n{"id": 1, "requests": []}]'},
+         "b.json row 1: id 1 is"),
+        ({"a__json": '{"requests": []}', "b__json": '{"requests": [1]}\n'},
+         "d/b.json row 1: requests[0] is 1: give"),
         ({"a__json": '{"requests": []}', "b__json": ""}, "d/b.json: is empty"),
-        (
-            {"a__json": '{"spans": []}', "b__json": '{"spans": [{"start_time": 1}]}'},
-            "b.json row 1: spans[0] has no end",
-        ),
+        ({"a__json": '{"spans": []}', "b__json": '{"spans": [{"start_time": 1}]}'},
+         "b.json row 1: spans[0] has no end"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_a_file_names_it(tmp_path: Path, files: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as error:
         planned(put(tmp_path / "d", **files))

@@ -82,38 +82,18 @@ LONG = [*rows(0, input_length=30), *rows(1), *rows(2, output_length=9), *rows(3)
 @loop_over(
     ("keys", "lens", "skipped", "clipped"),
     [
-        (
-            {"trace_max_input_len": 25},
-            [(20, 4), (20, 9), (20, 4)],
-            {"longer than --trace-max-input-len": 2},
-            0,
-        ),
-        (
-            {"trace_max_input_len": 25, "trace_max_output_len": 8},
-            [(20, 4), (20, 4)],
-            {"longer than --trace-max-input-len": 2, "longer than --trace-max-output-len": 1},
-            0,
-        ),
-        (
-            {"trace_max_input_len": 25, "num_prompts": 2},
-            [(20, 4), (20, 9)],
-            {"longer than --trace-max-input-len": 1},
-            0,
-        ),
-        (
-            {"trace_max_input_len": 25, "trace_max_output_len": 5, "trace_too_long": "clip"},
-            [(25, 4), (20, 4), (20, 5), (20, 4), (25, 4)],
-            {},
-            3,
-        ),
-        (
-            {"trace_max_input_len": 25, "trace_too_long": "clip", "num_prompts": 3},
-            [(25, 4), (20, 4), (20, 9)],
-            {},
-            1,
-        ),
+        ({"trace_max_input_len": 25}, [(20, 4), (20, 9), (20, 4)], {"longer than --trace-max-input-len": 2},
+         0),
+        ({"trace_max_input_len": 25, "trace_max_output_len": 8}, [(20, 4), (20, 4)],
+         {"longer than --trace-max-input-len": 2, "longer than --trace-max-output-len": 1}, 0),
+        ({"trace_max_input_len": 25, "num_prompts": 2}, [(20, 4), (20, 9)],
+         {"longer than --trace-max-input-len": 1}, 0),
+        ({"trace_max_input_len": 25, "trace_max_output_len": 5, "trace_too_long": "clip"},
+         [(25, 4), (20, 4), (20, 5), (20, 4), (25, 4)], {}, 3),
+        ({"trace_max_input_len": 25, "trace_too_long": "clip", "num_prompts": 3},
+         [(25, 4), (20, 4), (20, 9)], {}, 1),
     ],
-)
+)  # fmt: skip
 def test_long_requests_are_skipped_or_clipped_and_counted(
     tmp_path: Path, keys: dict[str, Any], lens: list[tuple[int, int]], skipped: dict[str, int], clipped: int
 ) -> None:

@@ -281,40 +281,22 @@ def test_runs_that_are_alike_are_let_be() -> None:
 @loop_over(
     ("one", "name", "evidence"),
     [
-        (
-            run("d", loaded(requests=80), completed=80),
-            "requests-differ",
-            "requests: 80, the others under this load 40",
-        ),
-        (
-            run("d", loaded(max_concurrency=8)),
-            "concurrency-differs",
-            "concurrency 8, the others under this load 4",
-        ),
-        (
-            run("d", total_input_tokens=40960),
-            "prompts-differ",
-            "1024.0 tokens per prompt, the others under this load 512",
-        ),
-        (
-            run("d", total_output_tokens=2400),
-            "answers-short",
-            "2400 of 2560 output tokens: 60.0 per request, not 64 (requested), 6.25 % less work",
-        ),
-        (
-            run("d", loaded(asked_output_len=None), total_output_tokens=2400),
-            "answers-short",
-            "2400 of 2560 output tokens: 60.0 per request, not 64 (by the page's other runs), "
-            "6.25 % less work",
-        ),
-        (
-            run("d", loaded(asked_input_len=1024), total_input_tokens=20480),
-            "prompts-off",
-            "512.0 tokens per prompt, 1024 requested",
-        ),
+        (run("d", loaded(requests=80), completed=80), "requests-differ",
+         "requests: 80, the others under this load 40"),
+        (run("d", loaded(max_concurrency=8)), "concurrency-differs",
+         "concurrency 8, the others under this load 4"),
+        (run("d", total_input_tokens=40960), "prompts-differ",
+         "1024.0 tokens per prompt, the others under this load 512"),
+        (run("d", total_output_tokens=2400), "answers-short",
+         "2400 of 2560 output tokens: 60.0 per request, not 64 (requested), 6.25 % less work"),
+        (run("d", loaded(asked_output_len=None), total_output_tokens=2400), "answers-short",
+         "2400 of 2560 output tokens: 60.0 per request, not 64 (by the page's other runs), "
+         "6.25 % less work"),
+        (run("d", loaded(asked_input_len=1024), total_input_tokens=20480), "prompts-off",
+         "512.0 tokens per prompt, 1024 requested"),
         (run("d"), "duplicate", "10 figures equal those of a high to the digit"),
     ],
-)
+)  # fmt: skip
 def test_what_is_unlike_is_told(one: Reported, name: str, evidence: str) -> None:
     assert found(one, *OTHERS)[name] == evidence
 

@@ -83,30 +83,21 @@ def test_the_notes_of_each_block(page: dict[tuple[str, str], RunFindings]) -> No
         (("Qwen3-8B-FP8", LOW), "beyond-roofline", "8.88 ms per token (mean TPOT)"),
         (("Qwen3-8B-FP8", LOW), "beyond-roofline", "923 GB/s, 3.4 × the 273"),
         (("Qwen3-8B-FP8", LOW), "beyond-peak", "are 1284 TFLOP/s, 2.5 × the 517"),
-        (
-            ("Qwen3-8B-FP8", LOW),
-            "warm-cache",
-            "its 10 prompts (20431 tokens) are the first 10 of high load (100 prompts, 204169 tokens), "
-            "seed 0; TTFT 23.06 ms, where high load leaves 143 ms for each prompt (6.2 times that) and "
-            "its arithmetic takes 57 ms at the machine's peak: a prefix cache hit",
-        ),
+        (("Qwen3-8B-FP8", LOW), "warm-cache",
+         "its 10 prompts (20431 tokens) are the first 10 of high load (100 prompts, 204169 tokens), "
+         "seed 0; TTFT 23.06 ms, where high load leaves 143 ms for each prompt (6.2 times that) and "
+         "its arithmetic takes 57 ms at the machine's peak: a prefix cache hit"),
         (("Qwen3-8B-GPTQ-Int4", LOW), "warm-cache", "the first 10 of high load (200 prompts, 408281 tokens)"),
         (("Qwen3-8B-GPTQ-Int4", HIGH), "requests-differ", "requests: 200, the others under this load 100"),
         (("Qwen3-8B-GGUF", LOW), "requests-differ", "requests: 1, the others under this load 10"),
         (("Qwen3-8B-GGUF", HIGH), "slow-kernel", "14752 ms are left for each prompt's prefill, 0.78 %"),
-        (
-            ("Qwen3-8B", HIGH),
-            "answers-short",
-            "12419 of 12800 output tokens: 124.2 per request, not 128 (by the page's other runs)",
-        ),
-        (
-            ("Qwen3-8B", HIGH),
-            "known-prompts",
-            "204169 input tokens, not 100 × 2048: 9 prompts came out short, as those of seed 0 do in vLLM of "
-            "May to August 2025 (0.9 to 0.10.1) with the tokenizer of Qwen 2 to 3",
-        ),
+        (("Qwen3-8B", HIGH), "answers-short",
+         "12419 of 12800 output tokens: 124.2 per request, not 128 (by the page's other runs)"),
+        (("Qwen3-8B", HIGH), "known-prompts",
+         "204169 input tokens, not 100 × 2048: 9 prompts came out short, as those of seed 0 do in vLLM of "
+         "May to August 2025 (0.9 to 0.10.1) with the tokenizer of Qwen 2 to 3"),
     ],
-)
+)  # fmt: skip
 def test_the_evidence_has_the_figures(
     page: dict[tuple[str, str], RunFindings], at: tuple[str, str], name: str, words: str
 ) -> None:

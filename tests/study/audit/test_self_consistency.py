@@ -80,57 +80,35 @@ def test_a_printed_figure_is_all_that_prints_so(value: float, count: bool, low: 
 
 
 CASES: dict[str, tuple[Reported, str]] = {
-    "figures-disagree": (
-        run(output_throughput=400.12),
-        "2560 output tokens in 7.35 s are 348.30 tok/s, reported: 400.12",
-    ),
+    "figures-disagree": (run(output_throughput=400.12),
+        "2560 output tokens in 7.35 s are 348.30 tok/s, reported: 400.12"),
     "impossible-order": (run(p99_ttft_ms=90.33), "P99 of TTFT (90.34 ms at most) is below its P50 (99.74)"),
-    "beyond-schedule": (
-        run(mean_tpot_ms=12.51, mean_itl_ms=12.51),
+    "beyond-schedule": (run(mean_tpot_ms=12.51, mean_itl_ms=12.51),
         "TTFT and the time of all tokens add up to 35.51 s over 40 requests; 4 at a time in 7.36 s "
-        "have 29.44 s",
-    ),
+        "have 29.44 s"),
     "nothing-measured": (run(mean_ttft_ms=0.0, median_ttft_ms=0.0), "mean_ttft_ms, median_ttft_ms: 0"),
     "many-failures": (run(failed=10), "10 of 50 requests failed (20 %)"),
     "failures": (run(failed=1), "1 of 41 requests failed (2.44 %)"),
-    "unstreamed": (
-        run(mean_tpot_ms=0.01, median_tpot_ms=0.01, mean_itl_ms=None, median_itl_ms=None),
-        "64 tokens per answer, 0.01 ms apart: each answer came in one message",
-    ),
+    "unstreamed": (run(mean_tpot_ms=0.01, median_tpot_ms=0.01, mean_itl_ms=None, median_itl_ms=None),
+        "64 tokens per answer, 0.01 ms apart: each answer came in one message"),
     "single-request": (run(load=ONE, **_ALONE, **_EQUAL), "mean, median and P99 are of one request"),
-    "concurrency-not-held": (
-        run(mean_tpot_ms=5.02, mean_itl_ms=5.02),
-        "mean concurrency 2.26 of the requested 4 (sum of the requests' times ÷ duration)",
-    ),
-    "tokens-recounted": (
-        run(told_by="sglang", total_output_tokens_retokenized=800),
-        "2560 output tokens reported, 800 in the texts: the requested length was counted instead",
-    ),
-    "thin-percentiles": (
-        run(p99_itl_ms=None),
-        "P99 of 40 requests is little more than the slowest one: P99 needs 100",
-    ),
-    "peak-below-mean": (
-        run(max_output_tokens_per_s=113.0),
-        "a peak of 113 tok/s over 7.36 s is at most 905 of 2560 tokens: 2.8 tokens per message or more",
-    ),
-    "peak-over-limit": (
-        run(max_concurrent_requests=8),
-        "8 at once reported, 4 allowed: the client counts by whole seconds",
-    ),
-    "gaps-are-not-tokens": (
-        run(mean_itl_ms=19.84),
-        "mean ITL 19.84 ms, mean TPOT 10.02 ms: ITL is of messages, and some of them carry several tokens",
-    ),
-    "bursts": (
-        run(median_itl_ms=0.02),
-        "median ITL 0.02 ms, 10.02 ms per token: most messages arrive with another",
-    ),
-    "client-untold": (
-        run(load=loaded(max_concurrency=512)),
-        "512 streams in one client: TTFT and ITL include its own delay, which it does not report",
-    ),
-}
+    "concurrency-not-held": (run(mean_tpot_ms=5.02, mean_itl_ms=5.02),
+        "mean concurrency 2.26 of the requested 4 (sum of the requests' times ÷ duration)"),
+    "tokens-recounted": (run(told_by="sglang", total_output_tokens_retokenized=800),
+        "2560 output tokens reported, 800 in the texts: the requested length was counted instead"),
+    "thin-percentiles": (run(p99_itl_ms=None),
+        "P99 of 40 requests is little more than the slowest one: P99 needs 100"),
+    "peak-below-mean": (run(max_output_tokens_per_s=113.0),
+        "a peak of 113 tok/s over 7.36 s is at most 905 of 2560 tokens: 2.8 tokens per message or more"),
+    "peak-over-limit": (run(max_concurrent_requests=8),
+        "8 at once reported, 4 allowed: the client counts by whole seconds"),
+    "gaps-are-not-tokens": (run(mean_itl_ms=19.84),
+        "mean ITL 19.84 ms, mean TPOT 10.02 ms: ITL is of messages, and some of them carry several tokens"),
+    "bursts": (run(median_itl_ms=0.02),
+        "median ITL 0.02 ms, 10.02 ms per token: most messages arrive with another"),
+    "client-untold": (run(load=loaded(max_concurrency=512)),
+        "512 streams in one client: TTFT and ITL include its own delay, which it does not report"),
+}  # fmt: skip
 
 
 @loop_over("name", CASES)
@@ -142,44 +120,23 @@ def test_each_doubt_is_found_with_its_figures(name: str) -> None:
 @loop_over(
     ("name", "figures", "evidence"),
     [
-        (
-            "figures-disagree",
-            {"request_throughput": 9.87},
-            "40 requests in 7.35 s are 5.44 req/s, reported: 9.87",
-        ),
-        (
-            "figures-disagree",
-            {"total_token_throughput": 348.3},
-            "23040 tokens in 7.35 s are 3134.69 tok/s, reported: 348.3",
-        ),
-        (
-            "impossible-order",
-            {"p99_ttft_ms": 5000.33},
-            "P99 of TTFT (5000.32 ms) exceeds the sum of all 40 requests' (100.26 ms on average)",
-        ),
-        (
-            "impossible-order",
-            {"mean_tpot_ms": 4.02},
-            "mean TPOT (4.03 ms) is below half of its median (10.00)",
-        ),
-        (
-            "impossible-order",
-            {"max_ttft_ms": 99.99, "p99_ttft_ms": None},
-            "mean TTFT (100.24 ms) is above its maximum (100.00)",
-        ),
-        (
-            "impossible-order",
-            {"min_ttft_ms": 110.11, "median_ttft_ms": None},
-            "mean TTFT (100.26 ms) is below its minimum (110.10)",
-        ),
-        (
-            "impossible-order",
-            {"p90_ttft_ms": 130.12},
-            "P99 of TTFT (120.34 ms at most) is below its P90 (130.11)",
-        ),
+        ("figures-disagree", {"request_throughput": 9.87},
+         "40 requests in 7.35 s are 5.44 req/s, reported: 9.87"),
+        ("figures-disagree", {"total_token_throughput": 348.3},
+         "23040 tokens in 7.35 s are 3134.69 tok/s, reported: 348.3"),
+        ("impossible-order", {"p99_ttft_ms": 5000.33},
+         "P99 of TTFT (5000.32 ms) exceeds the sum of all 40 requests' (100.26 ms on average)"),
+        ("impossible-order", {"mean_tpot_ms": 4.02},
+         "mean TPOT (4.03 ms) is below half of its median (10.00)"),
+        ("impossible-order", {"max_ttft_ms": 99.99, "p99_ttft_ms": None},
+         "mean TTFT (100.24 ms) is above its maximum (100.00)"),
+        ("impossible-order", {"min_ttft_ms": 110.11, "median_ttft_ms": None},
+         "mean TTFT (100.26 ms) is below its minimum (110.10)"),
+        ("impossible-order", {"p90_ttft_ms": 130.12},
+         "P99 of TTFT (120.34 ms at most) is below its P90 (130.11)"),
         ("nothing-measured", {"completed": 0}, "completed: 0"),
     ],
-)
+)  # fmt: skip
 def test_other_contradictions(name: str, figures: dict[str, Any], evidence: str) -> None:
     assert found(run(**figures))[name] == evidence
 
@@ -258,67 +215,34 @@ DRAFTED: dict[str, Any] = {
         ({"total_output_tokens": -1}, "impossible-value", "total_output_tokens -1 is below zero"),
         ({"p99_itl_ms": math.inf}, "impossible-value", "p99_itl_ms inf is beyond any measurement"),
         ({"mean_ttft_ms": 1e17}, "impossible-value", "mean_ttft_ms 1e+17 is beyond any measurement"),
-        (
-            {"mean_ttft_ms": math.nan, "std_tpot_ms": math.nan},
-            "not-a-number",
-            "mean_ttft_ms, std_tpot_ms: NaN",
-        ),
-        (
-            {"request_goodput": 9.0},
-            "impossible-value",
-            "request_goodput 8.9 is above request_throughput 5.45",
-        ),
-        (
-            {"total_token_throughput": 300.0},
-            "impossible-value",
-            "output_throughput 348.2 is above total_token_throughput 300.1",
-        ),
-        (
-            {**DRAFTED, "spec_decode_acceptance_rate": 150.0},
-            "impossible-value",
-            "spec_decode_acceptance_rate 150 is above 100",
-        ),
-        (
-            {"accept_length": 0.4},
-            "impossible-value",
-            "an acceptance length of 0.4: a pass gives one token at least",
-        ),
-        (
-            {**DRAFTED, "spec_decode_acceptance_length": 9.5},
-            "impossible-value",
-            "an acceptance length of 9.5: drafts have 3.00 tokens each",
-        ),
-        (
-            {**DRAFTED, "spec_decode_acceptance_length": 3.5},
-            "impossible-value",
-            "an acceptance length of 3.5: 6144 accepted tokens of 4096 drafts give 2.50",
-        ),
-        (
-            {**DRAFTED, "spec_decode_accepted_tokens": 20000, "spec_decode_acceptance_length": None},
-            "impossible-value",
-            "20000 of 12288 draft tokens accepted",
-        ),
-        (
-            {"mean_e2el_ms": 90.0, "median_e2el_ms": 90.0},
-            "impossible-order",
-            "mean TTFT (100.24 ms) is above mean E2EL (90.10); median TTFT (99.74 ms) "
-            "is above median E2EL (90.10)",
-        ),
-        (
-            {"std_ttft_ms": 5000.0},
-            "impossible-order",
-            "the standard deviation of TTFT (4999.90 ms) is above √n means (100.26 ms each)",
-        ),
+        ({"mean_ttft_ms": math.nan, "std_tpot_ms": math.nan}, "not-a-number",
+         "mean_ttft_ms, std_tpot_ms: NaN"),
+        ({"request_goodput": 9.0}, "impossible-value",
+         "request_goodput 8.9 is above request_throughput 5.45"),
+        ({"total_token_throughput": 300.0}, "impossible-value",
+         "output_throughput 348.2 is above total_token_throughput 300.1"),
+        ({**DRAFTED, "spec_decode_acceptance_rate": 150.0}, "impossible-value",
+         "spec_decode_acceptance_rate 150 is above 100"),
+        ({"accept_length": 0.4}, "impossible-value",
+         "an acceptance length of 0.4: a pass gives one token at least"),
+        ({**DRAFTED, "spec_decode_acceptance_length": 9.5}, "impossible-value",
+         "an acceptance length of 9.5: drafts have 3.00 tokens each"),
+        ({**DRAFTED, "spec_decode_acceptance_length": 3.5}, "impossible-value",
+         "an acceptance length of 3.5: 6144 accepted tokens of 4096 drafts give 2.50"),
+        ({**DRAFTED, "spec_decode_accepted_tokens": 20000, "spec_decode_acceptance_length": None},
+         "impossible-value", "20000 of 12288 draft tokens accepted"),
+        ({"mean_e2el_ms": 90.0, "median_e2el_ms": 90.0}, "impossible-order",
+         "mean TTFT (100.24 ms) is above mean E2EL (90.10); median TTFT (99.74 ms) "
+         "is above median E2EL (90.10)"),
+        ({"std_ttft_ms": 5000.0}, "impossible-order",
+         "the standard deviation of TTFT (4999.90 ms) is above √n means (100.26 ms each)"),
         ({"p99_e2el_ms": 9000.5}, "longer-than-the-run", "p99_e2el_ms 9.00 s in a run of 7.36 s"),
         ({"completed": 40, "failed": 5}, "counts-disagree", "40 answered and 5 failed of 40 requests"),
         ({"output_throughput": 0.0}, "nothing-measured", "output_throughput: 0"),
-        (
-            {"median_tpot_ms": 0.0},
-            "unstreamed",
-            "64 tokens per answer, 0.00 ms apart: each answer came in one message",
-        ),
+        ({"median_tpot_ms": 0.0}, "unstreamed",
+         "64 tokens per answer, 0.00 ms apart: each answer came in one message"),
     ],
-)
+)  # fmt: skip
 def test_an_impossible_figure_is_named_with_its_value(
     figures: dict[str, Any], code: str, evidence: str
 ) -> None:

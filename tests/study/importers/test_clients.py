@@ -316,19 +316,15 @@ def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str
     [
         (vllm_files.VLLM, {**VLLM, "completed": 16, "failed": 16}),
         (vllm_files.VLLM, {**VLLM, "completed": 16, "failed": 0}),
-        (
-            vllm_files.VLLM,
-            {**VLLM, "completed": 16, "failed": None, "num_prompts": None, "errors": ["", "timeout"] * 16},
-        ),
+        (vllm_files.VLLM,
+         {**VLLM, "completed": 16, "failed": None, "num_prompts": None, "errors": ["", "timeout"] * 16}),
         (vllm_files.SGLANG, {**SGLANG, "completed": 512, "num_prompts": 1024}),
         (vllm_files.SGLANG, {**SGLANG, "completed": 512, "errors": ["", "timeout"] * 512}),
         (aiperf_exports.AIPERF, {**AIPERF, "error_request_count": {"unit": "requests", "avg": 1024.0}}),
-        (
-            aiperf_exports.AIPERF,
-            {**AIPERF, "error_summary": [{"error_details": {"code": 500}, "count": 1024}]},
-        ),
+        (aiperf_exports.AIPERF,
+         {**AIPERF, "error_summary": [{"error_details": {"code": 500}, "count": 1024}]}),
     ],
-)
+)  # fmt: skip
 def test_failures_are_found_wherever_a_client_writes_them(client: Any, document: dict[str, Any]) -> None:
     (audited,) = audit_runs([only(client.read_runs(document, "f"))], None, None)
     (failures,) = [each for each in audited.findings if each.rule.code == "many-failures"]

@@ -26,19 +26,15 @@ RESULTS = Path(__file__).parents[3] / "data" / "results"
         ("a:\n- 1\n- x\n- b: 2\n  c: 3\n-\nd: 4\n", {"a": [1, "x", {"b": 2, "c": 3}, None], "d": 4}),
         ("a:\n  - - x\n    - true\n  - []\nb: {}\n", {"a": [["x", True], []], "b": {}}),
         ("- a: 1\n- a: 2\n", [{"a": 1}, {"a": 2}]),
-        (
-            "--port: '80'\nurl: http://x:80/a\n'2': 1e-3\n",
-            {"--port": "80", "url": "http://x:80/a", "2": 1e-3},
-        ),
+        ("--port: '80'\nurl: http://x:80/a\n'2': 1e-3\n",
+         {"--port": "80", "url": "http://x:80/a", "2": 1e-3}),
         ("a: one\n  and more\nb: 'x: y'\n", {"a": "one", "b": "x: y"}),
-        (
-            "a: 0.1.2\nb: 2025-11-05T18:00:42Z\nc: 1_000\n",
-            {"a": "0.1.2", "b": "2025-11-05T18:00:42Z", "c": "1_000"},
-        ),
+        ("a: 0.1.2\nb: 2025-11-05T18:00:42Z\nc: 1_000\n",
+         {"a": "0.1.2", "b": "2025-11-05T18:00:42Z", "c": "1_000"}),
         ("a: NaN\nb: .inf\nc: " + "9" * 30 + "\n", {"a": math.nan, "b": math.inf, "c": 1e30}),
         ("{]:\n\t\x00- - -\n", {}),
     ],
-)
+)  # fmt: skip
 def test_a_dump_is_what_it_was(text: str, parsed: Any) -> None:
     assert json.dumps(parse_block(text)) == json.dumps(parsed)
 

@@ -284,23 +284,17 @@ def test_blocks_under_commands_that_differ_in_a_flag_are_two_sides() -> None:
     [
         (("Before:", "After:"), ["Qwen3-8B (Before)", "Qwen3-8B (After)"]),
         (("concurrency 8", "concurrency 16"), ["Qwen3-8B (concurrency 8)", "Qwen3-8B (concurrency 16)"]),
-        (
-            ("vllm serve m --max-num-seqs 64", "vllm serve m --max-num-seqs 256"),
-            ["Qwen3-8B (max_num_seqs 64)", "Qwen3-8B (max_num_seqs 256)"],
-        ),
-        (
-            ("vllm serve m --enforce-eager --port 1", "vllm serve m --port 2"),
-            ["Qwen3-8B (enforce_eager on)", "Qwen3-8B"],
-        ),
-        (
-            ("VLLM_USE_V1=0 vllm bench serve --model m", "VLLM_USE_V1=1 vllm bench serve --model m"),
-            ["Qwen3-8B (VLLM_USE_V1 0)", "Qwen3-8B (VLLM_USE_V1 1)"],
-        ),
+        (("vllm serve m --max-num-seqs 64", "vllm serve m --max-num-seqs 256"),
+         ["Qwen3-8B (max_num_seqs 64)", "Qwen3-8B (max_num_seqs 256)"]),
+        (("vllm serve m --enforce-eager --port 1", "vllm serve m --port 2"),
+         ["Qwen3-8B (enforce_eager on)", "Qwen3-8B"]),
+        (("VLLM_USE_V1=0 vllm bench serve --model m", "VLLM_USE_V1=1 vllm bench serve --model m"),
+         ["Qwen3-8B (VLLM_USE_V1 0)", "Qwen3-8B (VLLM_USE_V1 1)"]),
         (("Run 1", "Run 2"), ["Qwen3-8B", "Qwen3-8B"]),
         (("100%|███| 100/100 [00:20<00:00]", "100%|███| 100/100 [00:24<00:00]"), ["Qwen3-8B", "Qwen3-8B"]),
         (("export RUN_ID=7", "export RUN_ID=8"), ["Qwen3-8B", "Qwen3-8B"]),
     ],
-)
+)  # fmt: skip
 def test_the_lines_above_a_block_tell_it_from_another(above: tuple[str, str], names: list[str]) -> None:
     text = "# Qwen3-8B\n\n" + "\n\n".join(f"{line}\n\n```\n{BLOCK}```" for line in above)
     assert run_groups.name_rows(read(text)) == names
