@@ -44,7 +44,8 @@ def quality(kl: float, half: float, **keys: Any) -> Quality:
 def reference() -> Quality:
     """The reference's own."""
     why = dict.fromkeys(("kl", "agreement", "perplexity_ratio"), ITSELF)
-    return Quality(reference="bf16", candidate="bf16", noise_floor=interval(2e-4, 1e-4), why=why)
+    floor = interval(2e-4, 1e-4)
+    return Quality(reference="bf16", candidate="bf16", of_reference=True, noise_floor=floor, why=why)
 
 
 def rows(name: str, speeds: Sequence[float], found: Quality | None) -> list[Reported]:

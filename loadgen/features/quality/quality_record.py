@@ -89,9 +89,10 @@ class Quality(BaseModel, extra="forbid", frozen=True):
     sentence: the cause, then the remedy.
     """
 
-    format: Literal["loadgen-quality-1"] = "loadgen-quality-1"
+    format: Literal["loadgen-quality-2"] = "loadgen-quality-2"
     reference: str  # the model, as it is served
     candidate: str
+    of_reference: bool = False  # the reference's own: it has no divergence from itself
     kl: KlDivergence | None = None
     noise_floor: MeanInterval | None = None  # nats a token: the sampling server scored on its own answers
     agreement: MeanInterval | None = None  # share of the text's positions

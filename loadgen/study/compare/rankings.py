@@ -262,7 +262,7 @@ def _format_interval(quality: Quality, figure: QualityFigure) -> str:
 
 def _has_bits(quality: Quality) -> bool:
     """Whether bits a byte stand for a KL divergence that there is none of."""
-    return quality.kl is None and quality.why.get("kl") != ITSELF and quality.bits_per_byte is not None
+    return quality.kl is None and not quality.of_reference and quality.bits_per_byte is not None
 
 
 def _format_bits(quality: Quality) -> str:
@@ -284,7 +284,8 @@ def _list_quality_notes(row: RowQuality) -> Iterator[str]:
     for each in _COLUMNS:
         if each.key in quality.why:
             reasons.setdefault(quality.why[each.key], []).append(each.title)
-    if reasons.pop(ITSELF, None):
+    if quality.of_reference:
+        reasons.pop(ITSELF, None)
         yield f"{row.name}: {ITSELF}"
     yield from (f"{row.name}: no {', '.join(keys)}: {why}" for why, keys in reasons.items())
     yield from (f"{row.name}: {doubt}" for doubt in quality.doubts if doubt not in reasons)

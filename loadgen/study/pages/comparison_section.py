@@ -16,7 +16,7 @@ from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer
 from loadgen.study.answer.answer_columns import AnswerColumn, format_value
 from loadgen.study.answer.contest import Value
-from loadgen.study.arm_qualities import ITSELF, format_spread
+from loadgen.study.arm_qualities import format_spread
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
@@ -507,7 +507,7 @@ def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) 
 def _find_distance(row: RowQuality) -> MeanInterval | None:
     """Return a row's KL divergence; of the reference 0, up to its noise floor; None if unknown."""
     quality = row.quality
-    if quality.why.get("kl") != ITSELF or quality.noise_floor is None:
+    if not quality.of_reference or quality.noise_floor is None:
         return quality.kl
     return MeanInterval(mean=0.0, low=0.0, high=quality.noise_floor.high)
 

@@ -27,7 +27,7 @@ from loadgen.report.result_file import make_strict
 from loadgen.report.run_directory import RESULT
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.arm_qualities import ITSELF, QUALITY, make_arm_id
+from loadgen.study.arm_qualities import QUALITY, make_arm_id
 from loadgen.study.gate.gate_record import RECORD as GATE
 from loadgen.study.gate.gate_record import read_gate_record
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN
@@ -513,8 +513,7 @@ def hold_arm_quality(path: Path, held: Held) -> None:
             f"its figures have format {version}, this loadgen {_QUALITY_FORMAT}: use one with that"
         )
         return
-    is_reference = read_mapping(stated.get("why")).get("kl") == ITSELF
-    needed = [REFERENCE_FILE, *([] if is_reference else [f"{arm}{SCORES}"])]
+    needed = [REFERENCE_FILE, *([] if stated.get("of_reference") is True else [f"{arm}{SCORES}"])]
     if not all((folder / name).is_file() for name in needed):
         held.unchecked.append(_NOT_KEPT)
         return

@@ -69,7 +69,8 @@ def judge_reference(kept: ReferenceContents) -> Quality:
         )
     )
     why = {**found.why, "agreement": ITSELF, "perplexity_ratio": ITSELF}
-    return found.model_copy(update={"agreement": None, "perplexity_ratio": None, "why": why})
+    changed = {"of_reference": True, "agreement": None, "perplexity_ratio": None, "why": why}
+    return found.model_copy(update=changed)
 
 
 def judge_scored(kept: ReferenceContents, scored: ReferenceContents) -> Quality:
