@@ -175,11 +175,7 @@ def refuse_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> Usage
 
 
 def _check_row(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None, str]:
-    """Return a row's prompt and answer tokens (UNKNOWN_LEN), model (None), and last message's role ("").
-
-    Raises UsageError for a value of the wrong type, or one that asks for several answers or echoes the
-    prompt.
-    """
+    """Return a row's prompt and answer tokens (UNKNOWN_LEN), model (None), and last message's role ("")."""
     values = {
         key: row_kinds.decode_value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS
     }

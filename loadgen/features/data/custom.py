@@ -76,10 +76,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
 
 def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
-    """Return the requested tokens of row i's answer: --custom-output-len, else 256; -1 takes the row's own.
-
-    Raises UsageError if these are missing or not valid.
-    """
+    """Return the tokens asked of row i's answer: --custom-output-len, else 256; -1 takes the row's own."""
     asked = _OUTPUT_LEN if profile.custom_output_len is None else profile.custom_output_len
     if asked != OF_THE_ROWS:
         return asked

@@ -280,10 +280,7 @@ def _summarize_turns(turns: Turns) -> dict[str, Any]:
 
 
 def _summarize_agents(turns: Turns) -> dict[str, Any] | None:
-    """Summarize the branches of sessions for JSON: requests by role and depth, lanes, joins, tools' time.
-
-    None where each turn waits for the one before it and no more is known.
-    """
+    """Summarize the branches of sessions for JSON: requests by role and depth, lanes, joins, tools' time."""
     waits = turns.waits
     if waits is None or not (turns.has_branches or waits.tool_ns is not None):
         return None

@@ -92,10 +92,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
 
 
 def _choose_rows(lines: Lines, names: list[str], numbers: Int64, wanted: str) -> Int64:
-    """Return the rows of the category `wanted` in the file's order; if "", all rows, their categories spread.
-
-    `numbers` is int64[rows], each row's index in `names`. Raises UsageError for a category that no row has.
-    """
+    """Return the rows of the category `wanted` in the file's order; if "", all, their categories spread."""
     if not wanted:
         return spread_categories(numbers)
     if wanted not in names:

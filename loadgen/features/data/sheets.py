@@ -57,10 +57,7 @@ def _find_separator(file: OpenedFile) -> str | None:
 
 
 def _convert_csv_rows(file: OpenedFile) -> Iterator[bytes]:
-    """Yield each row of CSV as JSON of its prompt, and of its length if it has one; b"" for a blank row.
-
-    Raises UsageError for columns that are not those of prompts, and for a row of another width.
-    """
+    """Yield each row of CSV as JSON of its prompt, and of its length if it has one; b"" for a blank row."""
     cells = _read_csv_rows(file)
     names = [name.strip() for name in next(cells, [])]
     try:
@@ -117,10 +114,7 @@ class _Reading(io.RawIOBase):
 
 
 def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
-    """Yield each row of Parquet as JSON, without columns that are null in it.
-
-    Raises UsageError without pyarrow, or if the file is not valid.
-    """
+    """Yield each row of Parquet as JSON, without columns that are null in it."""
     try:
         import pyarrow
         from pyarrow import parquet

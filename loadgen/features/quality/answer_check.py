@@ -250,10 +250,7 @@ def _is_periodic(units: Sequence[object], longest: int) -> bool:
 
 
 def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
-    """Find where two answers begin to differ.
-
-    Beyond the end of a cut answer they do not count as different.
-    """
+    """Find where two answers begin to differ."""
     units = [answer.token_ids if by_token else answer.text for answer in (own, other)]
     shorter = min(map(len, units))
     equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)

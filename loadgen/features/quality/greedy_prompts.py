@@ -135,10 +135,7 @@ class _PromptRun:
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
     def _load_tokenizer(self) -> Tokenizer:
-        """Load --tokenizer, else that of the model's local directory.
-
-        Raises UsageError if there is neither.
-        """
+        """Load --tokenizer, else that of the model's local directory."""
         root = self.subject.model_root
         place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
         if place is None:
@@ -188,10 +185,7 @@ class _PromptRun:
         return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
 
     async def _send_body(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
-        """Send one request; return the response as one read, and why it was cut off at `limit_s`, or "".
-
-        Errors, and answers above 16 MiB, are the capture's failure.
-        """
+        """Send one request; return the response as one read, and why it was cut off at `limit_s`, or ""."""
         reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
         data, cut = bytearray(), ""
         headers = {"content-type": "application/json", "accept-encoding": "identity"}

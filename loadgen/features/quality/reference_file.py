@@ -117,10 +117,7 @@ class ReferenceFile:
             pass
 
     def _take_over(self, header: ReferenceHeader) -> ReferenceContents | None:
-        """Cut the file to its last whole member, and return what it has; a new one gets `header`.
-
-        Raises UsageError for another header or a file of another kind, MeasureError if it cannot be written.
-        """
+        """Cut the file to its last whole member, and return what it has; a new one gets `header`."""
         kept = read_reference(self.path) if os.fstat(self._handle).st_size else None
         if kept is not None and kept.header != header:
             raise UsageError(

@@ -175,10 +175,7 @@ def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
 def _make_texts(
     form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
 ) -> tuple[TurnTexts, str, list[str]]:
-    """Return texts of a form for messages, answers and system prompts, their source, and notes on them.
-
-    System prompts are None if the shape has no prefix.
-    """
+    """Return texts of a form for messages, answers and system prompts, their source, and notes on them."""
     counts = inputs.subject.word_counts or WordCounts()
     # The chat template's overhead is counted with the user's messages.
     bare = replace(inputs.subject, word_counts=replace(counts, overhead=0.0))
@@ -215,10 +212,7 @@ def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
 def _draw_delays_ns(
     profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]
 ) -> Int64:
-    """Draw the delay before each request, int64[count] (ns): 0 for first turns, and without --think-time.
-
-    A remark on the distribution is added to `notes`.
-    """
+    """Draw the delay before each request, int64[count] (ns): 0 for first turns, and without --think-time."""
     delays_ns = np.zeros(count, dtype=np.int64)
     if profile.think_time:
         pauses = lengths.parse_pauses_ms(profile.think_time, "--think-time")

@@ -160,10 +160,7 @@ def _keep(span: Span, row: int, place: int) -> KeptSpan:
 
 
 def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
-    """Find the agents that each span of a trace is in, and mark spans above those that count the same.
-
-    Raises UsageError for a parent that is missing, not sensible in time, or below its child.
-    """
+    """Find the agents that each span of a trace is in, and mark spans above those that count the same."""
     placed: set[str] = set()
     for span in spans.values():
         chain = [span]

@@ -147,10 +147,7 @@ def _make_row_type(profile: Profile) -> type[Any]:
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:
-    """Return the content of blocks, the source of its ids, and notes.
-
-    It is vLLM's with PYTHONHASHSEED and a tokenizer, else loadgen's own.
-    """
+    """Return the content of blocks, the source of its ids, and notes."""
     subject, block = inputs.subject, inputs.profile.timed_trace_chunk_hash_size
     tokenizer = find_optional_tokenizer(subject)
     # Only then is Python's hash of a text the same in every process of this environment.

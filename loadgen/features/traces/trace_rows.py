@@ -371,10 +371,7 @@ def read_sheet_rows(lines: Lines, name: str, columns: SheetColumns) -> TraceRows
 
 
 def _make_sheet_rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) -> TraceRows:
-    """Make trace rows of the columns without those with an empty prompt or answer, which `skipped` counts.
-
-    Raises UsageError if times decrease, or no row is left.
-    """
+    """Make trace rows of the columns without those with an empty prompt or answer, which `skipped` counts."""
     after = (times_ns - times_ns[0]).astype(np.float64)
     at_ns = find_elapsed_ns(after, 1, lambda i, why: lines.refusal(i + 1, why))
     failed, empty = output_lens == 0, input_lens == 0

@@ -205,10 +205,7 @@ def _format_number(value: float | None) -> str:
 
 
 def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
-    """Yield the lines on a run's findings, notes by name alone unless `explain`; none if there are none.
-
-    With `explain` conditions, remedies and the source's remarks are there too.
-    """
+    """Yield the lines on a run's findings, notes by name alone unless `explain`; none if there are none."""
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
     remarks = audited.reported.remarks if explain else ()

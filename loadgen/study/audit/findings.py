@@ -477,10 +477,7 @@ def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
 
 
 def _explain_slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
-    """Write how far prefill under a full load is below 5 % of the machine's peak; None if it is not.
-
-    None too of prompts whose prefill takes too little time at the peak to judge.
-    """
+    """Write how far prefill under a full load is below 5 % of the machine's peak; None if it is not."""
     left_ms, length = run.prefill_left_ms, run.reported.input_len
     least_ms = ceiling.prefill_ms(length) if length else None
     if not left_ms or not least_ms or not LEAST_MS <= least_ms < SLOW_PREFILL * left_ms:

@@ -162,10 +162,7 @@ def counts_disagree(run: AuditedRun) -> Evidence | None:
 
 
 def _find_disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
-    """Yield evidence that a latency's percentiles fall, or that its mean contradicts them or its deviation.
-
-    `word` is the latency's label.
-    """
+    """Yield evidence that a latency's percentiles fall, or contradict its mean, or that its deviation does."""
     ranks = dict(_list_ranks(run, key))
     ordered = sorted(ranks.items())
     for (lower, below), (upper, above) in pairwise(ordered):

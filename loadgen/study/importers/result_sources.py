@@ -212,11 +212,7 @@ class _Reading:
         return results + len(self.errors) + sum(map(len, self.shared.values()))
 
     def _read_directory(self, path: Path) -> int:
-        """Read all results in a directory and below, and return how many other files were checked.
-
-        Runs, campaigns and records are read as a whole, hidden directories are left out, and after 200,000
-        files it stops with an error. Files without results are named in one error.
-        """
+        """Read all results in a directory and below, and return how many other files were checked."""
         count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)
@@ -274,10 +270,7 @@ class _Reading:
             )
 
     def _read_search(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
-        """Add the record of the sweep or search in a directory, and return it; None if there is none.
-
-        A damaged one is an error, and returns None.
-        """
+        """Add the record of the sweep or search in a directory, and return it; None if there is none."""
         try:
             if SWEEP in names:
                 self.sweeps.append(loadgen_runs.read_sweep(directory))
@@ -303,11 +296,7 @@ class _Reading:
         self._tell_progress()
 
     def _read_met(self, path: Path) -> list[Path]:
-        """Read a file met in a directory; return it if it cannot hold results, else [].
-
-        Files that repeat others are left out: what we write next to runs, a sheet with its JSON, our own
-        tables, percentiles of a summary, a summary of stages.
-        """
+        """Read a file met in a directory; return it if it cannot hold results, else []."""
         if _is_byproduct(path):
             return []
         if (raw := _read_promising(path)) is None:
@@ -317,10 +306,7 @@ class _Reading:
         return []
 
     def _read_file(self, path: Path, raw: bytes) -> None:
-        """Add what a file holds: JSON, a client's sheet, blocks or tables; raises UsageError if none.
-
-        A file that was read before, or is of another place, is left out.
-        """
+        """Add what a file holds: JSON, a client's sheet, blocks or tables; raises UsageError if none."""
         if not self._claim(path):
             return
         content = json_fields.decode_text(raw, path)
@@ -391,10 +377,7 @@ class _Reading:
             self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
     def _claim(self, path: Path) -> bool:
-        """Note a path as met in the current place; return whether it is new, and not of another place.
-
-        One of another place is noted as shared.
-        """
+        """Note a path as met in the current place; return whether it is new, and not of another place."""
         real = os.path.realpath(path)
         owner = self.named.get(real) or self.met.get(real, self.current)
         if owner != self.current:
@@ -447,10 +430,7 @@ def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: st
 
 
 def _read_promising(path: Path) -> bytes | None:
-    """Return the bytes of a file that may hold results; None if it cannot be read or has no such mark.
-
-    None too of an empty file, a binary one, and one over 64 MiB.
-    """
+    """Return the bytes of a file that may hold results; None if it cannot be read or has no such mark."""
     try:
         if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
             return None

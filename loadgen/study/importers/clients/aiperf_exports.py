@@ -61,10 +61,7 @@ _TPOT = {
 def _read_figures(
     metrics: Mapping[str, Any], client: str, source: str, errors: object = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Read the figures of metrics under the names of aiperf or genai-perf, in ms, and remarks.
-
-    Raises UsageError without any. Failures are else counted by `errors`, a summary of them.
-    """
+    """Read the figures of metrics under the names of aiperf or genai-perf, in ms, and remarks."""
     figures: dict[str, Any] = {}
     for theirs, figure in figures_named_by(_AIPERF).items():
         scale = _MS.get(read_word(find_value(metrics, f"{theirs}.unit")), 1.0)
@@ -86,10 +83,7 @@ def _read_figures(
 def _compute_duration(
     metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
 ) -> tuple[float | None, list[str]]:
-    """Return the seconds that the rates are over, else those reported, and a remark if the two differ.
-
-    None if neither is known.
-    """
+    """Return the seconds that the rates are over, else those reported, and a remark if the two differ."""
     reported_s = read_number(find_value(metrics, "benchmark_duration.avg"))
     completed, throughput = figures["completed"], read_number(figures["request_throughput"])
     if not completed or not throughput:

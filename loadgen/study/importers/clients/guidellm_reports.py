@@ -84,10 +84,7 @@ def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reporte
 
 
 def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str) -> Reported:
-    """Make the run of a benchmark, its latencies from its requests if all are listed, else its summary.
-
-    Raises UsageError if it has no figures; its name is "" if the model is unknown.
-    """
+    """Make the run of a benchmark, its latencies from its requests if all are listed, else its summary."""
     metrics = read_mapping(benchmark.get("metrics"))
     requests = [r for r in read_list(find_value(benchmark, "requests.successful")) if isinstance(r, dict)]
     spans = ("duration", "start_time", "end_time")
@@ -329,10 +326,7 @@ def _spread_titles(line: str) -> list[str]:
 def _read_rows(
     above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path: Path
 ) -> Iterator[Reported]:
-    """Yield a run for each row of a report, its cells joined over the tables; none of a row without figures.
-
-    TPOT is left out where answers may differ in length.
-    """
+    """Yield a run for each row of a report that has figures, its cells joined over the tables."""
     head = "\n".join(above)
     models = _MODEL.findall(head)
     asked = {which: int(tokens) for which, tokens in _ASKED.findall(head)}
@@ -403,10 +397,7 @@ def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
 def _make_strategy_load(
     strategy: str, values: Mapping[str, float], asked: Mapping[str, int], name: str
 ) -> Load:
-    """Make the load that a strategy names, as constant@2.5; without a rate it is unlimited.
-
-    `asked` are the requested tokens of prompts and answers, where the report's head has them.
-    """
+    """Make the load that a strategy names, as constant@2.5; without a rate it is unlimited."""
     match = _STRATEGY.fullmatch(strategy)
     kind, at = (match[1], json_fields.parse_number(match[2] or "")) if match is not None else ("", None)
     rated = kind in ("constant", "poisson", "async")

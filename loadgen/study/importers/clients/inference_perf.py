@@ -266,10 +266,7 @@ def _is_llm_d(document: Mapping[str, Any]) -> bool:
 
 
 def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a report; raises UsageError without figures.
-
-    What its TPOT and ITL are depends on the tool that measured.
-    """
+    """Yield the one run of a report; raises UsageError without figures."""
     performance = _find_performance(document)
     tool = find_first(document, read_word, *_TOOL) or ""
     figures, lengths = read_fields(performance, _REPORT_TOTALS), read_fields(performance, _REPORT_LENGTHS)

@@ -62,10 +62,7 @@ def is_part(path: Path) -> bool:
 
 
 def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a summary with the percentiles next to it, or of percentiles alone.
-
-    A figure of both is the summary's. Raises UsageError without figures.
-    """
+    """Yield the one run of a summary with the percentiles next to it, or of percentiles alone."""
     path = Path(source)
     arguments = _read_next_to(path.with_name(_ARGUMENTS))
     more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}

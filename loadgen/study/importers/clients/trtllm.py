@@ -75,10 +75,7 @@ def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
-    """Make the run of what is printed; its name has the quantization, its labels are the settings.
-
-    The requested answer is the mean length if that is whole.
-    """
+    """Make the run of what is printed; its name has the quantization, its labels are the settings."""
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
     means = (str(facts.get(f"average {which} length")) for which in ("input", "output"))
     known = [json_fields.read_number(json_fields.parse_number(mean)) for mean in means]

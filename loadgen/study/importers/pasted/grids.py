@@ -144,10 +144,7 @@ def _join_below(row: Row, cells: Sequence[str]) -> Row:
 
 
 def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
-    """Read a grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule.
-
-    One of over 40 columns has no titles and no rows.
-    """
+    """Read a grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
     indent = len(lines[begin]) - len(lines[begin].lstrip())
     end = _find_end(lines, begin, lambda line: line[indent : indent + 1] in ("+", "|"))
     bounds = [at for at, letter in enumerate(lines[begin][indent:].rstrip()) if letter == "+"]
@@ -324,10 +321,7 @@ def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
 
 
 def _put_cell(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
-    """Append a cell to `row` behind those that span it, and return how many columns it takes.
-
-    One that spans rows below is put into `spanning`.
-    """
+    """Append a cell to `row` behind those that span it, and return how many columns it takes."""
     _put_spanning(row, spanning)
     down, across, parts = cell
     text = " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())

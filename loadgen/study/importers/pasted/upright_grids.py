@@ -94,10 +94,7 @@ def find_statistics(grid: Grid, upright: Grid) -> list[str]:
 
 
 def _read_one_figure(grid: Grid) -> Grid | None:
-    """Return a table of one figure, named in its corner, over things down its side and across, a row a cell.
-
-    None of any other: both must be checkpoints, ways to store weights, machines or loads.
-    """
+    """Return a table of one figure, named in its corner, over things down and across, a row a cell."""
     figure, *across = grid.titles
     down = [row.cells[0] for row in grid.rows]
     if not is_measured(read_column(figure).key) or not all(map(_is_thing, across)):
@@ -124,10 +121,7 @@ def _is_thing(label: str) -> bool:
 
 
 def _join_heads(grid: Grid) -> Grid:
-    """Join the first row to the titles where it goes on with them, as Mean and P99 below TTFT.
-
-    Any other table is returned as it is.
-    """
+    """Join the first row to the titles where it goes on with them, as Mean and P99 below TTFT."""
     first = grid.rows[0].cells
     below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
     filled = [cell for cell in below if cell]
@@ -146,10 +140,7 @@ def _is_one_word(grid: Grid, at: int) -> bool:
 
 
 def _turn_ranks(grid: Grid) -> Grid | None:
-    """Return the statistics of one run, a column each as genai-perf and aiperf print them, as one row.
-
-    None of a table without them, or with others in its first column than metrics.
-    """
+    """Return the statistics of one run, a column each as genai-perf and aiperf print them, as one row."""
     titles = grid.titles
     ranks = {at: rank for at, title in enumerate(titles) if at and (rank := _find_rank(title))}
     others = [at for at in range(1, len(titles)) if at not in ranks and titles[at].lower() not in _COUNTS]
@@ -200,10 +191,7 @@ def gather_ranks(grid: Grid) -> Grid | None:
 def _join_ranks(
     grid: Grid, at: int, own: Sequence[int], groups: Mapping[tuple[str, ...], Mapping[str, Row]]
 ) -> Grid:
-    """Return a table with a row for each group of statistics, by their rank in column `at`.
-
-    The cells of a group are of the columns `own`; all others have statistics.
-    """
+    """Return a table with a row for each group of statistics, by their rank in column `at`."""
     every = dict.fromkeys(rank for rows in groups.values() for rank in rows if rank != "n")
     metrics = [n for n in range(len(grid.titles)) if n not in {*own, at}]
     titles, rows = [grid.titles[n] for n in own] or ["load"], list[Row]()
