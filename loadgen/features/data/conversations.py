@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -161,19 +161,15 @@ class Conversations:
         """Return a conversation's first `turn` turns: what is known when the next one is due."""
         begin = int(self.begins[conversation])
         rows = self.rows[begin : begin + turn].tolist()
-        held = (_DECODE(raw) for raw in self._read_raw(rows))
+        is_span = rows[-1] - rows[0] + 1 == len(rows)
+        lines = self.lines.read_span(rows[0], rows[-1] + 1) if is_span else map(self.lines.__getitem__, rows)
+        held = (_DECODE(line) for line in lines)
         return [RecordedTurn(msgspec.json.decode(fields["role"], type=str), fields) for fields in held]
 
     def name_turn(self, conversation: int, turn: int) -> str:
         """Name a conversation's turn, from 1, as `data.jsonl row 17, conversation 'c-3'`."""
         row = int(self.rows[int(self.begins[conversation]) + turn - 1])
         return f"{self.lines.name_row(row)}, {_name_conversation(self.lines, row)}"
-
-    def _read_raw(self, rows: list[int]) -> Iterator[bytes]:
-        if rows[-1] - rows[0] + 1 == len(rows):
-            yield from self.lines.read_span(rows[0], rows[-1] + 1)
-        else:
-            yield from (self.lines[row] for row in rows)
 
 
 class _Checked:

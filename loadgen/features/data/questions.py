@@ -69,7 +69,15 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         several[i] = len(_read_turns(lines, i, fields)) > 1
     names = list(dict.fromkeys(named))
     numbers = np.array([*map({name: at for at, name in enumerate(names)}.__getitem__, named)], np.int64)
-    chosen = _choose_rows(lines, names, numbers, inputs.profile.dataset_category)
+    wanted = inputs.profile.dataset_category
+    if wanted and wanted not in names:
+        raise lines.file.refusal(
+            f"has no row of {FLAG} {wanted}{suggest_name(wanted, names)}: there are "
+            f"{list_first(names, _MOST_NAMED)}"
+        )
+    chosen = spread_categories(numbers)
+    if wanted:
+        chosen = np.flatnonzero(numbers == names.index(wanted)).astype(np.int64)
     sent = row_kinds.order_rows(len(chosen), inputs)
     rows = chosen[sent]
     lens = np.full((2, len(rows)), UNKNOWN_LEN, dtype=np.int64)
@@ -89,18 +97,6 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     later = int(several[rows[: facts.sent]].sum())
     notes = (f"the first turn alone is sent; {format_count(later, 'row')} have more",) if later else ()
     return SourcedRequests(made, facts, notes=(*counting.notes, *notes))
-
-
-def _choose_rows(lines: Lines, names: list[str], numbers: Int64, wanted: str) -> Int64:
-    """Return the rows of the category `wanted` in the file's order; if "", all, their categories spread."""
-    if not wanted:
-        return spread_categories(numbers)
-    if wanted not in names:
-        raise lines.file.refusal(
-            f"has no row of {FLAG} {wanted}{suggest_name(wanted, names)}: there are "
-            f"{list_first(names, _MOST_NAMED)}"
-        )
-    return np.flatnonzero(numbers == names.index(wanted)).astype(np.int64)
 
 
 def spread_categories(numbers: Int64) -> Int64:

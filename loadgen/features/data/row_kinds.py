@@ -362,7 +362,7 @@ def order_rows(rows: int, inputs: PlanInputs) -> Int64:
     return np.arange(min(most, rows) if inputs.profile.no_oversample else most, dtype=np.int64) % rows
 
 
-def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFacts:
+def make_facts(kind: str, lines: Lines, sent: Int64) -> DataFacts:
     """Make the facts of the rows that are sent, each counted once, and of those sent again.
 
     `sent` is int64[requests], row numbers; the rows from the first to its greatest are all sent.
@@ -375,5 +375,4 @@ def make_facts(kind: str, lines: Lines, sent: Int64, text: str = "") -> DataFact
         rows=len(lines),
         sent=different,
         repeated=len(sent) - different,
-        text=text,
     )

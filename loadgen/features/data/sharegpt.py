@@ -179,17 +179,16 @@ def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, s
             f"row {row + 1} has {'an image' if entry.image else 'a video'}: only text is read from ShareGPT; "
             "send whole chat bodies with images as data URLs (docs/datasets.md)"
         )
-    turns = (entry.conversations or ())[:2]
-    first, second = (_read_text(file, turn, row) for turn in turns)
+    texts = list[str]()
+    for turn in (entry.conversations or ())[:2]:
+        try:
+            texts.append(msgspec.json.decode(turn, type=_Turn).value)
+        except NOT_JSON as error:
+            why = explain_json(bytes(turn), error)
+            what = f"row {row + 1}: a turn is no object with a text as its value"
+            raise file.refusal(f"{what}: {why}") from None
+    first, second = texts
     return first, second
-
-
-def _read_text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
-    try:
-        return msgspec.json.decode(turn, type=_Turn).value
-    except NOT_JSON as error:
-        why = explain_json(bytes(turn), error)
-        raise file.refusal(f"row {row + 1}: a turn is no object with a text as its value: {why}") from None
 
 
 def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:

@@ -193,7 +193,11 @@ def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> Referen
                 if isinstance(found, AnswerLine):
                     answers.append(_check_answer(found))
                 else:
-                    segments.append(_check_segment(found.segment))
+                    segment = found.segment
+                    _check_ids(segment.token_ids)
+                    if len(segment.scores.logprobs) != len(segment.token_ids) - 1 or segment.scored_bytes < 1:
+                        raise msgspec.ValidationError("a segment of text is not scored")
+                    segments.append(segment)
             digest.update(data)
             whole = end
     except (zlib.error, EOFError, msgspec.DecodeError) as error:
@@ -234,14 +238,6 @@ def _list_changes(kept: ReferenceHeader, wanted: ReferenceHeader) -> str:
     found = [f"{name} ({one}, not {two})" for name, (one, two) in pairs.items() if one != two]
     found += ["text"] * (kept.text_digest != wanted.text_digest)
     return ", ".join(found) or "tokenizer"
-
-
-def _check_segment(segment: TextSegment) -> TextSegment:
-    """Return a segment with a score of each token but the first; raises msgspec.ValidationError otherwise."""
-    _check_ids(segment.token_ids)
-    if len(segment.scores.logprobs) != len(segment.token_ids) - 1 or segment.scored_bytes < 1:
-        raise msgspec.ValidationError("a segment of text is not scored")
-    return segment
 
 
 def _check_ids(ids: Sequence[int]) -> None:

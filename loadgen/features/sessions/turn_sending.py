@@ -26,7 +26,7 @@ from loadgen.transport.sending.job import SPIN_NS, Job, Listed, TurnCarrier
 from loadgen.transport.sending.sender import Sender
 from loadgen.transport.tcp_connection import Pool, Slot, State
 from loadgen.wire import sse
-from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Delta, Dialect, Message
+from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Dialect, Message
 from loadgen.wire.written import read_written
 
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
@@ -58,18 +58,16 @@ class TurnOrder(Listed):
         Those of sessions that have begun come first.
         """
         missing = max(sent - len(have), 0)
-        waiting = [
-            (session[0] in have, self._list_waiting(session, have)) for session in self._list_sessions()
-        ]
-        order = sorted(waiting, key=lambda each: not each[0])
-        return [index for _, indices in order for index in indices][:missing]
-
-    def _list_waiting(self, session: range, have: Collection[int]) -> list[int]:
-        """List the turns of a session not in `have` that wait for none but those in it."""
-        left = [index for index in session if index not in have]
-        if self._waits is None or session[0] not in have:
-            return left[:1]
-        return [index for index in left if all(each in have for each in self._waits.list_before(index))]
+        begun, others, waits = list[int](), list[int](), self._waits
+        for session in self._list_sessions():
+            left = [index for index in session if index not in have]
+            if session[0] not in have:
+                others += left[:1]
+            elif waits is None:
+                begun += left[:1]
+            else:
+                begun += [index for index in left if all(each in have for each in waits.list_before(index))]
+        return [*begun, *others][:missing]
 
     def _list_sessions(self) -> Iterator[range]:
         return (range(int(begin), end) for begin, end in zip(self.indices, self._ends, strict=True))
@@ -548,7 +546,12 @@ def _make_live_judge(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], 
     def answer_of(capture: Capture) -> TurnAnswer | None:
         if judged(capture) is None:
             return None
-        lines = _read_lines(capture, decoder.streamed)
+        answer = decoded_stream.unframe(capture)
+        lines: bytes | bytearray
+        if decoder.streamed:
+            lines = sse.read_events(answer.body, answer.complete).lines
+        else:
+            lines = sse.join_lines(answer.body)
         return (
             dialect.read_state(lines)
             if dialect.keeps_history
@@ -563,29 +566,16 @@ def _make_message(messages: Iterable[Message]) -> dict[str, Any]:
 
     Its tool calls are left out: there are results for those of the recorded answer alone.
     """
-    content, reasoning = "", dict.fromkeys(REASONING_FIELDS, "")
-    for delta in _list_deltas(messages):
-        content += read_written(delta.content).answer
-        for key in REASONING_FIELDS:
-            reasoning[key] += read_written(getattr(delta, key), True).reasoning
-    given = {key: text for key, text in reasoning.items() if text}
-    return {"role": "assistant", "content": content, **given}
-
-
-def _read_lines(capture: Capture, streamed: bool) -> bytes | bytearray:
-    answer = decoded_stream.unframe(capture)
-    if not streamed:
-        return sse.join_lines(answer.body)
-    return sse.read_events(answer.body, answer.complete).lines
-
-
-def _list_deltas(messages: Iterable[Message]) -> Iterator[Delta]:
-    """Yield the deltas of a chat answer's first choice, without repeats once tokens have begun."""
-    begun = False
+    content, reasoning, begun = "", dict.fromkeys(REASONING_FIELDS, ""), False
     for choice in (choice for message in messages for choice in message.choices or ()):
         if begun and choice.is_repeat():
             continue
         begun = begun or choice.classify() == TOKEN
         delta = choice.delta or choice.message if isinstance(choice, ChatChoice) else None
-        if choice.index == 0 and delta is not None:
-            yield delta
+        if choice.index != 0 or delta is None:
+            continue
+        content += read_written(delta.content).answer
+        for key in REASONING_FIELDS:
+            reasoning[key] += read_written(getattr(delta, key), True).reasoning
+    given = {key: text for key, text in reasoning.items() if text}
+    return {"role": "assistant", "content": content, **given}

@@ -108,7 +108,15 @@ def read_weka(lines: Lines) -> TraceRows:
     All sessions begin at once, as in the file. Requests without tokens in prompt or answer are skipped and
     counted. Raises UsageError for blocks of several sizes, too.
     """
-    facts, found = _find_facts(lines), 0
+    facts, found = _FileFacts(), 0
+    for i, session in enumerate(lines.decode_rows(WekaSession)):
+        try:
+            facts.add(session)
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
+    if len(facts.blocks) > 1:
+        sizes = ", ".join(map(str, sorted(facts.blocks)))
+        raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
     columns = SessionColumns(SECOND_NS if facts.whole else 1)
     for i, session in enumerate(lines.decode_rows(WekaSession)):
         scope = None if session.hash_id_scope == _GLOBAL else i
@@ -126,19 +134,6 @@ def read_weka(lines: Lines) -> TraceRows:
         skipped={"no token in the prompt or in the answer": left_out} if left_out else {},
         timed_notes=(_AT_ONCE.format(facts.sessions),) if facts.sessions > 1 else (),
     )
-
-
-def _find_facts(lines: Lines) -> _FileFacts:
-    facts = _FileFacts()
-    for i, session in enumerate(lines.decode_rows(WekaSession)):
-        try:
-            facts.add(session)
-        except ValueError as error:
-            raise lines.refusal(i, f"{error}") from None
-    if len(facts.blocks) > 1:
-        sizes = ", ".join(map(str, sorted(facts.blocks)))
-        raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
-    return facts
 
 
 def _add_session(

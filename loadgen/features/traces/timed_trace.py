@@ -25,13 +25,7 @@ from loadgen.base.json_lines import Lines
 from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_blocks import BlockContent
 from loadgen.features.traces.trace_replay import MadeRequests, ReplayedRequests, replay
-from loadgen.features.traces.trace_rows import (
-    Hashes,
-    TraceRows,
-    find_elapsed_ns,
-    gather_rows,
-    make_trace_rows,
-)
+from loadgen.features.traces.trace_rows import TraceRows, find_elapsed_ns, gather_rows, make_trace_rows
 from loadgen.features.traces.trace_schedule import TraceSelection
 from loadgen.plan.model_files import find_vocabulary
 from loadgen.plan.planned_requests import Turns
@@ -92,9 +86,13 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
 
     def make(picked: TraceSelection, held: int, turns: Turns | None) -> MadeRequests:
         content, source, notes = _make_content(inputs)
-        made = ReplayedRequests(trace, picked, content)
-        cut_apart = isinstance(content, PythonHashContent)
-        hashes = _tell_cuts_apart(trace, made) if cut_apart else trace.hashes
+        made, hashes = ReplayedRequests(trace, picked, content), trace.hashes
+        if isinstance(content, PythonHashContent):  # whose cut blocks do not begin as whole ones do
+            last_len = made.input_lens % trace.block
+            cut = last_len > 0
+            last = (made.begins + made.input_lens // trace.block)[cut]
+            hashes = hashes.astype(np.int64)
+            hashes[last] = chain_hashes(hashes[last], last_len[cut])
         return MadeRequests(made, hashes, ids_source=source, notes=notes)
 
     return replay(inputs, trace, (TIMED_TRACE, "timed"), make)
@@ -161,13 +159,3 @@ def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...
     vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
     # vLLM's own seed is always 0 here: the same trace is the same prompts.
     return BlockContent(block, 0, 0, vocabulary.allowed), vocabulary.source, (_OURS,)
-
-
-def _tell_cuts_apart(trace: TraceRows, made: ReplayedRequests) -> Hashes:
-    """Return the trace's hashes with others for cut blocks, which here do not begin as whole ones do."""
-    last_len = made.input_lens % trace.block
-    cut = last_len > 0
-    last = (made.begins + made.input_lens // trace.block)[cut]
-    hashes = trace.hashes.astype(np.int64)
-    hashes[last] = chain_hashes(hashes[last], last_len[cut])
-    return hashes

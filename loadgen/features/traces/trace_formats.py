@@ -10,7 +10,6 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines, OpenedFile, SpooledFile, explain_json
@@ -30,14 +29,6 @@ _SEVERAL_FILES = "servegen"
 _GIVE = "give --trace-format"
 _MOST_TEXT_BYTES = 1 << 30  # of JSON over many lines, which is decoded as a whole
 _MOST_OBJECT_BYTES = 256 << 20  # of one object of it, of whose values some readers keep all
-
-
-class TraceSource(msgspec.Struct, frozen=True):
-    """The file of a trace, and which part of it is wanted."""
-
-    path: str
-    window: TraceWindow
-    stream: RandomStream  # of what a format leaves to chance
 
 
 class TraceKind(msgspec.Struct, frozen=True):
@@ -112,9 +103,15 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
     if not keys >= _HASHED:
         known = ", ".join(sorted(keys)[:8])
         raise lines.refusal(0, f"its keys ({known}) are those of no trace: {_explain_formats()}")
-    if _is_mooncake(lines):
+    rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
+    input_lens = np.array([row.input_length for row in rows], np.int64)
+    counts = np.array([len(row.hash_ids or ()) for row in rows], np.int64)
+    times = np.array([row.timestamp for row in rows])
+    is_slow = len(rows) <= (times[-1] - times[0]) / 1000 * _MOST_RATE_PER_S
+    is_covered = trace_rows.is_covered(input_lens, counts, FORMATS["mooncake"].block)
+    if (times == np.rint(times)).all() and is_covered and is_slow:
         return "mooncake"
-    block = trace_rows.find_block(*_read_hashed_sample(lines)[1:], trace_rows.ANY_BLOCKS)
+    block = trace_rows.find_block(input_lens, counts, trace_rows.ANY_BLOCKS)
     if block not in (0, *trace_rows.FORMATS_OF):
         how = trace_rows.explain_block(block, lines.path)
         raise lines.file.refusal(f"has one of hash_ids for {block} tokens: {how}")
@@ -124,31 +121,15 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
     )
 
 
-def _read_hashed_sample(lines: Lines) -> tuple[list[trace_rows.HashedRow], Int64, Int64]:
-    rows = list(islice(lines.decode_rows(trace_rows.HashedRow), _SAMPLE))
-    lens, counts = [row.input_length for row in rows], [len(row.hash_ids or ()) for row in rows]
-    return rows, np.array(lens, np.int64), np.array(counts, np.int64)
+def read_trace(name: str, path: str, window: TraceWindow, stream: RandomStream) -> tuple[str, TraceRows]:
+    """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError.
 
-
-def _is_mooncake(lines: Lines) -> bool:
-    rows, input_lens, counts = _read_hashed_sample(lines)
-    times = np.array([row.timestamp for row in rows])
-    span_s = (times[-1] - times[0]) / 1000
-    whole = bool((times == np.rint(times)).all())
-    return (
-        whole
-        and trace_rows.is_covered(input_lens, counts, FORMATS["mooncake"].block)
-        and len(rows) <= span_s * _MOST_RATE_PER_S
-    )
-
-
-def read_trace(name: str, source: TraceSource) -> tuple[str, TraceRows]:
-    """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError."""
-    name, lines = open_trace(name, source.path)
+    What a format leaves to chance is drawn from `stream`, for the `window` alone.
+    """
+    name, lines = open_trace(name, path)
     kind = FORMATS[name]
     if lines is None:
-        window = source.window
-        return name, servegen.read_servegen(source.path, FLAG, source.stream, window.begin_s, window.end_s)
+        return name, servegen.read_servegen(path, FLAG, stream, window.begin_s, window.end_s)
     if kind.read is not None:
         return name, kind.read(lines)
     if kind.columns is not None:

@@ -27,7 +27,6 @@ from loadgen.features.traces.trace_blocks import (
     find_prefix_reuse,
     scope_hashes,
 )
-from loadgen.features.traces.trace_formats import TraceSource
 from loadgen.features.traces.trace_heads import CLOSED
 from loadgen.features.traces.trace_rows import Hashes, RecordedMessages, TraceRows
 from loadgen.features.traces.trace_schedule import TraceSchedule, TraceSelection, TraceWindow
@@ -87,8 +86,8 @@ class MadeRequests(msgspec.Struct, frozen=True):
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """Make the requests of a profile's trace; raises UsageError if trace, profile and server do not fit."""
     profile = inputs.profile
-    source = TraceSource(profile.trace, TraceWindow.parse(profile.trace_window), inputs.stream)
-    name, trace = trace_formats.read_trace(profile.trace_format, source)
+    window = TraceWindow.parse(profile.trace_window)
+    name, trace = trace_formats.read_trace(profile.trace_format, profile.trace, window, inputs.stream)
     return replay(inputs, trace, ("trace", name), partial(_make_replayed, inputs, trace))
 
 
@@ -187,8 +186,8 @@ def _make_replayed(
     if most is not None and held < most:
         notes.append(f"the trace has {held} of the {most} requests that were asked for")
     if trace.messages is not None and inputs.dialect.chat:
-        recorded = MessageRequests(trace, trace.messages, picked, turns)
-        return MadeRequests(recorded, text="the recorded messages", notes=tuple(notes))
+        chats = MessageRequests(trace, trace.messages, picked, turns)
+        return MadeRequests(chats, text="the recorded messages", notes=tuple(notes))
     if (picked.input_lens <= 0).any():
         raise UsageError(_NO_LENGTHS.format(file=trace.file, path=inputs.dialect.path))
     if trace.messages is not None:
@@ -200,7 +199,9 @@ def _make_replayed(
     content = BlockContent(trace.block, seed, own_seed, vocabulary.allowed)
     if trace.growth is not None:
         content = GrownContent(0, seed, own_seed, vocabulary.allowed, trace.growth)
-    if sampling := _list_sampling(trace, picked, inputs):
+    recorded = {} if trace.recorded is None else trace.recorded.list_features(picked.places)
+    unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}
+    if sampling := [name for name in recorded if name not in unsent]:
         notes.append(f"answers are sampled as each was recorded: {', '.join(sampling)}")
     if form == IDS:
         ids = ReplayedRequests(trace, picked, content)
@@ -209,13 +210,6 @@ def _make_replayed(
     spelled = ReplayedWords(trace, picked, content, counts)
     notes.append(f"prompts of words: {counts.explanation}")
     return MadeRequests(spelled, trace.hashes, text="common words", notes=tuple(notes))
-
-
-def _list_sampling(trace: TraceRows, picked: TraceSelection, inputs: PlanInputs) -> list[str]:
-    if trace.recorded is None:
-        return []
-    unsent = {*inputs.profile.sampling, *inputs.dialect.lacks}
-    return [name for name in trace.recorded.list_features(picked.places) if name not in unsent]
 
 
 def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
@@ -387,16 +381,15 @@ class TraceSessions(msgspec.Struct, frozen=True):
             output_lens=picked.output_lens[places],
             rounds=rounds[:count] if rounds.any() else None,
         )
-        return cls(selected, turns, tuple(_list_notes(rows, profile, held, len(turns))))
-
-
-def _list_notes(rows: TraceRows, profile: Profile, held: int, sent: int) -> Iterator[str]:
-    if profile.num_sessions is not None and sent < profile.num_sessions:
-        yield f"the trace has {held} of the {profile.num_sessions} sessions that were asked for"
-    if sent > held and rows.messages is None:
-        yield f"the {held} sessions of the trace are repeated, each time with prompts of their own"
-    elif sent > held:
-        yield f"the {held} sessions of the trace are repeated, with the prompts that it recorded"
+        notes = list[str]()
+        if profile.num_sessions is not None and len(turns) < profile.num_sessions:
+            notes.append(f"the trace has {held} of the {profile.num_sessions} sessions that were asked for")
+        if len(turns) > held:
+            prompts = "each time with prompts of their own"
+            if rows.messages is not None:
+                prompts = "with the prompts that it recorded"
+            notes.append(f"the {held} sessions of the trace are repeated, {prompts}")
+        return cls(selected, turns, tuple(notes))
 
 
 def keep_rows(waits: Waits, places: Int64) -> Waits:
@@ -478,8 +471,12 @@ class MessageRequests(TurnRequests):
         self, i: int, messages: list[dict[str, Any]], answers: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Return the messages with these answers in place of the recorded ones of the lane, in order."""
-        laid, at = list(messages), 0
-        for before, answer in zip(self._list_lane(i), answers, strict=False):
+        lane, laid, at = list[int](), list(messages), 0
+        if self._turns is not None and self._turns.waits is not None:
+            begin = int(self._turns.begins[np.searchsorted(self._turns.begins, i, "right") - 1])
+            lanes = self._turns.waits.lanes
+            lane = (begin + np.flatnonzero(lanes[begin:i] == lanes[i])).tolist()
+        for before, answer in zip(lane, answers, strict=False):
             recorded = self._messages.read_answer(int(self._places[before]))
             for place in range(at, len(laid)):
                 message = laid[place]
@@ -488,12 +485,3 @@ class MessageRequests(TurnRequests):
                     laid[place], at = {**answer, **kept}, place + 1
                     break
         return laid
-
-    def _list_lane(self, i: int) -> list[int]:
-        """List the requests of a session before request i, of its lane, in their order."""
-        if self._turns is None or self._turns.waits is None:
-            return []
-        begin = int(self._turns.begins[np.searchsorted(self._turns.begins, i, "right") - 1])
-        lanes = self._turns.waits.lanes
-        found: list[int] = (begin + np.flatnonzero(lanes[begin:i] == lanes[i])).tolist()
-        return found

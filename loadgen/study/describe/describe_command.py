@@ -27,7 +27,7 @@ from loadgen.features.data.data_command import (
     split_options,
 )
 from loadgen.features.traces.trace_blocks import make_load_columns
-from loadgen.features.traces.trace_formats import TraceSource, read_trace
+from loadgen.features.traces.trace_formats import read_trace
 from loadgen.features.traces.trace_schedule import TraceWindow
 from loadgen.figures.workloads.arrival_scales import ArrivalFigures
 from loadgen.figures.workloads.fidelity import (
@@ -219,18 +219,14 @@ def _describe_reuse(found: ReuseFigures) -> str:
     text = f"{100 * found.share:.1f} % of the prompt tokens, in a cache without a limit"
     if not found.share:
         return text
-    sizes = (_find_size(found, part * found.share) for part in _PARTS)
-    parts = ", ".join(
-        f"{100 * part:.0f} % of it in {size:,.0f} tokens" for part, size in zip(_PARTS, sizes, strict=True)
-    )
+    parts = list[str]()
+    for part in _PARTS:
+        least = part * found.share - 1e-12
+        reached = [size for size, share in zip(found.sizes, found.shares, strict=True) if share >= least]
+        size = min(float(reached[0] if reached else found.sizes[-1]), found.unique_tokens)
+        parts.append(f"{100 * part:.0f} % of it in {size:,.0f} tokens")
     measured = f"; of {100 * found.measured:.2g} % of the blocks" if found.measured < 1 else ""
-    return f"{text} ({found.unique_tokens:,} tokens); {parts}, by last use (LRU){measured}"
-
-
-def _find_size(found: ReuseFigures, share: float) -> float:
-    """Return the smallest measured size of a cache that reuses a share, at most what keeps all blocks."""
-    reached = [size for size, own in zip(found.sizes, found.shares, strict=True) if own >= share - 1e-12]
-    return min(float(reached[0] if reached else found.sizes[-1]), found.unique_tokens)
+    return f"{text} ({found.unique_tokens:,} tokens); {', '.join(parts)}, by last use (LRU){measured}"
 
 
 def _describe_distances(found: ReuseFigures) -> str:
@@ -277,9 +273,9 @@ def read_load(file: str | None, values: dict[str, Any], options: dict[str, Any])
         values = {**values, find_file_key(file, values): file}
     if set(values) <= {"trace", "trace_format"} and "trace" in values and "profile" not in options:
         seed = options["seed"] if "seed" in options else Seed.draw().value
-        source = TraceSource(values["trace"], TraceWindow.parse(""), RandomStream(seed))
-        form, rows = read_trace(values.get("trace_format", ""), source)
-        return make_load_columns(rows, f"{_shorten(values['trace'])}, {form}")
+        form, path = values.get("trace_format", ""), values["trace"]
+        form, rows = read_trace(form, path, TraceWindow.parse(""), RandomStream(seed))
+        return make_load_columns(rows, f"{_shorten(path)}, {form}")
     made = make_data_plan(values, options)
     return _describe_plan(made, options.get("tokenizer"))
 

@@ -95,9 +95,10 @@ def _plot_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:
 
 
 def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, NDArray[Any]]]) -> Panel:
-    curves = tuple(
-        _make_curve(name, (_find_ranks(values), _RANKS) if len(values) else None) for name, values in samples
-    )
+    curves = []
+    for name, values in samples:
+        ranks = np.percentile(values, _RANKS, method="inverted_cdf") if len(values) else np.zeros(0)
+        curves.append(_make_curve(name, (ranks.astype(np.float64), _RANKS)))
     rows = [
         (name, *(f"{rank:,.6g}" for rank in np.percentile(values, (10, 50, 90, 99), method="inverted_cdf")))
         for name, values in samples
@@ -105,12 +106,7 @@ def _plot_shares(key: str, title: str, unit: str, samples: Sequence[tuple[str, N
     ]
     numbers = make_table(("workload", "P10", "P50", "P90", "P99"), rows)
     label = f"up to this many {unit}" if unit != "s" else "s"
-    return Panel(key, title, label, "%", curves, x_log=True, y_top=100, numbers=numbers)
-
-
-def _find_ranks(values: NDArray[Any]) -> Floats:
-    ranks: Floats = np.percentile(values, _RANKS, method="inverted_cdf").astype(np.float64)
-    return ranks
+    return Panel(key, title, label, "%", tuple(curves), x_log=True, y_top=100, numbers=numbers)
 
 
 def _plot_joint_lengths(described: Sequence[DescribedLoad]) -> Iterator[Panel]:

@@ -96,8 +96,14 @@ def main(argv: Sequence[str]) -> int:
                 raise log.refusal(f"has no {none}")
             rows = LearnedSessions(spool, salt, options.scale, options.sample, path.parent)
             learned = LearnedColumns("workload")
-            packed = path.name.endswith(_PACKED)
-            _write_sessions(body, rows, learned, packed)
+            packed, file = path.name.endswith(_PACKED), cast(IO[bytes], body)
+            if packed:
+                file = cast(IO[bytes], gzip.GzipFile("", "wb", _PACKING, file, mtime=0))
+            for row in rows.make():
+                learned.add(row)
+                file.write(encode_row(row))
+            if packed:
+                file.close()
             if not rows.rows:
                 raise UsageError(f"--scale {options.scale:g}: no session of {options.log} is left")
             own, made = make_log_columns(spool), learned.make()
@@ -150,15 +156,6 @@ def _skip_cut_row(rows: Rows) -> Rows:
         if not fault.is_cut:
             raise
         yield 0, SkippedRow(CUT)
-
-
-def _write_sessions(body: IO[bytes], rows: LearnedSessions, learned: LearnedColumns, packed: bool) -> None:
-    file: IO[bytes] = cast(IO[bytes], gzip.GzipFile("", "wb", _PACKING, body, mtime=0)) if packed else body
-    for row in rows.make():
-        learned.add(row)
-        file.write(encode_row(row))
-    if packed:
-        file.close()
 
 
 def _join_parts(file: BinaryIO, head: WorkloadHead, body: IO[bytes], packed: bool) -> None:

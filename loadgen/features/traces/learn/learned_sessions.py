@@ -16,7 +16,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -127,13 +126,12 @@ def find_shared_blocks(spool: CallSpool, directory: Path) -> Int64:
             bounds = np.searchsorted(hashes >> _PART_BITS, np.arange(PARTS + 1))
             for part in np.flatnonzero(np.diff(bounds)).tolist():
                 files[part].write(hashes[bounds[part] : bounds[part + 1]].tobytes())
-        return np.concatenate([_find_repeated(file) for file in files])
-
-
-def _find_repeated(file: IO[bytes]) -> Int64:
-    file.seek(0)
-    hashes = np.sort(np.frombuffer(file.read(), np.int64))
-    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        repeated = []
+        for file in files:
+            file.seek(0)
+            hashes = np.sort(np.frombuffer(file.read(), np.int64))
+            repeated.append(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]))
+        return np.concatenate(repeated)
 
 
 def _floor_s(span_ns: int) -> float:

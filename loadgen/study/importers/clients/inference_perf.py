@@ -293,7 +293,11 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     stack = read_list(find_value(document, "scenario.stack"))
     models = [find_first(each, read_word, "standardized.model.name", "standardized.model") for each in stack]
     model = next(filter(None, models), "") or find_first(document, read_word, *_MODELS) or ""
-    load = read_fields(document, _REPORT_LOAD) | _read_asked_lengths(document)
+    load = read_fields(document, _REPORT_LOAD)
+    for way in ("input", "output"):  # None of a length that is not the same for all
+        asked = find_value(document, f"{_STANDARD}.{way}_seq_len")
+        is_fixed = find_value(asked, "distribution") == "fixed"
+        load[f"asked_{way}_len"] = read_count(find_value(asked, "value")) if is_fixed else None
     if load["request_rate_per_s"] is None and load["max_concurrency"]:
         load["request_rate_per_s"] = math.inf
     simulated = find_unnamed_preset(model.endswith(SIMULATED))  # a run of ours, exported
@@ -311,16 +315,6 @@ def _read_llm_d(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
             *empty,
         ),
     )
-
-
-def _read_asked_lengths(document: Mapping[str, Any]) -> dict[str, int | None]:
-    asked = {way: find_value(document, f"{_STANDARD}.{way}_seq_len") for way in ("input", "output")}
-    return {
-        f"asked_{way}_len": read_count(find_value(length, "value"))
-        if find_value(length, "distribution") == "fixed"
-        else None
-        for way, length in asked.items()
-    }
 
 
 def _read_latency(suffix: str, values: object) -> dict[str, float]:

@@ -67,31 +67,24 @@ def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Report
     arguments = _read_next_to(path.with_name(_ARGUMENTS))
     more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
     ranked = [each for each in (document, more) if isinstance(each.get(_RANKS), list)]
-    grids = [_make_percentile_grid(each) for each in ranked]
+    grids = list[Grid]()
+    for each in ranked:
+        columns = [[*map(format_cell, read_list(value))] for value in each.values()]
+        grids.append(_make_grid([*each], [*zip(*columns, strict=False)]))
     if _RANKS not in document:
         cells = [(key, format_cell(value)) for key, value in document.items()]
         grids.insert(0, _make_grid(("Key", "Value"), cells))
     found = _read_grids(_EVALSCOPE, source, *grids)
+    directory = path.absolute().parent  # which it names after the model
+    if _OF_A_LOAD.fullmatch(directory.name):
+        directory = directory.parent
     yield replace(
         found[0],
-        name=_find_model(arguments, path),
+        name=shorten_name(read_word(arguments.get("model"))) or directory.name or path.stem,
         figures={key: value for run in reversed(found) for key, value in run.figures.items()},
         remarks=tuple(dict.fromkeys(remark for run in found for remark in run.remarks)),
         unread=labels.read_labels(arguments),
     )
-
-
-def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
-    columns = [[*map(format_cell, read_list(value))] for value in document.values()]
-    return _make_grid([*document], [*zip(*columns, strict=False)])
-
-
-def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
-    """Return the model in evalscope's arguments, else the name of the directory that it names after it."""
-    if model := shorten_name(read_word(arguments.get("model"))):
-        return model
-    directory = path.absolute().parent
-    return directory.parent.name if _OF_A_LOAD.fullmatch(directory.name) else directory.name or path.stem
 
 
 def _read_next_to(path: Path) -> dict[str, Any]:
@@ -229,17 +222,14 @@ _SPREAD = ("tp", "pp", "pcp_size")  # whose product is the number of GPUs of a n
 _INTERACTIVITY = "inferencex: intvty is one over TPOT; tok/s are those of a GPU times {} GPUs"
 
 
-def _scale(value: object, times: int) -> object:
-    return times * value if isinstance(value, int | float) and not isinstance(value, bool) else ""
-
-
 def _read_inferencex(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of a row, throughput of all its GPUs; of several nodes none is known."""
     apart = any(document.get(key) in (True, "true") for key in ("disagg", "is_multinode"))
     gpus = math.prod(read_count(document.get(key)) or 1 for key in _SPREAD)
     cells = {title: format_cell(document.get(key)) for key, title in _FACTS.items()} | {"gpus": str(gpus)}
     for key, title in {} if apart else _PER_GPU.items():
-        cells[title] = format_cell(_scale(document.get(key), gpus))
+        each = json_fields.read_reported_number(document.get(key))
+        cells[title] = "" if each is None else format_cell(gpus * each)
     for key, value in document.items():
         if (named := _IN_SECONDS.fullmatch(key)) is not None:
             cells[f"{named[1]} {named[2]} (s)"] = format_cell(value)
