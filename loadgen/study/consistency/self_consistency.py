@@ -543,15 +543,9 @@ def _list_draft_contradictions(run: AuditedRun) -> Iterator[Evidence]:
 
 
 CONTRADICTIONS: tuple[Rule[AuditedRun], ...] = (
-    impossible_value,
-    figures_disagree,
-    counts_disagree,
-    impossible_order,
-    longer_than_the_run,
-    beyond_schedule,
-    nothing_measured,
-    many_failures,
-)
+    impossible_value, figures_disagree, counts_disagree, impossible_order, longer_than_the_run,
+    beyond_schedule, nothing_measured, many_failures,
+)  # fmt: skip
 
 
 def judge_figures(run: Reported) -> Reported:

@@ -32,13 +32,8 @@ class DescribedLoad(msgspec.Struct, frozen=True):
 def plot_workloads(described: Sequence[DescribedLoad]) -> tuple[Panel, ...]:
     """Return the panels of one or several workloads, without those that none has numbers for."""
     plots = (
-        _plot_arrivals,
-        _plot_dispersion,
-        _plot_lengths,
-        _plot_joint_lengths,
-        _plot_reuse,
-        _plot_sessions,
-    )
+        _plot_arrivals, _plot_dispersion, _plot_lengths, _plot_joint_lengths, _plot_reuse, _plot_sessions,
+    )  # fmt: skip
     panels = (panel for plot in plots for panel in plot(described))
     return tuple(panel for panel in panels if any(len(curve.x) for curve in panel.curves))
 

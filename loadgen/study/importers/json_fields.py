@@ -271,13 +271,9 @@ def is_zero(value: object) -> bool:
 MOST_BYTES = 64 << 20  # of an untrusted file: parsed it takes ten times as much memory
 MOST_RESULTS = 10_000  # of a file: each is compared with others
 _PACKED = {
-    b"\x1f\x8b": "gzip",
-    b"PK\x03\x04": "zip",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"BZh": "bzip2",
-    b"7z\xbc\xaf\x27\x1c": "7-zip",
-}
+    b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2", b"7z\xbc\xaf\x27\x1c": "7-zip",
+}  # fmt: skip
 _MARKED = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16's, which is how it begins

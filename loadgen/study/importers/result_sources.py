@@ -68,29 +68,15 @@ _PAGE = b'<meta name="generator" content="loadgen'
 
 # Those whose files hold another's keys come first.
 CLIENTS: tuple[ClientFormat, ...] = (
-    loadgen_runs.LOADGEN,
-    guidellm_reports.GUIDELLM,
-    aiperf_exports.GENAI_PERF,
-    aiperf_exports.AIPERF,
-    vllm_files.SGLANG,
-    vllm_files.VLLM,
-    tabular_clients.EVALSCOPE,
-    tabular_clients.LLAMA_BENCH,
-    tabular_clients.LLAMA_BENCHY,
-    tabular_clients.INFERENCEX,
-    inference_perf.INFERENCE_PERF,
-    inference_perf.LLM_D,
-    mlperf_endpoints.MLPERF,
-    http_clients.K6,
-    http_clients.OHA,
-)
+    loadgen_runs.LOADGEN, guidellm_reports.GUIDELLM, aiperf_exports.GENAI_PERF, aiperf_exports.AIPERF,
+    vllm_files.SGLANG, vllm_files.VLLM, tabular_clients.EVALSCOPE, tabular_clients.LLAMA_BENCH,
+    tabular_clients.LLAMA_BENCHY, tabular_clients.INFERENCEX, inference_perf.INFERENCE_PERF,
+    inference_perf.LLM_D, mlperf_endpoints.MLPERF, http_clients.K6, http_clients.OHA,
+)  # fmt: skip
 TEXTS = (  # that are neither JSON nor anyone's table: each reads its own client's
-    trtllm.read_report,
-    guidellm_reports.read_report,
-    http_clients.read_report,
-    tabular_clients.read_benchy_sheet,
-    inference_perf.read_yaml,
-)
+    trtllm.read_report, guidellm_reports.read_report, http_clients.read_report,
+    tabular_clients.read_benchy_sheet, inference_perf.read_yaml,
+)  # fmt: skip
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.marks),
     *pasted_tables.MARKS,

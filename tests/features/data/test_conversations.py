@@ -26,20 +26,10 @@ AGENT_TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {
 AGENT_CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a":  1}'}}
 # A value of each property that a client's turn may have, and where in its request it stands.
 OF_THE_REQUEST: dict[str, Any] = {
-    "model": "lora",
-    "temperature": 0.7,
-    "top_p": 0.9,
-    "top_k": 20,
-    "seed": 42,
-    "repetition_penalty": 1.1,
-    "frequency_penalty": 0.1,
-    "presence_penalty": -0.1,
-    "stop": ["END"],
-    "logit_bias": {"5": -1},
-    "user": "somebody",
-    "chat_template": "{{ messages }}",
-    "tools": AGENT_TOOLS,
-}
+    "model": "lora", "temperature": 0.7, "top_p": 0.9, "top_k": 20, "seed": 42, "repetition_penalty": 1.1,
+    "frequency_penalty": 0.1, "presence_penalty": -0.1, "stop": ["END"], "logit_bias": {"5": -1},
+    "user": "somebody", "chat_template": "{{ messages }}", "tools": AGENT_TOOLS,
+}  # fmt: skip
 LENGTHS = {"max_new_tokens": 1024, "max_completion_tokens": 1024}  # under the server's own name of it
 OF_THE_MESSAGE: dict[str, Any] = {"role": "user", "content": "hi", "name": "Bob"}
 OF_THE_SESSION: dict[str, Any] = {"conversation_id": "a", "turn": 1, "delay_seconds": 0.5}

@@ -72,18 +72,12 @@ def faster(rows_ms: float, then_ms: float, ttft_ms: float = TTFT_MS) -> Rows:
     ("rows", "evidence"),
     [
         pytest.param(open_loop(), "", id="on time"),
-        pytest.param(
-            open_loop(late_ms=4.0),
+        pytest.param(open_loop(late_ms=4.0),
             "sent 4.00 ms late on average, 4.00 ms at most, 4.00 ms by P99, scheduled 10 ms apart in the "
-            "mean of the trace: the client was late",
-            id="all of them late",
-        ),
-        pytest.param(
-            one_late(),
+            "mean of the trace: the client was late", id="all of them late"),
+        pytest.param(one_late(),
             "sent 0.44 ms late on average, 20.00 ms at most, 20.00 ms by P99, scheduled 10 ms apart in the "
-            "mean of the trace: the client was late",
-            id="one in fifty very late",
-        ),
+            "mean of the trace: the client was late", id="one in fifty very late"),
     ],
 )  # fmt: skip
 def test_sends_of_a_trace_are_late_by_mean_or_p99(rows: Rows, evidence: str) -> None:
@@ -133,52 +127,37 @@ def test_the_planned_rate_is_the_mean_of_a_trace(data: Any, rate_per_s: float) -
         pytest.param(run(as_run=EAGLE, prompt_format="corpus"), set(), id="drafts of text"),
         pytest.param(of_file(made_data.data(), as_run=EAGLE), set(), id="drafts of a file's text"),
         pytest.param(run(as_run=EAGLE), {"random-acceptance"}, id="drafts that no one counted"),
-        pytest.param(
-            run(window=observed(draft_tokens=9)), {"random-acceptance"}, id="drafts that only counters show"
-        ),
+        pytest.param(run(window=observed(draft_tokens=9)), {"random-acceptance"},
+            id="drafts that only counters show"),
         pytest.param(run(checkpoint=EXPERTS, prompt_format="words"), set(), id="experts and words"),
-        pytest.param(
-            run(as_run=EngineConfig(moe_kernel="Triton")), {"random-routing"}, id="experts by the log"
-        ),
-        pytest.param(
-            run(open_loop(), TRACE, data=made_data.trace(), checkpoint=EXPERTS), {"random-routing"},
-            id="experts and a trace's ids",
-        ),
+        pytest.param(run(as_run=EngineConfig(moe_kernel="Triton")), {"random-routing"},
+            id="experts by the log"),
+        pytest.param(run(open_loop(), TRACE, data=made_data.trace(), checkpoint=EXPERTS), {"random-routing"},
+            id="experts and a trace's ids"),
         pytest.param(of_file(made_data.data(), cached=60), set(), id="cached, and no one knows how much"),
         pytest.param(of_file(made_data.data(reusable=0.6), cached=60), set(), id="cached as expected"),
         pytest.param(of_file(made_data.data(reusable=0.6), cached=57), set(), id="cached nearly as expected"),
-        pytest.param(
-            of_file(made_data.data(reusable=0.3), cached=34), {"reuse-not-as-expected"}, id="a bit warm"
-        ),
+        pytest.param(of_file(made_data.data(reusable=0.3), cached=34), {"reuse-not-as-expected"},
+            id="a bit warm"),
         pytest.param(of_file(made_data.data(reusable=0.3), cached=60), {"prefix-cache"}, id="warm"),
         pytest.param(of_file(made_data.data(reusable=0.0), cached=60), {"prefix-cache"}, id="nothing shared"),
-        pytest.param(
-            of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.1)), {"prefix-cache"},
-            id="more than the file's prompts share",
-        ),
-        pytest.param(
-            of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.56)), set(),
-            id="what the file's prompts share",
-        ),
-        pytest.param(
-            of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.1, template_tokens=46)), set(),
-            id="a template of half the prompt",
-        ),
+        pytest.param(of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.1)), {"prefix-cache"},
+            id="more than the file's prompts share"),
+        pytest.param(of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.56)), set(),
+            id="what the file's prompts share"),
+        pytest.param(of_file(made_data.data(), cached=60, shared_texts=SharedTexts(0.1, template_tokens=46)),
+            set(), id="a template of half the prompt"),
         pytest.param(of_file(made_data.data(), window=None, earlier=FALLEN), {"prefix-cache"},
                      id="TTFT fell"),
         pytest.param(of_file(made_data.data(), cached=0, earlier=FALLEN), set(),
                      id="TTFT fell, and the server found nothing"),
-        pytest.param(
-            of_file(made_data.data(repeated=40), repeated_prompts=40), {"identical-prompts"}, id="oversampled"
-        ),
+        pytest.param(of_file(made_data.data(repeated=40), repeated_prompts=40), {"identical-prompts"},
+            id="oversampled"),
         pytest.param(of_file(made_data.data(skipped={"too long": 400})), set(), id="a filtered file"),
-        pytest.param(
-            of_file(made_data.data("trace", repeated=40), repeated_prompts=40), set(), id="a trace's repeats"
-        ),
-        pytest.param(
-            of_file(made_data.data("prefix_repetition"), as_run=EAGLE), {"random-acceptance"},
-            id="drafts of texts of random tokens",
-        ),
+        pytest.param(of_file(made_data.data("trace", repeated=40), repeated_prompts=40), set(),
+            id="a trace's repeats"),
+        pytest.param(of_file(made_data.data("prefix_repetition"), as_run=EAGLE), {"random-acceptance"},
+            id="drafts of texts of random tokens"),
     ],
 )  # fmt: skip
 def test_data_is_doubted_only_for_a_reason(case: RunEvidence, codes: set[str]) -> None:
@@ -260,15 +239,11 @@ SPEED = {"percentile_metrics": "prefill_speed"}
         pytest.param(run(window=observed(queue=QUEUE)), None, id="not requested"),
         pytest.param(run(None, SPEED), None, id="no queue"),
         pytest.param(run(None, {**SPEED, "stream": False}), None, id="not streamed"),
-        pytest.param(
-            run(changed(closed(), server_queue_ns=5 * MS), SPEED),
-            "5 of 50 ms mean TTFT in the queue: prefill_speed is not the speed of prefill", id="by answers",
-        ),
+        pytest.param(run(changed(closed(), server_queue_ns=5 * MS), SPEED),
+            "5 of 50 ms mean TTFT in the queue: prefill_speed is not the speed of prefill", id="by answers"),
         pytest.param(run(changed(closed(), server_queue_ns=MS), SPEED), None, id="hardly any"),
-        pytest.param(
-            run(None, SPEED, window=sampled(*[(8, 1)] * 6)),
-            "requests waited in 6 of 6 samples: prefill_speed is not the speed of prefill", id="by gauges",
-        ),
+        pytest.param(run(None, SPEED, window=sampled(*[(8, 1)] * 6)),
+            "requests waited in 6 of 6 samples: prefill_speed is not the speed of prefill", id="by gauges"),
     ],
 )  # fmt: skip
 def test_the_speed_of_prefill_is_doubted_where_requests_queued(

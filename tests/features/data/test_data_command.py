@@ -201,12 +201,8 @@ def test_conversations_are_shown_as_sessions(capsys: pytest.CaptureFixture[str])
     found = as_json(capsys, file)
     assert found["sessions"]["turns"] == {"least": 7, "mean": 7, "most": 7}
     assert found["recorded"] == {
-        "user": 1,
-        "assistant": 7,
-        "tool": 6,
-        "tool calls": 7,
-        "conversations with tools": 1,
-    }
+        "user": 1, "assistant": 7, "tool": 6, "tool calls": 7, "conversations with tools": 1,
+    }  # fmt: skip
 
 
 @loop_over(

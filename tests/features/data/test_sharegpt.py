@@ -30,12 +30,9 @@ def made(file: Path, tokenizer: str | None = str(TOKENIZER), **keys: Any) -> Pla
 def test_rows_that_are_left_out_are_counted_by_why() -> None:
     plan = made(DIRECTORY / "sharegpt.json", no_oversample=True)
     assert plan.facts.skipped == {
-        "fewer than 2 turns": 3,
-        "prompt of fewer than 4 tokens": 1,
-        "answer of fewer than 4 tokens": 1,
-        "prompt of more than 1024 tokens": 1,
-        "prompt and answer of more than 2048 tokens": 2,
-    }
+        "fewer than 2 turns": 3, "prompt of fewer than 4 tokens": 1, "answer of fewer than 4 tokens": 1,
+        "prompt of more than 1024 tokens": 1, "prompt and answer of more than 2048 tokens": 2,
+    }  # fmt: skip
     assert plan.facts.rows == plan.facts.sent + sum(plan.facts.skipped.values())
     assert plan.facts.sent == len(plan)
     assert not plan.profile.ignore_eos

@@ -219,18 +219,8 @@ def test_the_table_by_turn_has_80_columns() -> None:
     begin = next(at for at, line in enumerate(shown) if line.startswith("Turn "))
     assert max(map(len, shown[begin : begin + 9])) <= 80
     assert shown[begin + 2].split() == [
-        "2",
-        "1",
-        "0",
-        "100",
-        "50.0%",
-        "5",
-        "40.0",
-        "40.0",
-        "40.0",
-        "10.0",
-        "80.0",
-    ]
+        "2", "1", "0", "100", "50.0%", "5", "40.0", "40.0", "40.0", "10.0", "80.0",
+    ]  # fmt: skip
 
 
 def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:

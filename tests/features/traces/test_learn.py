@@ -443,19 +443,9 @@ def test_what_was_done_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 _VALUES = (
-    b"null",
-    b"-1",
-    b"1e400",
-    b"{}",
-    b"[]",
-    b"true",
-    b"9" * 23,
-    b'"x"',
-    b"\0",
-    b"\xf0\x9f",
-    b"[[[[",
+    b"null", b"-1", b"1e400", b"{}", b"[]", b"true", b"9" * 23, b'"x"', b"\0", b"\xf0\x9f", b"[[[[",
     b"\\ud800",
-)
+)  # fmt: skip
 
 
 @pytest.mark.long

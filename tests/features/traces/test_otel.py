@@ -153,14 +153,10 @@ def test_prompts_of_lengths_grow_along_a_lane(tmp_path: Path) -> None:
              call("b", 3, 4, "y")],
             [[], [0]], ["x", "y"], id="agents in turn",
         ),
-        pytest.param(
-            [call("outer", 0, 5), call("a", 0, 1, "outer"), call("b", 2, 3, "outer")],
-            [[], [0]], ["main", "main"], id="a wrapper is not counted twice",
-        ),
-        pytest.param(
-            [span("http", 0, 5, other=1), call("a", 0, 1, "http"), call("b", 1, 3, "http")],
-            [[], [0]], ["main", "main"], id="any parent",
-        ),
+        pytest.param([call("outer", 0, 5), call("a", 0, 1, "outer"), call("b", 2, 3, "outer")], [[], [0]],
+            ["main", "main"], id="a wrapper is not counted twice"),
+        pytest.param([span("http", 0, 5, other=1), call("a", 0, 1, "http"), call("b", 1, 3, "http")],
+            [[], [0]], ["main", "main"], id="any parent"),
     ],
 )  # fmt: skip
 def test_agents_and_leaves_of_a_trace(
@@ -267,14 +263,10 @@ def test_one_json_text_is_read_as_rows_are(tmp_path: Path) -> None:
             {"gen_ai.operation.name": "text_completion", "gen_ai.usage.prompt_tokens": 3,
              "gen_ai.usage.completion_tokens": "4"}, Operation.CALL, (3, 4),
         ),
-        (
-            {"openinference.span.kind": "LLM", "llm.token_count.prompt": 3, "llm.token_count.completion": 4},
-            Operation.CALL, (3, 4),
-        ),
-        (
-            {"llm.request.type": "chat", "llm.usage.prompt_tokens": 3, "llm.usage.completion_tokens": 4},
-            Operation.CALL, (3, 4),
-        ),
+        ({"openinference.span.kind": "LLM", "llm.token_count.prompt": 3, "llm.token_count.completion": 4},
+         Operation.CALL, (3, 4)),
+        ({"llm.request.type": "chat", "llm.usage.prompt_tokens": 3, "llm.usage.completion_tokens": 4},
+         Operation.CALL, (3, 4)),
         (
             {"ai.operationId": "ai.generateText.doGenerate", "ai.usage.promptTokens": 3,
              "ai.usage.completionTokens": 4}, Operation.CALL, (3, 4),
@@ -304,10 +296,8 @@ HELLO = [{"role": "user", "content": "hello"}]
     ("attributes", "messages"),
     [
         ({"gen_ai.input.messages": json.dumps(HELLO)}, HELLO),
-        (
-            {"gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}]},
-            HELLO,
-        ),
+        ({"gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "hello"}]}]},
+         HELLO),
         (
             {"gen_ai.input.messages": json.dumps(HELLO), "gen_ai.system_instructions":
              json.dumps([{"type": "text", "content": "be brief"}])},

@@ -442,13 +442,10 @@ def test_verbs_take_a_directory_as_they_take_a_file(
         assert cli.main(["data", "learn", str(path), "-o", str(out), "--salt", "s", "--json"]) == 0
         said.append(
             (
-                described["requests"],
-                described["lengths"],
-                described["sessions"],
-                capsys.readouterr().out,
+                described["requests"], described["lengths"], described["sessions"], capsys.readouterr().out,
                 out.read_bytes(),
             )
-        )
+        )  # fmt: skip
         assert cli.main(["data", str(path), "--seed", "1"]) == 0
         capsys.readouterr()
     assert said[0] == said[1]

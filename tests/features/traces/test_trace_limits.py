@@ -28,12 +28,9 @@ _OF_FILES = (
     "no span is a call",
 )
 _FILES = {
-    OTEL_GENAI: "otel",
-    OTEL_OPENINFERENCE: "otel",
-    OTEL_FAN_IN: "otel",
-    TRACELAB: "tracelab",
+    OTEL_GENAI: "otel", OTEL_OPENINFERENCE: "otel", OTEL_FAN_IN: "otel", TRACELAB: "tracelab",
     WEKA_AGENTS: "weka",
-}
+}  # fmt: skip
 
 
 def _make_row(number: int) -> str:

@@ -41,12 +41,9 @@ LEAST_MS = 31.1  # a token of Qwen3-8B-FP8 after 2048 on a Thor
 
 def alone(tpot_ms: float, name: str = "Qwen3-8B-FP8", ttft_ms: float = 400.0, **fields: Any) -> Reported:
     figures = {
-        "completed": 10,
-        "total_input_tokens": 20480,
-        "total_output_tokens": 1280,
-        "mean_ttft_ms": ttft_ms,
+        "completed": 10, "total_input_tokens": 20480, "total_output_tokens": 1280, "mean_ttft_ms": ttft_ms,
         "mean_tpot_ms": tpot_ms,
-    }
+    }  # fmt: skip
     return Reported(name, figures, Load("low", 10, 2048.0, 128.0, 128, 1), "p.md:1", told_by="vllm", **fields)
 
 
@@ -167,15 +164,10 @@ def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
     input_len: float, duration_s: float, mean_ttft_ms: float, slow: bool
 ) -> None:
     figures = {
-        "completed": 100,
-        "duration": duration_s,
-        "total_input_tokens": round(100 * input_len),
-        "total_output_tokens": 12800,
-        "mean_ttft_ms": mean_ttft_ms,
-        "mean_tpot_ms": 70.0,
-        "mean_itl_ms": 70.0,
+        "completed": 100, "duration": duration_s, "total_input_tokens": round(100 * input_len),
+        "total_output_tokens": 12800, "mean_ttft_ms": mean_ttft_ms, "mean_tpot_ms": 70.0, "mean_itl_ms": 70.0,
         "median_itl_ms": 70.0,
-    }
+    }  # fmt: skip
     load = Load("high", 100, input_len, 128.0, 128, 8)
     (audited,) = audit_runs([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
     assert ("slow-kernel" in names(audited)) is slow
@@ -224,23 +216,12 @@ def test_every_check_has_its_words_and_a_name_of_its_own() -> None:
     assert {*SAME_AS.values()} <= {doubt.code for doubt in DOUBTS}
     assert {*SAME_AS} | OF_OURS <= {check.code for check in CHECKS}
     assert {check.code for check in CHECKS if check.severity is Severity.INVALID} == {
-        "beyond-roofline",
-        "impossible-value",
-        "figures-disagree",
-        "counts-disagree",
-        "impossible-order",
-        "longer-than-the-run",
-        "beyond-schedule",
-        "nothing-measured",
-        "many-failures",
-    }
+        "beyond-roofline", "impossible-value", "figures-disagree", "counts-disagree", "impossible-order",
+        "longer-than-the-run", "beyond-schedule", "nothing-measured", "many-failures",
+    }  # fmt: skip
     assert {check.code for check in CHECKS if check.source is Source.ROOFLINE} == {
-        "beyond-roofline",
-        "above-roofline",
-        "draft-not-stated",
-        "beyond-peak",
-        "slow-kernel",
-    }
+        "beyond-roofline", "above-roofline", "draft-not-stated", "beyond-peak", "slow-kernel",
+    }  # fmt: skip
 
 
 OTHERS = [run("a"), run("b", median_ttft_ms=98.71), run("c", median_ttft_ms=98.72)]
@@ -320,12 +301,9 @@ def test_what_is_alike_enough_is_not(one: Reported, name: str) -> None:
 def test_of_two_nobody_is_the_odd_one() -> None:
     assert "requests-differ" not in found(run("d", loaded(requests=80), completed=80), OTHERS[0])
     assert [
-        find_usual([1, 2]),
-        find_usual([1, 1]),
-        find_usual([1, 1, 2]),
-        find_usual([1, 1, 2, 2]),
+        find_usual([1, 2]), find_usual([1, 1]), find_usual([1, 1, 2]), find_usual([1, 1, 2, 2]),
         find_usual([]),
-    ] == [None, None, 1, None, None]
+    ] == [None, None, 1, None, None]  # fmt: skip
 
 
 def test_answers_of_uneven_length_are_short_of_nothing_that_is_told() -> None:

@@ -23,23 +23,18 @@ THOR = machines.find_machine("jetson-thor")
 LOW, HIGH = "low load", "high load"
 # Every block of the page, and all that is found in it but the notes; each is defended in docs/audit.md.
 ACCUSED: dict[tuple[str, str], tuple[str, ...]] = {
-    ("Qwen3-8B", HIGH): ("answers-short",),
-    ("Qwen3-8B", LOW): ("warm-cache", "beyond-peak"),
+    ("Qwen3-8B", HIGH): ("answers-short",), ("Qwen3-8B", LOW): ("warm-cache", "beyond-peak"),
     ("Qwen3-8B-FP8", HIGH): ("beyond-roofline",),
     ("Qwen3-8B-FP8", LOW): ("beyond-roofline", "warm-cache", "beyond-peak"),
     ("Qwen3-8B-GPTQ-Int4", HIGH): ("answers-short",),
     ("Qwen3-8B-GPTQ-Int4", LOW): ("warm-cache", "beyond-peak"),
     ("Qwen3-8B-GPTQ-Int8", HIGH): ("answers-short",),
-    ("Qwen3-8B-GPTQ-Int8", LOW): ("warm-cache", "beyond-peak"),
-    ("Qwen3-8B-AWQ", HIGH): ("answers-short",),
-    ("Qwen3-8B-AWQ", LOW): ("warm-cache", "beyond-peak"),
-    ("Qwen3-8B-GGUF", HIGH): ("slow-kernel",),
-    ("Qwen3-8B-GGUF", LOW): ("warm-cache", "single-request"),
-    ("Qwen3-30B-A3B", HIGH): (),
-    ("Qwen3-30B-A3B", LOW): ("warm-cache",),
-    ("Qwen3-Coder-30B-A3B-Instruct-FP8", HIGH): (),
+    ("Qwen3-8B-GPTQ-Int8", LOW): ("warm-cache", "beyond-peak"), ("Qwen3-8B-AWQ", HIGH): ("answers-short",),
+    ("Qwen3-8B-AWQ", LOW): ("warm-cache", "beyond-peak"), ("Qwen3-8B-GGUF", HIGH): ("slow-kernel",),
+    ("Qwen3-8B-GGUF", LOW): ("warm-cache", "single-request"), ("Qwen3-30B-A3B", HIGH): (),
+    ("Qwen3-30B-A3B", LOW): ("warm-cache",), ("Qwen3-Coder-30B-A3B-Instruct-FP8", HIGH): (),
     ("Qwen3-Coder-30B-A3B-Instruct-FP8", LOW): ("warm-cache", "above-roofline"),
-}
+}  # fmt: skip
 _NEED_A_MACHINE = {"beyond-roofline", "beyond-peak", "above-roofline", "slow-kernel"}
 
 

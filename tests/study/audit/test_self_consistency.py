@@ -25,14 +25,9 @@ from loadgen.verdict.verdict import Level
 
 ONE = loaded(requests=1, max_concurrency=1)
 _ALONE: dict[str, Any] = {
-    "completed": 1,
-    "total_input_tokens": 512,
-    "total_output_tokens": 64,
-    "duration": 0.74,
-    "request_throughput": 1.35,
-    "output_throughput": 86.49,
-    "total_token_throughput": 778.38,
-}
+    "completed": 1, "total_input_tokens": 512, "total_output_tokens": 64, "duration": 0.74,
+    "request_throughput": 1.35, "output_throughput": 86.49, "total_token_throughput": 778.38,
+}  # fmt: skip
 _EQUAL: dict[str, Any] = {
     f"{rank}_{key}_ms": 100.25 for rank in ("mean", "median", "p99") for key in ("ttft",)
 }
@@ -196,12 +191,9 @@ def test_a_full_load_tells_what_it_leaves_for_a_prompt() -> None:
 
 
 DRAFTED: dict[str, Any] = {
-    "spec_decode_acceptance_rate": 50.0,
-    "spec_decode_acceptance_length": 2.5,
-    "spec_decode_num_drafts": 4096,
-    "spec_decode_draft_tokens": 12288,
-    "spec_decode_accepted_tokens": 6144,
-}
+    "spec_decode_acceptance_rate": 50.0, "spec_decode_acceptance_length": 2.5, "spec_decode_num_drafts": 4096,
+    "spec_decode_draft_tokens": 12288, "spec_decode_accepted_tokens": 6144,
+}  # fmt: skip
 
 
 @loop_over(
@@ -379,35 +371,21 @@ RATES = "OSL,req/s,Output tok/s,TTFT (ms)"
 ROWS = {
     "8 at once, as it is": (ALL, "8,128,7.8,998,7.9,15", ()),
     "more tokens than requests have": (RATES, "128,7.8,2500,15", ("figures-disagree",)),
-    "more at once than the limit": (
-        "Concurrency,Output tok/s,TPOT (ms),TTFT (ms)", "8,2500,8,50", ("beyond-schedule",),
-    ),
-    "both": (
-        ALL, "8,128,7.8,2500,8,20", ("figures-disagree", "beyond-schedule"),
-    ),
-    "an E2EL of more at once": (
-        "Concurrency,req/s,Output tok/s,E2EL (ms)", "8,7.8,998,3000", ("beyond-schedule",),
-    ),
+    "more at once than the limit": ("Concurrency,Output tok/s,TPOT (ms),TTFT (ms)", "8,2500,8,50",
+        ("beyond-schedule",)),
+    "both": (ALL, "8,128,7.8,2500,8,20", ("figures-disagree", "beyond-schedule")),
+    "an E2EL of more at once": ("Concurrency,req/s,Output tok/s,E2EL (ms)", "8,7.8,998,3000",
+        ("beyond-schedule",)),
     "shorter answers than asked": (RATES, "1024,7.8,998,15", ()),
     "1k that is 1024": (RATES, "1000,10,10240,15", ()),
-    "a throughput of all tokens": (
-        "Concurrency,ISL,OSL,req/s,Throughput (tok/s),TPOT (ms)", "8,1024,128,7.2,8300,8", (),
-    ),
+    "a throughput of all tokens": ("Concurrency,ISL,OSL,req/s,Throughput (tok/s),TPOT (ms)",
+        "8,1024,128,7.2,8300,8", ()),
     "a batch at full speed": ("Batch size,Output tok/s,TPOT (ms),TTFT (ms)", "8,1000,8,20", ()),
     "an open loop": ("Request rate,OSL,Output tok/s,TPOT (ms),TTFT (ms)", "8,128,1024,20,50", ()),
-    "seconds as ms": (
-        ALL, "8,128,7.2,921,0.008,0.052",
-        ("figures-disagree",),
-    ),
-    "TTFT in seconds, of a full loop": (
-        ALL, "64,128,20,2560,16,1.05", ("figures-disagree",),
-    ),
-    "TTFT in seconds": (
-        ALL, "8,128,7.2,921,8.1,0.052", ("figures-disagree",),
-    ),
-    "a loop that was not held": (
-        ALL, "64,128,7.2,921,8.1,30", (),
-    ),
+    "seconds as ms": (ALL, "8,128,7.2,921,0.008,0.052", ("figures-disagree",)),
+    "TTFT in seconds, of a full loop": (ALL, "64,128,20,2560,16,1.05", ("figures-disagree",)),
+    "TTFT in seconds": (ALL, "8,128,7.2,921,8.1,0.052", ("figures-disagree",)),
+    "a loop that was not held": (ALL, "64,128,7.2,921,8.1,30", ()),
 }  # fmt: skip
 
 

@@ -38,14 +38,8 @@ def test_a_trace_is_described_in_80_columns(capsys: pytest.CaptureFixture[str]) 
     assert printed.startswith("workload      mooncake.jsonl, mooncake; 141 requests\n")
     labels = [line.split("  ")[0] for line in printed.splitlines() if not line.startswith(" ")]
     assert labels == [
-        "workload",
-        "arrivals",
-        "prompts",
-        "answers",
-        "together",
-        "prefix reuse",
-        "reused after",
-    ]
+        "workload", "arrivals", "prompts", "answers", "together", "prefix reuse", "reused after",
+    ]  # fmt: skip
     assert [line for line in printed.splitlines() if len(line) > 80] == []
     unlimited, reached = (
         " ".join(printed.split()).partition(words)[2] for words in ("limit (", "90 % of it in ")

@@ -33,6 +33,27 @@ def only(found: Any) -> Reported:
     return known
 
 
+def vllm(**changes: Any) -> Reported:
+    return only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f"))
+
+
+def sglang(**changes: Any) -> Reported:
+    return only(vllm_files.SGLANG.read_runs({**SGLANG, **changes}, "f"))
+
+
+def aiperf() -> Reported:
+    return only(aiperf_exports.AIPERF.read_runs(AIPERF, "f"))
+
+
+def guidellm(**changes: Any) -> Reported:
+    """What is read of the report whose one benchmark is changed so."""
+    return only(guidellm_reports.GUIDELLM.read_runs({**GUIDELLM, "benchmarks": [benchmark(**changes)]}, "f"))
+
+
+def benchmark(**changes: Any) -> dict[str, Any]:
+    return {**GUIDELLM["benchmarks"][0], **changes}
+
+
 def printed(name: str) -> Reported:
     return only(pasted_pages.read_page((RESULTS / name).read_text("utf-8"), Path(name)))
 
@@ -55,7 +76,7 @@ def test_a_file_is_known_by_what_is_in_it_and_by_one_client_alone(document: Any,
 
 
 def test_vllms_file_has_the_figures_that_it_printed() -> None:
-    known = only(vllm_files.VLLM.read_runs(VLLM, "f"))
+    known = vllm()
     told = printed("vllm_bench_serve.stdout.txt").figures
     assert {key: round(known.figures[key], 2) for key in told} == told
     assert (known.name, known.engine, known.told_by) == ("qwen3", "vLLM", "vllm")
@@ -66,23 +87,17 @@ def test_vllms_file_has_the_figures_that_it_printed() -> None:
 
 def test_vllms_details_give_the_end_to_end_latency_that_the_file_lacks() -> None:
     each = np.array([ttft + sum(gaps) for ttft, gaps in zip(VLLM["ttfts"], VLLM["itls"], strict=True)]) * 1e3
-    figures = only(vllm_files.VLLM.read_runs(VLLM, "f")).figures
+    figures = vllm().figures
     assert figures["mean_e2el_ms"] == pytest.approx(each.mean(), rel=1e-12)
     assert figures["p99_e2el_ms"] == pytest.approx(np.percentile(each, 99), rel=1e-12)
-    whole = {**VLLM, "latencies": [2.0] * 32, "ttfts": [], "itls": []}
-    assert only(vllm_files.VLLM.read_runs(whole, "f")).figures["std_e2el_ms"] == 0
-    told = {**whole, "mean_e2el_ms": 7.0}
-    assert only(vllm_files.VLLM.read_runs(told, "f")).figures["mean_e2el_ms"] == 7.0
-
-
-def test_latencies_of_fewer_than_succeeded_are_no_e2el() -> None:
-    short = {**VLLM, "latencies": [2.0] * 31 + [0.0]}
-    assert "mean_e2el_ms" not in only(vllm_files.VLLM.read_runs(short, "f")).figures
+    whole: dict[str, Any] = {"latencies": [2.0] * 32, "ttfts": [], "itls": []}
+    assert vllm(**whole).figures["std_e2el_ms"] == 0
+    assert vllm(**whole, mean_e2el_ms=7.0).figures["mean_e2el_ms"] == 7.0
+    assert "mean_e2el_ms" not in vllm(latencies=[2.0] * 31 + [0.0]).figures  # of fewer than succeeded
 
 
 def test_a_mean_of_zero_is_of_nothing() -> None:
-    one_token = {**VLLM, "mean_tpot_ms": 0.0, "median_tpot_ms": 0.0, "p99_tpot_ms": 0.0, "median_itl_ms": 0.0}
-    known = only(vllm_files.VLLM.read_runs(one_token, "f"))
+    known = vllm(mean_tpot_ms=0.0, median_tpot_ms=0.0, p99_tpot_ms=0.0, median_itl_ms=0.0)
     assert not [key for key in known.figures if key.endswith("_tpot_ms")]
     assert known.figures["median_itl_ms"] == 0.0
     assert known.remarks == ("TPOT is 0: it was not measured",)
@@ -96,7 +111,7 @@ def test_a_mean_of_zero_is_of_nothing() -> None:
     ],
 )
 def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
-    assert only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f")).remarks == (remark,)
+    assert vllm(**changes).remarks == (remark,)
 
 
 @loop_over(
@@ -110,25 +125,21 @@ def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
     ],
 )
 def test_vllms_label_or_model_is_the_name(changes: dict[str, Any], name: str) -> None:
-    assert only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f.json")).name == name
+    assert vllm(**changes).name == name
 
 
-@pytest.mark.parametrize("changes", [{"simulated": True}, {"model_id": "m (simulated)"}])
-def test_a_simulation_of_ours_is_one_without_our_keys(changes: dict[str, Any]) -> None:
-    run = only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f"))
-    assert run.simulated
-    assert run.remarks[0].startswith("SIMULATED")
-
-
-@pytest.mark.parametrize("changes", [{}, {"simulated": False}, {"simulated": "no"}])
-def test_other_files_are_no_simulation(changes: dict[str, Any]) -> None:
-    assert not only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f")).simulated
+def test_a_simulation_of_ours_is_one_without_our_keys() -> None:
+    for run in (vllm(simulated=True), vllm(model_id="m (simulated)")):
+        assert run.simulated
+        assert run.remarks[0].startswith("SIMULATED")
+    for run in (vllm(), vllm(simulated=False), vllm(simulated="no")):
+        assert not run.simulated
 
 
 def test_sglangs_line_renders_to_a_block_with_the_lines_that_it_prints() -> None:
     text = (RESULTS / "sglang_rust.stdout.txt").read_text("utf-8")
     block = text[text.index("====") : text.index("\nResult appended")]
-    own = only(vllm_files.SGLANG.read_runs(SGLANG, "f"))
+    own = sglang()
     rendered = render_block(own.figures, LAYOUTS["sglang"]).splitlines()
     lines = [line for line in block.splitlines() if not line.startswith("Max ITL")]  # the file has no largest
     assert [line[:41] for line in rendered] == [line[:41] for line in lines]
@@ -148,48 +159,32 @@ def test_sglangs_printed_block_renders_again_byte_for_byte() -> None:
 
 def test_sglangs_python_client_writes_infinity() -> None:
     told = {
-        **SGLANG,
-        "request_rate": math.inf,
-        "max_concurrency": None,
-        "backend": "sglang",
-        "server_info": {"model_path": "/m/Qwen3-8B-AWQ", "version": "0.5.23"},
-        "mean_tpot_ms": math.nan,
-    }
+        **SGLANG, "request_rate": math.inf, "max_concurrency": None, "backend": "sglang",
+        "server_info": {"model_path": "/m/Qwen3-8B-AWQ", "version": "0.5.23"}, "mean_tpot_ms": math.nan,
+    }  # fmt: skip
     (document,) = read_documents(json.dumps(told))
     known = only(vllm_files.SGLANG.read_runs(document.value, "f"))
     assert (known.name, known.engine) == ("Qwen3-8B-AWQ", "SGLang 0.5.23")
     assert known.load.request_rate_per_s == math.inf
     assert (known.figures["request_rate"], known.figures["max_concurrency"]) == ("inf", None)
     assert known.figure("mean_tpot_ms") is None
-    assert "Max request concurrency:                 not set" in render_block(
-        known.figures, LAYOUTS["sglang"]
-    )
+    rendered = render_block(known.figures, LAYOUTS["sglang"])
+    assert "Max request concurrency:                 not set" in rendered
     assert any("a stall hides in it" in remark for remark in known.remarks)
-    assert only(vllm_files.SGLANG.read_runs({**told, "tag": "mine"}, "f")).name == "mine"
+    assert sglang(**told | {"tag": "mine"}).name == "mine"
 
 
 @pytest.mark.parametrize(("ratio", "asked"), [(1.0, 128), (0.0, None), (0.5, None)])
 def test_sglangs_range_of_lengths_is_no_length(ratio: float, asked: int | None) -> None:
-    load = only(vllm_files.SGLANG.read_runs({**SGLANG, "random_range_ratio": ratio}, "f")).load
-    assert load.asked_output_len == asked
+    assert sglang(random_range_ratio=ratio).load.asked_output_len == asked
 
 
 def test_sglangs_tokens_that_its_text_does_not_have_are_doubted() -> None:
-    assert any(
-        "its text has 311296" in remark for remark in only(vllm_files.SGLANG.read_runs(SGLANG, "f")).remarks
-    )
+    assert any("its text has 311296" in remark for remark in sglang().remarks)
 
 
 def test_aiperfs_words_are_vllms_metrics() -> None:
-    known = only(aiperf_exports.AIPERF.read_runs(AIPERF, "f"))
-    for key, theirs in (
-        ("ttft", "time_to_first_token"),
-        ("tpot", "inter_token_latency"),
-        ("itl", "inter_chunk_latency"),
-        ("e2el", "request_latency"),
-    ):
-        for word, name in (("mean", "avg"), ("median", "p50"), ("std", "std"), ("p99", "p99")):
-            assert known.figures[f"{word}_{key}_ms"] == AIPERF[theirs][name]
+    known = aiperf()
     assert known.figures["completed"] == 1024
     assert known.figures["max_concurrent_requests"] == 256
     assert (known.load.max_concurrency, known.load.asked_input_len, known.load.requests) == (256, 64, 1024)
@@ -197,7 +192,7 @@ def test_aiperfs_words_are_vllms_metrics() -> None:
 
 
 def test_aiperfs_duration_is_what_its_rates_are_over() -> None:
-    figures = only(aiperf_exports.AIPERF.read_runs(AIPERF, "f")).figures
+    figures = aiperf().figures
     for rate, total in (("request_throughput", "completed"), ("output_throughput", "total_output_tokens")):
         assert figures[rate] * figures["duration"] == pytest.approx(figures[total])
 
@@ -207,7 +202,7 @@ def test_an_older_export_of_aiperfs_has_its_metrics_one_level_below() -> None:
     known = only(aiperf_exports.AIPERF.read_runs(old, "f"))
     assert aiperf_exports.AIPERF.is_result(old)
     assert known.name == "m"
-    assert known.figures == only(aiperf_exports.AIPERF.read_runs(AIPERF, "f")).figures
+    assert known.figures == aiperf().figures
 
 
 def requests() -> list[dict[str, Any]]:
@@ -216,7 +211,7 @@ def requests() -> list[dict[str, Any]]:
 
 
 def test_guidellms_requests_give_vllms_metrics() -> None:
-    figures = only(guidellm_reports.GUIDELLM.read_runs(GUIDELLM, "f")).figures
+    figures = guidellm().figures
     ttft = np.array([one["time_to_first_token_ms"] for one in requests()])
     timings = [one["info"]["timings"] for one in requests()]
     e2el = np.array([one["last_token_iteration"] - one["request_start"] for one in timings]) * 1e3
@@ -227,41 +222,29 @@ def test_guidellms_requests_give_vllms_metrics() -> None:
 
 
 def test_guidellms_own_tpot_and_its_percentiles_of_gaps_stand_nowhere() -> None:
-    figures = only(guidellm_reports.GUIDELLM.read_runs(GUIDELLM, "f")).figures
+    figures = guidellm().figures
     theirs = GUIDELLM["benchmarks"][0]["metrics"]["time_per_output_token_ms"]["successful"]["mean"]
     assert theirs > 9
     assert not [key for key, value in figures.items() if value == theirs]
     assert [key for key in figures if key.endswith("_itl_ms")] == ["mean_itl_ms"]
 
 
-def benchmark(**changes: Any) -> dict[str, Any]:
-    return {**GUIDELLM["benchmarks"][0], **changes}
-
-
 def test_guidellms_sweep_is_a_run_a_rate() -> None:
     config = GUIDELLM["benchmarks"][0]["config"]
     rated = benchmark(config={**config, "strategy": {"type_": "constant", "rate": 2.5}})
     alone = benchmark(config={**config, "strategy": {"type_": "synchronous"}})
-    first, second, third = guidellm_reports.GUIDELLM.read_runs(
-        {**GUIDELLM, "benchmarks": [rated, alone, benchmark()]}, "f"
-    )
-    loads = [(one.load.request_rate_per_s, one.load.max_concurrency) for one in (first, second, third)]
-    assert loads == [(2.5, None), (math.inf, 1), (math.inf, 1)]
-    assert [one.source for one in (first, second, third)] == [
-        "f benchmark 1",
-        "f benchmark 2",
-        "f benchmark 3",
-    ]
+    runs = guidellm_reports.GUIDELLM.read_runs({**GUIDELLM, "benchmarks": [rated, alone, benchmark()]}, "f")
+    assert [(one.source, one.load.request_rate_per_s, one.load.max_concurrency) for one in runs] == [
+        ("f benchmark 1", 2.5, None), ("f benchmark 2", math.inf, 1), ("f benchmark 3", math.inf, 1)
+    ]  # fmt: skip
 
 
 def test_guidellms_summary_serves_where_its_requests_are_a_sample() -> None:
-    sampled = benchmark(requests={"successful": requests()[:3]})
-    known = only(guidellm_reports.GUIDELLM.read_runs({**GUIDELLM, "benchmarks": [sampled]}, "f"))
-    metrics = sampled["metrics"]
+    known = guidellm(requests={"successful": requests()[:3]})
+    metrics = benchmark()["metrics"]
     assert known.figures["mean_ttft_ms"] == metrics["time_to_first_token_ms"]["successful"]["mean"]
-    assert (
-        known.figures["p99_e2el_ms"] == metrics["request_latency"]["successful"]["percentiles"]["p99"] * 1e3
-    )
+    p99_s = metrics["request_latency"]["successful"]["percentiles"]["p99"]
+    assert known.figures["p99_e2el_ms"] == p99_s * 1e3
     assert known.figures["mean_tpot_ms"] == metrics["inter_token_latency_ms"]["successful"]["mean"]
     assert any("to the response's end" in remark for remark in known.remarks)
 
@@ -269,11 +252,7 @@ def test_guidellms_summary_serves_where_its_requests_are_a_sample() -> None:
 def test_guidellms_summary_of_uneven_lengths_has_no_tpot() -> None:
     metrics = json.loads(json.dumps(GUIDELLM["benchmarks"][0]["metrics"]))
     metrics["output_token_count"]["successful"]["std_dev"] = 3.0
-    known = only(
-        guidellm_reports.GUIDELLM.read_runs(
-            {**GUIDELLM, "benchmarks": [benchmark(metrics=metrics, requests={})]}, "f"
-        )
-    )
+    known = guidellm(metrics=metrics, requests={})
     assert not [key for key in known.figures if key.endswith("_tpot_ms")]
     assert any("no TPOT" in remark for remark in known.remarks)
 
@@ -284,25 +263,20 @@ def test_a_file_without_a_figure_is_refused(client: Any) -> None:
         list(client.read_runs({"completed": "x", "duration": None, "mean_e2e_latency_ms": math.nan}, "f"))
 
 
-def _moved(place: tuple[str, ...]) -> dict[str, Any]:
-    """A report of guidellm of which half the requests failed, with its counts at another place."""
-    counts: Any = {"successful": 10, "errored": 10, "incomplete": 3, "total": 23}
-    metrics = {
-        key: value for key, value in GUIDELLM["benchmarks"][0]["metrics"].items() if key != "request_totals"
-    }
-    nested = counts
-    for key in reversed(place):
-        nested = {key: nested}
-    moved = benchmark(metrics={**metrics, **nested.get("metrics", {})}, scheduler_state={})
-    moved |= {key: value for key, value in nested.items() if key != "metrics"}
-    return {**GUIDELLM, "benchmarks": [moved]}
+COUNTS = {"successful": 10, "errored": 10, "incomplete": 3, "total": 23}
+METRICS = {key: each for key, each in GUIDELLM["benchmarks"][0]["metrics"].items() if key != "request_totals"}
 
 
-@pytest.mark.parametrize(
-    "place", [("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made")]
+@loop_over(
+    "places",
+    [
+        {"metrics": {**METRICS, "request_totals": COUNTS}},
+        {"metrics": METRICS, "request_totals": COUNTS},
+        {"metrics": METRICS, "run_stats": {"requests_made": COUNTS}},
+    ],
 )
-def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str, ...]) -> None:
-    known = only(guidellm_reports.GUIDELLM.read_runs(_moved(place), "f"))
+def test_guidellms_counts_are_found_where_each_version_has_them(places: dict[str, Any]) -> None:
+    known = guidellm(scheduler_state={}, **places)
     assert (known.figures["completed"], known.figures["failed"], known.load.requests) == (10, 10, 20)
     assert "mean_tpot_ms" in known.figures  # all its requests are there
     (audited,) = audit_runs([known], None, None)

@@ -107,12 +107,8 @@ Percentile results:
             },
         ),
         (AIPERF, {"mean_ttft_ms": 18.26, "median_ttft_ms": 17.0}),
-        (
-            EVALSCOPE,
-            {
-                "p10_ttft_ms": 38.9, "median_ttft_ms": 49.1, "p99_itl_ms": 15.0, "median_tpot_ms": 11.2,
-            },
-        ),
+        (EVALSCOPE,
+         {"p10_ttft_ms": 38.9, "median_ttft_ms": 49.1, "p99_itl_ms": 15.0, "median_tpot_ms": 11.2}),
     ],
     ids=["genai-perf", "aiperf", "evalscope"],
 )  # fmt: skip

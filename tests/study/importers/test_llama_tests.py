@@ -197,20 +197,14 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     one, eight, mixture = audit_runs(read(EDGE), machines.find_machine("jetson-thor"), None)
     assert [figures(each.reported) for each in (one, eight)] == [
         {
-            "mean_prefill_ms": 14.1,
-            "mean_ttft_ms": 14.1,
-            "prefill_throughput": 26240,
-            "decode_throughput": 170.0,
-            "mean_tpot_ms": 5.88,
+            "mean_prefill_ms": 14.1, "mean_ttft_ms": 14.1, "prefill_throughput": 26240,
+            "decode_throughput": 170.0, "mean_tpot_ms": 5.88,
         },
         {
-            "mean_prefill_ms": 151.0,
-            "mean_ttft_ms": 151.0,
-            "prefill_throughput": 19600,
-            "decode_throughput": 800.0,
-            "mean_tpot_ms": 10.0,
+            "mean_prefill_ms": 151.0, "mean_ttft_ms": 151.0, "prefill_throughput": 19600,
+            "decode_throughput": 800.0, "mean_tpot_ms": 10.0,
         },
-    ]
+    ]  # fmt: skip
     assert [each.reported.load.input_len for each in (one, eight, mixture)] == [370, 370, 370]
     assert [each.level for each in (one, eight, mixture)] == [Level.VALID] * 3
     assert (one.reported.name, one.reported.memory_bytes) == ("Qwen3-1.7B-NVFP4", 1400 << 20)

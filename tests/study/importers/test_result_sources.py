@@ -375,12 +375,9 @@ def _named(directory: Path) -> dict[str, list[Path]]:
     link.symlink_to(one / "a.json")
     (other / "again.json").symlink_to(one / "a.json")
     return {
-        "directory first": [one, one / "a.json"],
-        "file first": [one / "a.json", one],
-        "a link": [one, link],
-        "directories": [one, other],
-        "one within the other": [directory, other],
-    }
+        "directory first": [one, one / "a.json"], "file first": [one / "a.json", one], "a link": [one, link],
+        "directories": [one, other], "one within the other": [directory, other],
+    }  # fmt: skip
 
 
 @loop_over(

@@ -19,15 +19,12 @@ def statistic(unit: str, value: float) -> dict[str, Any]:
 def export(speed: float, ttft_ms: float, **config: Any) -> dict[str, Any]:
     return {
         "request_throughput": {"unit": "requests/sec", "avg": speed / 190},
-        "request_count": {"unit": "count", "avg": 100.0},
-        "request_latency": statistic("ms", ttft_ms + 1890),
-        "time_to_first_token": statistic("ms", ttft_ms),
-        "inter_token_latency": statistic("ms", 10.0),
+        "request_count": {"unit": "count", "avg": 100.0}, "request_latency": statistic("ms", ttft_ms + 1890),
+        "time_to_first_token": statistic("ms", ttft_ms), "inter_token_latency": statistic("ms", 10.0),
         "output_token_throughput": {"unit": "tokens/sec", "avg": speed},
         "output_sequence_length": {"unit": "tokens", "avg": 190.0},
-        "input_sequence_length": {"unit": "tokens", "avg": 550.0},
-        "input_config": config,
-    }
+        "input_sequence_length": {"unit": "tokens", "avg": 550.0}, "input_config": config,
+    }  # fmt: skip
 
 
 FLAT: dict[str, Any] = {

@@ -30,51 +30,36 @@ def figures(page: str) -> list[dict[str, float]]:
     return [dict(run.figures) for run in read(page)]
 
 
+# The figure that titles in any spelling are of, and what their cells are multiplied by.
+TITLES = {
+    ("max_concurrency", 1.0): ["Concur", "Conc.", "并发数", "并发用户数", "並發數", "同時接続数", "並列数"],
+    ("input_length", 1.0): ["ISL", "输入长度"],
+    ("output_length", 1.0): ["出力トークン数"],
+    ("prompts", 1.0): ["N", "リクエスト数"],
+    ("model", 1.0): ["模型"],
+    ("engine", 1.0): ["推理框架"],
+    ("speed_tok_s", 1.0): ["Tok/s"],
+    ("output_throughput", 1.0): ["吞吐量 (tokens/s)", "输出吞吐量\uff08token/秒\uff09",
+        "スループット (tokens/s)", "スループット\uff08トークン/秒\uff09"],
+    ("total_token_throughput", 1.0): ["总吞吐量 (tokens/s)"],
+    ("request_tok_s", 1.0): ["tok/s/user"],
+    ("", 1.0): ["tok/s/GPU", "TTFT (cold) (ms)", "配置"],
+    ("request_throughput", 1.0): ["请求吞吐量(req/s)"],
+    ("requested_rate", 1.0): ["Request rate (req/s)"],
+    ("mean_ttft_ms", 1.0): ["TTFT Avg (ms)", "TTFT (avg, ms)", "TTFT/ms", "平均首token延迟(ms)",
+        "最初のトークンまでの時間 (ms)", "平均TTFT (ミリ秒)"],
+    ("p99_ttft_ms", 1.0): ["TTFT P99 (ms)", "首Token时延 P99 (ms)", "99分位 TTFT (ms)"],
+    ("mean_e2el_ms", 1.0): ["E2EL Avg (ms)"],
+    ("p95_ttft_ms", 1.0): ["ttft_p95_ms"],
+    ("mean_ttft_ms", 1e3): ["首字延迟\uff08秒\uff09"],
+    ("mean_tpot_ms", 1.0): ["每token延迟 (ms)"],
+    ("mean_e2el_ms", 1e3): ["端到端延迟 (s)"],
+    ("mean_itl_ms", 1.0): ["トークン間レイテンシ (ms)"],
+}  # fmt: skip
+
+
 @loop_over(
-    ("title", "key", "times"),
-    [
-        ("Concur", "max_concurrency", 1.0),
-        ("Conc.", "max_concurrency", 1.0),
-        ("并发数", "max_concurrency", 1.0),
-        ("并发用户数", "max_concurrency", 1.0),
-        ("並發數", "max_concurrency", 1.0),
-        ("同時接続数", "max_concurrency", 1.0),
-        ("並列数", "max_concurrency", 1.0),
-        ("ISL", "input_length", 1.0),
-        ("输入长度", "input_length", 1.0),
-        ("出力トークン数", "output_length", 1.0),
-        ("N", "prompts", 1.0),
-        ("リクエスト数", "prompts", 1.0),
-        ("模型", "model", 1.0),
-        ("推理框架", "engine", 1.0),
-        ("Tok/s", "speed_tok_s", 1.0),
-        ("吞吐量 (tokens/s)", "output_throughput", 1.0),
-        ("输出吞吐量\uff08token/秒\uff09", "output_throughput", 1.0),
-        ("总吞吐量 (tokens/s)", "total_token_throughput", 1.0),
-        ("スループット (tokens/s)", "output_throughput", 1.0),
-        ("スループット\uff08トークン/秒\uff09", "output_throughput", 1.0),
-        ("tok/s/user", "request_tok_s", 1.0),
-        ("tok/s/GPU", "", 1.0),
-        ("请求吞吐量(req/s)", "request_throughput", 1.0),
-        ("Request rate (req/s)", "requested_rate", 1.0),
-        ("TTFT Avg (ms)", "mean_ttft_ms", 1.0),
-        ("TTFT (avg, ms)", "mean_ttft_ms", 1.0),
-        ("TTFT P99 (ms)", "p99_ttft_ms", 1.0),
-        ("E2EL Avg (ms)", "mean_e2el_ms", 1.0),
-        ("ttft_p95_ms", "p95_ttft_ms", 1.0),
-        ("TTFT/ms", "mean_ttft_ms", 1.0),
-        ("平均首token延迟(ms)", "mean_ttft_ms", 1.0),
-        ("首字延迟\uff08秒\uff09", "mean_ttft_ms", 1e3),
-        ("首Token时延 P99 (ms)", "p99_ttft_ms", 1.0),
-        ("99分位 TTFT (ms)", "p99_ttft_ms", 1.0),
-        ("每token延迟 (ms)", "mean_tpot_ms", 1.0),
-        ("端到端延迟 (s)", "mean_e2el_ms", 1e3),
-        ("最初のトークンまでの時間 (ms)", "mean_ttft_ms", 1.0),
-        ("平均TTFT (ミリ秒)", "mean_ttft_ms", 1.0),
-        ("トークン間レイテンシ (ms)", "mean_itl_ms", 1.0),
-        ("TTFT (cold) (ms)", "", 1.0),
-        ("配置", "", 1.0),
-    ],
+    ("title", "key", "times"), [(title, *meaning) for meaning, titles in TITLES.items() for title in titles]
 )
 def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: float) -> None:
     column = row_figures.read_column(title)
@@ -84,14 +69,10 @@ def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: floa
 @loop_over(
     ("page", "found"),
     [
-        (
-            table("Engine | TTFT", "vLLM | 53.94ms", "SGLang | 1.2 s"),
-            [{"mean_ttft_ms": 53.94}, {"mean_ttft_ms": 1200}],
-        ),
-        (
-            table("TTFT (ms) | Engine", "1.2 s | vLLM", "900 | SGLang"),
-            [{"mean_ttft_ms": 1200}, {"mean_ttft_ms": 900}],
-        ),
+        (table("Engine | TTFT", "vLLM | 53.94ms", "SGLang | 1.2 s"),
+         [{"mean_ttft_ms": 53.94}, {"mean_ttft_ms": 1200}]),
+        (table("TTFT (ms) | Engine", "1.2 s | vLLM", "900 | SGLang"),
+         [{"mean_ttft_ms": 1200}, {"mean_ttft_ms": 900}]),
         (table("Load | Throughput", "high | 3.9k tok/s"), [{"output_throughput": 3900}]),
         (table("Load | Throughput", "high | 4.25 req/s"), [{"request_throughput": 4.25}]),
         (table("Load | P99 TTFT", "high | ~54 ms (±3)"), [{"p99_ttft_ms": 54}]),
@@ -99,7 +80,7 @@ def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: floa
         (table("Load | ITL", "high | 850 \u00b5s"), [{"mean_itl_ms": 0.85}]),
         (table("负载 | 首token延迟", "高 | 120毫秒"), [{"mean_ttft_ms": 120}]),
     ],
-)
+)  # fmt: skip
 def test_the_unit_of_a_cell_is_its_own(page: str, found: list[dict[str, float]]) -> None:
     assert figures(page) == found
 
@@ -143,52 +124,31 @@ def test_a_served_table_with_input_lengths_is_no_ladder(concurrency: str) -> Non
 
 def test_lengths_in_one_cell_are_both() -> None:
     runs = read(table("ISL/OSL | Concurrency | tok/s", "1024/128 | 8 | 690.4", "2,048 / 256 | 8 | 500.5"))
-    assert [(run.load.asked_input_len, run.load.asked_output_len) for run in runs] == [
-        (1024, 128),
-        (2048, 256),
-    ]
+    lengths = [(run.load.asked_input_len, run.load.asked_output_len) for run in runs]
+    assert lengths == [(1024, 128), (2048, 256)]
 
 
 @loop_over(
-    ("page", "rows"),
+    ("head", "rows", "names"),
     [
-        (
-            table("Config | TTFT (ms)", "A, plain | 900", "B, layout on | 850", "C, off | 700"),
-            ["model-8b (A, plain)", "model-8b (B, layout on)", "model-8b (C, off)"],
-        ),
-        (
-            table("TP size of it | TTFT (ms)", "1 | 900", "4 | 300"),
-            ["model-8b (TP size of it 1)", "model-8b (TP size of it 4)"],
-        ),
-        (
-            table("Flash | Concurrency | tok/s", "✓ | 8 | 300", " | 8 | 200"),
-            ["model-8b (Flash ✓)", "model-8b"],
-        ),
-        (table("Run | Concurrency | tok/s", "1 | 8 | 300", "2 | 8 | 301"), ["model-8b", "model-8b"]),
-        (
-            table("Concurrency | tok/s | P95 other (ms)", "8 | 300 | 12", "8 | 301 | 13"),
-            ["model-8b", "model-8b"],
-        ),
-        (
-            table("Concurrency | tok/s | Quality", "8 | 300 | 0.812", "8 | 301 | 0.815"),
-            ["model-8b", "model-8b"],
-        ),
-        (
-            table("Concurrency | tok/s | Date", "8 | 300 | 2026-11-01", "8 | 301 | 2026-11-02"),
-            ["model-8b", "model-8b"],
-        ),
-        (
-            table("Input length | Concurrency | tok/s", "1k | 8 | 300", "8k | 8 | 200"),
-            ["model-8b (input_length 1k)", "model-8b (input_length 8k)"],
-        ),
-        (
-            table("Note | Concurrency | tok/s", "before it | 8 | 300", "after it | 8 | 200"),
-            ["model-8b (before it)", "model-8b (after it)"],
-        ),
+        ("Config | TTFT (ms)", ("A, plain | 900", "B, layout on | 850"), ("A, plain", "B, layout on")),
+        ("TP size of it | TTFT (ms)", ("1 | 900", "4 | 300"), ("TP size of it 1", "TP size of it 4")),
+        ("Flash | Concurrency | tok/s", ("✓ | 8 | 300", " | 8 | 200"), ("Flash ✓", "")),
+        ("Run | Concurrency | tok/s", ("1 | 8 | 300", "2 | 8 | 301"), ("", "")),
+        ("Concurrency | tok/s | P95 other (ms)", ("8 | 300 | 12", "8 | 301 | 13"), ("", "")),
+        ("Concurrency | tok/s | Quality", ("8 | 300 | 0.812", "8 | 301 | 0.815"), ("", "")),
+        ("Concurrency | tok/s | Date", ("8 | 300 | 2026-11-01", "8 | 301 | 2026-11-02"), ("", "")),
+        ("Input length | Concurrency | tok/s", ("1k | 8 | 300", "8k | 8 | 200"),
+         ("input_length 1k", "input_length 8k")),
+        ("Note | Concurrency | tok/s", ("before it | 8 | 300", "after it | 8 | 200"),
+         ("before it", "after it")),
     ],
-)
-def test_a_column_that_is_not_read_separates_rows_where_it_is_no_figure(page: str, rows: list[str]) -> None:
-    assert run_groups.name_rows(read(page)) == rows
+)  # fmt: skip
+def test_a_column_that_is_not_read_separates_rows_where_it_is_no_figure(
+    head: str, rows: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    whole = [f"model-8b ({name})" if name else "model-8b" for name in names]
+    assert run_groups.name_rows(read(table(head, *rows))) == whole
 
 
 # Columns that differ, and the rows that they make of one model; each is tried as a table and as a sheet.
@@ -299,39 +259,26 @@ def test_tables_under_two_headings_are_no_repeats() -> None:
     [
         (table("Concurrency | tok/s | P95 Foo (ms)", "8 | 300 | 12"), "not read: 'P95 Foo (ms)'"),
         (table("Concurrency | tok/s | TTFT", "8 | 300 | 30", "16 | 400 | 50"), "not read: 'TTFT'"),
-        (
-            table("Concurrency | tok/s | TTFT (ms)", "8 | 300 | 54 / 60"),
-            "TTFT (ms) '54 / 60' is not a number: left out",
-        ),
-        (
-            table("Concurrency | tok/s | TTFT", "8 | 300 | 54ms", "8 | 300 | 60"),
-            "TTFT '60' has no unit: left out",
-        ),
+        (table("Concurrency | tok/s | TTFT (ms)", "8 | 300 | 54 / 60"),
+         "TTFT (ms) '54 / 60' is not a number: left out"),
+        (table("Concurrency | tok/s | TTFT", "8 | 300 | 54ms", "8 | 300 | 60"),
+         "TTFT '60' has no unit: left out"),
     ],
-)
+)  # fmt: skip
 def test_what_is_dropped_is_named(page: str, remark: str) -> None:
     assert remark in read(page)[-1].remarks
 
 
 SIDE = {
-    table("Metric | vLLM | SGLang", "TTFT (ms) | 54.1 | 60.2", "Throughput (tok/s) | 300 | 400"): [
-        ("", "vLLM"),
-        ("", "SGLang"),
-    ],
-    table(
-        "Metric | Unit | Config A | Config B | Change",
-        "TTFT | ms | 54.1 | 60.2 | +11 %",
-        "Throughput | tok/s | 300 | 400 | +33 %",
-    ): [("Config A", ""), ("Config B", "")],
-    table("指标 | 方案一 | 方案二", "首token延迟 | 54.1ms | 60.2ms", "吞吐量 | 300 tok/s | 400 tok/s"): [
-        ("方案一", ""),
-        ("方案二", ""),
-    ],
-    table("Metric / Concurrency | 1 | 8", "Mean TTFT (ms) | 54.1 | 60.2", "Output tok/s | 300 | 400"): [
-        ("", ""),
-        ("", ""),
-    ],
-}
+    table("Metric | vLLM | SGLang", "TTFT (ms) | 54.1 | 60.2", "Throughput (tok/s) | 300 | 400"):
+        [("", "vLLM"), ("", "SGLang")],
+    table("Metric | Unit | Config A | Config B | Change", "TTFT | ms | 54.1 | 60.2 | +11 %",
+          "Throughput | tok/s | 300 | 400 | +33 %"): [("Config A", ""), ("Config B", "")],
+    table("指标 | 方案一 | 方案二", "首token延迟 | 54.1ms | 60.2ms", "吞吐量 | 300 tok/s | 400 tok/s"):
+        [("方案一", ""), ("方案二", "")],
+    table("Metric / Concurrency | 1 | 8", "Mean TTFT (ms) | 54.1 | 60.2", "Output tok/s | 300 | 400"):
+        [("", ""), ("", "")],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", SIDE)
@@ -346,9 +293,7 @@ def test_a_table_with_metrics_down_the_side_is_read_by_its_columns(page: str) ->
 
 
 def test_a_single_column_of_values_is_one_run() -> None:
-    (run,) = read(
-        "# model-8b\n\n| Metric | Value |\n|---|---|\n| Mean TTFT (ms) | 54.1 |\n| Mean TPOT (ms) | 9.5 |\n"
-    )
+    (run,) = read(table("Metric | Value", "Mean TTFT (ms) | 54.1", "Mean TPOT (ms) | 9.5"))
     assert (run.name, run.figures) == ("model-8b", {"mean_ttft_ms": 54.1, "mean_tpot_ms": 9.5})
 
 
@@ -380,9 +325,8 @@ def test_a_block_behind_a_comment_sign_is_a_block(sign: str) -> None:
 def test_a_table_behind_a_comment_sign_is_a_table(sign: str) -> None:
     page = table("Model | Load | tok/s", "Qwen3-8B | high | 300")
     lines = [f"{sign}{line}" if line.startswith("|") else line for line in page.splitlines()]
-    assert [(run.name, run.figures["output_throughput"]) for run in read("\n".join(lines))] == [
-        ("Qwen3-8B", 300)
-    ]
+    (run,) = read("\n".join(lines))
+    assert (run.name, run.figures["output_throughput"]) == ("Qwen3-8B", 300)
 
 
 def test_a_sheet_is_read_with_its_units_its_language_and_its_labels(tmp_path: Path) -> None:

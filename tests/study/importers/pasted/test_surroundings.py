@@ -127,18 +127,15 @@ APART = {
     "git": write_pages("$ git checkout main", "$ git checkout faster"),
     "a log": write_pages("INFO 11-29 10:00:01 Using FlashInfer", "INFO 11-29 10:07:41 Using Triton"),
     "details": write_html("", "<summary>Before</summary>", "<details><summary>After</summary>"),
-    "details in Markdown": write_pages(
-        "<details>\n<summary>main</summary>\n", "</details>\n<details>\n<summary>PR</summary>\n"
-    ),
+    "details in Markdown": write_pages("<details>\n<summary>main</summary>\n",
+        "</details>\n<details>\n<summary>PR</summary>\n"),
     "paragraphs": write_html("", "<p>Before the change:</p>", "<p>After it:</p>"),
-    "a figure's caption": write_html(
-        "", "<figure><figcaption>TP1</figcaption>", "</figure><figure><figcaption>TP2</figcaption>"
-    ),
+    "a figure's caption": write_html("", "<figure><figcaption>TP1</figcaption>",
+        "</figure><figure><figcaption>TP2</figcaption>"),
     "an HTML comment": write_pages("<!-- before -->", "<!-- after -->"),
     "tabs of MkDocs": write_pages('=== "Before"', '=== "After"'),
-    "tabs of Docusaurus": write_pages(
-        '<TabItem value="a" label="Before">', '</TabItem><TabItem value="b" label="After">'
-    ),
+    "tabs of Docusaurus": write_pages('<TabItem value="a" label="Before">',
+        '</TabItem><TabItem value="b" label="After">'),
     "tabs of Sphinx": write_pages(".. tab:: Before", ".. tab:: After"),
     "tabs of MyST": write_pages(":::{tab-item} Before", ":::\n:::{tab-item} After"),
     "reStructuredText": f"Qwen3-8B\n========\n\nBefore::\n\n{A}\nAfter::\n\n{B}",
@@ -194,10 +191,8 @@ REPEATS = {
     "a fence's language": f"# Qwen3-8B\n\n```bash\n{A}```\n\n```console\n{B}```\n",
     "dates": write_pages("2026-11-29 10:00", "2026-11-29 10:20"),
     "progress": write_pages("100%|███| 100/100 [00:20<00:00]", "100%|███| 100/100 [00:24<00:00]"),
-    "a log": write_pages(
-        "(APIServer pid=1) INFO 11-29 10:00:01 [utils.py:88] Sampling from [256, 256]",
-        "(APIServer pid=2) INFO 11-29 10:07:41 [utils.py:88] Sampling from [256, 256]",
-    ),
+    "a log": write_pages("(APIServer pid=1) INFO 11-29 10:00:01 [utils.py:88] Sampling from [256, 256]",
+        "(APIServer pid=2) INFO 11-29 10:07:41 [utils.py:88] Sampling from [256, 256]"),
     "files": write_pages("Results saved to out/a-1.json", "Results saved to out/a-2.json"),
     "ports": write_pages("vllm serve m --port 8001", "vllm serve m --port 8002"),
     "a command again": f"```\n{SERVE.format('-tp 2')}{A}$ {BENCH}{B}```\n",
@@ -239,12 +234,8 @@ def test_what_stands_farther_above_is_of_all_results_below_it(tmp_path: Path) ->
     path.write_text(page, "utf-8")
     names = run_groups.name_rows(result_sources.read_sources([str(path)]).reported)
     assert names == [
-        "page (TP1 low)",
-        "page (TP1 high)",
-        "page (TP2 low)",
-        "page (TP2 high)",
-        "page (TP2 high)",
-    ]
+        "page (TP1 low)", "page (TP1 high)", "page (TP2 low)", "page (TP2 high)", "page (TP2 high)",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", APART)
