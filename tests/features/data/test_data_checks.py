@@ -295,16 +295,10 @@ def test_ttft_is_no_prefill_where_prompts_may_share() -> None:
 @loop_over(
     ("texts", "shared"),
     [
-        ([], 0),
-        ([b"abc"], 0),
-        ([b"abc", b"xyz"], 0),
-        ([b"abc", b"abd"], 2),
-        ([b"abc", b"abc"], 3),
-        ([b"abcd", b"ab", b"abcx"], 2 + 3),
-        ([b"ax", b"ay", b"bx", b"by"], 1 + 1),
-        ([b"", b"a", b""], 0),
+        ([], 0), ([b"abc"], 0), ([b"abc", b"xyz"], 0), ([b"abc", b"abd"], 2), ([b"abc", b"abc"], 3),
+        ([b"abcd", b"ab", b"abcx"], 2 + 3), ([b"ax", b"ay", b"bx", b"by"], 1 + 1), ([b"", b"a", b""], 0),
     ],
-)
+)  # fmt: skip
 def test_the_shared_bytes_are_those_that_an_earlier_text_begins_with(texts: list[bytes], shared: int) -> None:
     for order in permutations(texts):
         seen: set[bytes] = set()

@@ -165,16 +165,12 @@ NGINX = b"".join(
 @loop_over(
     ("text", "cut", "words"),
     [
-        (b"ts,in\n1,5\n2,5\n3,500\n", 5, ROWS),
-        (b'ts,in\n1,5\n2,5\n3,"500"\n', 2, ROWS),
+        (b"ts,in\n1,5\n2,5\n3,500\n", 5, ROWS), (b'ts,in\n1,5\n2,5\n3,"500"\n', 2, ROWS),
         (b'{"ts":1,"in":5}\n{"ts":2,"in":5}\n{"ts":3,"in":5}\n', 3, ROWS),
-        ('{"ts":1,"in":5}\n{"ts":2,"in":5}\n{"ts":3,"in":5,"u":"é"}\n'.encode(), 4, ROWS),
-        (LITELLM, 20, []),
-        (VLLMS, 86, []),
-        (NGINX, 40, []),
-        (SPANS, 9, []),
+        ('{"ts":1,"in":5}\n{"ts":2,"in":5}\n{"ts":3,"in":5,"u":"é"}\n'.encode(), 4, ROWS), (LITELLM, 20, []),
+        (VLLMS, 86, []), (NGINX, 40, []), (SPANS, 9, []),
     ],
-)
+)  # fmt: skip
 def test_a_last_line_that_is_still_being_written_is_left_out(
     text: bytes, cut: int, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

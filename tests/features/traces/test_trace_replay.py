@@ -448,17 +448,13 @@ def test_prompts_are_those_of_the_recorded_replay() -> None:
 @loop_over(
     ("keys", "counts", "delays_s"),
     [
-        ({"num_sessions": 1}, [15], [0, 0.39]),
-        ({"num_prompts": 17}, [15, 2], [0, 0.39]),
-        ({"num_prompts": 3}, [3], [0, 0.39]),
-        ({"speed_up": 2.0}, [15, 6], [0, 0.195]),
-        ({"trace_idle_cap": 0.1}, [15, 6], [0, 0.1]),
-        ({"turn_delays": "none"}, [15, 6], [0, 0]),
-        ({"max_concurrency": 1}, [15, 6], [0, 0.39]),
-        ({"trace_max_input_len": 400}, [7, 4], [0, 0.39]),
+        ({"num_sessions": 1}, [15], [0, 0.39]), ({"num_prompts": 17}, [15, 2], [0, 0.39]),
+        ({"num_prompts": 3}, [3], [0, 0.39]), ({"speed_up": 2.0}, [15, 6], [0, 0.195]),
+        ({"trace_idle_cap": 0.1}, [15, 6], [0, 0.1]), ({"turn_delays": "none"}, [15, 6], [0, 0]),
+        ({"max_concurrency": 1}, [15, 6], [0, 0.39]), ({"trace_max_input_len": 400}, [7, 4], [0, 0.39]),
         ({"trace_window": "0:12"}, [7, 5], [0, 0.39]),
     ],
-)
+)  # fmt: skip
 def test_keys_of_conversations_and_of_traces_hold(
     keys: dict[str, Any], counts: list[int], delays_s: list[float]
 ) -> None:

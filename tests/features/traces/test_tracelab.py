@@ -114,14 +114,10 @@ def test_the_canonical_sheet_has_waits_for_tools(tmp_path: Path) -> None:
 @loop_over(
     ("spans", "total"),
     [
-        ([], 0),
-        ([(0, 5)], 3),
-        ([(3, 4), (3, 9)], 6),
-        ([(1, 3), (7, 20), (4, 5)], 5),
-        ([(20, 30)], 0),
+        ([], 0), ([(0, 5)], 3), ([(3, 4), (3, 9)], 6), ([(1, 3), (7, 20), (4, 5)], 5), ([(20, 30)], 0),
         ([(0, 9), (1, 3), (2, 2), (9, 10)], 8),
     ],
-)
+)  # fmt: skip
 def test_tools_that_work_at_once_count_once(spans: list[tuple[int, int]], total: int) -> None:
     assert SpanUnion(spans).measure_ns(2, 10) == total
     assert SpanUnion(spans).measure_ns(10, 2) == 0

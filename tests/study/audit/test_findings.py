@@ -228,15 +228,10 @@ OTHERS = [run("a"), run("b", median_ttft_ms=98.71), run("c", median_ttft_ms=98.7
 ALONE = loaded(name="low", requests=10, max_concurrency=1)
 # One at a time: 10 requests of 60 ms and 63 tokens of 5 ms, where the full load leaves 25.5 ms a prompt.
 _LOW: dict[str, Any] = {
-    "completed": 10,
-    "total_input_tokens": 5120,
-    "total_output_tokens": 640,
-    "duration": 3.76,
-    "request_throughput": 2.66,
-    "output_throughput": 170.21,
-    "total_token_throughput": 1531.91,
+    "completed": 10, "total_input_tokens": 5120, "total_output_tokens": 640, "duration": 3.76,
+    "request_throughput": 2.66, "output_throughput": 170.21, "total_token_throughput": 1531.91,
     **{f"{rank}_{key}_ms": 5.01 for rank in ("mean", "median", "p99") for key in ("tpot", "itl")},
-}
+}  # fmt: skip
 
 
 def low(ttft_ms: float = 60.12, **figures: Any) -> Reported:
@@ -367,19 +362,12 @@ def sent(mean_in: float, mean_out: float, name: str = "dsr1-1k1k", n: int = 640)
 @loop_over(
     ("name", "lengths"),
     [
-        ("1k1k", (1024.0, 1024.0)),
-        ("dsr1_8k1k_fp8", (8192.0, 1024.0)),
-        ("gpt-oss 1K/8K", (1024.0, 8192.0)),
-        ("isl1024_osl8192", (1024.0, 8192.0)),
-        ("ISL=1024, OSL=1024", (1024.0, 1024.0)),
-        ("m 1024/1024", (1024.0, 1024.0)),
-        ("m 8192x1024", (8192.0, 1024.0)),
-        ("Qwen3-8B", None),
-        ("Qwen3-32k", None),
-        ("h100-2026-01-05", None),
-        ("m-128x8", None),
+        ("1k1k", (1024.0, 1024.0)), ("dsr1_8k1k_fp8", (8192.0, 1024.0)), ("gpt-oss 1K/8K", (1024.0, 8192.0)),
+        ("isl1024_osl8192", (1024.0, 8192.0)), ("ISL=1024, OSL=1024", (1024.0, 1024.0)),
+        ("m 1024/1024", (1024.0, 1024.0)), ("m 8192x1024", (8192.0, 1024.0)), ("Qwen3-8B", None),
+        ("Qwen3-32k", None), ("h100-2026-01-05", None), ("m-128x8", None),
     ],
-)
+)  # fmt: skip
 def test_a_name_tells_the_lengths(name: str, lengths: tuple[float, float] | None) -> None:
     assert find_nominal_lengths(named(name)) == lengths
 

@@ -20,14 +20,10 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 @loop_over(
     ("client", "input_len", "requests", "total"),
     [
-        (MID, 2048, 10, 20431),
-        (MID, 2048, 100, 204169),
-        (MID, 2048, 200, 408281),
-        (MID, 1024, 1000, 1021646),
-        (SEPTEMBER, 2048, 100, 204357),
-        (SEPTEMBER, 2048, 10, 20480),
+        (MID, 2048, 10, 20431), (MID, 2048, 100, 204169), (MID, 2048, 200, 408281),
+        (MID, 1024, 1000, 1021646), (SEPTEMBER, 2048, 100, 204357), (SEPTEMBER, 2048, 10, 20480),
     ],
-)
+)  # fmt: skip
 def test_the_totals_that_were_seen_in_the_field_are_in_the_table(
     client: str, input_len: int, requests: int, total: int
 ) -> None:

@@ -161,19 +161,14 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize(
     ("file", "values", "requests", "block"),
     [
-        ("mooncake.jsonl", {}, 141, 512),
-        ("bailian.jsonl", {}, 6, 16),
-        ("timed.jsonl", {"trace_format": "timed"}, 6, 16),
-        ("azure_2023.csv", {}, 24, 0),
-        ("azure_2024.csv", {}, 8, 0),
-        ("burstgpt.csv", {}, 5, 0),
-        ("weka.jsonl", {}, 3, 64),
+        ("mooncake.jsonl", {}, 141, 512), ("bailian.jsonl", {}, 6, 16),
+        ("timed.jsonl", {"trace_format": "timed"}, 6, 16), ("azure_2023.csv", {}, 24, 0),
+        ("azure_2024.csv", {}, 8, 0), ("burstgpt.csv", {}, 5, 0), ("weka.jsonl", {}, 3, 64),
         ("../../tests/data/traces/tracelab_rounds.jsonl", {}, 14, 16),
         ("../../tests/data/traces/otel_fan_in.json", {}, 4, 0),
-        ("../../tests/data/traces/otel_genai.jsonl", {}, 7, 16),
-        ("servegen", {}, 2100, 0),
+        ("../../tests/data/traces/otel_genai.jsonl", {}, 7, 16), ("servegen", {}, 2100, 0),
     ],
-)
+)  # fmt: skip
 def test_a_trace_is_read_whole(file: str, values: dict[str, Any], requests: int, block: int) -> None:
     load = read(file, **values)
     assert (len(load), load.block_tokens, load.blocks is not None) == (requests, block, block > 0)

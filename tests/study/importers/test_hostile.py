@@ -31,39 +31,20 @@ def read(directory: Path, name: str, content: str | bytes) -> result_sources.Sou
 
 
 SLOW = {
-    "objects that never end": "{\n",
-    "lists that never end": "[\n",
-    "objects in one another": '{"a":[\n',
-    "a command that goes on": "vllm bench serve --x \\\n",
-    "empty lines": "\n",
-    "blank lines": " \n",
-    "short lines": "a\n",
-    "underlined lines": "a\n===\n",
-    "carriage returns": "\r",
-    "namespaces": "Namespace(",
-    "headings with blanks": "# a" + " " * 900 + "b\n",
-    "bold with blanks": "**a**" + " " * 900 + "b\n",
-    "items with blanks": "- a" + " " * 900 + "b\n",
-    "tags with blanks": "<b>a</b>" + " " * 900 + "b\n",
-    "links": "# " + "[](" * 300 + "\n",
-    "brackets": "# " + "[" * 900 + "\n",
-    "angles": "# " + "<" * 900 + "\n",
-    "fences": "```\n",
-    "names of models": "# " + "qwen3 llama 8b " * 13 + "\n",
-    "lines alone": "qwen3 8b high\n\n",
-    "headings that never end": "<h2>",
-    "headings in lines of their own": "<h2>\n",
-    "elements": "<p><div><td>",
-    "headers": HEADER,
-    "labels": "Mean TTFT (ms): ",
-    "references": "&#9",
-    "escapes": "\x1b]",
-    "quotes": "'",
-    "reports in YAML": "request_performance:\n",
-    "items in YAML": "request_performance:\n- - - - - a: b\n",
+    "objects that never end": "{\n", "lists that never end": "[\n", "objects in one another": '{"a":[\n',
+    "a command that goes on": "vllm bench serve --x \\\n", "empty lines": "\n", "blank lines": " \n",
+    "short lines": "a\n", "underlined lines": "a\n===\n", "carriage returns": "\r",
+    "namespaces": "Namespace(", "headings with blanks": "# a" + " " * 900 + "b\n",
+    "bold with blanks": "**a**" + " " * 900 + "b\n", "items with blanks": "- a" + " " * 900 + "b\n",
+    "tags with blanks": "<b>a</b>" + " " * 900 + "b\n", "links": "# " + "[](" * 300 + "\n",
+    "brackets": "# " + "[" * 900 + "\n", "angles": "# " + "<" * 900 + "\n", "fences": "```\n",
+    "names of models": "# " + "qwen3 llama 8b " * 13 + "\n", "lines alone": "qwen3 8b high\n\n",
+    "headings that never end": "<h2>", "headings in lines of their own": "<h2>\n", "elements": "<p><div><td>",
+    "headers": HEADER, "labels": "Mean TTFT (ms): ", "references": "&#9", "escapes": "\x1b]", "quotes": "'",
+    "reports in YAML": "request_performance:\n", "items in YAML": "request_performance:\n- - - - - a: b\n",
     "lines of k6": "http_req_duration....: avg=1s {expected_response:true}",
     "lines of oha": "Success rate: 1% [200] 5% in 5\n",
-}
+}  # fmt: skip
 
 
 @pytest.mark.long
@@ -83,24 +64,17 @@ _NONE, _PARTS, _CELLS = (
     "give it in parts",
 )
 LARGE = {
-    "commas": (",", _NONE),
-    "semicolons": (";", _NONE),
-    "pipes": ("|", _NONE),
-    "titles": ("Mean TTFT (ms),", _NONE),
-    "names of columns": ("c,d,", _NONE),
-    "rules in a line": ("+---", _NONE),
-    "rules": ("+---+\n", _NONE),
-    "rows of one cell": ("a\n", _NONE),
-    "rows of two cells": ("a,b\n", _NONE),
-    "rules of plain tables": ("-- --\n", _CELLS),
+    "commas": (",", _NONE), "semicolons": (";", _NONE), "pipes": ("|", _NONE),
+    "titles": ("Mean TTFT (ms),", _NONE), "names of columns": ("c,d,", _NONE),
+    "rules in a line": ("+---", _NONE), "rules": ("+---+\n", _NONE), "rows of one cell": ("a\n", _NONE),
+    "rows of two cells": ("a,b\n", _NONE), "rules of plain tables": ("-- --\n", _CELLS),
     "cells of Markdown": ("| a | b |\n|-|-|\n", _CELLS),
-    "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS),
-    "blocks": (HEADER, _PARTS),
+    "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS), "blocks": (HEADER, _PARTS),
     "rows of guidellm": ("Benchmarks Stats:\nMetadata | a\n Benchmark| b\n---|---\nx|1\n", _PARTS),
     "objects": ('{"a": 1}\n', _NONE),
     "results": (json.dumps({"backend": "vllm", "duration": 1.0, "completed": 1}) + "\n", _PARTS),
     "lists in lists": ("[", "not valid JSON"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.long
@@ -210,20 +184,13 @@ ODD = "m\x1b]0;t\x07\x1b[2J\u202e\u2066=x"
 @loop_over(
     "words",
     [
-        "compare {page} {good}",
-        "compare {page} {good} --markdown",
-        "compare {page} {good} --csv",
-        "compare {page} {good} --json",
-        "compare {page} {good} --rankings --effects --fits",
-        "report {page} {good}",
-        "report {page} {good} --layout vllm-0.32",
-        "report {page} {good} --markdown -",
-        "report {page} {good} --csv -",
-        "audit {page} {good} --explain",
-        "audit {page} {good} --json",
-        "compare {page} {odd}",
+        "compare {page} {good}", "compare {page} {good} --markdown", "compare {page} {good} --csv",
+        "compare {page} {good} --json", "compare {page} {good} --rankings --effects --fits",
+        "report {page} {good}", "report {page} {good} --layout vllm-0.32",
+        "report {page} {good} --markdown -", "report {page} {good} --csv -", "audit {page} {good} --explain",
+        "audit {page} {good} --json", "compare {page} {odd}",
     ],
-)
+)  # fmt: skip
 def test_no_name_commands_a_terminal(
     words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,20 +68,14 @@ def figures(run: Reported) -> dict[str, Any]:
 @loop_over(
     ("name", "measured", "prompt", "answer", "streams"),
     [
-        ("pp512", PREFILL, 512, None, 1),
-        ("pp 512", PREFILL, 512, None, 1),
-        ("PP512", PREFILL, 512, None, 1),
-        ("tg128", DECODING, None, 128, 1),
-        ("pp2048 @ d4096", PREFILL, 2048, None, 1),
-        ("tg32 @ d4096", DECODING, 4096, 32, 1),
-        ("pp512+tg128", WHOLE_THROUGHPUT, 512, 128, 1),
-        ("pp512+tg128 @ d64", WHOLE_THROUGHPUT, 512, 128, 1),
-        ("tg128 (c4)", DECODING, None, 128, 4),
-        ("ctx_pp @ d16384 (c2)", PREFILL, 16384, None, 2),
-        ("ctx_tg @ d16384", DECODING, 16384, None, 1),
+        ("pp512", PREFILL, 512, None, 1), ("pp 512", PREFILL, 512, None, 1), ("PP512", PREFILL, 512, None, 1),
+        ("tg128", DECODING, None, 128, 1), ("pp2048 @ d4096", PREFILL, 2048, None, 1),
+        ("tg32 @ d4096", DECODING, 4096, 32, 1), ("pp512+tg128", WHOLE_THROUGHPUT, 512, 128, 1),
+        ("pp512+tg128 @ d64", WHOLE_THROUGHPUT, 512, 128, 1), ("tg128 (c4)", DECODING, None, 128, 4),
+        ("ctx_pp @ d16384 (c2)", PREFILL, 16384, None, 2), ("ctx_tg @ d16384", DECODING, 16384, None, 1),
         ("tg", DECODING, None, None, 1),
     ],
-)
+)  # fmt: skip
 def test_a_test_is_known_by_its_name(
     name: str, measured: str, prompt: int | None, answer: int | None, streams: int
 ) -> None:
@@ -216,20 +210,14 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
 @loop_over(
     ("title", "key"),
     [
-        ("Prefill (tok/s)", "prefill_throughput"),
-        ("PP (t/s)", "prefill_throughput"),
-        ("Prompt eval (tok/s)", "prefill_throughput"),
-        ("Prompt processing t/s", "prefill_throughput"),
-        ("Generation (tok/s)", "decode_throughput"),
-        ("TG (t/s)", "decode_throughput"),
-        ("Eval (tok/s)", "decode_throughput"),
-        ("Decode throughput (tok/s)", "decode_throughput"),
-        ("Prefill (ms)", "mean_prefill_ms"),
-        ("t/s (total)", "speed_tok_s"),
-        ("t/s (req)", "request_tok_s"),
+        ("Prefill (tok/s)", "prefill_throughput"), ("PP (t/s)", "prefill_throughput"),
+        ("Prompt eval (tok/s)", "prefill_throughput"), ("Prompt processing t/s", "prefill_throughput"),
+        ("Generation (tok/s)", "decode_throughput"), ("TG (t/s)", "decode_throughput"),
+        ("Eval (tok/s)", "decode_throughput"), ("Decode throughput (tok/s)", "decode_throughput"),
+        ("Prefill (ms)", "mean_prefill_ms"), ("t/s (total)", "speed_tok_s"), ("t/s (req)", "request_tok_s"),
         ("ttfr (ms)", ""),
     ],
-)
+)  # fmt: skip
 def test_a_title_names_the_phase_that_is_measured(title: str, key: str) -> None:
     assert row_figures.read_column(title).key == key
 

@@ -246,14 +246,10 @@ def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) 
 @loop_over(
     ("text", "count"),
     [
-        (f"{VLLM}\n{VLLM}", 2),
-        (f"{VLLM}{VLLM}", 2),
-        (f"[{VLLM}, {VLLM}]", 2),
-        (f"\n\n  {VLLM}\n", 1),
-        ("\n".join([SGLANG, PYTHONS, SGLANG]), 3),
-        (f"{SGLANG}\n{VLLM}\n", 2),
+        (f"{VLLM}\n{VLLM}", 2), (f"{VLLM}{VLLM}", 2), (f"[{VLLM}, {VLLM}]", 2), (f"\n\n  {VLLM}\n", 1),
+        ("\n".join([SGLANG, PYTHONS, SGLANG]), 3), (f"{SGLANG}\n{VLLM}\n", 2),
     ],
-)
+)  # fmt: skip
 def test_a_file_of_several_documents_is_so_many_runs(text: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "no suffix").write_text(text)
     found = read(tmp_path / "no suffix")

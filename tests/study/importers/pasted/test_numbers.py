@@ -15,28 +15,13 @@ from loadgen.study.importers.pasted.numbers import AmbiguousError, find_decimal_
 @loop_over(
     ("written", "value"),
     [
-        ("974.57", 974.57),
-        ("974,57", 974.57),
-        ("1,234.56", 1234.56),
-        ("1.234,56", 1234.56),
-        ("1 234,56", 1234.56),
-        ("1\u00a0234,56", 1234.56),
-        ("1\u202f234,56", 1234.56),
-        ("1'234.56", 1234.56),
-        ("1\u2019234.56", 1234.56),
-        ("1,234,567.8", 1234567.8),
-        ("1.234.567", 1234567),
-        ("1,234,567", 1234567),
-        ("12 345", 12345),
-        ("1 234.567", 1234.567),
-        ("204169", 204169),
-        ("0.123", 0.123),
-        ("12345.678", 12345.678),
-        ("1.2345", 1.2345),
-        ("1.5e-3", 0.0015),
-        ("-5.00", -5.0),
+        ("974.57", 974.57), ("974,57", 974.57), ("1,234.56", 1234.56), ("1.234,56", 1234.56),
+        ("1 234,56", 1234.56), ("1\u00a0234,56", 1234.56), ("1\u202f234,56", 1234.56), ("1'234.56", 1234.56),
+        ("1\u2019234.56", 1234.56), ("1,234,567.8", 1234567.8), ("1.234.567", 1234567),
+        ("1,234,567", 1234567), ("12 345", 12345), ("1 234.567", 1234.567), ("204169", 204169),
+        ("0.123", 0.123), ("12345.678", 12345.678), ("1.2345", 1.2345), ("1.5e-3", 0.0015), ("-5.00", -5.0),
     ],
-)
+)  # fmt: skip
 def test_a_number_is_read_as_its_country_writes_it(written: str, value: float) -> None:
     assert parse_number(written) == value
 
@@ -81,14 +66,11 @@ def test_a_text_is_read_in_the_encoding_that_it_has(raw: bytes, said: str, tmp_p
 @loop_over(
     ("raw", "why"),
     [
-        (b"", "is empty"),
-        (b" \n", "is empty"),
-        (b"\x1f\x8b\x08\0", r"is compressed \(gzip\): unpack it"),
-        (b"PK\x03\x04", r"is compressed \(zip\)"),
-        (b"\x7fELF\0\0", "is a binary file"),
+        (b"", "is empty"), (b" \n", "is empty"), (b"\x1f\x8b\x08\0", r"is compressed \(gzip\): unpack it"),
+        (b"PK\x03\x04", r"is compressed \(zip\)"), (b"\x7fELF\0\0", "is a binary file"),
         (b"\xff\xfea", "begins as utf-16-le and is not valid utf-16-le"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_text_says_why(raw: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(raw)
     with pytest.raises(UsageError, match=why):

@@ -253,17 +253,10 @@ def test_a_pasted_report_of_ours_keeps_what_it_says(report: str, simulated: str,
 @loop_over(
     ("load", "limit"),
     [
-        ("high (c=8)", 8),
-        ("concurrency 8", 8),
-        ("8 users", 8),
-        ("batch size: 1", 1),
-        ("bs=1", 1),
-        ("16 at a time", 16),
-        ("high load", None),
-        ("2048 in / 128 out", None),
-        ("4 req/s", None),
+        ("high (c=8)", 8), ("concurrency 8", 8), ("8 users", 8), ("batch size: 1", 1), ("bs=1", 1),
+        ("16 at a time", 16), ("high load", None), ("2048 in / 128 out", None), ("4 req/s", None),
     ],
-)
+)  # fmt: skip
 def test_a_load_s_words_give_its_concurrency(load: str, limit: int | None) -> None:
     block = "\n".join(line for line in BLOCK.splitlines() if "concurrency" not in line)
     assert one(f"## Qwen3-8B ({load})\n{block}").load.max_concurrency == limit

@@ -292,26 +292,18 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
 @loop_over(
     ("title", "key", "times"),
     [
-        ("Speed(tokens/s)", "speed_tok_s", 1.0),
-        ("tok/s", "speed_tok_s", 1.0),
-        ("Tokens per second", "speed_tok_s", 1.0),
-        ("Output throughput (tok/s)", "output_throughput", 1.0),
+        ("Speed(tokens/s)", "speed_tok_s", 1.0), ("tok/s", "speed_tok_s", 1.0),
+        ("Tokens per second", "speed_tok_s", 1.0), ("Output throughput (tok/s)", "output_throughput", 1.0),
         ("Output token throughput (tok/s):", "output_throughput", 1.0),
         ("Total throughput (tok/s)", "total_token_throughput", 1.0),
-        ("Decode (tokens/s)", "decode_tok_s", 1.0),
-        ("req/s", "request_throughput", 1.0),
-        ("TTFT (s)", "mean_ttft_ms", 1e3),
-        ("P50 TPOT [ms]", "median_tpot_ms", 1.0),
-        ("ITL p99 (ms)", "p99_itl_ms", 1.0),
-        ("Mean TTFT (ms)", "mean_ttft_ms", 1.0),
-        ("TTFT", "", 1.0),
-        ("Throughput", "", 1.0),
-        ("Prefill (tok/s)", "prefill_throughput", 1.0),
-        ("Max concurrency", "max_concurrency", 1.0),
-        ("Batch size", "max_concurrency", 1.0),
+        ("Decode (tokens/s)", "decode_tok_s", 1.0), ("req/s", "request_throughput", 1.0),
+        ("TTFT (s)", "mean_ttft_ms", 1e3), ("P50 TPOT [ms]", "median_tpot_ms", 1.0),
+        ("ITL p99 (ms)", "p99_itl_ms", 1.0), ("Mean TTFT (ms)", "mean_ttft_ms", 1.0), ("TTFT", "", 1.0),
+        ("Throughput", "", 1.0), ("Prefill (tok/s)", "prefill_throughput", 1.0),
+        ("Max concurrency", "max_concurrency", 1.0), ("Batch size", "max_concurrency", 1.0),
         ("Price ($)", "", 1.0),
     ],
-)
+)  # fmt: skip
 def test_a_title_says_what_stands_below_it(title: str, key: str, times: float) -> None:
     column = row_figures.read_column(title)
     assert (column.key, column.times) == (key, times)
@@ -350,24 +342,12 @@ def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
 @loop_over(
     "piece",
     [
-        "| a | tok/s |\n|---|---|\n| x | 1 |\n",
-        "| a | b |\n|---|---|\n",
-        "|---|---|\n",
-        "|" * 500 + "\n",
-        "+--+--+\n",
-        "+--+--+\n|a |b |\n",
-        "+" + "-+" * 900 + "\n",
-        "a   b\n--- ---\n1   2\n\n",
-        "--- ---\n",
-        "-- " * 300 + "\n",
-        "<table>",
-        "<td rowspan=1000>1",
-        "<table><tr><td rowspan=1000 colspan=1000>tok/s<tr>",
-        "<tr>\n",
-        "<" * 900 + "\n",
-        "> " * 400 + "\n",
+        "| a | tok/s |\n|---|---|\n| x | 1 |\n", "| a | b |\n|---|---|\n", "|---|---|\n", "|" * 500 + "\n",
+        "+--+--+\n", "+--+--+\n|a |b |\n", "+" + "-+" * 900 + "\n", "a   b\n--- ---\n1   2\n\n", "--- ---\n",
+        "-- " * 300 + "\n", "<table>", "<td rowspan=1000>1",
+        "<table><tr><td rowspan=1000 colspan=1000>tok/s<tr>", "<tr>\n", "<" * 900 + "\n", "> " * 400 + "\n",
     ],
-)
+)  # fmt: skip
 def test_no_table_takes_long(piece: str) -> None:
     page = f"# Qwen3-8B\n<table><tr><td>Model<td>tok/s<tr>{piece * (300_000 // len(piece))}"
     began_s = time.process_time()

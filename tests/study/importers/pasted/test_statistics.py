@@ -157,16 +157,11 @@ def test_shares_of_cached_prompts_are_no_percentiles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("title", "first", "second"),
     [
-        ("req/s sent", "4", "6"),
-        ("Offered load (req/s)", "4", "6"),
-        ("Achieved req/s", "3.98", "5.9"),
-        ("Seq len", "512", "1024"),
-        ("Avg input len", "512", "1024"),
-        ("Prefix cache hit (%)", "0", "80"),
-        ("Prefill share", "10.25%", "40.25%"),
-        ("Number of concurrency", "4.0000", "64.0000"),
+        ("req/s sent", "4", "6"), ("Offered load (req/s)", "4", "6"), ("Achieved req/s", "3.98", "5.9"),
+        ("Seq len", "512", "1024"), ("Avg input len", "512", "1024"), ("Prefix cache hit (%)", "0", "80"),
+        ("Prefill share", "10.25%", "40.25%"), ("Number of concurrency", "4.0000", "64.0000"),
     ],
-)
+)  # fmt: skip
 def test_rows_that_differ_in_a_load_are_no_repeats(
     title: str, first: str, second: str, tmp_path: Path
 ) -> None:
