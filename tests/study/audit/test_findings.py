@@ -152,12 +152,8 @@ def test_a_speed_is_called_slow_only_where_it_is_of_decoding(
     ("input_len", "duration_s", "mean_ttft_ms", "slow"),
     [
         (2048.0, 462.0, 28_000.0, True),  # 3.5 s are left for a prompt that takes 0.06 s at best
-        (
-            64.0,
-            118.0,
-            550.0,
-            False,
-        ),  # as many times its best, but that is 1.8 ms: launching kernels takes longer
+        # as many times its best, but that is 1.8 ms: launching kernels takes longer
+        (64.0, 118.0, 550.0, False),
     ],
 )
 def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
@@ -243,10 +239,8 @@ _RATELESS = dict.fromkeys(("request_throughput", "output_throughput", "total_tok
 
 
 def found(one: Reported, *beside: Reported) -> dict[str, str]:
-    audited = audit_runs([one, *beside], None, None)[0]
-    return {
-        each.rule.code: each.evidence for each in audited.findings if each.rule.code != "thin-percentiles"
-    }
+    findings = audit_runs([one, *beside], None, None)[0].findings
+    return {each.rule.code: each.evidence for each in findings if each.rule.code != "thin-percentiles"}
 
 
 def test_runs_that_are_alike_are_let_be() -> None:
@@ -295,10 +289,8 @@ def test_what_is_alike_enough_is_not(one: Reported, name: str) -> None:
 
 def test_of_two_nobody_is_the_odd_one() -> None:
     assert "requests-differ" not in found(run("d", loaded(requests=80), completed=80), OTHERS[0])
-    assert [
-        find_usual([1, 2]), find_usual([1, 1]), find_usual([1, 1, 2]), find_usual([1, 1, 2, 2]),
-        find_usual([]),
-    ] == [None, None, 1, None, None]  # fmt: skip
+    for values, usual in (([1, 2], None), ([1, 1], None), ([1, 1, 2], 1), ([1, 1, 2, 2], None), ([], None)):
+        assert find_usual(values) == usual
 
 
 def test_answers_of_uneven_length_are_short_of_nothing_that_is_told() -> None:
@@ -350,13 +342,9 @@ def named(name: str, **load: Any) -> Reported:
 
 def sent(mean_in: float, mean_out: float, name: str = "dsr1-1k1k", n: int = 640) -> AuditedRun:
     """A run of so many requests with these mean lengths."""
-    figures: dict[str, Any] = {
-        "completed": n,
-        "total_input_tokens": mean_in * n,
-        "total_output_tokens": mean_out * n,
-    }
     load = loaded(name="", asked_output_len=None, max_concurrency=64)
-    return AuditedRun(run(name, load, **figures))
+    totals = {"total_input_tokens": mean_in * n, "total_output_tokens": mean_out * n}
+    return AuditedRun(run(name, load, completed=n, **totals))
 
 
 @loop_over(
@@ -373,10 +361,8 @@ def test_a_name_tells_the_lengths(name: str, lengths: tuple[float, float] | None
 
 
 def test_lengths_that_were_asked_for_come_before_a_name() -> None:
-    assert find_nominal_lengths(run("1k1k", loaded(asked_input_len=512, asked_output_len=64))) == (
-        512.0,
-        64.0,
-    )
+    asked = run("1k1k", loaded(asked_input_len=512, asked_output_len=64))
+    assert find_nominal_lengths(asked) == (512.0, 64.0)
 
 
 @loop_over(
@@ -459,11 +445,8 @@ def audited(path: Path, content: str) -> RunFindings:
         (block(VLLM), Level.VALID, ""),
         (block("Accept length:                           2.50", load=SGLANG), Level.VALID, ""),
         (block("Acc length:                              2.50"), Level.VALID, ""),
-        (
-            block(),
-            Level.SUSPECT,
-            "draft-not-stated",
-        ),  # its messages carry several tokens, and nothing is said
+        # its messages carry several tokens, and nothing is said
+        (block(), Level.SUSPECT, "draft-not-stated"),
         (block(itl=2.1), Level.INVALID, "beyond-roofline"),
         (block(VLLM, itl=2.1), Level.SUSPECT, "draft-not-seen"),
         (block(VLLM.replace("2.50", "1.10").replace("6144", "410")), Level.INVALID, "beyond-roofline"),
@@ -515,9 +498,8 @@ def test_the_bound_of_a_draft_is_in_passes() -> None:
     assert H100 is not None
     best = estimate_ceiling("Qwen3-8B", H100)
     figures = {"mean_tpot_ms": 2.1, "completed": 1, "accept_length": 2.5}
-    plain, drafted = (
-        bound.compare_decode(best, each, bound.Lengths()) for each in ({"mean_tpot_ms": 5.25}, figures)
-    )
+    plain = bound.compare_decode(best, {"mean_tpot_ms": 5.25}, bound.Lengths())
+    drafted = bound.compare_decode(best, figures, bound.Lengths())
     assert plain is not None
     assert drafted is not None
     assert drafted.share == pytest.approx(plain.share)
@@ -526,9 +508,8 @@ def test_the_bound_of_a_draft_is_in_passes() -> None:
     assert "GB/s, 2.5 tokens a pass); reached 476 tok/s (mean TPOT), 86" in line
     excess = bound.measure_decode_excess(best, figures, bound.Lengths())
     assert excess is not None
-    assert excess.text.startswith(
-        "2.1 ms per token (mean TPOT), 5.25 ms per pass of 2.5 tokens (acceptance length)"
-    )
+    said = "2.1 ms per token (mean TPOT), 5.25 ms per pass of 2.5 tokens (acceptance length)"
+    assert excess.text.startswith(said)
 
 
 TABLE = "| Model | Concurrency | TPOT (ms) | {title} |\n|---|---|---|---|\n| {name} | 1 | {tpot} | {cell} |\n"

@@ -29,14 +29,20 @@ _ALONE: dict[str, Any] = {
     "request_throughput": 1.35, "output_throughput": 86.49, "total_token_throughput": 778.38,
 }  # fmt: skip
 _EQUAL: dict[str, Any] = {
-    f"{rank}_{key}_ms": 100.25 for rank in ("mean", "median", "p99") for key in ("ttft",)
+    f"{rank}_{key}_ms": each
+    for rank in ("mean", "median", "p99")
+    for key, each in (("ttft", 100.25), ("tpot", 10.02))
 }
-_EQUAL |= {f"{rank}_tpot_ms": 10.02 for rank in ("mean", "median", "p99")}
 
 
 def found(one: Reported) -> dict[str, str]:
     (audited,) = audit_runs([one], None, None)
     return {each.rule.code: each.evidence for each in audited.findings}
+
+
+def audit(path: Path, content: str) -> list[RunFindings]:
+    path.write_text(content, "utf-8")
+    return audit_runs(result_sources.read_sources([str(path)]).reported, None, None)
 
 
 def test_a_healthy_run_has_but_the_note_that_its_p99_is_thin() -> None:
@@ -48,9 +54,7 @@ def test_a_healthy_run_has_but_the_note_that_its_p99_is_thin() -> None:
 def test_no_published_block_contradicts_itself() -> None:
     arithmetic = {"figures-disagree", "impossible-order", "beyond-schedule", "nothing-measured", "unstreamed"}
     arithmetic |= {"concurrency-not-held", "failures", "many-failures", "bursts", "gaps-are-not-tokens"}
-    assert [(one.name, arithmetic & set(found(one))) for one in thor()] == [
-        (one.name, set()) for one in thor()
-    ]
+    assert [one.name for one in thor() if arithmetic & set(found(one))] == []
 
 
 @loop_over(
@@ -248,19 +252,12 @@ def test_a_healthy_run_and_what_a_client_did_not_count_are_not_impossible(figure
     assert set(found(run(**figures))) <= {"thin-percentiles", "draft-not-seen"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "load", "share"),
-    [
-        ({"completed": 20, "failed": None}, {"requests": 40}, "20 of 40 requests failed (50 %)"),
-        ({"completed": 20, "failed": 0}, {"requests": 40}, "20 of 40 requests failed (50 %)"),
-        ({"completed": 20, "failed": 20}, {"requests": None}, "20 of 40 requests failed (50 %)"),
-        ({"completed": 20, "failed": 5}, {"requests": 40}, "20 of 40 requests failed (50 %)"),
-    ],
-)
+@loop_over(("failed", "requests"), [(None, 40), (0, 40), (20, None), (5, 40)])
 def test_requests_that_are_neither_answered_nor_counted_failed(
-    changes: dict[str, Any], load: dict[str, Any], share: str
+    failed: int | None, requests: int | None
 ) -> None:
-    assert found(run(load=loaded(**load), **changes))["many-failures"] == share
+    one = run(load=loaded(requests=requests), completed=20, failed=failed)
+    assert found(one)["many-failures"] == "20 of 40 requests failed (50 %)"
 
 
 @pytest.mark.parametrize("load", [{"duration_s": 10.0}, {"requests": None}])
@@ -328,37 +325,31 @@ def files() -> dict[str, str]:
 
 @loop_over("name", files())
 def test_an_impossible_figure_is_found_in_every_form(name: str, tmp_path: Path) -> None:
-    audited = _audited(tmp_path / name, files()[name])
+    audited = audit(tmp_path / name, files()[name])
     assert [each.level for each in audited].count(Level.INVALID) == 1
     (worst,) = [each.findings[0] for each in audited if each.level is Level.INVALID]
     assert worst.rule.code == "impossible-value"
 
 
 def test_a_cell_of_zero_is_left_out_and_named(tmp_path: Path) -> None:
-    (audited,) = _audited(tmp_path / "t.md", TABLE.format(speed=640, ttft=0))
+    (audited,) = audit(tmp_path / "t.md", TABLE.format(speed=640, ttft=0))
     assert audited.reported.remarks == ("mean_ttft_ms is 0: it was not measured",)
 
 
-def _audited(path: Path, content: str) -> list[RunFindings]:
-    path.write_text(content, "utf-8")
-    return audit_runs(result_sources.read_sources([str(path)]).reported, None, None)
-
-
-def test_a_file_of_nan_is_suspect(tmp_path: Path) -> None:
-    nan = _audited(tmp_path / "nan.json", json.dumps({**VLLM, "mean_tpot_ms": math.nan}))
-    assert [(each.level, each.findings[0].rule.code) for each in nan] == [(Level.SUSPECT, "not-a-number")]
-    printed = _audited(tmp_path / "nan.txt", BLOCK.format(ttft="nan"))
-    assert printed[0].findings[0].evidence == "mean_ttft_ms: NaN"
-
-
-@pytest.mark.parametrize("name", ["nan.md", "nan.csv"])
-def test_a_cell_of_nan_is_suspect(name: str, tmp_path: Path) -> None:
-    sheet = "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,NaN,5\n"
-    content = sheet if name.endswith("csv") else TABLE.format(speed=640, ttft="NaN")
-    (audited,) = _audited(tmp_path / name, content)
-    assert [each.evidence for each in audited.findings if each.rule.code == "not-a-number"] == [
-        "mean_ttft_ms: NaN"
-    ]
+@loop_over(
+    ("name", "content"),
+    [
+        ("nan.json", json.dumps({**VLLM, "mean_ttft_ms": math.nan})),
+        ("nan.txt", BLOCK.format(ttft="nan")),
+        ("nan.md", TABLE.format(speed=640, ttft="NaN")),
+        ("nan.csv", "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,NaN,5\n"),
+    ],
+)
+def test_a_figure_that_is_nan_is_suspect(name: str, content: str, tmp_path: Path) -> None:
+    (audited,) = audit(tmp_path / name, content)
+    assert audited.level is Level.SUSPECT
+    (nan,) = [each for each in audited.findings if each.rule.code == "not-a-number"]
+    assert nan.evidence == "mean_ttft_ms: NaN"
 
 
 def test_the_command_above_a_block_may_be_of_another() -> None:
@@ -389,10 +380,6 @@ ROWS = {
 }  # fmt: skip
 
 
-def audit(path: Path) -> list[RunFindings]:
-    return audit_runs(result_sources.read_sources([str(path)]).reported, None, None)
-
-
 @pytest.mark.parametrize("kind", ["md", "csv"])
 @pytest.mark.parametrize("form", ROWS)
 def test_the_figures_of_a_row_are_held_against_each_other(form: str, kind: str, tmp_path: Path) -> None:
@@ -402,26 +389,19 @@ def test_the_figures_of_a_row_are_held_against_each_other(form: str, kind: str, 
     if kind == "md":
         lines = [f"| {line.replace(',', ' | ')} |" for line in lines]
         lines.insert(1, "|---" * columns + "|")
-    path = tmp_path / f"page.{kind}"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-    (audited,) = audit(path)
-    graves = (finding.rule for finding in audited.findings if finding.rule.severity is Severity.INVALID)
-    found = [each.code for each in graves]
-    assert found == [*codes]
+    (audited,) = audit(tmp_path / f"page.{kind}", "\n".join(lines) + "\n")
+    rules = [finding.rule for finding in audited.findings]
+    assert [rule.code for rule in rules if rule.severity is Severity.INVALID] == [*codes]
     assert (audited.level is Level.INVALID) is bool(codes)
 
 
 def serve_closed_loop(seed: int) -> Reported:
     """Run a server of steps that prompts lengthen, at a fixed concurrency; return the row of a table."""
     random = Random(seed)
-    limit, sigma, stall_ms = (
-        random.choice([1, 8, 32]),
-        random.choice([0, 0.5, 1.0]),
-        random.choice([0, 20, 100]),
-    )
-    lengths = [
-        max(1, int(30 * random.lognormvariate(0, sigma))) for _ in range(random.choice([3, 10]) * limit)
-    ]
+    limit, sigma = random.choice([1, 8, 32]), random.choice([0, 0.5, 1.0])
+    stall_ms = random.choice([0, 20, 100])
+    count = random.choice([3, 10]) * limit
+    lengths = [max(1, int(30 * random.lognormvariate(0, sigma))) for _ in range(count)]
     left, active = list(range(len(lengths))), dict[int, int]()
     began, first = dict[int, float](), dict[int, float]()
     now, per_token = 0.0, list[float]()
@@ -458,18 +438,14 @@ def test_rows_of_a_served_load_never_contradict_themselves() -> None:
 def test_a_model_larger_than_the_memory_is_impossible(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.md"
-    rows = [
-        ("Qwen3-235B-A22B", "H100"),
-        ("Qwen3-235B-A22B", "8 x H100"),
-        ("Qwen3-8B", "H100"),
-        ("Qwen3-8B", "RTX 9090"),
-    ]
+    rows = (("Qwen3-235B-A22B", "H100"), ("Qwen3-235B-A22B", "8 x H100"), ("Qwen3-8B", "H100"),
+            ("Qwen3-8B", "RTX 9090"))  # fmt: skip
     head = "| Model | GPU | Concurrency | Output tok/s | TPOT (ms) |\n|---|---|---|---|---|\n"
-    page.write_text(head + "".join(f"| {model} | {gpu} | 8 | 100 | 79 |\n" for model, gpu in rows), "utf-8")
-    found = ["beyond-roofline" in {finding.rule.code for finding in each.findings} for each in audit(page)]
+    page = head + "".join(f"| {model} | {gpu} | 8 | 100 | 79 |\n" for model, gpu in rows)
+    audited = audit(tmp_path / "page.md", page)
+    found = ["beyond-roofline" in {finding.rule.code for finding in each.findings} for each in audited]
     assert found == [True, False, False, False]
-    assert cli.main(["audit", str(page)]) == 0
+    assert cli.main(["audit", str(tmp_path / "page.md")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Qwen3-235B-A22B has 470 GB of weights, H100 SXM 80GB has 80 GB of memory" in said
     assert "RTX 9090 is no machine of the table" in said
@@ -495,8 +471,7 @@ def test_random_lengths_of_a_namespace_are_not_those_of_sharegpt(tmp_path: Path)
     block = f"{' Serving Benchmark Result '.center(50, '=')}\n{lines}{'=' * 50}\n"
     lengths = "random_input_len=1024, random_output_len=128, sharegpt_output_len=None, num_prompts=100"
     for data_set, asked in (("sharegpt", None), ("random", 128)):
-        page = tmp_path / f"{data_set}.md"
-        page.write_text(f"Namespace(dataset_name='{data_set}', {lengths})\n{block}", "utf-8")
-        (audited,) = audit(page)
+        page = f"Namespace(dataset_name='{data_set}', {lengths})\n{block}"
+        (audited,) = audit(tmp_path / f"{data_set}.md", page)
         assert audited.reported.load.asked_output_len == asked
         assert ("answers-short" in {finding.rule.code for finding in audited.findings}) is (asked is not None)

@@ -56,12 +56,8 @@ def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_pa
     told = summarise_run(tmp_path / "r", run)
     assert {key: known.figure(key) for key in told.figures} == {key: told.figure(key) for key in told.figures}
     assert (known, known.figures.keys()) == (known, told.figures.keys())
-    assert (known.name, known.load, known.level, known.doubts) == (
-        told.name,
-        told.load,
-        told.level,
-        told.doubts,
-    )
+    assert (known.name, known.load) == (told.name, told.load)
+    assert (known.level, known.doubts) == (told.level, told.doubts)
     assert known.run is not None
     assert encode_run(known.run) == encode_run(run)
 
@@ -135,44 +131,34 @@ def test_troubles_beyond_counting_are_counted(tmp_path: Path) -> None:
     assert found.errors[-1] == "and 10 more could not be read"
 
 
-def cut(place: Path) -> None:
-    (place / RESULT).write_text((place / RESULT).read_text()[:900])
-
-
-def newer(place: Path) -> None:
-    stored = json.loads((place / RESULT).read_text())
-    stored["loadgen"]["format"] = 99
-    (place / RESULT).write_text(json.dumps(stored))
-
-
-def lacking(place: Path) -> None:
-    stored = json.loads((place / RESULT).read_text())
-    del stored["loadgen"]["metrics"]["itl"]
-    (place / RESULT).write_text(json.dumps(stored))
-
-
-def wrong(place: Path) -> None:
-    stored = json.loads((place / RESULT).read_text())
-    stored["loadgen"]["seed"] = "x"
-    (place / RESULT).write_text(json.dumps(stored))
+def changed(raw: str, **changes: Any) -> str:
+    """A stored result with other values in it."""
+    stored = json.loads(raw)
+    stored["loadgen"] |= changes
+    return json.dumps(stored)
 
 
 @loop_over(
     ("damage", "why"),
     [
-        (cut, "result.json is cut off or damaged"),
-        (newer, "was written by a newer loadgen: it has format 99, this one reads 2"),
-        (lacking, "is damaged: no 'itl'"),
-        (wrong, "is damaged: seed: "),
-        (lambda place: (place / RESULT).unlink(), "is an unfinished run: it has no result.json"),
-        (lambda place: (place / RESULT).write_text(""), "result.json is cut off or damaged"),
-        (lambda place: (place / RESULT).write_text("[]"), "has format None"),
+        (lambda raw: raw[:900], "result.json is cut off or damaged"),
+        (lambda raw: changed(raw, format=99),
+         "was written by a newer loadgen: it has format 99, this one reads 2"),
+        (lambda raw: raw.replace('"itl"', '"its"'), "is damaged: no 'itl'"),
+        (lambda raw: changed(raw, seed="x"), "is damaged: seed: "),
+        (lambda raw: None, "is an unfinished run: it has no result.json"),
+        (lambda raw: "", "result.json is cut off or damaged"),
+        (lambda raw: "[]", "has format None"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_run_is_a_line_and_the_others_are_read(damage: Any, why: str, tmp_path: Path) -> None:
     run_in(tmp_path / "bad")
     run_in(tmp_path / "good")
-    damage(tmp_path / "bad")
+    place = tmp_path / "bad" / RESULT
+    damaged = damage(place.read_text())
+    place.unlink()
+    if damaged is not None:
+        place.write_text(damaged)
     found = read(tmp_path)
     assert len(found.reported) == 1
     (trouble,) = found.errors
@@ -409,9 +395,8 @@ def test_one_place_by_several_names_is_read_once(tmp_path: Path, monkeypatch: py
     (tmp_path / "link").symlink_to("one")
     found = read(Path("one"), tmp_path / "one", Path("link"))
     assert len(found.reported) == 1
-    assert found.errors == tuple(
-        f"{name} was named before: it is read once" for name in (f"{tmp_path}/one", "link")
-    )
+    told = "was named before: it is read once"
+    assert found.errors == (f"{tmp_path}/one {told}", f"link {told}")
 
 
 def test_a_long_reading_says_how_far_it_is(
