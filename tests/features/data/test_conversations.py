@@ -12,6 +12,7 @@ import pytest
 
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.data.conversations import Conversations, RecordedTurns
@@ -73,11 +74,9 @@ def test_an_answer_is_asked_for_with_what_was_recorded_before_it(tmp_path: Path)
 def test_the_requests_of_a_conversation_are_one_session(tmp_path: Path) -> None:
     rows = [{**turn, "conversation_id": name} for turn in WHOLE for name in "ab"]
     made = planned(jsonl(tmp_path, rows), num_prompts=6, **CHAT_API)
-    assert made.sessions is not None
-    assert made.sessions.tolist() == [0, 0, 1, 1, 2, 2]
-    assert made.turns is not None
-    assert made.turns.begins.tolist() == [0, 2, 4, 6]
-    assert made.turns.delays_ns.tolist() == [0, 500_000_000] * 3
+    assert require(made.sessions).tolist() == [0, 0, 1, 1, 2, 2]
+    assert require(made.turns).begins.tolist() == [0, 2, 4, 6]
+    assert require(made.turns).delays_ns.tolist() == [0, 500_000_000] * 3
 
 
 def test_values_keep_their_bytes(tmp_path: Path) -> None:
@@ -260,8 +259,7 @@ def test_a_clients_turn_is_sent_with_all_that_it_has(tmp_path: Path, length: str
         "stream_options": {"include_usage": True},
     }
     assert messages == [{"role": "system", "content": "be kind"}, OF_THE_MESSAGE]
-    assert made.turns is not None
-    assert made.turns.delays_ns.tolist() == [500_000_000, 0]
+    assert require(made.turns).delays_ns.tolist() == [500_000_000, 0]
 
 
 def test_calls_reasoning_and_results_are_sent_back_as_they_were(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
+from builders.required import require
 from loadgen import cli
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data import row_kinds
@@ -234,9 +235,7 @@ def test_turns_are_exported_as_conversations_that_are_sent_alike(capsys: pytest.
     first = plan.make(profile.build(keys), ModelTarget(ENGINES[0], "served"), Seed(7, chosen=True))
     again = planned("f.jsonl", ignore_eos=True, backend="openai-chat")
     assert [again.payload(i) for i in range(6)] == [first.payload(i) for i in range(6)]
-    assert first.turns is not None
-    assert again.turns is not None
-    assert again.turns.delays_ns.tolist() == first.turns.delays_ns.tolist()
+    assert require(again.turns).delays_ns.tolist() == require(first.turns).delays_ns.tolist()
 
 
 def test_bodies_of_sessions_are_exported_without_their_order(capsys: pytest.CaptureFixture[str]) -> None:

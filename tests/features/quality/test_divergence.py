@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.markov_chain import MarkovModel, compute_kl, disturb, make_chain, normalize
+from builders.required import require
 from loadgen.features.quality.divergence import (
     QualityEvidence,
     check_sampling,
@@ -63,13 +64,14 @@ def gather(
 
 
 def test_the_divergence_is_the_mean_over_tokens_with_students_interval() -> None:
-    found = estimate_divergence(
-        [answer(A, A), answer(B), answer(A)], [TokenScores((B, A)), TokenScores((A,)), None]
+    found = require(
+        estimate_divergence(
+            [answer(A, A), answer(B), answer(A)], [TokenScores((B, A)), TokenScores((A,)), None]
+        )
     )
     above, below = 0.5 - 1 + math.log(2), 2 - 1 - math.log(2)  # of a token twice as probable, and half
     mean = (above + 0 + below) / 3
     error = math.sqrt(2 * ((above - 2 * mean) ** 2 + (below - mean) ** 2)) / 3
-    assert found is not None
     assert (found.mean, found.low, found.high) == pytest.approx((mean, 0.0, mean + 12.706205 * error))
     assert estimate_divergence([answer(A, A)], [TokenScores((B, A))]) is None
     assert estimate_divergence([answer(A), answer(A)], [None, TokenScores((A,))]) is None
@@ -95,8 +97,7 @@ def test_perplexity_and_bits_are_of_the_text() -> None:
         QualityEvidence(reference="a", candidate="b", reference_text=texts[0], candidate_text=texts[1])
     )
     assert quality.perplexity == pytest.approx({"reference": 2 ** (4 / 3), "candidate": 2**1.5})
-    assert quality.bits_per_byte is not None
-    bits = {name: found.mean for name, found in quality.bits_per_byte.items()}
+    bits = {name: found.mean for name, found in require(quality.bits_per_byte).items()}
     assert bits == pytest.approx({"reference": 4 / 6, "candidate": 6 / 8})
     assert quality.why["perplexity_ratio"].startswith(
         "the vocabularies differ: token 1 of segment 2 of the text"
@@ -141,8 +142,7 @@ def test_figures_that_cannot_be_had_have_a_reason() -> None:
 
 def test_the_direction_is_that_of_the_one_that_sampled() -> None:
     evidence = gather(disturb(make_chain(), 0.03))
-    kl = judge_evidence(replace(evidence, candidate_sampled=True)).kl
-    assert kl is not None
+    kl = require(judge_evidence(replace(evidence, candidate_sampled=True)).kl)
     assert kl.direction == "candidate‖reference"
 
 
@@ -239,8 +239,7 @@ def test_rare_garbage_is_the_same_in_few_of_200_runs(share: float) -> None:
 def test_noise_on_one_of_200_prompts_is_rarely_the_same() -> None:
     assert count_verdicts(0.005, 1250, 4, 2) == {"undecided": 2}
     assert count_verdicts(0.0, 1250, 4, 1) == {"same": 1}
-    few = judge_quality(draw_with_rare_garbage(0.0, 314, 16, 1))
-    assert few is not None
+    few = require(judge_quality(draw_with_rare_garbage(0.0, 314, 16, 1)))
     assert few.text == (
         "undecided: of 314 answers none is far off, so up to 0.95 % of prompts could be: pass more --tokens "
         "or --answer-tokens 4, for 1,197 answers"
@@ -257,10 +256,10 @@ def test_the_share_of_prompts_that_could_be_unseen(seen: int, answers: int, shar
 
 def test_a_heavy_tail_contradicts_the_same() -> None:
     quality = make_quality(0.002, 0.001, None)
-    assert quality.kl is not None
-    tailed = quality.model_copy(update={"kl": quality.kl.model_copy(update={"highest": (4.0, 0.004)})})
-    verdict = judge_quality(tailed)
-    assert verdict is not None
+    tailed = quality.model_copy(
+        update={"kl": require(quality.kl).model_copy(update={"highest": (4.0, 0.004)})}
+    )
+    verdict = require(judge_quality(tailed))
     assert verdict.text == (
         "undecided: 1 of 1,200 answers hold 100 % of KL, the worst 4 nats a token, and up to 0.39 % of "
         "prompts may: pass more --tokens"
@@ -279,8 +278,7 @@ def test_a_candidate_far_away_has_the_plain_mean_of_d() -> None:
     assert quality.kl.formula == "d"
     assert quality.kl.low < exact < quality.kl.high
     assert [doubt.partition(" is ")[0] for doubt in quality.doubts] == ["the mean of exp(−d)"]
-    verdict = judge_quality(quality)
-    assert verdict is not None
+    verdict = require(judge_quality(quality))
     assert verdict.text == "different by more than 0.01 nats a token"
     unknown = judge_evidence(replace(evidence, answers=[replace(one, top=None) for one in evidence.answers]))
     assert unknown.kl is None
@@ -325,8 +323,7 @@ def make_quality(mean: float, half: float, floor: float | None = None) -> Qualit
     ],
 )
 def test_the_verdict_is_by_the_interval(mean: float, half: float, floor: float | None, text: str) -> None:
-    verdict = judge_quality(make_quality(mean, half, floor))
-    assert verdict is not None
+    verdict = require(judge_quality(make_quality(mean, half, floor)))
     assert verdict.text == text
 
 

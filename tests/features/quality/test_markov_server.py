@@ -9,6 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.markov_chain import LIES, MarkovModel, Mode, disturb, make_chain
+from builders.required import require
 from fakes.markov_server import MarkovServer
 from fakes.scripted_server import ScriptedServer
 from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
@@ -86,10 +87,11 @@ def test_over_http_the_interval_covers_the_exact_divergence() -> None:
 
 def test_over_http_a_model_is_equal_to_itself() -> None:
     quality, _ = measure(make_chain(), make_chain(), 500)
-    assert quality.kl is not None
-    assert quality.noise_floor is not None
-    assert quality.agreement is not None
-    assert (quality.kl.mean, quality.noise_floor.mean, quality.agreement.mean) == (0, 0, 1)
+    assert (require(quality.kl).mean, require(quality.noise_floor).mean, require(quality.agreement).mean) == (
+        0,
+        0,
+        1,
+    )
 
 
 @pytest.mark.whole

@@ -10,6 +10,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.engines.engines import ENGINES
 from loadgen.features.quality.probability_apis import (
     PROBABILITY_APIS,
@@ -59,9 +60,8 @@ def test_sampled_answers_are_read(
     assert [len(one.token_ids) for one in answers] == [5] * len(prompts)
     first = answers[0]
     assert (first.token_ids[:2], rounded(first.logprobs[:2])) == (ids, logprobs)
-    assert first.top is not None
-    assert rounded(first.top[0]) == top
-    assert {len(each) for each in first.top} == {2}
+    assert rounded(require(first.top)[0]) == top
+    assert {len(each) for each in require(first.top)} == {2}
 
 
 def test_given_tokens_are_scored() -> None:
@@ -89,8 +89,7 @@ def test_a_chat_has_the_ids_of_its_prompt_and_answer(api: Any, name: str, ids: A
     read = api.read_chat(answer(name), 3)
     assert (read.prompt_ids, read.token_ids, len(read.logprobs)) == (CHAT_PROMPT, ids, 5)
     # vLLM lists the sampled token in place of the last one.
-    assert read.top is not None
-    assert {len(each) for each in read.top} == {2}
+    assert {len(each) for each in require(read.top)} == {2}
 
 
 def test_every_sampling_parameter_is_sent_as_off() -> None:

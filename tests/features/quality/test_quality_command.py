@@ -18,6 +18,7 @@ import pytest
 import loadgen
 from builders.loops import loop_over
 from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
+from builders.required import require
 from fakes.markov_server import MarkovServer
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, whole
 from loadgen import cli
@@ -143,8 +144,7 @@ def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
     assert code == 0
     same = ("kl", "noise_floor", "agreement", "perplexity", "perplexity_ratio", "bits_per_byte")
     assert {name: getattr(kept, name) for name in same} == {name: getattr(live, name) for name in same}
-    assert kept.kl is not None
-    assert (kept.kl.tokens, kept.kl.answers, kept.why) == (160, 10, {})
+    assert (require(kept.kl).tokens, require(kept.kl).answers, kept.why) == (160, 10, {})
     # With --save the reference that is up goes on with the file, which has enough.
     code, out, _ = run(capsys, *both, "--save", file, "--json")
     assert Quality.model_validate_json(out) == kept
@@ -176,8 +176,7 @@ def test_it_stops_at_the_precision(
     words = ["--base-url", candidate, "--reference-url", reference, "--json", "--precision", "0.5"]
     cli.main(["quality", *words, "--quiet", "--answer-tokens", "8"])
     quality = Quality.model_validate_json(capsys.readouterr().out)
-    assert quality.kl is not None
-    assert quality.kl.tokens < 20_000
+    assert require(quality.kl).tokens < 20_000
 
 
 def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,8 +184,7 @@ def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.Ca
         code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference, "--json")
     quality = Quality.model_validate_json(out)
     assert code == 0
-    assert quality.kl is not None
-    assert quality.kl.direction == "candidate‖reference"
+    assert require(quality.kl).direction == "candidate‖reference"
     assert quality.why["agreement"] == "vLLM (gguf) scores no text"
 
 
@@ -296,8 +294,7 @@ def test_chats_are_sampled_with_the_ids_of_their_prompts(
         code, out, _ = run(capsys, "--base-url", two.base_url, "--reference", file, "--json")
     quality = Quality.model_validate_json(out)
     assert code == 0
-    assert quality.kl is not None
-    assert (quality.kl.tokens, quality.settings["chat"], quality.doubts) == (160, True, ())
+    assert (require(quality.kl).tokens, quality.settings["chat"], quality.doubts) == (160, True, ())
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -307,9 +304,8 @@ def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureF
         code, out, err = run(capsys, *words)
         quality = Quality.model_validate_json(out)
         assert (code, err) == (0, "")
-        assert quality.kl is not None
-        assert (quality.kl.direction, quality.doubts) == ("candidate‖reference", ())
-        assert 0 < quality.kl.low < 0.1
+        assert (require(quality.kl).direction, quality.doubts) == ("candidate‖reference", ())
+        assert 0 < require(quality.kl).low < 0.1
         assert cli.main(["quality", *words[:2], "--save", "/tmp/none.jsonl.gz", "--quiet"]) == 1
         assert "reports no token ids" in capsys.readouterr().err
 
@@ -512,8 +508,7 @@ def test_a_tokenizer_stands_in_for_a_server_that_tokenizes_nothing(
         code, out, err = run(capsys, "--base-url", server.base_url, *words)
     assert code == 0, err
     quality = Quality.model_validate_json(out)
-    assert quality.kl is not None
-    assert quality.kl.mean == 0
+    assert require(quality.kl).mean == 0
 
 
 def test_a_key_is_in_no_message(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

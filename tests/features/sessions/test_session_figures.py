@@ -15,6 +15,7 @@ from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_runs import MS, keep
 from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, judged, made, rows_of, turn_of
+from builders.required import require
 from builders.shard_runs import divided, named, part
 from loadgen.base import parsing
 from loadgen.base.structs import replace
@@ -136,15 +137,13 @@ def test_every_account_of_the_run_has_the_same_figures() -> None:
 def test_other_runs_are_measured_as_a_whole(facts: dict[str, object], slots: int) -> None:
     result = made(TURNS, rows_of(TURNS, slots), slots, **facts)
     assert result.counted is result.records
-    sessions = result.derive(session_figures.summarize_sessions)
-    assert sessions is not None
+    sessions = require(result.derive(session_figures.summarize_sessions))
     assert sessions.measured is None
 
 
 def test_sessions_are_counted_by_how_they_ended() -> None:
     rows = rows_of(TURNS, failures={(0, 2): LONG, (3, 1): CUT, (4, 2): CANCELLED})
-    sessions = made(TURNS, rows, cut_short="stopped").derive(session_figures.summarize_sessions)
-    assert sessions is not None
+    sessions = require(made(TURNS, rows, cut_short="stopped").derive(session_figures.summarize_sessions))
     figures = sessions.figures
     assert (figures.planned, figures.begun, figures.finished) == (5, 5, 2)
     assert (figures.ended_early, figures.unfinished, figures.turns_not_sent) == (2, 1, 4)
@@ -153,8 +152,7 @@ def test_sessions_are_counted_by_how_they_ended() -> None:
 
 
 def test_a_finished_session_waits_for_the_server_or_rests() -> None:
-    sessions = made(TURNS, rows_of(TURNS, late_ms=5.0)).derive(session_figures.summarize_sessions)
-    assert sessions is not None
+    sessions = require(made(TURNS, rows_of(TURNS, late_ms=5.0)).derive(session_figures.summarize_sessions))
     figures = sessions.figures
     lasting = [count * TURN_MS + (count - 1) * (DELAY_MS + 5) for count in TURNS]
     assert figures.duration.mean_ms == pytest.approx(np.mean(lasting))
@@ -165,8 +163,7 @@ def test_a_finished_session_waits_for_the_server_or_rests() -> None:
 
 def test_an_early_end_is_named_with_its_turn_and_its_row() -> None:
     result = ended()
-    sessions = result.derive(session_figures.summarize_sessions)
-    assert sessions is not None
+    sessions = require(result.derive(session_figures.summarize_sessions))
     assert list(map(str, sessions.ends)) == [
         'session 0, turn 2 (a.jsonl, row 4, conversation "x")', "session 3, turn 1",
     ]  # fmt: skip
@@ -311,8 +308,7 @@ def make_agents(rows: Sequence[Record] | None = None) -> Result:
 def test_the_path_goes_back_over_what_ended_last() -> None:
     run = make_agents()
     assert mark_critical_requests(run) == [1, 1, 1, 0, 1, 1]
-    path = run.derive(measure_critical_path)
-    assert path is not None
+    path = require(run.derive(measure_critical_path))
     whole_ms = 5 * TURN_MS + 40 + (10 + 20 + 30) + (7 + 3)
     assert path == CriticalPath(
         sessions=1,
@@ -374,8 +370,7 @@ def test_the_path_is_what_twenty_plain_lines_find(data: st.DataObject) -> None:
         parts["pause"] += row.intended_ns - ready_ns
         parts["queued"] += row.sent_ns - row.intended_ns
         at = previous
-    path = run.derive(measure_critical_path)
-    assert path is not None
+    path = require(run.derive(measure_critical_path))
     assert [path.request_s, path.pause_s, path.queued_s] == [ns / 1e9 for ns in parts.values()]
     assert path.session_s == (end_ns - rows[0].intended_ns) / 1e9 == sum(parts.values()) / 1e9
     ends = [row.end_ns for row in rows]
@@ -403,8 +398,7 @@ def test_report_page_and_export_have_the_same_path(tmp_path: Path) -> None:
 
 
 def test_time_with_two_requests_on_their_way_counts_once() -> None:
-    sessions = make_agents().derive(summarize_sessions)
-    assert sessions is not None
+    sessions = require(make_agents().derive(summarize_sessions))
     whole_ms = 5 * TURN_MS + 40 + (10 + 20 + 30) + (7 + 3)
     # The second sub-agent begins 5 ms before the first one.
     assert sessions.figures.busy_share == (5 * TURN_MS + 40 + 5) / whole_ms
@@ -432,9 +426,8 @@ def test_concurrency_names_the_limit_of_requests() -> None:
 def test_a_branch_forgets_only_what_its_own_line_sent() -> None:
     rows = [replace(row, cached_tokens=0) for row in send_tree(BEFORE, DELAYS_MS, (0,) * 6, (0,) * 6)]
     run = judged([len(BEFORE)], rows, session_waits=make_agents().facts.session_waits)
-    found = session_forgotten.find(run)
+    found = require(session_forgotten.find(run))
     # The main line's second request, and the first sub-agent's.
-    assert found is not None
     assert found.startswith(
         f"of {ADDED + 2 * ADDED} prompt tokens that sessions had sent in their turn before"
     )

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
@@ -48,11 +49,9 @@ def words(of: Plan, i: int) -> int:
 )
 def test_there_are_as_many_sessions_as_asked_for(keys: dict[str, Any], begins: list[int]) -> None:
     of = made(**keys)
-    assert of.turns is not None
-    assert of.sessions is not None
-    assert of.turns.begins.tolist() == begins
+    assert require(of.turns).begins.tolist() == begins
     assert len(of) == begins[-1]
-    assert of.sessions.tolist() == of.turns.list_sessions().tolist()
+    assert require(of.sessions).tolist() == require(of.turns).list_sessions().tolist()
 
 
 def test_a_turn_has_all_messages_before_it_and_one_of_its_own() -> None:
@@ -145,19 +144,16 @@ def test_one_seed_makes_the_same_conversations_in_any_order() -> None:
     ],
 )
 def test_think_time_is_seconds_before_each_turn_but_the_first(think_time: str, delays_ms: list[int]) -> None:
-    turns = made(think_time=think_time).turns
-    assert turns is not None
+    turns = require(made(think_time=think_time).turns)
     assert (turns.delays_ns // 1_000_000).tolist() == delays_ms * 4
 
 
 def test_think_time_is_drawn_from_its_distribution() -> None:
-    turns = made(num_sessions=2000, think_time="lognormal:mean=2.5,sd=1,max=20").turns
-    assert turns is not None
+    turns = require(made(num_sessions=2000, think_time="lognormal:mean=2.5,sd=1,max=20").turns)
     drawn_s = turns.delays_ns[turns.delays_ns > 0] / 1e9
     assert len(drawn_s) == 4000
     assert (drawn_s.mean(), drawn_s.std()) == pytest.approx((2.5, 1), rel=0.05)
-    none = made(think_time="2", turn_delays="none").turns
-    assert none is not None
+    none = require(made(think_time="2", turn_delays="none").turns)
     assert not none.delays_ns.any()
 
 
@@ -206,13 +202,10 @@ def test_the_chat_api_is_chosen_where_none_is_named() -> None:
 
 def test_sessions_begin_at_a_rate() -> None:
     of = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None)
-    assert of.offsets_ns is not None
-    assert len(of.offsets_ns) == 4
+    assert len(require(of.offsets_ns)) == 4
     assert len(of) == 12
     short = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None, duration=1.2)
-    assert short.turns is not None
-    assert short.offsets_ns is not None
-    assert (len(short.offsets_ns), len(short.turns), len(short)) == (3, 3, 9)
+    assert (len(require(short.offsets_ns)), len(require(short.turns)), len(short)) == (3, 3, 9)
 
 
 def test_messages_of_real_text_need_a_tokenizer() -> None:
@@ -232,8 +225,7 @@ def test_a_tree_with_one_branch_has_a_conversations_digest_and_facts() -> None:
     waits = make_waits(before, [0] * 12, [0] * 12, [0] * 12, ("main",))
     chain = replace(plain, turns=replace(plain.turns, waits=waits))
     assert chain.digest() == plain.digest()
-    assert chain.turns is not None
-    assert (chain.turns.describe_waits(), plain.turns.describe_waits()) == (None, None)
+    assert (require(chain.turns).describe_waits(), plain.turns.describe_waits()) == (None, None)
     fork = make_waits([*before[:2], [0], *before[3:]], [0, 0, 1, 1, *[0] * 8], [0] * 12, [0] * 12, ("main",))
     forked = replace(plain, turns=replace(plain.turns, waits=fork))
     assert forked.digest() != plain.digest()

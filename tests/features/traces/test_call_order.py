@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.features.traces.call_order import RecordedCalls, SessionTrees, assign_lanes, find_order
 
@@ -128,8 +129,7 @@ def test_delays_are_recorded_pauses_or_what_the_times_leave() -> None:
     trees.add(calls)
     waits, delays_ns = trees.make()
     assert delays_ns.tolist() == [0, 1, 1, 1, 1] * 2
-    assert waits.tool_ns is not None
-    assert waits.tool_ns.tolist() == [0, 1, 0, 1, 1] * 2
+    assert require(waits.tool_ns).tolist() == [0, 1, 0, 1, 1] * 2
     assert waits.list_before(8) == [6, 7]
     assert waits.role_names == ("main", "explore")
     assert waits.depths.tolist() == [0, 1, 0, 0, 1] * 2
@@ -196,8 +196,7 @@ def test_tools_of_a_long_session_are_measured_in_seconds() -> None:
     trees.add(calls)
     assert time.perf_counter() - began < 20
     waits, _ = trees.make()
-    assert waits.tool_ns is not None
-    assert waits.tool_ns.tolist() == [0, *[3] * 99_999]
+    assert require(waits.tool_ns).tolist() == [0, *[3] * 99_999]
 
 
 def fan(count: int) -> RecordedCalls:

@@ -18,6 +18,7 @@ import pytest
 from builders import made_logs
 from builders.loops import loop_over
 from builders.made_logs import COLUMNS, KnownCall, make_calls
+from builders.required import require
 from loadgen import cli
 from loadgen.base.arrays import Int64
 from loadgen.base.json_lines import Lines
@@ -210,13 +211,11 @@ SPANS = Path(__file__).parents[2] / "data" / "traces"
 def test_spans_keep_the_order_of_their_agents(name: str) -> None:
     known = read_otel(open_rows(str(SPANS / name), "--trace"))
     found = read_workload(Lines.open(str(learn(SPANS / name)), "--trace"))
-    assert known.waits is not None
-    assert found.waits is not None
-    assert known.delays_ns is not None
-    assert found.delays_ns is not None
     for column in ("starts", "before", "lanes", "depths"):
-        assert getattr(found.waits, column).tolist() == getattr(known.waits, column).tolist()
-    assert np.abs(found.delays_ns - known.delays_ns).max() < 2000
+        assert (
+            getattr(require(found.waits), column).tolist() == getattr(require(known.waits), column).tolist()
+        )
+    assert np.abs(require(found.delays_ns) - require(known.delays_ns)).max() < 2000
     assert found.output_lens.tolist() == known.output_lens.tolist()
 
 

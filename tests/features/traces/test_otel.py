@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, jsonl, planned, prompts, text
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import otel_spans, trace_formats
@@ -48,9 +49,8 @@ def made(tmp_path: Path, *spans: dict[str, Any], **keys: Any) -> Plan:
 
 def list_waits(of: Plan) -> list[list[int]]:
     assert of.turns is not None
-    assert of.turns.waits is not None
-    of.turns.waits.check(of.turns.begins)
-    return [of.turns.waits.list_before(i) for i in range(len(of))]
+    require(of.turns.waits).check(of.turns.begins)
+    return [require(of.turns.waits).list_before(i) for i in range(len(of))]
 
 
 @loop_over("path", [OTEL_GENAI, OTEL_OPENINFERENCE])
@@ -66,8 +66,7 @@ def test_two_instrumentations_of_one_agent_are_one_tree(path: Path) -> None:
     assert waits[6] == [4, 5]
     assert plan.turns.waits.depths.tolist() == [0, 0, 1, 1, 1, 1, 0]
     assert plan.turns.waits.role_names == ("main", "explorer")
-    assert plan.turns.waits.tool_ns is not None
-    assert plan.turns.waits.tool_ns[1] > 14e6
+    assert require(plan.turns.waits.tool_ns)[1] > 14e6
     body = plan.payload(6)
     roles = [message["role"] for message in body["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
@@ -101,9 +100,7 @@ def test_calls_of_one_agent_at_once_are_on_two_lanes() -> None:
 
 def test_a_live_answer_takes_the_place_of_the_recorded_one() -> None:
     plan = planned(OTEL_FAN_IN, **CHAT, assistant="live")
-    assert plan.turns is not None
-    assert plan.turns.waits is not None
-    lanes = plan.turns.waits.lanes
+    lanes = require(require(plan.turns).waits).lanes
     before = [i for i in range(3) if lanes[i] == lanes[3]]
     live = [{"role": "assistant", "content": f"live {i}"} for i in before]
     messages = json.loads(plan.body_after(3, live))["messages"]
@@ -164,18 +161,17 @@ def test_agents_and_leaves_of_a_trace(
 ) -> None:
     plan = made(tmp_path, *spans)
     assert list_waits(plan) == waits
-    assert plan.turns is not None
-    assert plan.turns.waits is not None
-    assert [plan.turns.waits.role_names[role] for role in plan.turns.waits.roles] == roles
+    assert [
+        require(require(plan.turns).waits).role_names[role]
+        for role in require(require(plan.turns).waits).roles
+    ] == roles
 
 
 def test_tools_work_in_the_pause_before_a_call(tmp_path: Path) -> None:
     plan = made(tmp_path, call("a", 0, 1), tool("x", 1, 3), tool("y", 2, 4), call("b", 6, 7))
     assert plan.turns is not None
-    assert plan.turns.waits is not None
-    assert plan.turns.waits.tool_ns is not None
     assert plan.turns.delays_ns.tolist() == [0, 5_000_000_000]
-    assert plan.turns.waits.tool_ns.tolist() == [0, 3_000_000_000]
+    assert require(require(plan.turns.waits).tool_ns).tolist() == [0, 3_000_000_000]
 
 
 def test_traces_of_one_conversation_are_one_session(tmp_path: Path) -> None:
@@ -186,9 +182,8 @@ def test_traces_of_one_conversation_are_one_session(tmp_path: Path) -> None:
         {**call("c", 2, 3), "trace_id": "three"},
     ]
     plan = planned(jsonl(tmp_path, spans))
-    assert plan.turns is not None
-    assert plan.turns.counts.tolist() == [2, 1]
-    assert plan.turns.delays_ns.tolist() == [0, 3_000_000_000, 0]
+    assert require(plan.turns).counts.tolist() == [2, 1]
+    assert require(plan.turns).delays_ns.tolist() == [0, 3_000_000_000, 0]
 
 
 def test_failed_and_empty_calls_are_counted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import loadgen
 from builders import made_logs
 from builders.loops import loop_over
 from builders.made_logs import KnownCall
+from builders.required import require
 from builders.traces import jsonl, planned
 from fakes.scripted_server import Answer, Asked, api, stream, target_of, whole
 from fakes.virtual_serving import VirtualServing
@@ -134,16 +135,14 @@ def test_a_session_goes_on_after_a_call_that_was_given_up(tmp_path: Path) -> Non
     calls = {"cancelled": True, "took": 0.5}, {"agent": 1, "took": 1.0}, {"took": 0.25}
     run, bodies = bench(write(tmp_path, *calls), tmp_path, trace_replay="closed", transport="wire")
     assert [failure and failure.kind for failure in run.records.failures] == [CUT, None, None]
-    sessions = run.sessions
-    assert sessions is not None
+    sessions = require(run.sessions)
     assert (sessions.finished.tolist(), sessions.dropped, len(bodies)) == ([True], 0, 3)
 
 
 def test_a_rate_of_ones_own_takes_the_place_of_the_traces(tmp_path: Path) -> None:
     path = write(tmp_path, {"cancelled": True, "took": 0.5}, {"out": 9})
     made = planned(path, cancel_rate="100%", cancel_after="2s")
-    assert made.cancellations is not None
-    assert (made.cancellations.count, made.cancellations.list_own()) == (2, ())
+    assert (require(made.cancellations).count, require(made.cancellations).list_own()) == (2, ())
     assert "--cancel-rate takes the place of the cancellations that the trace recorded" in made.notes
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from builders.drop_in import DIRECTORY, planned
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.features.traces.timed_trace import PythonHashContent
 from loadgen.plan.plan import Plan
@@ -68,15 +69,13 @@ def test_shared_hashes_are_shared_prefixes_and_counted(tmp_path: Path) -> None:
     assert (first[:32] == second[:32], first[32:36] == second[32:36]) == (True, False)
     assert [len(first), len(second), len(third)] == [40, 36, 9]
     assert plan.facts.reusable_tokens == 32
-    assert plan.offsets_ns is not None
-    assert plan.offsets_ns.tolist() == [0, 2_000_000_000, 2_000_000_000]
+    assert require(plan.offsets_ns).tolist() == [0, 2_000_000_000, 2_000_000_000]
     assert plan.profile.ignore_eos  # as vLLM has it for this data set
 
 
 def test_times_begin_with_the_first_row_that_is_sent(tmp_path: Path) -> None:
     plan = made(tmp_path / "t.jsonl", [ROW, ROW.replace("1.5", "2")], timed_trace_sec_multiplier=0.5)
-    assert plan.offsets_ns is not None
-    assert plan.offsets_ns.tolist() == [0, 250_000_000]
+    assert require(plan.offsets_ns).tolist() == [0, 250_000_000]
 
 
 def test_without_its_own_times_it_is_sent_at_the_rate(tmp_path: Path) -> None:

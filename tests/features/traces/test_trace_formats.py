@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from builders.traces import (
     AZURE,
     AZURE_2024,
@@ -66,8 +67,7 @@ def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, n
     path = written(tmp_path, content)
     assert trace_formats.open_trace("", str(path))[0] == name
     facts = planned(path, trace_replay="recorded").facts
-    assert facts.schedule is not None
-    assert facts.schedule.format == name
+    assert require(facts.schedule).format == name
 
 
 _AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -411,8 +411,12 @@ def test_rows_of_all_files_stand_in_the_order_of_names(tmp_path: Path) -> None:
 def open_load(path: Path) -> tuple[object, ...]:
     made = planned(path)
     assert made.turns is not None
-    assert made.turns.waits is not None
-    columns = (made.turns.begins, made.turns.delays_ns, made.turns.waits.before, made.requests.output_lens)
+    columns = (
+        made.turns.begins,
+        made.turns.delays_ns,
+        require(made.turns.waits).before,
+        made.requests.output_lens,
+    )
     return made.facts.rows, list(map(len, prompts(made))), *(column.tolist() for column in columns)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from builders.required import require
 from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, TRACELAB, WEKA_AGENTS, planned
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
@@ -58,8 +59,7 @@ def test_memory_is_that_of_the_spans_not_of_their_messages(tmp_path: Path) -> No
     tracemalloc.stop()
     assert len(rows) == _SPANS
     assert most < _SPANS * _BYTES_A_SPAN + (20 << 20)  # and the pieces in which the file is read
-    assert rows.messages is not None
-    assert len(rows.messages.read_prompt(_SPANS - 1)[0]["content"]) == _LETTERS
+    assert len(require(rows.messages).read_prompt(_SPANS - 1)[0]["content"]) == _LETTERS
 
 
 def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -102,9 +102,7 @@ def test_whatever_a_file_holds_it_is_sent_or_refused_in_a_line(path: Path, tmp_p
             lines.add(len(str(error).splitlines()))
             unnamed += [str(error)] * (f"{file} row " not in str(error))
             continue
-        assert made.turns is not None
-        assert made.turns.waits is not None
-        made.turns.waits.check(made.turns.begins)
+        require(require(made.turns).waits).check(require(made.turns).begins)
         assert [made.payload(i)["model"] for i in range(len(made))] == ["m"] * len(made)
         sent += 1
     assert sent > 20

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from builders.traces import (
     AZURE,
     MOONCAKE,
@@ -70,8 +71,7 @@ def test_requests_are_due_when_they_came(tmp_path: Path, keys: dict[str, Any], d
 
 
 def test_what_the_idle_cap_takes_out_is_reported(tmp_path: Path) -> None:
-    schedule = timed(tmp_path, rows(0, 1, 3, 8), trace_idle_cap=2).facts.schedule
-    assert schedule is not None
+    schedule = require(timed(tmp_path, rows(0, 1, 3, 8), trace_idle_cap=2).facts.schedule)
     assert (schedule.idle_cap_s, schedule.idle_cut_s, schedule.span_s) == (2.0, 3.0, 5.0)
     assert schedule.rate_per_s == 3 / 5
 
@@ -224,17 +224,15 @@ def test_mooncakes_grid_is_found_and_spread_on_request() -> None:
 )
 def test_a_grid_is_a_step_that_all_times_share(tmp_path: Path, times: list[float], grid_s: float) -> None:
     made = timed(tmp_path, rows(*times), trace_jitter="uniform")
-    assert made.facts.schedule is not None
-    assert made.facts.schedule.grid_s == grid_s
-    assert made.facts.schedule.spread == (grid_s > 0)
+    assert require(made.facts.schedule).grid_s == grid_s
+    assert require(made.facts.schedule).spread == (grid_s > 0)
     assert any("--trace-jitter has no effect" in note for note in made.notes) == (grid_s == 0)
 
 
 def test_servegens_clients_have_their_published_rates_and_lengths() -> None:
     made = planned(SERVEGEN)
     assert len(made) == 312  # of the only window with requests: 600 s at 0.52 per second
-    assert made.facts.schedule is not None
-    assert made.facts.schedule.span_s < 600
+    assert require(made.facts.schedule).span_s < 600
     lens = [(len(p), int(made.requests.output_lens[i])) for i, p in enumerate(prompts(made))]
     assert {prompt for prompt, _ in lens} <= set(range(60, 128))
     assert {answer for _, answer in lens} <= set(range(87, 1453))
@@ -264,8 +262,7 @@ def test_hashes_of_two_weka_sessions_are_each_ones_own(tmp_path: Path) -> None:
 
 def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
     made = planned(jsonl(tmp_path, [WEKA] * 3), trace_replay="recorded")
-    sessions = made.sessions
-    assert sessions is not None
+    sessions = require(made.sessions)
     assert len(sessions) == len(made)
     shards = [
         set(sessions[Share(number, 2).list_indices(len(made), sessions)].tolist()) for number in range(2)
@@ -381,9 +378,8 @@ def test_the_digest_has_the_words_and_how_they_are_counted(tmp_path: Path, count
 
 def list_waits(made: Plan) -> list[list[int]]:
     assert made.turns is not None
-    assert made.turns.waits is not None
-    made.turns.waits.check(made.turns.begins)
-    return [made.turns.waits.list_before(i) for i in range(len(made))]
+    require(made.turns.waits).check(made.turns.begins)
+    return [require(made.turns.waits).list_before(i) for i in range(len(made))]
 
 
 def row(t: float, api: float | None = None, **keys: Any) -> dict[str, Any]:
@@ -434,8 +430,7 @@ def test_what_requests_of_a_session_wait_for(
 ) -> None:
     made = planned(jsonl(tmp_path, [{"requests": requests}]))
     assert list_waits(made) == waits
-    assert made.turns is not None
-    assert (made.turns.delays_ns / 1e9).round(3).tolist() == pytest.approx(delays_s)
+    assert (require(made.turns).delays_ns / 1e9).round(3).tolist() == pytest.approx(delays_s)
 
 
 def test_prompts_are_those_of_the_recorded_replay() -> None:
@@ -459,9 +454,8 @@ def test_keys_of_conversations_and_of_traces_hold(
     keys: dict[str, Any], counts: list[int], delays_s: list[float]
 ) -> None:
     made = planned(WEKA_AGENTS, **keys)
-    assert made.turns is not None
-    assert made.turns.counts.tolist() == counts
-    assert (made.turns.delays_ns[:2] / 1e9).tolist() == delays_s
+    assert require(made.turns).counts.tolist() == counts
+    assert (require(made.turns).delays_ns[:2] / 1e9).tolist() == delays_s
     list_waits(made)
 
 
@@ -495,8 +489,7 @@ def test_without_its_own_times_a_trace_is_requests_alone() -> None:
 
 def test_sessions_begin_at_the_given_rate(tmp_path: Path) -> None:
     made = planned(jsonl(tmp_path, [WEKA] * 3), request_rate=2.0, burstiness=float("inf"))
-    assert made.turns is not None
-    assert (len(made.turns), len(made)) == (3, 9)
+    assert (len(require(made.turns)), len(made)) == (3, 9)
     assert np.diff(offsets_ms(made)).tolist() == [500, 500]
 
 
@@ -522,11 +515,9 @@ def test_a_preview_shows_agents_and_the_time_of_tools(tmp_path: Path) -> None:
 @loop_over("path", [WEKA_AGENTS, TRACELAB])
 def test_sessions_are_repeated_with_prompts_of_their_own(path: Path) -> None:
     once, more = planned(path), planned(path, num_sessions=5)
-    assert once.turns is not None
-    assert more.turns is not None
     count = len(once)
-    counts = once.turns.counts.tolist()
-    assert more.turns.counts.tolist() == [*counts, *counts, counts[0]]
+    counts = require(once.turns).counts.tolist()
+    assert require(more.turns).counts.tolist() == [*counts, *counts, counts[0]]
     waits = list_waits(more)
     assert waits[count : 2 * count] == [[i + count for i in before] for before in waits[:count]]
     found = prompts(more)
@@ -536,9 +527,9 @@ def test_sessions_are_repeated_with_prompts_of_their_own(path: Path) -> None:
     assert len({tuple(found[i][last - 40 : last]) for i in (0, count, 2 * count)}) == 3
     assert any("are repeated, each time with prompts of their own" in note for note in more.notes)
     assert planned(path, num_prompts=count + 1).turns.counts.tolist() == [*counts, 1]  # type: ignore[union-attr]
-    assert once.facts.reuse is not None
-    assert more.facts.reuse is not None
-    assert once.facts.reuse - 0.01 < more.facts.reuse < once.facts.reuse + 0.1  # what all begin with
+    assert (
+        require(once.facts.reuse) - 0.01 < require(more.facts.reuse) < require(once.facts.reuse) + 0.1
+    )  # what all begin with
 
 
 def test_agents_nested_without_end_are_refused(tmp_path: Path) -> None:

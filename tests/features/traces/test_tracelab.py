@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from builders.traces import TRACELAB, offsets_ms, planned, prompts, text
 from loadgen.base.errors import UsageError
 from loadgen.features.traces.call_order import SpanUnion
@@ -36,17 +37,15 @@ def test_rounds_of_a_session_follow_one_another() -> None:
     made = planned(TRACELAB)
     turns = made.turns
     assert turns is not None
-    assert turns.waits is not None
     assert made.facts.kind == "trace"
     assert turns.counts.tolist() == [7, 7]
-    assert [turns.waits.list_before(i) for i in range(14)] == [
+    assert [require(turns.waits).list_before(i) for i in range(14)] == [
         [], *([i] for i in range(6)), [], *([i] for i in range(7, 13)),
     ]  # fmt: skip
     assert not turns.has_branches
     delays_ms = (turns.delays_ns / 1e6).tolist()
     assert delays_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 19_913, 16_113]
-    assert turns.waits.tool_ns is not None
-    tools_ms = (turns.waits.tool_ns / 1e6).tolist()
+    tools_ms = (require(require(turns.waits).tool_ns) / 1e6).tolist()
     assert tools_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 0, 16_113]
     assert (delays_ms[8], tools_ms[8]) == (1_162, 1_162)  # of three tools at once, after the usage report
 
@@ -54,8 +53,7 @@ def test_rounds_of_a_session_follow_one_another() -> None:
 def test_files_of_one_session_id_are_sessions_of_their_own(tmp_path: Path) -> None:
     rows = [{**row, "session_id": "one", "session_file": f"{row['session_id']}.jsonl"} for row in ROWS]
     made = planned(text(tmp_path, "\n".join(map(json.dumps, rows))), trace_format="tracelab")
-    assert made.turns is not None
-    assert made.turns.counts.tolist() == [7, 7]
+    assert require(made.turns).counts.tolist() == [7, 7]
 
 
 def test_a_prompt_begins_as_the_round_before_it() -> None:
@@ -99,9 +97,8 @@ def test_rounds_at_their_recorded_times() -> None:
 
 def test_the_canonical_sheet_has_waits_for_tools(tmp_path: Path) -> None:
     made = planned(text(tmp_path, SHEET))
-    assert made.turns is not None
-    assert made.turns.counts.tolist() == [2, 2]
-    assert (made.turns.delays_ns / 1e6).tolist() == [0, 120.5, 0, 40]
+    assert require(made.turns).counts.tolist() == [2, 2]
+    assert (require(made.turns).delays_ns / 1e6).tolist() == [0, 120.5, 0, 40]
     assert made.requests.input_lens.tolist() == [15, 19, 9, 15]
     found = prompts(made)
     assert [shared(found[0], found[1]), shared(found[2], found[3])] == [15, 9]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
+from builders.required import require
 from loadgen.base.rule import Severity, Source
 from loadgen.features.roofline import bound, machines
 from loadgen.features.roofline.estimate import estimate_ceiling
@@ -85,9 +86,10 @@ def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
         audit_runs([alone(30.0, machine=name)], machine, None)[0]
         for name, machine in (("NVIDIA H20", THOR), ("NVIDIA H20", None), ("Cray-1", None), ("", None))
     )
-    assert given.ceiling is not None
-    assert named.ceiling is not None
-    assert (given.ceiling.machine.key, named.ceiling.machine.key) == ("jetson-thor", "h20-96gb")
+    assert (require(given.ceiling).machine.key, require(named.ceiling).machine.key) == (
+        "jetson-thor",
+        "h20-96gb",
+    )
     assert (unknown.ceiling, untold.ceiling) == (None, None)
     passing = "pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
     assert unknown.no_ceiling == f"the machine 'Cray-1' is unknown: {passing}"
@@ -110,8 +112,7 @@ def test_what_is_given_is_as_many_as_the_run_tells() -> None:
         for machine in (THOR, None, machines.find_machine("4xh100"), given)
     ]
     assert [one.machine.devices for one in found if one] == [2, 2, 4, 1]
-    assert found[0] is not None
-    assert found[0].machine.bandwidth_bytes_per_s == 2 * THOR.bandwidth_bytes_per_s
+    assert require(found[0]).machine.bandwidth_bytes_per_s == 2 * THOR.bandwidth_bytes_per_s
 
 
 def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
@@ -124,8 +125,7 @@ def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
     assert "--model-config, or --model NAME" in unknown.no_ceiling
     for given in (audit_runs([one], THOR, config), audit_runs([one], THOR, None, "Qwen3-8B")):
         assert names(given[0]) == {"beyond-roofline"}
-        assert given[0].ceiling is not None
-        assert round(given[0].ceiling.tpot_ms(1, 2112), 1) == LEAST_MS
+        assert round(require(given[0].ceiling).tpot_ms(1, 2112), 1) == LEAST_MS
     mixed = audit_runs([one, replace(other, name="Qwen3-0.6B")], THOR, config)
     rates = [audited.ceiling.tpot_ms() for audited in mixed if audited.ceiling]
     assert rates[0] > 5 * rates[1]  # the config is of the one that the table does not know
@@ -498,16 +498,13 @@ def test_the_bound_of_a_draft_is_in_passes() -> None:
     assert H100 is not None
     best = estimate_ceiling("Qwen3-8B", H100)
     figures = {"mean_tpot_ms": 2.1, "completed": 1, "accept_length": 2.5}
-    plain = bound.compare_decode(best, {"mean_tpot_ms": 5.25}, bound.Lengths())
-    drafted = bound.compare_decode(best, figures, bound.Lengths())
-    assert plain is not None
-    assert drafted is not None
+    plain = require(bound.compare_decode(best, {"mean_tpot_ms": 5.25}, bound.Lengths()))
+    drafted = require(bound.compare_decode(best, figures, bound.Lengths()))
     assert drafted.share == pytest.approx(plain.share)
     assert drafted.effective_bytes_per_s == pytest.approx(plain.effective_bytes_per_s)
     (line, *_) = bound.render_lines(best, figures, bound.Lengths())
     assert "GB/s, 2.5 tokens a pass); reached 476 tok/s (mean TPOT), 86" in line
-    excess = bound.measure_decode_excess(best, figures, bound.Lengths())
-    assert excess is not None
+    excess = require(bound.measure_decode_excess(best, figures, bound.Lengths()))
     said = "2.1 ms per token (mean TPOT), 5.25 ms per pass of 2.5 tokens (acceptance length)"
     assert excess.text.startswith(said)
 

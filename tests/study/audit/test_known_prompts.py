@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.plan.random_prompts import PromptShape
 from loadgen.plan.vllm_texts import make_vllm_texts
 from loadgen.study.consistency import subject
@@ -35,15 +36,13 @@ def test_the_totals_that_were_seen_in_the_field_are_in_the_table(
     [(10, 20431, 2048, 1), (100, 204169, 2048, 9), (200, 408281, 2048, 20), (1000, 1021646, 1024, 64)],
 )
 def test_a_known_total_tells_its_length(requests: int, total: int, input_len: int, short: int) -> None:
-    found = recognise_workload(requests, total)
-    assert found is not None
+    found = require(recognise_workload(requests, total))
     assert (found.input_len, found.short) == (input_len, short)
     assert "0.9 to 0.10.1" in found.client
 
 
 def test_the_next_generator_is_another_client() -> None:
-    found = recognise_workload(100, 204357)
-    assert found is not None
+    found = require(recognise_workload(100, 204357))
     assert found.client == "vLLM of August and September 2025"
 
 

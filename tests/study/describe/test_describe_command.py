@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders.browsing import Watched
+from builders.required import require
 from loadgen import cli
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.features.traces.trace_blocks import find_growth_reuse, number_blocks
@@ -186,9 +187,7 @@ def test_a_part_of_a_trace_is_read_as_it_is_sent() -> None:
 def test_reuse_of_token_ids_is_that_of_the_trace_they_are_made_of() -> None:
     whole, sent = read("mooncake.jsonl"), read("mooncake.jsonl", trace_format="mooncake", trace_window="0:")
     shares = [measure_reuse(each) for each in (whole, sent)]
-    assert shares[0] is not None
-    assert shares[1] is not None
-    assert shares[0].share == pytest.approx(shares[1].share, abs=1e-9)
+    assert require(shares[0]).share == pytest.approx(require(shares[1]).share, abs=1e-9)
     assert find_ks_distance(whole.find_gaps_ns(), sent.find_gaps_ns()) == 0
 
 
@@ -196,17 +195,17 @@ def test_text_is_estimated_by_its_bytes_and_shared_by_its_beginning(tmp_path: Pa
     rows = [{"prompt": "a" * 640 + str(number) * 64, "output_tokens": 5} for number in range(3)]
     load = read_load(write_rows(tmp_path / "rows.jsonl", rows), {}, SEED)
     assert load.input_lens.tolist() == [176] * 3
-    found = measure_reuse(load)
-    assert found is not None
+    found = require(measure_reuse(load))
     assert found.share == 2 * 160 / (3 * 176)
     assert any("a token for 4 bytes" in note for note in load.notes)
 
 
 def test_sessions_have_their_pauses_and_no_arrivals_of_requests() -> None:
     load = read("conversations.jsonl")
-    assert load.sessions is not None
-    assert load.delays_ns is not None
-    assert (load.sessions.tolist(), load.delays_ns[[0, 2]].tolist()) == ([0, 0, 1, 1], [NO_DELAY] * 2)
+    assert (require(load.sessions).tolist(), require(load.delays_ns)[[0, 2]].tolist()) == (
+        [0, 0, 1, 1],
+        [NO_DELAY] * 2,
+    )
     assert load.times_ns is None
 
 
@@ -221,11 +220,9 @@ def test_a_pause_is_of_a_request_that_waits() -> None:
 def test_random_prompts_share_nothing_but_their_prefix() -> None:
     values = {"num_prompts": 20, "input_len": 256, "prefix_len": 64, "request_rate": 100.0}
     load = read_load(None, dict(values), SEED)
-    found = measure_reuse(load)
-    assert found is not None
+    found = require(measure_reuse(load))
     assert found.share == pytest.approx(19 * 64 / (20 * 320))
-    assert load.times_ns is not None
-    assert load.times_ns[-1] > 10 * MS_NS
+    assert require(load.times_ns)[-1] > 10 * MS_NS
 
 
 def test_growth_is_as_much_as_its_blocks() -> None:
@@ -234,8 +231,7 @@ def test_growth_is_as_much_as_its_blocks() -> None:
     growth = Growth(np.array([-1, -1, 0, 2, 1]), np.array([100, 100, 400, 500, 130]))
     ids, starts, block = number_blocks(growth, lens, 1000)
     load = LoadColumns("grown", lens, lens, SECOND_NS * np.arange(5), ids, starts, block)
-    found = measure_reuse(load)
-    assert found is not None
+    found = require(measure_reuse(load))
     expected = find_growth_reuse(growth, np.arange(5), lens).tokens.sum()
     assert found.share * found.prompt_tokens == pytest.approx(expected)
     assert number_blocks(growth, lens, 40)[2] == 64

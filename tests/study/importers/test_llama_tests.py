@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.features.roofline import machines
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.audit.findings import audit_runs
@@ -79,8 +80,7 @@ def figures(run: Reported) -> dict[str, Any]:
 def test_a_test_is_known_by_its_name(
     name: str, measured: str, prompt: int | None, answer: int | None, streams: int
 ) -> None:
-    test = row_figures.parse_test(name)
-    assert test is not None
+    test = require(row_figures.parse_test(name))
     assert (test.measured, test.prompt, test.answer, test.streams) == (measured, prompt, answer, streams)
 
 
@@ -165,8 +165,7 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     assert [each.reported.load.input_len for each in (one, eight, mixture)] == [370, 370, 370]
     assert [each.level for each in (one, eight, mixture)] == [Level.VALID] * 3
     assert (one.reported.name, one.reported.memory_bytes) == ("Qwen3-1.7B-NVFP4", 1400 << 20)
-    assert one.ceiling is not None
-    assert one.ceiling.weight_bytes() == pytest.approx(1.42e9, rel=0.02)  # the head in 16 bits
+    assert require(one.ceiling).weight_bytes() == pytest.approx(1.42e9, rel=0.02)  # the head in 16 bits
     assert mixture.ceiling is not None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
@@ -58,21 +59,19 @@ def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_pa
     assert (known, known.figures.keys()) == (known, told.figures.keys())
     assert (known.name, known.load) == (told.name, told.load)
     assert (known.level, known.doubts) == (told.level, told.doubts)
-    assert known.run is not None
-    assert encode_run(known.run) == encode_run(run)
+    assert encode_run(require(known.run)) == encode_run(run)
 
 
 def test_a_part_of_a_stored_run_is_made_once(tmp_path: Path) -> None:
     run_in(tmp_path / "r")
     (known,) = read(tmp_path / "r").reported
-    assert known.run is not None
     counted: list[int] = []
 
     def count(run: Result) -> int:
         counted.append(len(run.records))
         return counted[-1]
 
-    assert [known.run.derive(count), known.run.derive(count), *counted] == [3, 3, 3]
+    assert [require(known.run).derive(count), require(known.run).derive(count), *counted] == [3, 3, 3]
 
 
 def test_arrivals_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
@@ -273,8 +272,7 @@ def test_the_published_speeds_are_rows_with_their_formula() -> None:
     h20 = read(SHIPPED / "qwen3_h20_speed.csv").reported
     known = next(one for one in h20 if one.name == "Qwen3-0.6B-FP8" and one.load.input_len == 6144)
     assert known.remarks == ("speed is (prompt+output)/time",)
-    speed = known.figure("speed_tok_s")
-    assert speed is not None
+    speed = require(known.figure("speed_tok_s"))
     assert known.figure("output_throughput") == pytest.approx(speed * 2048 / 8192)
     assert (known.machine, known.load.max_concurrency) == ("H20-96GB", 1)
     a100 = read(SHIPPED / "qwen2_5_a100_speed.csv").reported
