@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builders.required import require
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
+from loadgen.plan.planned_requests import Waits
 from loadgen.plan.request_sources import ModelTarget, Seed
 
 EXCERPTS = Path(__file__).parents[1] / "data" / "traces"
@@ -92,3 +94,14 @@ def offsets_ms(of: Plan) -> list[float]:
     """When each request is due, in milliseconds."""
     assert of.offsets_ns is not None
     return [offset / 1e6 for offset in of.offsets_ns.tolist()]
+
+
+def waits_of(of: Plan) -> Waits:
+    """What each request of a plan of sessions waits for."""
+    return require(require(of.turns).waits)
+
+
+def list_waits(of: Plan) -> list[list[int]]:
+    """The requests that each request of a plan waits for."""
+    waits_of(of).check(require(of.turns).begins)
+    return [waits_of(of).list_before(i) for i in range(len(of))]

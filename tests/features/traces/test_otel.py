@@ -11,7 +11,17 @@ import pytest
 
 from builders.loops import loop_over
 from builders.required import require
-from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, jsonl, planned, prompts, text
+from builders.traces import (
+    OTEL_FAN_IN,
+    OTEL_GENAI,
+    OTEL_OPENINFERENCE,
+    jsonl,
+    list_waits,
+    planned,
+    prompts,
+    text,
+    waits_of,
+)
 from loadgen.base.errors import UsageError
 from loadgen.features.traces import otel_spans, trace_formats
 from loadgen.features.traces.otel_spans import Operation
@@ -47,26 +57,17 @@ def made(tmp_path: Path, *spans: dict[str, Any], **keys: Any) -> Plan:
     return planned(jsonl(tmp_path, [{"trace_id": "t", "spans": list(spans)}]), **keys)
 
 
-def list_waits(of: Plan) -> list[list[int]]:
-    assert of.turns is not None
-    require(of.turns.waits).check(of.turns.begins)
-    return [require(of.turns.waits).list_before(i) for i in range(len(of))]
-
-
 @loop_over("path", [OTEL_GENAI, OTEL_OPENINFERENCE])
 def test_two_instrumentations_of_one_agent_are_one_tree(path: Path) -> None:
     assert trace_formats.open_trace("", str(path))[0] == "otel"
     plan = planned(path, **CHAT)
-    assert plan.turns is not None
-    assert plan.turns.waits is not None
-    waits = list_waits(plan)
-    assert waits[:2] == [[], [0]]
-    assert waits[2:4] == [[1], [1]]
-    assert sorted(map(tuple, waits[4:6])) == [(2,), (3,)]
-    assert waits[6] == [4, 5]
-    assert plan.turns.waits.depths.tolist() == [0, 0, 1, 1, 1, 1, 0]
-    assert plan.turns.waits.role_names == ("main", "explorer")
-    assert require(plan.turns.waits.tool_ns)[1] > 14e6
+    before, waits = list_waits(plan), waits_of(plan)
+    assert before[:4] == [[], [0], [1], [1]]
+    assert sorted(before[4:6]) == [[2], [3]]
+    assert before[6] == [4, 5]
+    assert waits.depths.tolist() == [0, 0, 1, 1, 1, 1, 0]
+    assert waits.role_names == ("main", "explorer")
+    assert require(waits.tool_ns)[1] > 14e6
     body = plan.payload(6)
     roles = [message["role"] for message in body["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
@@ -90,9 +91,7 @@ def test_both_instrumentations_say_the_same() -> None:
 def test_calls_of_one_agent_at_once_are_on_two_lanes() -> None:
     plan = planned(OTEL_FAN_IN, **CHAT)
     assert list_waits(plan) == [[], [0], [0], [1, 2]]
-    assert plan.turns is not None
-    assert plan.turns.waits is not None
-    assert (plan.turns.delays_ns / 1e9).tolist() == [0, 0.5, 1, 1]
+    assert (require(plan.turns).delays_ns / 1e9).tolist() == [0, 0.5, 1, 1]
     assert plan.requests.output_lens.tolist() == [500, 500, 500, 1500]
     assert any(note.startswith("4 calls recorded the limit of the answer") for note in plan.notes)
     assert len(plan.payload(3)["messages"]) == 7
@@ -100,7 +99,7 @@ def test_calls_of_one_agent_at_once_are_on_two_lanes() -> None:
 
 def test_a_live_answer_takes_the_place_of_the_recorded_one() -> None:
     plan = planned(OTEL_FAN_IN, **CHAT, assistant="live")
-    lanes = require(require(plan.turns).waits).lanes
+    lanes = waits_of(plan).lanes
     before = [i for i in range(3) if lanes[i] == lanes[3]]
     live = [{"role": "assistant", "content": f"live {i}"} for i in before]
     messages = json.loads(plan.body_after(3, live))["messages"]
@@ -161,17 +160,13 @@ def test_agents_and_leaves_of_a_trace(
 ) -> None:
     plan = made(tmp_path, *spans)
     assert list_waits(plan) == waits
-    assert [
-        require(require(plan.turns).waits).role_names[role]
-        for role in require(require(plan.turns).waits).roles
-    ] == roles
+    assert [waits_of(plan).role_names[role] for role in waits_of(plan).roles] == roles
 
 
 def test_tools_work_in_the_pause_before_a_call(tmp_path: Path) -> None:
     plan = made(tmp_path, call("a", 0, 1), tool("x", 1, 3), tool("y", 2, 4), call("b", 6, 7))
-    assert plan.turns is not None
-    assert plan.turns.delays_ns.tolist() == [0, 5_000_000_000]
-    assert require(require(plan.turns.waits).tool_ns).tolist() == [0, 3_000_000_000]
+    assert require(plan.turns).delays_ns.tolist() == [0, 5_000_000_000]
+    assert require(waits_of(plan).tool_ns).tolist() == [0, 3_000_000_000]
 
 
 def test_traces_of_one_conversation_are_one_session(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from builders.traces import (
     planned,
     prompts,
     text,
+    waits_of,
 )
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -410,13 +411,8 @@ def test_rows_of_all_files_stand_in_the_order_of_names(tmp_path: Path) -> None:
 
 def open_load(path: Path) -> tuple[object, ...]:
     made = planned(path)
-    assert made.turns is not None
-    columns = (
-        made.turns.begins,
-        made.turns.delays_ns,
-        require(made.turns.waits).before,
-        made.requests.output_lens,
-    )
+    turns = require(made.turns)
+    columns = (turns.begins, turns.delays_ns, waits_of(made).before, made.requests.output_lens)
     return made.facts.rows, list(map(len, prompts(made))), *(column.tolist() for column in columns)
 
 

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from builders.required import require
-from builders.traces import OTEL_FAN_IN, OTEL_GENAI, OTEL_OPENINFERENCE, TRACELAB, WEKA_AGENTS, planned
+from builders.traces import (
+    OTEL_FAN_IN,
+    OTEL_GENAI,
+    OTEL_OPENINFERENCE,
+    TRACELAB,
+    WEKA_AGENTS,
+    list_waits,
+    planned,
+)
 from loadgen.base.errors import UsageError
 from loadgen.base.json_lines import Lines
 from loadgen.features.traces.otel_sessions import read_otel
@@ -102,7 +110,7 @@ def test_whatever_a_file_holds_it_is_sent_or_refused_in_a_line(path: Path, tmp_p
             lines.add(len(str(error).splitlines()))
             unnamed += [str(error)] * (f"{file} row " not in str(error))
             continue
-        require(require(made.turns).waits).check(require(made.turns).begins)
+        list_waits(made)
         assert [made.payload(i)["model"] for i in range(len(made))] == ["m"] * len(made)
         sent += 1
     assert sent > 20

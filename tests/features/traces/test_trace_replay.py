@@ -22,9 +22,11 @@ from builders.traces import (
     WEKA,
     WEKA_AGENTS,
     jsonl,
+    list_waits,
     offsets_ms,
     planned,
     prompts,
+    waits_of,
 )
 from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
@@ -135,7 +137,7 @@ def test_without_its_own_times_a_trace_gives_prompts_alone(tmp_path: Path) -> No
     made = timed(tmp_path, rows(0, 1, 3), **keys)
     assert (made.offsets_ns, made.facts.schedule, len(made)) == (None, None, 3)
     at_a_rate = timed(tmp_path, rows(0, 1, 3), self_timed=False, request_rate=5.0)
-    assert at_a_rate.offsets_ns is not None
+    assert len(offsets_ms(at_a_rate)) == 3
     assert prompts(at_a_rate) == prompts(made)
 
 
@@ -196,11 +198,9 @@ def test_other_ids_make_other_digests() -> None:
 
 def test_mooncakes_grid_is_found_and_spread_on_request() -> None:
     plain, spread = planned(MOONCAKE), planned(MOONCAKE, trace_jitter="uniform")
-    facts, spread_facts = plain.facts.schedule, spread.facts.schedule
-    assert facts is not None
-    assert spread_facts is not None
-    assert (facts.grid_s, facts.instants, facts.requests, facts.spread) == (3.0, 25, 47, False)
-    assert (spread_facts.grid_s, spread_facts.instants, spread_facts.spread) == (3.0, 25, True)
+    for of, moves in ((plain, False), (spread, True)):
+        facts = require(of.facts.schedule)
+        assert (facts.grid_s, facts.instants, facts.requests, facts.spread) == (3.0, 25, 47, moves)
     due, moved = np.array(offsets_ms(plain)), np.array(offsets_ms(spread))
     assert len(np.unique(moved)) == 47
     assert ((moved >= due) & (moved < due + 3003)).all()
@@ -376,12 +376,6 @@ def test_the_digest_has_the_words_and_how_they_are_counted(tmp_path: Path, count
     assert made(tmp_path).digest() != made(tmp_path, counts).digest()
 
 
-def list_waits(made: Plan) -> list[list[int]]:
-    assert made.turns is not None
-    require(made.turns.waits).check(made.turns.begins)
-    return [require(made.turns.waits).list_before(i) for i in range(len(made))]
-
-
 def row(t: float, api: float | None = None, **keys: Any) -> dict[str, Any]:
     return {"t": t, "in": 64, "out": 2, "hash_ids": [1], **({} if api is None else {"api_time": api}), **keys}
 
@@ -392,19 +386,16 @@ def agent(t: float, *requests: dict[str, Any]) -> dict[str, Any]:
 
 def test_agents_of_a_published_session_are_a_tree() -> None:
     made = planned(WEKA_AGENTS)
-    turns = made.turns
-    assert turns is not None
-    assert turns.waits is not None
-    assert made.offsets_ns is not None
+    turns, waits = require(made.turns), waits_of(made)
     assert offsets_ms(made) == [0, 0]
     assert turns.begins.tolist() == [0, 15, 21]
     assert list_waits(made)[:15] == [
         [], [0], [0], [1], [2], [3], [4, 5], [6], [7], [8], [9], [10], [11], [12], [13],
     ]  # fmt: skip
     assert list_waits(made)[15:] == [[], [], [15, 16], [17], [18], [19]]
-    assert turns.waits.lanes.tolist() == [0, 1, 2, 1, 2, 1, 0, 0, 3, 4, 4, 3, 0, 5, 5, 0, 1, 0, 0, 2, 0]
-    assert turns.waits.depths.tolist() == [0, *[1] * 5, 0, 0, 1, 2, 2, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0]
-    assert set(turns.waits.role_names) == {"main", "explore", "plan", "general-purpose"}
+    assert waits.lanes.tolist() == [0, 1, 2, 1, 2, 1, 0, 0, 3, 4, 4, 3, 0, 5, 5, 0, 1, 0, 0, 2, 0]
+    assert waits.depths.tolist() == [0, *[1] * 5, 0, 0, 1, 2, 2, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0]
+    assert set(waits.role_names) == {"main", "explore", "plan", "general-purpose"}
     assert (turns.delays_ns[:4] / 1e9).tolist() == [0, 0.39, 0.39, 1.0]
     assert made.facts.schedule is None
     few = planned(WEKA_AGENTS, num_sessions=3, no_oversample=True)

@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.required import require
-from builders.traces import TRACELAB, offsets_ms, planned, prompts, text
+from builders.traces import TRACELAB, list_waits, offsets_ms, planned, prompts, text, waits_of
 from loadgen.base.errors import UsageError
 from loadgen.features.traces.call_order import SpanUnion
 from loadgen.features.traces.trace_rows import parse_instant_ns
@@ -35,17 +35,16 @@ def shared(one: list[int], other: list[int]) -> int:
 
 def test_rounds_of_a_session_follow_one_another() -> None:
     made = planned(TRACELAB)
-    turns = made.turns
-    assert turns is not None
+    turns = require(made.turns)
     assert made.facts.kind == "trace"
     assert turns.counts.tolist() == [7, 7]
-    assert [require(turns.waits).list_before(i) for i in range(14)] == [
+    assert list_waits(made) == [
         [], *([i] for i in range(6)), [], *([i] for i in range(7, 13)),
     ]  # fmt: skip
     assert not turns.has_branches
     delays_ms = (turns.delays_ns / 1e6).tolist()
     assert delays_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 19_913, 16_113]
-    tools_ms = (require(require(turns.waits).tool_ns) / 1e6).tolist()
+    tools_ms = (require(waits_of(made).tool_ns) / 1e6).tolist()
     assert tools_ms[:7] == [0, 19_291, 12_688, 21_467, 145, 0, 16_113]
     assert (delays_ms[8], tools_ms[8]) == (1_162, 1_162)  # of three tools at once, after the usage report
 
