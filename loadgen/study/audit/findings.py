@@ -118,27 +118,18 @@ def answers_short(run: AuditedRun) -> Evidence | None:
     n, tokens, load = run.requests, run.figure("total_output_tokens"), run.reported.load
     if not n or tokens is None:
         return None
-    wanted: float | None = load.asked_output_len
-    by = "requested"
-    if wanted is None:
-        wanted, by = _find_whole_answer(run), "by the page's other runs"
+    wanted, by = float(load.asked_output_len or 0), "requested"
+    if load.asked_output_len is None:  # the longest whole mean of its checkpoint and load, if half have it
+        others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
+        whole = [length for length in others if length and length == int(length)]
+        longest, by = max(whole, default=0.0), "by the page's other runs"
+        wanted = longest if whole.count(longest) >= len(others) / 2 else 0.0
     if not wanted or tokens >= (1 - LENGTH_OFF) * n * wanted:
         return None
     return (
         f"{tokens:.0f} of {n * wanted:.0f} output tokens: {tokens / n:.1f} per request, not {wanted:.0f} "
         f"({by}), {percent(1 - tokens / n / wanted)} less work"
     )
-
-
-def _find_whole_answer(run: AuditedRun) -> float | None:
-    """Find the longest mean answer of the other runs of its checkpoint and load, of the whole ones.
-
-    None if fewer than half of these runs have it to the token.
-    """
-    others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
-    whole = [length for length in others if length and length == int(length)]
-    longest = max(whole, default=0.0)
-    return longest if whole and whole.count(longest) >= len(others) / 2 else None
 
 
 @suspect(
@@ -195,8 +186,11 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
         return None
     prompts = next((same for other in run.same_checkpoint if (same := _find_earlier_run(run, other))), None)
     by_load = _compare_with_load(run, ttft_ms, FAR_BELOW if prompts else FARTHER_BELOW)
-    below = " and ".join(filter(None, (by_load, _compare_with_peak(run) if prompts else None)))
-    if not below:
+    parts = [by_load] if by_load else []
+    prefill = bound.compare_prefill(run.ceiling, run.reported.figures, load) if run.ceiling else None
+    if prompts and prefill is not None and (prefill.share or 0.0) > TOLERANCE:
+        parts.append(f"its arithmetic takes {prefill.least_ms:.0f} ms at the machine's peak")
+    if not (below := " and ".join(parts)):
         return None
     if prompts is None:
         return f"TTFT {ttft_ms:g} ms, where {below}: most likely sent before, or on another server"
@@ -256,16 +250,6 @@ def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidenc
             load = other.reported.load.name or other.reported.file or other.reported.source
             return f"{load} leaves {left_ms:.0f} ms for each prompt ({left_ms / ttft_ms:.1f} times that)"
     return None
-
-
-def _compare_with_peak(run: AuditedRun) -> Evidence | None:
-    """Write how long the prompt's arithmetic takes at the machine's peak if TTFT is below that; else None."""
-    if run.ceiling is None:
-        return None
-    prefill = bound.compare_prefill(run.ceiling, run.reported.figures, run.reported.load)
-    if prefill is None or not prefill.share or prefill.share <= TOLERANCE:
-        return None
-    return f"its arithmetic takes {prefill.least_ms:.0f} ms at the machine's peak"
 
 
 LOWEST, SHARE = 0.8, 0.9  # of a nominal length: the least that is drawn, and the mean
@@ -338,19 +322,6 @@ MOST_DRAFT = 8.0  # tokens a pass, up to which a draft without an acceptance len
 LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
 
 
-def _find_no_room(run: AuditedRun) -> Evidence | None:
-    if run.ceiling is None or not run.ceiling.machine.memory_bytes:
-        return None
-    machine, weights = run.ceiling.machine, run.ceiling.weights.total_bytes
-    texts = (run.reported.name, *(f"{key} {text}" for key, text in run.reported.unread.items()))
-    if weights <= SPARE * machine.memory_bytes or any(map(_OFFLOADED.search, texts)):
-        return None
-    return (
-        f"{run.ceiling.model} has {weights / 1e9:.0f} GB of weights, {machine.name} has "
-        f"{machine.memory_bytes / 1e9:.0f} GB of memory"
-    )
-
-
 @suspect(
     "beyond-peak",
     "the prompt's arithmetic in mean TTFT (one request at a time), or at the reported speed of prefill, "
@@ -415,9 +386,14 @@ def _measure_excess(run: AuditedRun) -> bound.Excess | None:
 )
 def beyond_roofline(run: AuditedRun) -> Evidence | None:
     """Find evidence of decoding far beyond the memory bus, or of weights that its memory cannot hold."""
-    return join_evidence(
-        filter(None, (_find_no_room(run), _find_excess(run, above=FAR_BEYOND, most=math.inf)))
-    )
+    lines = list(filter(None, [_find_excess(run, above=FAR_BEYOND, most=math.inf)]))
+    if run.ceiling is not None and run.ceiling.machine.memory_bytes:
+        machine, weights = run.ceiling.machine, run.ceiling.weights.total_bytes
+        texts = (run.reported.name, *(f"{key} {text}" for key, text in run.reported.unread.items()))
+        if weights > SPARE * run.ceiling.machine.memory_bytes and not any(map(_OFFLOADED.search, texts)):
+            held = f"{machine.name} has {run.ceiling.machine.memory_bytes / 1e9:.0f} GB of memory"
+            lines.insert(0, f"{run.ceiling.model} has {weights / 1e9:.0f} GB of weights, {held}")
+    return join_evidence(lines)
 
 
 above_roofline = suspect(
@@ -557,27 +533,15 @@ def audit_runs(
         shape = config if config_of_all or models.find_architecture(model or run.checkpoint) is None else None
         ceiling, why = ceilings.find(run, shape)
         audited = AuditedRun(run, page, ceiling)
-        lacks = _list_lacks(run, machine, model, shape) if ceiling is None else (False, False)
-        audits.append(
-            RunFindings(run, _collect_findings(audited), ceiling, why, list_unchecked(audited), *lacks)
-        )
+        no_machine = no_shape = False
+        if ceiling is None and not (run.simulated and machine is None):
+            name = model or run.checkpoint
+            no_machine = machines.settle_machine(machine, run.machine) is None
+            known = shape is not None or models.find_architecture(name) is not None
+            no_shape = not known and not os.path.exists(os.path.expanduser(name))
+        found, unchecked = _collect_findings(audited), list_unchecked(audited)
+        audits.append(RunFindings(run, found, ceiling, why, unchecked, no_machine, no_shape))
     return audits
-
-
-def _list_lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
-    """Return whether a run without a roofline lacks a machine, and whether it lacks the model's shape.
-
-    Of a simulated run without a `machine` neither is needed.
-    """
-    if run.simulated and machine is None:
-        return False, False
-    name = model or run.checkpoint
-    known = (
-        shape is not None
-        or models.find_architecture(name) is not None
-        or os.path.exists(os.path.expanduser(name))
-    )
-    return machines.settle_machine(machine, run.machine) is None, not known
 
 
 def _collect_findings(audited: AuditedRun) -> tuple[Finding, ...]:

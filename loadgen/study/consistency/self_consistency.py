@@ -221,25 +221,20 @@ def beyond_schedule(run: AuditedRun) -> Evidence | None:
     duration, limit, seconds = run.interval("duration"), run.limit, run.least_seconds
     if not run.alike or not limit:
         return None
-    if duration is None or seconds is None:
-        return _find_more_at_once(run, limit)
+    if duration is None or seconds is None:  # by the printed rates and latencies
+        whole = run.figure("request_throughput") is not None and run.figure("mean_e2el_ms") is not None
+        most = (SCHEDULE if whole or run.figure("mean_itl_ms") is not None else VARIED) * limit
+        if (least := run.least_concurrency) is None or least <= most:
+            return None
+        named = ("request_throughput", "output_throughput", "mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms")
+        parts = [f"{key} {value:g}" for key in named if (value := run.figure(key)) is not None]
+        return f"{', '.join(parts)}: at least {least:.1f} requests at once, {limit:.0f} reported"
     if seconds <= SCHEDULE * limit * duration.high:
         return None
     return (
         f"TTFT and the time of all tokens add up to {seconds:.2f} s over {run.requests:.0f} requests; "
         f"{limit:.0f} at a time in {duration.high:.2f} s have {limit * duration.high:.2f} s"
     )
-
-
-def _find_more_at_once(run: AuditedRun, limit: float) -> Evidence | None:
-    """Find evidence that the printed rates and latencies are of more requests at once than the limit."""
-    whole = run.figure("request_throughput") is not None and run.figure("mean_e2el_ms") is not None
-    exact = whole or run.figure("mean_itl_ms") is not None
-    if (least := run.least_concurrency) is None or least <= (SCHEDULE if exact else VARIED) * limit:
-        return None
-    named = ("request_throughput", "output_throughput", "mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms")
-    parts = [f"{key} {value:g}" for key in named if (value := run.figure(key)) is not None]
-    return f"{', '.join(parts)}: at least {least:.1f} requests at once, {limit:.0f} reported"
 
 
 def _find_seconds(run: AuditedRun) -> Evidence | None:
@@ -252,9 +247,10 @@ def _find_seconds(run: AuditedRun) -> Evidence | None:
     first, others = rate * (ttft or 0.0) / 1e3 / limit, (speed - rate) * tpot / 1e3 / limit
     early = ttft is not None and 0 < ttft < min(MOST_SECONDS, tpot / 2 if tpot >= 1 else MOST_SECONDS)
     ways = [("TTFT and TPOT", 1e3 * (first + others))] if tpot < 1 and early else []
-    ways += (
-        [("TPOT", first + 1e3 * others)] if tpot < 1 else [("TTFT", 1e3 * first + others)] if early else []
-    )
+    if tpot < 1:
+        ways.append(("TPOT", first + 1e3 * others))
+    elif early:
+        ways.append(("TTFT", 1e3 * first + others))
     for named, share in ways if first + others < SATURATED else ():
         if SATURATED <= share <= 2 - SATURATED:
             reported = f"mean TTFT {ttft:g} ms, TPOT {tpot:g} ms" if ttft is not None else f"TPOT {tpot:g} ms"
@@ -332,11 +328,8 @@ def _find_failures(run: AuditedRun, above: float, most: float) -> Evidence | Non
         share = 1 - succeeded / 100
         return f"{percent(share)} of the requests failed" if above < share <= most else None
     if n is None and asked and failed:  # which may be the answered ones: the share is then this at least
-        return (
-            f"{failed:.0f} failed, {asked:.0f} requests"
-            if above < failed / (asked + failed) <= most
-            else None
-        )
+        least = failed / (asked + failed)
+        return f"{failed:.0f} failed, {asked:.0f} requests" if above < least <= most else None
     if n is None or not failed or not above < failed / (n + failed) <= most:
         return None
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"

@@ -349,11 +349,6 @@ def recognise_workload(requests: int, total_input_tokens: int) -> Workload | Non
     return None
 
 
-def count_input_tokens(client: str, input_len: int, requests: int) -> int:
-    """Count the tokens of the first prompts of a client and length; raises KeyError of an unknown one."""
-    return _count_tokens(_read_workloads()[_CLIENTS[client]][input_len], input_len, requests)
-
-
 def _count_tokens(missing: Missing, input_len: int, requests: int) -> int:
     return requests * input_len - sum(lack for index, lack in missing.items() if index < requests)
 

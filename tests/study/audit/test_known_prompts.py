@@ -12,10 +12,16 @@ from builders.required import require
 from loadgen.plan.random_prompts import PromptShape
 from loadgen.plan.vllm_texts import make_vllm_texts
 from loadgen.study.consistency import subject
-from loadgen.study.consistency.subject import PROMPTS, count_input_tokens, recognise_workload
+from loadgen.study.consistency.subject import PROMPTS, recognise_workload
 
 MID, SEPTEMBER = "mid-2025", "september-2025"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+
+
+def count_input_tokens(client: str, input_len: int, requests: int) -> int:
+    """The tokens of the first prompts of a client and length, by the table."""
+    missing = subject._read_workloads()[subject._CLIENTS[client]][input_len]
+    return subject._count_tokens(missing, input_len, requests)
 
 
 @loop_over(
@@ -64,14 +70,8 @@ def test_another_total_is_nobodys_mark(requests: int, total: int) -> None:
 
 
 def test_a_smaller_run_has_the_first_prompts_of_a_greater_one() -> None:
-    ten, hundred, other = (
-        recognise_workload(10, 20431),
-        recognise_workload(100, 204169),
-        recognise_workload(100, 204357),
-    )
-    assert ten is not None
-    assert hundred is not None
-    assert other is not None
+    pairs = ((10, 20431), (100, 204169), (100, 204357))
+    ten, hundred, other = (require(recognise_workload(*pair)) for pair in pairs)
     assert (ten.count_shared(hundred), hundred.count_shared(ten), ten.count_shared(other)) == (10, 10, 0)
     assert hundred.has_first(1, 2048)
     assert hundred.has_first(6, 6 * 2048 - 49)
