@@ -103,10 +103,7 @@ class WholeBodies:
         self.models: dict[str, int] = {}
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
-        """Return the row, values as JSON bytes, with `model` if it has none, in the form of the API.
-
-        An output length that was given replaces the row's limits, or is added under the API's name.
-        """
+        """Return the row, values as JSON bytes, with `model` if it has none, in the form of the API."""
         row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
         row.setdefault("model", model)
         if self._output_len > 0:

@@ -202,11 +202,7 @@ class _Checked:
             self._add(i, row)
 
     def _add(self, i: int, row: TurnRow) -> None:
-        """Check row i and add it to the columns; raises UsageError if it cannot follow the rows before it.
-
-        An answer's limit is that of the turn before it, else its own tokens; its delay is the sum since the
-        last.
-        """
+        """Check row i and add it to the columns; raises UsageError if it cannot follow the rows before it."""
         code = self._known.setdefault(row.conversation_id, len(self._known))
         if code == len(self._last_role):
             self._last_role.append("")

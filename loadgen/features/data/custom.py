@@ -91,10 +91,7 @@ def _find_output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> 
 
 
 def _apply_templates(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
-    """Apply the chat template as vLLM does; return texts, tokens (UNKNOWN_LEN if not counted) and tokenizer.
-
-    Over the chat API the server does that, and texts stay as they are. Raises UsageError where one is needed.
-    """
+    """Apply the chat template as vLLM does; return texts, tokens (UNKNOWN_LEN: uncounted), tokenizer."""
     profile, by_server = inputs.profile, inputs.dialect.chat
     tokenizer = find_optional_tokenizer(inputs.subject)
     if tokenizer is None and (by_server or profile.skip_chat_template):

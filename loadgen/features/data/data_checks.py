@@ -40,10 +40,7 @@ _RAISE = (
     "--num-warmups wave",
 )
 def prefix_cache(run: RunEvidence) -> Evidence | None:
-    """Find evidence that over 5 % of the prompt tokens, beyond the plan's own share, were found in the cache.
-
-    The source with the highest share counts. Where no source is, the fall of TTFT since an earlier run does.
-    """
+    """Find evidence that over 5 % of the prompt tokens, beyond the plan's own share, were cached."""
     by = evidence.reported_reuse(run.facts, run.records)
     if not by:
         earlier = run.facts.earlier
@@ -85,10 +82,7 @@ def has_fallen(earlier: EarlierRun) -> bool:
     "or --vocab-size; a prompt in --extra-body: leave it out",
 )
 def identical_prompts(run: RunEvidence) -> Evidence | None:
-    """Find evidence that over 1 % of the planned prompts equal an earlier one, or --extra-body sets them all.
-
-    A trace's own repeats do not count.
-    """
+    """Find evidence that over 1 % of the planned prompts equal an earlier one, or --extra-body's."""
     repeated, requests, data = run.facts.repeated_prompts, run.facts.requests, run.facts.data
     if run.facts.prompt_replaced and requests > 1:
         return f"--extra-body replaces the prompt: all {requests} are the same, so a prefix cache serves them"
@@ -109,10 +103,7 @@ def identical_prompts(run: RunEvidence) -> Evidence | None:
     "since whole blocks are cached); more: --reset-cache, or start it again",
 )
 def reuse_not_as_expected(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the cached share is off the expected one by over 2 % of tokens and 10 % of it.
-
-    None if `prefix_cache` is found, or either share is unknown or none is expected.
-    """
+    """Find evidence that the cached share is off the expected one by over 2 % of tokens and 10 % of it."""
     expected, by = evidence.expected_reuse(run.facts), evidence.reported_reuse(run.facts, run.records)
     if not expected or not by or prefix_cache.find(run) is not None:
         return None
@@ -192,10 +183,7 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
 
 
 def _find_cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that the larger share, of requests clipped or rows left out, is in (above, most].
-
-    Each share over 1 % has a sentence.
-    """
+    """Find evidence that the larger share, of requests clipped or rows left out, is in (above, most]."""
     data = run.facts.data
     left_out = data.skipped if data.kind in TRACES else {}
     capped = sum(left_out.get(why, 0) for why in CAPS)

@@ -351,10 +351,7 @@ def describe_lengths(lengths: LengthFacts | None, requests: int, unknown: str) -
 
 
 def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
-    """Summarize due times for JSON: span, rate, distinct instants, evenness; None: not planned.
-
-    `gap_cv` is the gaps' standard deviation over their mean: 1 of a Poisson process, 0 of even gaps.
-    """
+    """Summarize due times for JSON: span, rate, distinct instants, evenness; None: not planned."""
     offsets_ns = made.offsets_ns
     if offsets_ns is None:
         return None
@@ -370,10 +367,7 @@ def _summarize_gaps(made: Plan) -> dict[str, Any] | None:
 
 
 def _describe_arrivals(made: Plan) -> str:
-    """Return when requests or sessions are sent: by users, as answers come, at once, or at planned times.
-
-    Of planned times it gives span, rate, a trace's instants and grid, and the gaps' evenness.
-    """
+    """Return when requests or sessions are sent: by users, as answers come, at once, or at planned times."""
     what = "requests" if made.turns is None else "sessions"
     gaps, schedule, limit = _summarize_gaps(made), made.facts.schedule, made.profile.max_concurrency
     if made.profile.users is not None:

@@ -163,10 +163,7 @@ def _list_messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]
 
 
 def _make_row(made: Plan, i: int, decode: Decode | None) -> dict[str, Any]:
-    """Return request i as a row: its prompt, decoded if possible, and length, or its body as of OpenAI.
-
-    A model's name that is the plan's, and an unknown length, are left out.
-    """
+    """Return request i as a row: its prompt, decoded if possible, and length, or its body as of OpenAI."""
     requests = made.requests
     if not isinstance(requests, PromptRequests):
         is_openai = isinstance(made.dialect, Chat) or not made.dialect.chat

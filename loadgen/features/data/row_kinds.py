@@ -199,10 +199,7 @@ def _is_of_kind(keys: Collection[str], kind: str) -> bool:
 
 
 def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
-    """Yield every row in order as its keys and JSON values; raises UsageError for one of another kind.
-
-    A row that is no object, or has keys of a load that is not sent, is refused too.
-    """
+    """Yield every row in order as its keys and JSON values; raises UsageError for one of another kind."""
     known: dict[tuple[str, ...], str] = {}  # by keys: a file has few different sets of them
     for i, row in enumerate(lines.read_rows()):
         fields = read_object(lines, i, row)

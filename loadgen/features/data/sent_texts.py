@@ -50,10 +50,7 @@ _Answered = dict[bytes, tuple[float, float]]
 def list_steps(
     subject: ModelTarget, runs_dir: Path, made: Plan, outcome: Outcome
 ) -> Iterator[tuple[str, Callable[[Facts], Facts]]]:
-    """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered.
-
-    The earlier runs are those in the directory `runs_dir`.
-    """
+    """Yield the steps after a run of recorded prompts: what they share, and how an earlier run answered."""
     yield "what the prompts share", partial(add_shared_texts, made=made, records=outcome.records)
     yield (
         "an earlier run",
@@ -103,10 +100,7 @@ def count_shared_bytes(texts: list[bytes]) -> int:
 
 
 def _read_prompt(made: Plan, i: int) -> bytes:
-    """Return what a model is given of request i as JSON bytes: tools, as in templates, before the text.
-
-    An image is its digest, since its bytes say nothing of its tokens.
-    """
+    """Return what a model is given of request i as JSON bytes: tools, as in templates, before the text."""
     body: dict[str, Any] = msgspec.json.decode(made.body(i), type=dict[str, msgspec.Raw])
     text = b"".join(bytes(body[name]) for name in _FIELDS if name in body)
     return _DATA.sub(lambda found: hashlib.blake2b(found[0], digest_size=16).hexdigest().encode(), text)
@@ -145,11 +139,7 @@ def add_earlier(known: Facts, subject: ModelTarget, runs_dir: Path, made: Plan, 
 
 
 def _find_first(known: Facts, runs_dir: Path) -> Result | None:
-    """Find the first run of these prompts on this server in the last day, of the latest 50 in a directory.
-
-    It had the same load or a lighter one, under which TTFT is no longer. Next to a run of a series are all of
-    it that have ended.
-    """
+    """Find the first run of these prompts on this server in the last day, of the latest 50 in a directory."""
     from loadgen.report import run_directory
 
     kept = [*runs_dir.glob(f"*/{run_directory.RESULT}")]

@@ -192,10 +192,7 @@ def _read_turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, s
 
 
 def _explain_unsent(pair: QuestionPair, output_len: int | None) -> str:
-    """Return why vLLM (`is_valid_sequence`) leaves a pair out, by its tokens; "" if it does not.
-
-    With `output_len` the answer has that length and may be short.
-    """
+    """Return why vLLM (`is_valid_sequence`) leaves a pair out, by its tokens; "" if it does not."""
     answer = pair.answer_len if output_len is None else output_len
     rules = {
         SHORT_PROMPT: pair.prompt_len < _LEAST,

@@ -196,10 +196,7 @@ def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
 
 
 def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> list[str]:
-    """Return a line on a flaw if two or more answers and too large a share of them have it; else [].
-
-    With a reference only those beyond the reference's count, unless the flaw is noise.
-    """
+    """Return a line on a flaw if two or more answers and too large a share of them have it; else []."""
     flawed = [answer for answer in own.judged if find_flaw(answer) is kind]
     there = (
         [answer for answer in reference.judged if find_flaw(answer) is kind] if reference is not None else []
@@ -216,10 +213,7 @@ def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) ->
 
 
 def _describe_lost_answers(own: Fingerprint, reference: Fingerprint) -> list[str]:
-    """Return a line if fewer than half of the questions that the reference answers right are right; else [].
-
-    Flawed answers, wrong ones that were cut, and fewer than four such questions do not count.
-    """
+    """Return a line if fewer than half of the questions that the reference knows are right; else []."""
     pairs = zip(own.answers, reference.answers, strict=True)
     answers = [
         a

@@ -103,10 +103,7 @@ _OF_A_LOAD = ("backend", "endpoint", "preset")  # of the server's, those that do
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `loadgen quality`, print what was measured, and return the exit code.
-
-    What a signal or the server's end cuts short is printed as far as it was measured.
-    """
+    """Run `loadgen quality`, print what was measured, and return the exit code."""
     options, request = parse_quality(argv)
     with ExitStack() as stack:
         sides = open_sides(options, request, stack)

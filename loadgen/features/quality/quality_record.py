@@ -155,10 +155,7 @@ class QualityVerdict(msgspec.Struct, frozen=True):
 
 
 def bound_share(seen: int, answers: int) -> float:
-    """Return the highest share of prompts, at 95 %, of which `seen` of `answers` are (Clopper, Pearson).
-
-    About 3 / answers where none was seen.
-    """
+    """Return the highest share of prompts, at 95 %, of which `seen` of `answers` are (Clopper, Pearson)."""
     low, high = seen / answers, 1.0
     while high - low > 1e-9:
         share = (low + high) / 2

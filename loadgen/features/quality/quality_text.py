@@ -71,10 +71,7 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
         return segments
 
     def cut_prompt(self, number: int) -> str:
-        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread, no two alike.
-
-        Once every word has begun one, the next begin a letter later.
-        """
+        """Cut prompt `number` from the text: 240 characters from a word on, evenly spread, no two alike."""
         begins, stride = self._beginnings
         lap, at = divmod(number, len(begins))
         begin = begins[at * stride % len(begins)] + lap
@@ -97,10 +94,7 @@ class TokenizedText(msgspec.Struct, frozen=True):
     scored_bytes: tuple[int, ...]
 
     def take_ids(self, other: TokenizedText) -> TokenizedText | None:
-        """Return the other's ids with these bytes where it has none; None if they are of another vocabulary.
-
-        A token that begins a prompt may be in one of them alone.
-        """
+        """Return the other's ids with these bytes where it has none; None if of another vocabulary."""
         pairs = zip(self.segments, other.segments, strict=False)
         same = all(theirs in (own, own[1:]) or own == theirs[1:] for own, theirs in pairs)
         if not same or len(other.segments) != len(self.segments):

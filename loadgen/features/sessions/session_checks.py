@@ -30,10 +30,7 @@ TAIL = 0.5  # of the run's time
     "resolve the errors listed under `sessions ended early:`, or raise --turn-timeout",
 )
 def sessions_ended_early(run: RunEvidence) -> Evidence | None:
-    """Find evidence that over 5 % of the begun sessions were ended by a failed turn.
-
-    Ends at the context limit, and by planned cancellation, do not count.
-    """
+    """Find evidence that over 5 % of the begun sessions were ended by a failed turn."""
     sessions = run.sessions
     if sessions is None:
         return None
@@ -59,10 +56,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     origin=Origin.CLIENT,
 )
 def turns_late(run: RunEvidence) -> Evidence | None:
-    """Find evidence that turns after the first were sent over 10 ms after they were due, by P99.
-
-    None with --max-requests, for which turns wait.
-    """
+    """Find evidence that turns after the first were sent over 10 ms after they were due, by P99."""
     later = run.sent & ~run.begins
     late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
     if run.sessions is None or not len(late_ns) or run.facts.profile.max_requests is not None:
@@ -119,10 +113,7 @@ def context_limit(run: RunEvidence) -> Evidence | None:
     "turn the prefix cache on, give it more memory, or route a session to one replica (--session-header)",
 )
 def session_forgotten(run: RunEvidence) -> Evidence | None:
-    """Find evidence that under 10 % of the prompt tokens that a session had sent before were cached.
-
-    By usage, else by the server's counters; None if neither reports cached tokens.
-    """
+    """Find evidence that under 10 % of the prompt tokens that a session had sent before were cached."""
     sessions = run.sessions
     shared = 0 if sessions is None else _count_repeated_tokens(run, sessions)
     if sessions is None or not shared:
@@ -164,10 +155,7 @@ def _count_repeated_tokens(run: RunEvidence, sessions: SessionRows) -> int:
     Source.COUNTERS,
 )
 def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
-    """Find evidence that usage and counters of sessions give cached shares over 2 % of the tokens apart.
-
-    None without sessions, if one share is unknown, or if a request failed or was cancelled.
-    """
+    """Find evidence that usage and counters of sessions give cached shares over 2 % of the tokens apart."""
     window, (hits, looked_up, _) = run.window, count_cached_tokens(run.records, run.records.ok)
     if run.sessions is None or window is None or not window.prefix_queries or not looked_up:
         return None

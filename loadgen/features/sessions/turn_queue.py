@@ -114,10 +114,7 @@ def list_roots(turns: Turns, number: int) -> list[int]:
 
 
 def _count_fans(turns: Turns) -> Int64:
-    """Count the lanes besides the main one that wait for the same one answer at most, int64[sessions].
-
-    The first answer is that of the lanes that wait for none, too.
-    """
+    """Count the lanes besides the main one that wait for the same one answer at most, int64[sessions]."""
     fans, waits = np.zeros(len(turns), np.int64), turns.waits
     if waits is None or not waits.lanes.any():
         return fans

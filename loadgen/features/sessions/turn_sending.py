@@ -447,11 +447,7 @@ class _SessionExchange:
         self._close_lanes()
 
     def _note_ended(self, turn: TurnExchange, index: int, failure: Failure | None) -> int | None:
-        """Note a turn's end, start other lanes' turns that waited for it, and return its own lane's next one.
-
-        A failed turn drops those that wait for it, unless it was only cut short and its answer is judged a
-        success. None: the lane has none, or that one waits for other lanes.
-        """
+        """Note a turn's end, start the other lanes' turns that waited for it, and return its lane's next."""
         turns, session, end_ns = self.owner.turns, self.session, turn.now_ns()
         lane, own = session.find_lane(index), None
         session.slots[lane] = turn

@@ -139,10 +139,7 @@ def read_weka(lines: Lines) -> TraceRows:
 def _add_session(
     columns: SessionColumns, number: int, scope: int | None, session: WekaSession, relative: bool
 ) -> int:
-    """Add the requests of a session that can be sent; return how many it has in all.
-
-    Its hashes are its own unless the scope is None. Raises OverflowError for a hash of more than 63 bits.
-    """
+    """Add the requests of a session that can be sent; return how many it has in all."""
     calls = RecordedCalls()
     listed = list(_list_calls(session.requests, calls, relative))
     sent = sorted((call for call in listed if call[3].prompt and call[3].answer), key=itemgetter(0))
@@ -160,11 +157,7 @@ def _add_session(
 def _list_calls(
     requests: list[WekaRequest], calls: RecordedCalls, relative: bool, agent: int = 0, begin_s: float = 0.0
 ) -> Iterator[tuple[int, int, int, WekaRequest]]:
-    """Yield an agent's requests, and its sub-agents', which are added to `calls`: begin and end in ns, agent.
-
-    Times count from `begin_s`. With `relative`, a sub-agent's times count from its own begin, else from the
-    session's.
-    """
+    """Yield an agent's requests, and its sub-agents', added to `calls`: begin and end in ns, agent."""
     for i, entry in enumerate(requests):
         at_s = begin_s + entry.t
         if entry.requests is not None:

@@ -131,10 +131,7 @@ class _EndedCalls:
             child, agent = agent, self._parents[agent]
 
     def list_before(self, agent: int) -> list[int]:
-        """List the calls that a call of this agent waits for, if it begins now, ascending.
-
-        Of a first call it is the list of what its agent was started by, which others may have, too.
-        """
+        """List the calls that a call of this agent waits for, if it begins now, ascending."""
         if self._last[agent] == _NONE:
             return self._started_by[agent]
         found: list[int] = []

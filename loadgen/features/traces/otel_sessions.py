@@ -184,10 +184,7 @@ def _place_spans(file: SpanFile, spans: dict[str, KeptSpan]) -> None:
 
 
 def _find_parent(file: SpanFile, span: KeptSpan, spans: dict[str, KeptSpan]) -> KeptSpan | None:
-    """Return a span's parent; None for a root, also one whose parent is of another process.
-
-    Raises UsageError for a missing parent, and for one that begins more than 0.1 s after the span.
-    """
+    """Return a span's parent; None for a root, also one whose parent is of another process."""
     if not span.parent:
         return None
     parent = spans.get(span.parent)

@@ -152,10 +152,7 @@ def _read_client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], N
 
 
 def _read_windows(lines: Lines) -> list[RateWindow]:
-    """Read the windows of a client's day, each until the next begins; raises UsageError that names the row.
-
-    The last is as wide as the first, 600 s if it is the only one.
-    """
+    """Read the windows of a client's day, each until the next begins; raises UsageError with the row."""
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
     for i, cells in enumerate(read_row_cells(lines, 0, len(lines))):
@@ -187,10 +184,7 @@ def _read_number(lines: Lines, i: int, column: str, text: str, most: float) -> f
 
 
 def _read_histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
-    """Read one histogram of a JSON file, a text as "{45: 0.01, 46: 0.02}"; raises UsageError.
-
-    Lengths of 0, and those of no weight, are left out.
-    """
+    """Read one histogram of a JSON file, a text as "{45: 0.01, 46: 0.02}"; raises UsageError."""
     text = fields.get(name)
     if not isinstance(text, str):
         raise data.refusal(

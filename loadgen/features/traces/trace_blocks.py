@@ -120,10 +120,7 @@ class GrownContent(BlockContent, frozen=True):
 
 
 class IdTexts:
-    """Writes prompts of token ids as JSON, ten times faster than from a list, from cached texts of ids.
-
-    Texts are as long as that of the greatest id, blanks before those that are shorter.
-    """
+    """Writes prompts of token ids as JSON, ten times faster than from a list, from cached texts of ids."""
 
     def __init__(self, allowed: Int64) -> None:
         powers = 10 ** np.arange(len(str(int(allowed.max()))), dtype=np.int64)[::-1]

@@ -122,10 +122,7 @@ def _find_by_keys(lines: Lines, row: bytes) -> str:
 
 
 def read_trace(name: str, path: str, window: TraceWindow, stream: RandomStream) -> tuple[str, TraceRows]:
-    """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError.
-
-    What a format leaves to chance is drawn from `stream`, for the `window` alone.
-    """
+    """Read a trace of the format `name`, recognized if "", and return format and rows; raises UsageError."""
     name, lines = open_trace(name, path)
     kind = FORMATS[name]
     if lines is None:

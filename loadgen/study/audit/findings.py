@@ -175,11 +175,7 @@ def known_prompts(run: AuditedRun) -> Evidence | None:
     Source.PAGE,
 )
 def warm_cache(run: AuditedRun) -> Evidence | None:
-    """Find evidence that prompts sent one at a time had been sent before: TTFT leaves no time for prefill.
-
-    That is TTFT far below what a full load leaves each prompt or, of prompts known as another run's, below
-    their arithmetic at the machine's peak. None of prompts below 512 tokens.
-    """
+    """Find evidence that prompts sent one at a time had been sent before: TTFT leaves no time for prefill."""
     load, length, ttft_ms = run.reported.load, run.reported.input_len, run.figure("mean_ttft_ms")
     alone = load.max_concurrency == 1 or run.requests == 1
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
@@ -211,10 +207,7 @@ def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
 
 
 def _name_same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
-    """Return what shows that `other` had the prompts of `run` first, "digest" or "seed"; None if neither.
-
-    A seed does for one client's prompts of one length, and if `other` had at least as many.
-    """
+    """Return what shows that `other` had the prompts of `run` first, "digest" or "seed"; None if neither."""
     own, its = run.reported, other.reported
     if own.plan_digest or its.plan_digest:
         return "digest" if own.plan_digest == its.plan_digest else None
@@ -238,10 +231,7 @@ def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
 
 
 def _compare_with_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
-    """Write which full load leaves each prompt more than `times` the TTFT, in ms; None if none does.
-
-    It is of the checkpoint, with prompts of this length that are not known to be others.
-    """
+    """Write which full load leaves each prompt more than `times` the TTFT, in ms; None if none does."""
     for other in run.same_checkpoint:
         left_ms = other.prefill_left_ms
         if not left_ms or left_ms <= times * ttft_ms:
@@ -438,10 +428,7 @@ def draft_not_seen(run: AuditedRun) -> Evidence | None:
 
 
 def _explain_slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
-    """Write that decoding is so slow that a fallback kernel is likely; None if not.
-
-    A speed alone is judged of short prompts, and not of several devices under Transformers.
-    """
+    """Write that decoding is so slow that a fallback kernel is likely; None if not."""
     reported, load = run.reported, run.reported.load
     figures = reported.figures
     timed = any(f"{rank}_{key}_ms" in figures for rank in ("mean", "median") for key in ("tpot", "itl"))
@@ -501,10 +488,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 
     @property
     def roofline(self) -> float | None:
-        """The share of the roofline that decoding reached, over 1 if beyond; None if unknown.
-
-        Of a row of prefill alone it is the share of the peak that its speed reached.
-        """
+        """The share of the roofline that decoding reached, over 1 if beyond; None if unknown."""
         if self.ceiling is None:
             return None
         step = bound.compare_decode(self.ceiling, self.reported.figures, self.reported.load)
@@ -545,11 +529,7 @@ def audit_runs(
 
 
 def _collect_findings(audited: AuditedRun) -> tuple[Finding, ...]:
-    """Join the findings of a run's own verdict with those of the audit's checks; worst first.
-
-    Of a run of ours few checks are applied. A check is not where the verdict has a doubt of its name or of
-    its question.
-    """
+    """Join the findings of a run's own verdict with those of the audit's checks; worst first."""
     run = audited.reported.run
     if run is not None:
         own = list(run.verdict.findings)

@@ -268,10 +268,7 @@ def _find_seconds(run: AuditedRun) -> Evidence | None:
     "the client was slow to send, or waited for something after the last answer",
 )
 def concurrency_not_held(run: AuditedRun) -> Evidence | None:
-    """Find evidence that a closed loop's mean concurrency was below 85 % of its limit.
-
-    Only of five requests per slot or more, none of which failed.
-    """
+    """Find evidence that a closed loop's mean concurrency was below 85 % of its limit."""
     limit, n, held = run.reported.load.max_concurrency, run.requests, run.concurrency
     if not run.alike or run.paced or not limit or not n or held is None:
         return None
@@ -316,10 +313,7 @@ def _count_sent(run: AuditedRun) -> float | None:
 
 
 def _find_failures(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    """Find evidence that over `above` and up to `most` of the requests failed, as shares of all.
-
-    By the count of failures, else by requests that are not among the answered ones, or by a success rate.
-    """
+    """Find evidence that over `above` and up to `most` of the requests failed, as shares of all."""
     n, asked = run.requests, _count_sent(run)
     failed = run.figure("failed")
     if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):

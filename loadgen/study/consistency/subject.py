@@ -282,10 +282,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_printed(cls, value: float, *, count: bool = False) -> Interval:
-        """Make the values that print as this one: one unit of its last digit either way, cut or rounded.
-
-        Counts are taken as exact.
-        """
+        """Make the values that print as this one: one unit of its last digit either way, cut or rounded."""
         unit = 0.0 if count else find_last_digit(value)
         if not unit:
             return cls(value * (1 - _EXACT), value * (1 + _EXACT))

@@ -136,10 +136,7 @@ def read_count(value: object) -> int | None:
 
 
 def count_failures(errors: object) -> int | None:
-    """Count the failed requests of a list of each one's error, "" or null of one that did not fail.
-
-    None of an empty list, and of what is none.
-    """
+    """Count the failed requests of a list of each one's error, "" or null of one that did not fail."""
     return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
 
 
@@ -203,10 +200,7 @@ def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
 
 
 def read_statistics(suffix: str, values: object, times: float = 1.0) -> dict[str, float]:
-    """Read the statistics of an object, times a factor, as mean_SUFFIX, p99_SUFFIX and so on.
-
-    Its other keys are left out, and what is no number; {} of what is no object.
-    """
+    """Read the statistics of an object, times a factor, as mean_SUFFIX, p99_SUFFIX and so on."""
     found: dict[str, float] = {}
     for name, value in read_mapping(values).items():
         number, ranked = read_reported_number(value), _RANK.fullmatch(name)
@@ -238,11 +232,7 @@ def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str,
 
 
 def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the figures that were measured, and a remark on each latency whose mean is 0: it was not.
-
-    Clients write 0 where there was nothing to take a mean of. Figures of None are left out, but for the
-    concurrency, of which it is no limit.
-    """
+    """Return the figures that were measured, and a remark on each latency whose mean is 0: it was not."""
     empty = [figure for figure in COMMON if is_zero(figures.get(figure.statistic("mean")))]
     unmeasured = tuple(f"_{figure.suffix}" for figure in empty)
     measured = {

@@ -154,10 +154,7 @@ def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
 
 @dataclass
 class _Reading:
-    """The results read so far: each once, of the place that names it itself, else of the first.
-
-    `named` are the places by their real paths.
-    """
+    """The results read so far: each once, of the place that names it itself, else of the first."""
 
     named: dict[str, Path]
     reported: list[Reported] = field(default_factory=list)

@@ -36,10 +36,7 @@ MOST_CALLS, MOST_BLOCKS = 1 << 20, 1 << 23  # that are compared, in 1 GiB at mos
 
 
 class LearnedSessions:
-    """Makes the rows of a workload from a spool, in the order of their sessions' hashes.
-
-    `sessions` are those that were taken of the log, `rows` and `calls` what was made.
-    """
+    """Makes the rows of a workload from a spool, in the order of their sessions' hashes."""
 
     def __init__(self, spool: CallSpool, salt: Salt, scale: float, most: int | None, directory: Path) -> None:
         self._spool, self._salt, self._scale, self._most = spool, salt, scale, most

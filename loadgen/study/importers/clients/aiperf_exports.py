@@ -221,10 +221,7 @@ def is_sheet(text: str) -> bool:
 
 
 def read_sheet(text: str, path: Path) -> list[Reported]:
-    """Read the one run of a CSV, which has neither model nor load; raises UsageError without figures.
-
-    Its directory may be named by both, as genai-perf does; else the file names the run.
-    """
+    """Read the one run of a CSV, which has neither model nor load; raises UsageError without figures."""
     metrics: dict[str, Any] = {}
     statistics: list[str] = []
     for _, (named, *cells) in json_fields.read_csv_rows(text, path):

@@ -177,10 +177,7 @@ def _count_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
 
 
 def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
-    """Make the load of a benchmark by its strategy; a strategy without a rate is unlimited.
-
-    Requests are those that its end did not cut off, else all that were created.
-    """
+    """Make the load of a benchmark by its strategy; a strategy without a rate is unlimited."""
     strategy = read_mapping(
         find_value(benchmark, "config.strategy") or find_value(benchmark, "args.strategy")
     )
@@ -380,10 +377,7 @@ def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
 
 
 def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
-    """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM.
-
-    It has if the mean is the requested length, else if medians, P95 and totals agree; not if unknown.
-    """
+    """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM."""
     if "output_len" in values and "output" in asked:  # as long as was asked for, on average
         return abs(values["output_len"] - asked["output"]) <= _ROUNDED
     known = [value for key in _LENGTHS if (value := values.get(key))]

@@ -50,10 +50,7 @@ def _is_k6(document: Mapping[str, Any]) -> bool:
 
 
 def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a summary; raises UsageError without figures.
-
-    Virtual users are a limit on the requests in flight unless iterations start at a rate.
-    """
+    """Yield the one run of a summary; raises UsageError without figures."""
     metrics = read_mapping(document.get("metrics"))
     values = {
         name: read_mapping(find_value(each, "values")) or read_mapping(each) for name, each in metrics.items()

@@ -41,10 +41,7 @@ def _is_mlperf(document: Mapping[str, Any]) -> bool:
 
 
 def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """Yield the one run of a summary; raises UsageError without figures.
-
-    In the window of the older LoadGen its rates are over less than the run: they are computed again.
-    """
+    """Yield the one run of a summary; raises UsageError without figures."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     for theirs, suffix in _LATENCIES.items():
         each = read_mapping(document.get(theirs))

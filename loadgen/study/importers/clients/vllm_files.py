@@ -87,10 +87,7 @@ def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
-    """Compute E2EL of the requests that succeeded from a file's lists; {} if these are not `completed` many.
-
-    They are `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
-    """
+    """Compute E2EL of the requests that succeeded from a file's lists; {} if not `completed` many."""
     whole = read_list(document.get("latencies"))
     ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
     if not whole and len(ttfts) == len(itls):

@@ -111,10 +111,7 @@ def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
 
 
 def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
-    """Read a table that a terminal draws; a line with one cell at most continues the line above.
-
-    A table without a rule below its first row, or with rows of other widths, has no titles and no rows.
-    """
+    """Read a table that a terminal draws; a line with one cell at most continues the line above."""
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
     end = begin + 1

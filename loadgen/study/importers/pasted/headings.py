@@ -338,10 +338,7 @@ def find_concurrency(load: str) -> int | None:
 
 
 def add_storage(model: str, quantization: str) -> str:
-    """Return a checkpoint's name with how its weights are stored, unless it has that: of GGUF the kind.
-
-    BF16 is not added; without a name the storage stands alone.
-    """
+    """Return a checkpoint's name with how its weights are stored, unless it has that: of GGUF the kind."""
     if not model or quantization.upper() in _AS_TRAINED:
         return model or quantization
     stored = models.find_suffix(model).upper()
@@ -382,10 +379,7 @@ def _has_several(words: Sequence[str]) -> bool:
 
 
 def _split_load(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Split the words behind a model's name: those of a load at their end, and the others.
-
-    Words that name nothing are in neither; of a text before the model the words come in reverse.
-    """
+    """Split the words behind a model's name: those of a load at their end, and the others."""
     if all(map(is_load, words)):
         return (_trim_load(words), ()) if _is_telling(words) else ((), ())
     count = 0
@@ -415,10 +409,7 @@ def _is_telling(words: Sequence[str]) -> bool:
 
 
 def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
-    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without.
-
-    A name is in the table of models, or is a word with a size, as 8B; twelve beginnings are tried.
-    """
+    """Return begin, end and text of a model's name in a part's words, with its storage; 0, 0, "" without."""
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")

@@ -286,9 +286,6 @@ def parse_mean(cell: str) -> int | None:
 
 
 def parse_decimal(cell: str) -> Decimal | None:
-    """Parse a number above zero of a cell, with the digits that it is written with; else None.
-
-    It has 12 digits and six decimals at most.
-    """
+    """Parse a number above zero of a cell, with the digits that it is written with; else None."""
     text = _THOUSANDS_SIGN.sub("", read_number_text(cell))
     return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

@@ -219,10 +219,7 @@ def _make_run(pasted: _Pasted, unread: Mapping[str, str], path: Path) -> Reporte
 
 
 def _make_load(pasted: _Pasted, figures: Mapping[str, Any]) -> Load:
-    """Make the load of a block, by its figures, else by the command above and the heading.
-
-    A command of another concurrency than the block's is of another block: it is left out.
-    """
+    """Make the load of a block, by its figures, else by the command above and the heading."""
 
     counts = {name: json_fields.parse_count(value) for name, value in pasted.asked.items()}
     limit, rate = counts.get("max_concurrency"), pasted.asked.get("request_rate")

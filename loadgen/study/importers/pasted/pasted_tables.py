@@ -408,10 +408,7 @@ def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
 def list_rows_without_figures(
     path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
 ) -> Iterator[str]:
-    """Yield a line on rows of two cells or more that have no figures, if any: out of memory, timed out.
-
-    `rows` are those without figures, with their lines; `every` is how many rows the table has.
-    """
+    """Yield a line on rows of two cells or more that have no figures, if any: out of memory, timed out."""
     named = []
     for line, cells in rows:
         filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]

@@ -289,10 +289,7 @@ def _read_value(column: TableColumn, cell: str, part: CellNumber | None, sign: s
 
 
 def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return a row's facts with those that follow: the load of a test, the mean prompt of a batch.
-
-    A test's engine and weights are named as llama.cpp's.
-    """
+    """Return a row's facts with those that follow: the load of a test, the mean prompt of a batch."""
     known = dict(facts)
     if (test := parse_test(facts.get("test", ""))) is not None:
         known = test.facts | {key: cell for key, cell in facts.items() if cell}
@@ -351,10 +348,7 @@ def explain_figures(read: Mapping[str, Any], derived: Mapping[str, Any]) -> list
 
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
-    """Parse an acceptance rate: the share of drafted tokens in percent, or tokens of a pass; {} of neither.
-
-    A number of 1 or less without % is a share of one, one up to 16 is tokens.
-    """
+    """Parse an acceptance rate: the share of drafted tokens in percent, or tokens of a pass; else {}."""
     text = numbers.read_number_text(cell.strip().rstrip("%")).replace(",", "")
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
         return {}
@@ -378,10 +372,7 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
 
 
 def _derive_decoding(speed: float | None, of_one: float | None, streams: int) -> dict[str, float]:
-    """Return the decoding speed of all requests, if known, and the ms per token of one of them.
-
-    One request's speed is `of_one`, else the speed shared by `streams`.
-    """
+    """Return the decoding speed of all requests, if known, and the ms per token of one of them."""
     if of_one is None and speed is not None:
         of_one = numbers.scale_figure(speed, 1 / streams)
     timed = {"mean_tpot_ms": numbers.compute_each_ms(of_one)} if of_one else {}

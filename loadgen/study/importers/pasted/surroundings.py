@@ -121,11 +121,7 @@ def _choose_words(paths: Iterable[tuple[str, ...]], shown: dict[str, str]) -> di
 
 
 def name_cells(lines: Sequence[str]) -> Callable[[int], list[str] | None]:
-    """Return a function that gives the titles of the cell that a page's next block stands in, by its line.
-
-    They are those of the cell's row and column; None of a block in no table. It is called for each block in
-    the order of the page.
-    """
+    """Return a function that gives the titles of the cell that a page's next block stands in, by its line."""
     cells: list[tuple[range, Iterator[list[str]]]] = []
     try:
         tables = grids.find_tables(lines) if any("|" in line or "<t" in line for line in lines) else []

@@ -43,10 +43,7 @@ ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDep
 
 
 def turn_upright(grid: Grid) -> Grid:
-    """Turn a table whose first column has the titles of figures, so that each run is a row; leave any other.
-
-    A column of units is read with the titles; one of differences between the others is left out.
-    """
+    """Turn a table whose first column has the titles of figures, so that each run is a row."""
     if len(grid.titles) < 2 or not grid.rows:
         return grid
     grid = _join_heads(grid)
@@ -235,10 +232,7 @@ def _name_by_definition(metric: str) -> str:
 
 
 def _find_rank(title: str, column: str | None = None) -> str:
-    """Return the statistic of a title as keys of figures have it: p99, mean; "" of anything else.
-
-    A share, as 50 %, is one in a column that is titled so.
-    """
+    """Return the statistic of a title as keys of figures have it: p99, mean; "" of anything else."""
     plain = translate_title(title).lower().strip()
     share = _SHARE.fullmatch(plain)
     if share is not None and column is not None and _SHARED.fullmatch(translate_title(column).strip()):
