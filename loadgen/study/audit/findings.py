@@ -521,8 +521,8 @@ def audit_runs(
         if ceiling is None and not (run.simulated and machine is None):
             name = model or run.checkpoint
             no_machine = machines.settle_machine(machine, run.machine) is None
-            known = shape is not None or models.find_architecture(name) is not None
-            no_shape = not known and not os.path.exists(os.path.expanduser(name))
+            has_shape = shape is not None or models.find_architecture(name) is not None
+            no_shape = not has_shape and not os.path.exists(os.path.expanduser(name))
         found, unchecked = _collect_findings(audited), list_unchecked(audited)
         audits.append(RunFindings(run, found, ceiling, why, unchecked, no_machine, no_shape))
     return audits

@@ -343,7 +343,7 @@ def named(name: str, **load: Any) -> Reported:
 def sent(mean_in: float, mean_out: float, name: str = "dsr1-1k1k", n: int = 640) -> AuditedRun:
     """A run of so many requests with these mean lengths."""
     load = loaded(name="", asked_output_len=None, max_concurrency=64)
-    totals = {"total_input_tokens": mean_in * n, "total_output_tokens": mean_out * n}
+    totals: dict[str, Any] = {"total_input_tokens": mean_in * n, "total_output_tokens": mean_out * n}
     return AuditedRun(run(name, load, completed=n, **totals))
 
 
