@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
+from loadgen.features.quality.divergence import QualityEvidence
 from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
 
 VOCABULARY = 64
@@ -105,3 +106,18 @@ def disturb(reference: MarkovModel, kl: float, seed: int = 1) -> MarkovModel:
         candidate = MarkovModel(normalize(reference.logprobs + middle * noise))
         low, high = (middle, high) if compute_kl(reference, candidate, shares) < kl else (low, middle)
     return candidate
+
+
+def gather_evidence(
+    sampler: MarkovModel, candidate: MarkovModel, paths: Int64, texts: Int64
+) -> QualityEvidence:
+    """What is measured of the sampler's answers and of a text, both scored by both."""
+    return QualityEvidence(
+        reference="a",
+        candidate="b",
+        answers=sampler.answer(paths),
+        own=[sampler.score(path) for path in paths],
+        other=[candidate.score(path) for path in paths],
+        reference_text=[sampler.score_segment(path) for path in texts],
+        candidate_text=[candidate.score_segment(path) for path in texts],
+    )

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from builders.markov_chain import LIES, MarkovModel, Mode, disturb, make_chain
-from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
+from builders.markov_chain import LIES, MarkovModel, Mode, disturb, gather_evidence, make_chain
+from loadgen.features.quality.divergence import judge_evidence
 from loadgen.features.quality.quality_record import MeanInterval, Quality
 
 RUNS, TOKENS, PER_ANSWER = 200, 4000, 64
@@ -23,17 +23,7 @@ def measure(sampler: MarkovModel, candidate: MarkovModel, seed: int, tokens: int
     begins = rng.choice(len(sampler.logprobs), p=sampler.stationary, size=tokens // PER_ANSWER + SEGMENTS)
     paths = sampler.walk(begins[SEGMENTS:], PER_ANSWER, rng)
     texts = MarkovModel(sampler.logprobs).walk(begins[:SEGMENTS], PER_SEGMENT, rng)
-    return judge_evidence(
-        QualityEvidence(
-            reference="a",
-            candidate="b",
-            answers=sampler.answer(paths),
-            own=[sampler.score(path) for path in paths],
-            other=[candidate.score(path) for path in paths],
-            reference_text=[sampler.score_segment(path) for path in texts],
-            candidate_text=[candidate.score_segment(path) for path in texts],
-        )
-    )
+    return judge_evidence(gather_evidence(sampler, candidate, paths, texts))
 
 
 def count_covered(

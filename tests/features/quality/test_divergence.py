@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from builders.markov_chain import MarkovModel, compute_kl, disturb, make_chain, normalize
+from builders.markov_chain import MarkovModel, compute_kl, disturb, gather_evidence, make_chain, normalize
 from builders.required import require
 from loadgen.features.quality.divergence import (
     QualityEvidence,
@@ -52,15 +52,12 @@ def gather(
     reference, rng = reference or make_chain(), np.random.default_rng(3)
     paths = reference.walk(rng.integers(64, size=tokens // 50), 50, rng)
     texts = reference.walk(rng.integers(64, size=10), 50, rng)
-    return QualityEvidence(
-        reference="a",
-        candidate="b",
-        answers=reference.answer(paths),
-        own=[reference.score(path) for path in paths],
-        other=[candidate.score(path) for path in paths],
-        reference_text=[reference.score_segment(path) for path in texts],
-        candidate_text=[candidate.score_segment(path) for path in texts],
-    )
+    return gather_evidence(reference, candidate, paths, texts)
+
+
+def judge(**measured: Any) -> Quality:
+    """The quality of what was measured."""
+    return judge_evidence(QualityEvidence(reference="a", candidate="b", **measured))
 
 
 def test_the_divergence_is_the_mean_over_tokens_with_students_interval() -> None:
@@ -93,9 +90,7 @@ def test_a_model_against_itself_is_equal_and_its_floor_is_zero() -> None:
 
 def test_perplexity_and_bits_are_of_the_text() -> None:
     texts = [[segment((1, 2, 3), (A, A)), segment((4, 5), (B,))], [segment((1, 2, 3), (B, A))] * 2]
-    quality = judge_evidence(
-        QualityEvidence(reference="a", candidate="b", reference_text=texts[0], candidate_text=texts[1])
-    )
+    quality = judge(reference_text=texts[0], candidate_text=texts[1])
     assert quality.perplexity == pytest.approx({"reference": 2 ** (4 / 3), "candidate": 2**1.5})
     bits = {name: found.mean for name, found in require(quality.bits_per_byte).items()}
     assert bits == pytest.approx({"reference": 4 / 6, "candidate": 6 / 8})
@@ -109,6 +104,7 @@ def test_figures_that_cannot_be_had_have_a_reason() -> None:
     whole = gather(disturb(make_chain(), 0.03))
     tops = [replace(one, top=None) for one in whole.answers]
     texts = {"agreement", "perplexity_ratio", "perplexity", "bits_per_byte"}
+    without = [replace(one, scores=replace(one.scores, firsts=None)) for one in whole.candidate_text]
     cases: dict[str, tuple[QualityEvidence, set[str]]] = {
         "nothing": (QualityEvidence(reference="a", candidate="b"), {"kl", "noise_floor", *texts}),
         "no text": (replace(whole, candidate_text=()), texts),
@@ -123,15 +119,7 @@ def test_figures_that_cannot_be_had_have_a_reason() -> None:
             replace(whole, answers=whole.answers[:1], own=whole.own[:1], other=whole.other[:1]),
             {"kl", "noise_floor"},
         ),
-        "no firsts": (
-            replace(
-                whole,
-                candidate_text=[
-                    replace(one, scores=replace(one.scores, firsts=None)) for one in whole.candidate_text
-                ],
-            ),
-            {"agreement"},
-        ),
+        "no firsts": (replace(whole, candidate_text=without), {"agreement"}),
     }
     for name, (evidence, expected) in cases.items():
         quality = judge_evidence(evidence)
@@ -198,9 +186,7 @@ def test_what_is_no_log_probability_gives_no_divergence(
 def test_a_text_whose_scores_are_no_log_probabilities_has_no_figures() -> None:
     text = [segment((1, 2, 3), (-1.0, -2.0)) for _ in range(3)]
     other = [segment((1, 2, 3), (-1.0, 0.5)) for _ in range(3)]
-    found = judge_evidence(
-        QualityEvidence(reference="a", candidate="b", reference_text=text, candidate_text=other)
-    )
+    found = judge(reference_text=text, candidate_text=other)
     assert (found.perplexity, found.bits_per_byte, found.agreement) == (None, None, None)
     assert found.why["perplexity"].startswith("3 of 6 log-probabilities of the candidate are above 0")
 
@@ -211,11 +197,7 @@ def draw_with_rare_garbage(share: float, answers: int, length: int, seed: int) -
     paths = chain.walk(rng.integers(0, 64, answers), length, rng)
     noise = MarkovModel(np.roll(chain.logprobs, 17, axis=0))
     other = [(noise if rng.random() < share else chain).score(path) for path in paths]
-    return judge_evidence(
-        QualityEvidence(
-            reference="a", candidate="b", answers=chain.answer(paths), own=[None] * answers, other=other
-        )
-    )
+    return judge(answers=chain.answer(paths), own=[None] * answers, other=other)
 
 
 def count_verdicts(share: float, answers: int, length: int, runs: int) -> Counter[str]:
@@ -298,14 +280,9 @@ def test_vocabularies_are_compared_by_the_ids_of_the_text() -> None:
 def make_quality(mean: float, half: float, floor: float | None = None) -> Quality:
     one = MeanInterval(mean=1, low=1, high=1)
     kl = KlDivergence(
-        mean=mean,
-        low=mean - half,
-        high=mean + half,
-        tokens=4000,
-        answers=1200,
-        direction="reference‖candidate",
-        self_check=one,
-    )
+        mean=mean, low=mean - half, high=mean + half, tokens=4000, answers=1200,
+        direction="reference‖candidate", self_check=one,
+    )  # fmt: skip
     noise = None if floor is None else MeanInterval(mean=floor, low=floor, high=floor)
     return Quality(reference="a", candidate="b", kl=kl, noise_floor=noise)
 
@@ -343,9 +320,7 @@ def test_without_a_divergence_there_is_no_verdict() -> None:
 def test_no_figure_of_the_text_is_infinite(logprobs: tuple[float, float], perplexity: float | None) -> None:
     text = [segment((1, 2, 3), (-1.0, -2.0)) for _ in range(3)]
     other = [segment((1, 2, 3), logprobs) for _ in range(3)]
-    found = judge_evidence(
-        QualityEvidence(reference="a", candidate="b", reference_text=text, candidate_text=other)
-    )
+    found = judge(reference_text=text, candidate_text=other)
     assert (found.perplexity or {}).get("candidate") == (perplexity and pytest.approx(perplexity))
     json.dumps(found.model_dump(), allow_nan=False)  # raises of an infinite one
     if perplexity is None:

@@ -52,12 +52,13 @@ def asked_of(
     settings: dict[str, Any],
     tokenizer: str | None = None,
     limit_s: float = 30.0,
+    **keys: Any,
 ) -> Fingerprint:
     """The fingerprint of a server, asked in the API of a workload."""
     subject = ModelTarget(engine, "m", tokenizer=tokenizer, vocab_size=100)
     workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1, **settings})
     made = plan.make(workload, subject, Seed(1))
-    return greedy_prompts.ask_prompts(ServerAddress(base_url), subject, made, lambda _: None, limit_s)
+    return greedy_prompts.ask_prompts(ServerAddress(base_url), subject, made, lambda _: None, limit_s, **keys)
 
 
 def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Answer]:
@@ -113,46 +114,25 @@ GREEDY = {"temperature": 0, "seed": 0}
     ("engine", "settings", "body"),
     [
         pytest.param(
-            VLLM,
-            {"temperature": 0.7, "top_p": 0.9, "extra_body": {"x": 1}, "continuous_usage": True},
-            {
-                "path": "/v1/completions",
-                "model": "m",
-                "prompt": PROMPTS[0].text,
-                "max_tokens": 48,
-                "repetition_penalty": 1.0,
-                "return_token_ids": True,
-                **GREEDY,
-                **STREAMED,
-            },
+            VLLM, {"temperature": 0.7, "top_p": 0.9, "extra_body": {"x": 1}, "continuous_usage": True},
+            {"path": "/v1/completions", "model": "m", "prompt": PROMPTS[0].text, "max_tokens": 48,
+             "repetition_penalty": 1.0, "return_token_ids": True, **GREEDY, **STREAMED},
             id="vLLM, nothing of the workload's sampling, nor ignore_eos",
         ),
         pytest.param(
-            TRANSFORMERS,
-            {**TEXT, "backend": "openai-chat", "stream": False},
-            {
-                "path": "/v1/chat/completions",
-                "model": "m",
-                "messages": [{"role": "user", "content": PROMPTS[0].text}],
-                "max_tokens": 48,
-                "stream": False,
-                **GREEDY,
-            },
+            TRANSFORMERS, {**TEXT, "backend": "openai-chat", "stream": False},
+            {"path": "/v1/chat/completions", "model": "m", "max_tokens": 48, "stream": False,
+             "messages": [{"role": "user", "content": PROMPTS[0].text}], **GREEDY},
             id="transformers, only what it takes",
         ),
         pytest.param(
-            SGLANG,
-            {"backend": "sglang"},
-            {
-                "path": "/generate",
-                "text": PROMPTS[0].text,
-                "sampling_params": {"max_new_tokens": 48, "temperature": 0, "repetition_penalty": 1.0},
-                "stream": True,
-            },
+            SGLANG, {"backend": "sglang"},
+            {"path": "/generate", "text": PROMPTS[0].text, "stream": True,
+             "sampling_params": {"max_new_tokens": 48, "temperature": 0, "repetition_penalty": 1.0}},
             id="SGLang's own",
         ),
     ],
-)
+)  # fmt: skip
 def test_prompts_are_sent_greedy_one_at_a_time(
     engine: Engine, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
@@ -174,9 +154,8 @@ def test_a_server_without_a_tokenizer_is_sent_ids_of_ours() -> None:
     with ScriptedServer(script) as server:
         found = asked_of(server.base_url, SGLANG, {"backend": "sglang"}, TOKENIZER)
         bodies = sent(server)
-    assert [("text" in body, "input_ids" in body) for body in bodies] == [(True, False)] + [
-        (False, True)
-    ] * COUNT
+    asked = [[key for key in ("text", "input_ids") if key in body] for body in bodies]
+    assert asked == [["text"], *[["input_ids"]] * COUNT]
     assert [len(answer.token_ids) for answer in found.answers] == [16] * COUNT
     assert all(answer.text and not answer.failure for answer in found.answers)
 
@@ -187,9 +166,8 @@ def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
         found = asked_of(server.base_url, SGLANG, {"backend": "sglang"})
         assert len(server.asked) == 1
     assert found.answers == ()
-    assert found.missing.startswith(
-        "in-band-error: 400: The engine initialized with skip_tokenizer_init=True"
-    )
+    why = "in-band-error: 400: The engine initialized with skip_tokenizer_init=True"
+    assert found.missing.startswith(why)
     assert found.missing.endswith("token ids instead of text need --tokenizer")
 
 
@@ -198,13 +176,11 @@ def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
     [
         ([whole(b'{"error":{"message":"out of memory"}}', "500 Oops")], "http-status: 500: out of memory"),
         ([whole(b"<html>", kind="text/html")], "empty: no events in the body: <html>"),
-        (
-            [HEAD, chunk(token("a")), LAST],
-            "truncated: the stream ended without a finish reason or [DONE], after 1 messages",
-        ),
+        ([HEAD, chunk(token("a")), LAST],
+         "truncated: the stream ended without a finish reason or [DONE], after 1 messages"),
         ([whole(b'{"choices"')], "not-streamed: one JSON body where a stream was requested"),
     ],
-)
+)  # fmt: skip
 def test_a_prompt_that_fails_is_an_answer_that_says_why(reply: list[bytes], failure: str) -> None:
     with ScriptedServer(saying(*reply)) as server:
         found = asked_of(server.base_url, TRANSFORMERS, TEXT, TOKENIZER)
@@ -239,10 +215,8 @@ def test_how_far_it_is_is_shown() -> None:
     seen: list[str] = []
     with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
         made = plan.make(build({"num_prompts": 1}), ModelTarget(VLLM, "m", vocab_size=100), Seed(1))
-        subject = ModelTarget(VLLM, "m")
-        greedy_prompts.ask_prompts(
-            ServerAddress(server.base_url), subject, made, lambda at: seen.append(at.line())
-        )
+        address, subject = ServerAddress(server.base_url), ModelTarget(VLLM, "m")
+        greedy_prompts.ask_prompts(address, subject, made, lambda at: seen.append(at.line()))
     assert seen[0] == "fingerprint: 0/12 prompts answered"
     assert len(seen) == COUNT
 
@@ -273,10 +247,8 @@ def bench(server: VirtualServing, *words: str) -> int:
 
 
 def kept() -> list[Fingerprint | None]:
-    return [
-        run_directory.load(path.parent).facts.fingerprint
-        for path in sorted(Path("runs").glob("*/result.json"))
-    ]
+    results = sorted(Path("runs").glob("**/result.json"))
+    return [run_directory.load(path.parent).facts.fingerprint for path in results]
 
 
 @whole_way
@@ -309,10 +281,7 @@ def test_a_ladder_asks_once_and_each_rung_keeps_the_answers() -> None:
         words = ["ladder", "--quiet", "--base-url", server.base_url, "--profile", "./short.toml"]
         assert cli.main([*words, "--fingerprint"]) == 0
         assert len(sent(server)) == 2 + COUNT
-    found = [
-        run_directory.load(path.parent).facts.fingerprint for path in Path("runs").glob("*/*/result.json")
-    ]
-    assert [fingerprint is not None and len(fingerprint.answers) for fingerprint in found] == [COUNT] * 2
+    assert [fingerprint is not None and len(fingerprint.answers) for fingerprint in kept()] == [COUNT] * 2
 
 
 @whole_way
@@ -410,21 +379,11 @@ def test_ids_that_no_tokenizer_knows_are_that_prompts_failure(
     monkeypatch.setattr(greedy_prompts, "load_tokenizer", lambda *_: Strict(error))
     with ScriptedServer(lambda asked: Answer(refusal if b'"text"' in asked.body else ids)) as server:
         found = asked_of(server.base_url, SGLANG, {"backend": "sglang"}, TOKENIZER)
-    assert {answer.failure for answer in found.answers} == {
-        "malformed: token ids that the tokenizer does not know"
-    }
+    failures = {answer.failure for answer in found.answers}
+    assert failures == {"malformed: token ids that the tokenizer does not know"}
 
 
 def test_a_secret_that_the_server_repeats_is_hidden() -> None:
-    workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1})
-    subject = ModelTarget(VLLM, "m", vocab_size=100)
-    made = plan.make(workload, subject, Seed(1))
     with ScriptedServer(saying(HEAD, chunk(token("the key sk-1", "stop")), LAST)) as server:
-        found = greedy_prompts.ask_prompts(
-            ServerAddress(server.base_url),
-            subject,
-            made,
-            lambda _: None,
-            hide=lambda s: s.replace("sk-1", "*"),
-        )
+        found = asked_of(server.base_url, VLLM, {}, hide=lambda said: said.replace("sk-1", "*"))
     assert [answer.text for answer in found.answers] == ["the key *"] * COUNT

@@ -87,11 +87,8 @@ def test_over_http_the_interval_covers_the_exact_divergence() -> None:
 
 def test_over_http_a_model_is_equal_to_itself() -> None:
     quality, _ = measure(make_chain(), make_chain(), 500)
-    assert (require(quality.kl).mean, require(quality.noise_floor).mean, require(quality.agreement).mean) == (
-        0,
-        0,
-        1,
-    )
+    figures = (quality.kl, quality.noise_floor, quality.agreement)
+    assert [require(each).mean for each in figures] == [0, 0, 1]
 
 
 @pytest.mark.whole

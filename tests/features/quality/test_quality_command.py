@@ -80,8 +80,20 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, printed.out, printed.err
 
 
+def measure(capsys: pytest.CaptureFixture[str], *words: str) -> Quality:
+    """The quality that `loadgen quality --json` prints."""
+    code, out, err = run(capsys, *words, "--json")
+    assert code == 0, err
+    return Quality.model_validate_json(out)
+
+
+def compared(candidate: str, reference: str) -> list[str]:
+    """The flags that hold a server to another."""
+    return ["--base-url", candidate, "--reference-url", reference]
+
+
 def test_two_servers_are_compared(reference: str, candidate: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--base-url", candidate, "--reference-url", reference)
+    code, out, err = run(capsys, *compared(candidate, reference))
     labels = [line[:25].strip() for line in out.splitlines()]
     assert (code, err) == (0, "")
     assert out.startswith("fp8 held to bf16: ")
@@ -105,7 +117,7 @@ def test_a_server_that_breaks_now_and_then_is_asked_again(
 
     with ScriptedServer(script) as server:
         url = server.base_url
-        code, out, err = run(capsys, "--base-url", url, "--reference-url", reference)
+        code, out, err = run(capsys, *compared(url, reference))
     assert (code, out.startswith("fp8 held to bf16: ")) == (0, True)
     assert err.startswith(f"loadgen: {url}: 3 requests sent again, mostly since /")
 
@@ -123,7 +135,7 @@ def test_a_server_that_reports_no_log_probabilities_has_no_verdict(
         return Answer([whole(re.sub(rb'"logprob": ?-[0-9.e-]+', b'"logprob": 0.0', body))])
 
     with ScriptedServer(script) as server:
-        code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference)
+        code, out, _ = run(capsys, *compared(server.base_url, reference))
     assert code == 1
     assert out.startswith("fp8 held to bf16: no KL divergence\n")
     assert "every log-probability of the candidate is 0" in " ".join(out.split())
@@ -136,18 +148,14 @@ def test_a_kept_reference_gives_the_figures_of_one_that_is_up(
     code, out, err = run(capsys, "--base-url", reference, "--save", file)
     assert (code, out) == (0, "")
     assert err.startswith(f"{file}: 10 answers of bf16, 160 tokens, ")
-    code, out, _ = run(capsys, "--base-url", candidate, "--reference", file, "--json")
-    kept = Quality.model_validate_json(out)
-    both = ["--base-url", candidate, "--reference-url", reference]
-    code, out, _ = run(capsys, *both, "--json")
-    live = Quality.model_validate_json(out)
-    assert code == 0
+    kept = measure(capsys, "--base-url", candidate, "--reference", file)
+    both = compared(candidate, reference)
+    live = measure(capsys, *both)
     same = ("kl", "noise_floor", "agreement", "perplexity", "perplexity_ratio", "bits_per_byte")
     assert {name: getattr(kept, name) for name in same} == {name: getattr(live, name) for name in same}
     assert (require(kept.kl).tokens, require(kept.kl).answers, kept.why) == (160, 10, {})
     # With --save the reference that is up goes on with the file, which has enough.
-    code, out, _ = run(capsys, *both, "--save", file, "--json")
-    assert Quality.model_validate_json(out) == kept
+    assert measure(capsys, *both, "--save", file) == kept
 
 
 def test_a_file_goes_on_where_it_was_cut_off(
@@ -173,7 +181,7 @@ def test_a_file_goes_on_where_it_was_cut_off(
 def test_it_stops_at_the_precision(
     reference: str, candidate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--base-url", candidate, "--reference-url", reference, "--json", "--precision", "0.5"]
+    words = [*compared(candidate, reference), "--json", "--precision", "0.5"]
     cli.main(["quality", *words, "--quiet", "--answer-tokens", "8"])
     quality = Quality.model_validate_json(capsys.readouterr().out)
     assert require(quality.kl).tokens < 20_000
@@ -181,9 +189,7 @@ def test_it_stops_at_the_precision(
 
 def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(MarkovServer(CANDIDATE, "gguf", prompt_logprobs=False)) as server:
-        code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference, "--json")
-    quality = Quality.model_validate_json(out)
-    assert code == 0
+        quality = measure(capsys, *compared(server.base_url, reference))
     assert require(quality.kl).direction == "candidate‖reference"
     assert quality.why["agreement"] == "vLLM (gguf) scores no text"
 
@@ -191,7 +197,7 @@ def test_a_candidate_that_cannot_score_samples(reference: str, capsys: pytest.Ca
 def test_two_that_cannot_score_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (MarkovServer(model, "gguf", prompt_logprobs=False) for model in (REFERENCE, CANDIDATE))
     with ScriptedServer(one) as reference, ScriptedServer(two) as candidate:
-        words = ["--base-url", candidate.base_url, "--reference-url", reference.base_url]
+        words = compared(candidate.base_url, reference.base_url)
         code, out, err = run(capsys, *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "neither vLLM nor vLLM scores" in err
@@ -204,10 +210,7 @@ def test_fewer_alternatives_will_do(candidate: str, capsys: pytest.CaptureFixtur
     for most in (5, 0):
         server = MarkovServer(REFERENCE, "bf16", most_top=most)
         with ScriptedServer(server) as up:
-            words = ["--base-url", candidate, "--reference-url", up.base_url, "--json"]
-            code, out, _ = run(capsys, *words)
-        assert code == 0
-        assert Quality.model_validate_json(out).kl is not None
+            assert measure(capsys, *compared(candidate, up.base_url)).kl is not None
         sent = [body["logprobs"] for body in server.posted if "logprobs" in body]
         assert sent[-1] == most
 
@@ -291,19 +294,15 @@ def test_chats_are_sampled_with_the_ids_of_their_prompts(
         ScriptedServer(chatting(CANDIDATE, "fp8")) as two,
     ):
         assert run(capsys, "--base-url", one.base_url, "--save", file, "--chat")[0] == 0
-        code, out, _ = run(capsys, "--base-url", two.base_url, "--reference", file, "--json")
-    quality = Quality.model_validate_json(out)
-    assert code == 0
+        quality = measure(capsys, "--base-url", two.base_url, "--reference", file)
     assert (require(quality.kl).tokens, quality.settings["chat"], quality.doubts) == (160, True, ())
 
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_server_that_reports_texts_samples(chat: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(hosted(chat)) as server, ScriptedServer(tokenizing_chats) as reference:
-        words = ["--base-url", server.base_url, "--reference-url", reference.base_url, "--json"]
-        code, out, err = run(capsys, *words)
-        quality = Quality.model_validate_json(out)
-        assert (code, err) == (0, "")
+        words = compared(server.base_url, reference.base_url)
+        quality = measure(capsys, *words)
         assert (require(quality.kl).direction, quality.doubts) == ("candidate‖reference", ())
         assert 0 < require(quality.kl).low < 0.1
         assert cli.main(["quality", *words[:2], "--save", "/tmp/none.jsonl.gz", "--quiet"]) == 1
@@ -314,16 +313,14 @@ def test_tokens_that_the_reference_has_not_are_another_vocabulary(
     reference: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ScriptedServer(hosted(False, "two letters {}".format)) as server:
-        code, out, err = run(capsys, "--base-url", server.base_url, "--reference-url", reference)
+        code, out, err = run(capsys, *compared(server.base_url, reference))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "most tokens that hosted samples are none of bf16" in err
 
 
 def test_another_vocabulary_leaves_bits_per_byte(reference: str, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(MarkovServer(MarkovModel(normalize(np.eye(40)), "truthful"), "other")) as server:
-        code, out, _ = run(capsys, "--base-url", server.base_url, "--reference-url", reference, "--json")
-    quality = Quality.model_validate_json(out)
-    assert code == 0
+        quality = measure(capsys, *compared(server.base_url, reference))
     assert (quality.kl, quality.agreement) == (None, None)
     assert quality.why["kl"].startswith("the vocabularies differ")
     assert quality.bits_per_byte is not None
@@ -403,7 +400,7 @@ def test_a_wrong_command_is_one_line(
 def test_what_is_wrong_with_the_reference_names_it(
     reference: str, candidate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--base-url", candidate, "--reference-url", reference, "--reference-model", "none"]
+    words = [*compared(candidate, reference), "--reference-model", "none"]
     code, out, err = run(capsys, *words)
     assert (code, out) == (1, "")
     assert err.startswith("loadgen: of --reference-url: vLLM does not serve 'none'; it serves bf16")
@@ -415,6 +412,17 @@ def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[st
     assert "http://127.0.0.1:9 is not ready" in err
 
 
+def ending(requests: int) -> Callable[[Asked], Answer]:
+    """A reference that runs out of memory after so many requests."""
+    server = MarkovServer(REFERENCE, "bf16")
+
+    def respond(asked: Asked) -> Answer:
+        done = len(server.posted) > requests
+        return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
+
+    return respond
+
+
 @pytest.mark.parametrize(
     ("requests", "words"),
     [(12, "KL(reference‖candidate)"), (3, "noise floor: a server failed before two answers were scored\n")],
@@ -422,14 +430,8 @@ def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[st
 def test_the_end_of_a_server_prints_what_was_measured(
     requests: int, words: str, candidate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = MarkovServer(REFERENCE, "bf16")
-
-    def respond(asked: Asked) -> Answer:
-        done = len(server.posted) > requests
-        return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
-
-    with ScriptedServer(respond) as up:
-        flags = ["--base-url", candidate, "--reference-url", up.base_url, "--answer-tokens", "8"]
+    with ScriptedServer(ending(requests)) as up:
+        flags = [*compared(candidate, up.base_url), "--answer-tokens", "8"]
         code = cli.main(["quality", *flags, "--quiet"])
     printed = capsys.readouterr()
     assert code == 1
@@ -440,13 +442,8 @@ def test_the_end_of_a_server_prints_what_was_measured(
 def test_the_end_of_a_server_keeps_what_a_reference_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server, file = MarkovServer(REFERENCE, "bf16"), tmp_path / "ref.jsonl.gz"
-
-    def respond(asked: Asked) -> Answer:
-        done = len(server.posted) > 3
-        return Answer([whole(b'{"error":"out of memory"}', "500 Error")]) if done else server(asked)
-
-    with ScriptedServer(respond) as up:
+    file = tmp_path / "ref.jsonl.gz"
+    with ScriptedServer(ending(3)) as up:
         code, out, said = run(capsys, "--base-url", up.base_url, "--save", str(file))
     assert (code, out) == (1, "")
     assert said.endswith("out of memory; what was measured is kept: the same command goes on with it\n")
@@ -480,7 +477,7 @@ def test_an_interrupted_command_prints_what_was_measured(
         return server(asked)
 
     with ScriptedServer(respond) as up, SIGNALS.catch(stop):
-        words = ["--base-url", candidate, "--reference-url", up.base_url, "--answer-tokens", "8"]
+        words = [*compared(candidate, up.base_url), "--answer-tokens", "8"]
         code = cli.main(["quality", *words, "--quiet"])
     printed = capsys.readouterr()
     assert code == 130
@@ -503,11 +500,9 @@ def test_a_tokenizer_stands_in_for_a_server_that_tokenizes_nothing(
 ) -> None:
     monkeypatch.setattr(tokenizers, "load_tokenizer", lambda *_: Bytes())
     (tmp_path / "tokenizer.json").write_text("{}")
-    words = ["--tokenizer", str(tmp_path), "--reference-url", reference, "--json"]
     with ScriptedServer(refusing("/tokenize", "404 Not Found", {})) as server:
-        code, out, err = run(capsys, "--base-url", server.base_url, *words)
-    assert code == 0, err
-    quality = Quality.model_validate_json(out)
+        words = compared(server.base_url, reference)
+        quality = measure(capsys, *words, "--tokenizer", str(tmp_path))
     assert require(quality.kl).mean == 0
 
 
