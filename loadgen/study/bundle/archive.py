@@ -11,7 +11,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, BinaryIO, Protocol
+from typing import IO, BinaryIO
 
 import msgspec
 
@@ -33,14 +33,19 @@ END_BYTES = _END.size + DIGEST_BYTES
 _BEGINS = b"PK\3\4"
 
 
-class ByteSource(Protocol):
-    """What bytes are read from, one after another."""
+class HashedFile:
+    """A file that is read once, from its begin to its end, with the SHA-256 of what was read."""
 
-    def read(self, size: int = -1, /) -> bytes:
-        """Return the next `size` bytes, fewer at the end; all that are left if negative."""
+    def __init__(self, file: IO[bytes], digest: hashlib._Hash) -> None:
+        self._file, self.digest = file, digest
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self.digest.update(block)
+        return block
 
     def tell(self) -> int:
-        """Return how many bytes were read."""
+        return self._file.tell()
 
 
 class ChangedBundle(UsageError):
@@ -146,7 +151,7 @@ def write_archive(file: BinaryIO, manifest: bytes, parts: list[Packed], packed: 
     file.write(digest.hexdigest().encode())
 
 
-def read_blocks(file: ByteSource, size: int) -> Iterator[bytes]:
+def read_blocks(file: IO[bytes] | HashedFile, size: int) -> Iterator[bytes]:
     """Yield the next `size` bytes of a file in blocks of at most 1 MiB; fewer where the file ends."""
     while size > 0 and (block := file.read(min(size, BLOCK))):
         size -= len(block)
@@ -165,7 +170,7 @@ def is_ended(tail: bytes) -> bool:
     return end[:4] == b"PK\5\6" and end[-2:] == DIGEST_BYTES.to_bytes(2, "little")
 
 
-def unpack(file: ByteSource, part: BundlePart, write: Callable[[bytes], object]) -> Packed:
+def unpack(file: HashedFile, part: BundlePart, write: Callable[[bytes], object]) -> Packed:
     """Read a part's header and bytes at the file's position, and pass the bytes on as they are unpacked.
 
     Returns what headers say of it. No more bytes than the manifest names are unpacked. Raises ChangedBundle

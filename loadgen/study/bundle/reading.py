@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -21,8 +20,8 @@ from loadgen.study.bundle.archive import (
     LOCAL,
     MANIFEST,
     BundlePart,
-    ByteSource,
     ChangedBundle,
+    HashedFile,
     Packed,
 )
 from loadgen.study.bundle.manifest import (
@@ -89,21 +88,6 @@ def open_bundle(path: Path) -> OpenBundle:
     return msgspec.structs.replace(_opened[key], path=path)
 
 
-class _HashedFile:
-    """A file that is read once, from its begin to its end, with the SHA-256 of what was read."""
-
-    def __init__(self, file: IO[bytes], digest: hashlib._Hash) -> None:
-        self._file, self.digest = file, digest
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._file.read(size)
-        self.digest.update(block)
-        return block
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
 def unpack_bundle(path: Path, directory: Path, digest: hashlib._Hash | None = None) -> Manifest:
     """Unpack a bundle's parts into an empty directory and return its manifest; raises as `open_bundle`.
 
@@ -118,7 +102,7 @@ def unpack_bundle(path: Path, directory: Path, digest: hashlib._Hash | None = No
         if not archive.is_ended(file.read()) or size > archive.LARGEST_BYTES:
             raise UsageError(f"{path} is a bundle that is cut off, or whose end is damaged: get it again")
         file.seek(0)
-        hashed = _HashedFile(file, digest or hashlib.sha256())
+        hashed = HashedFile(file, digest or hashlib.sha256())
         try:
             manifest = _unpack_parts(hashed, size, directory)
         except ChangedBundle as error:
@@ -131,7 +115,7 @@ def unpack_bundle(path: Path, directory: Path, digest: hashlib._Hash | None = No
     return manifest
 
 
-def _unpack_parts(file: ByteSource, size: int, directory: Path) -> Manifest:
+def _unpack_parts(file: HashedFile, size: int, directory: Path) -> Manifest:
     """Unpack an archive from its first byte to its digest; raises ChangedBundle."""
     raw, first = _read_manifest_bytes(file)
     manifest = read_manifest(raw)
@@ -156,7 +140,7 @@ def _unpack_parts(file: ByteSource, size: int, directory: Path) -> Manifest:
     return manifest
 
 
-def _read_manifest_bytes(file: ByteSource) -> tuple[bytes, Packed]:
+def _read_manifest_bytes(file: HashedFile) -> tuple[bytes, Packed]:
     header = file.read(LOCAL.size + len(MANIFEST))
     size = LOCAL.unpack_from(header)[7]
     if size > LARGEST_MANIFEST:
@@ -168,7 +152,7 @@ def _read_manifest_bytes(file: ByteSource) -> tuple[bytes, Packed]:
     return raw, first
 
 
-def _unpack_part(file: ByteSource, part: BundlePart, directory: Path) -> Packed:
+def _unpack_part(file: HashedFile, part: BundlePart, directory: Path) -> Packed:
     """Unpack one part to its file below a directory, and return what headers say of it."""
     place = directory / part.name
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -78,7 +78,10 @@ def find_changes(series: Sequence[float], alpha: float = 0.05) -> Changes:
     while len(ps) < _MOST_CHANGES and _LEAST_LEVEL * (len(ends) + 1) <= len(logs):
         bounded = _bound_values(logs, ends)
         alike = _measure_likeness(bounded, len(ends))
-        p = _test_one_more(*_take_off(bounded, ends, alike), draw)
+        rest, rest_ends = bounded, ends
+        if alike:  # without what each has of the one before, and so without the first
+            rest, rest_ends = (bounded[1:] - alike * bounded[:-1]) / (1 - alike), [end - 1 for end in ends]
+        p = _test_one_more(rest, rest_ends, draw)
         if p > alpha:
             break
         ps.append(p)
@@ -114,13 +117,6 @@ def _measure_likeness(values: Values, changes: int) -> float:
         averages.append(float(squares.mean()) if len(squares) else 0.0)
     once, twice = averages
     return min(max(twice / once - 1, 0.0) + _ADDED * error, _MOST_ALIKE) if once > _LEAST_ERROR else 0.0
-
-
-def _take_off(values: Values, ends: list[int], alike: float) -> tuple[Values, list[int]]:
-    """Return values without what each has of the one before, and the ends of their levels."""
-    if not alike:
-        return values, ends
-    return (values[1:] - alike * values[:-1]) / (1 - alike), [end - 1 for end in ends]
 
 
 def _bound_values(logs: Values, ends: Sequence[int]) -> Values:
@@ -176,7 +172,12 @@ def _test_one_more(values: Values, ends: Sequence[int], draw: np.random.Generato
         return [_sum_squares(series, _split_best(series, fewer + count)) / base for count in more]
 
     signs = np.array([-1.0, 1.0])
-    if _changes_width(values, fewer + 1):
+    # Wider in one stretch: by the greatest deviation of the cumulative sum of the widths, which one series in
+    # four of even width exceeds.
+    widths = np.abs(values - _spread_levels(values, _split_best(values, fewer + 1), np.mean))
+    spread, sums = float(widths.std()), np.cumsum(widths - widths.mean())
+    is_wider = float(np.abs(sums).max()) > _EVEN * spread * math.sqrt(len(widths))
+    if spread > _LEAST_ERROR and is_wider:
         drawn = (level + rest * draw.choice(signs, len(rest)) for _ in range(_PERMUTATIONS))
     else:
         drawn = (level + draw.permutation(rest) for _ in range(_PERMUTATIONS))
@@ -184,17 +185,6 @@ def _test_one_more(values: Values, ends: Sequence[int], draw: np.random.Generato
     ranks = [np.searchsorted(np.sort(column), column, side="right") for column in every.T]
     least = np.min(ranks, axis=0)
     return float(np.mean(least <= least[0]))
-
-
-def _changes_width(values: Values, changes: int) -> bool:
-    """Whether deviations from the best split with that number of changes are wider in one stretch.
-
-    By the greatest deviation of their cumulative sum, which one series in four of even width exceeds.
-    """
-    widths = np.abs(values - _spread_levels(values, _split_best(values, changes), np.mean))
-    spread = float(widths.std())
-    sums = np.cumsum(widths - widths.mean())
-    return spread > _LEAST_ERROR and float(np.abs(sums).max()) > _EVEN * spread * math.sqrt(len(widths))
 
 
 def _find_interval(values: Values, at: int, alpha: float, draw: np.random.Generator) -> tuple[int, int]:

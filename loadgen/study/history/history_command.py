@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,7 +61,10 @@ def history_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the history of the places in `argv` and return 0; raises UsageError."""
+    """Print the history of the places in `argv` and return 0; raises UsageError.
+
+    --plot needs the extra `report`.
+    """
     given = parse_arguments(history_parser(), argv, intermixed=True)
     if not 0 < given.alpha < 1:
         raise UsageError(f"--alpha {given.alpha:g}: give a probability, as 0.05")
@@ -78,7 +82,11 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_text(clean_text(_render_text(entries, metrics, given.alpha)), sys.stdout, end="")
         if given.plot:
-            print_text(_render_plots(metrics), sys.stdout, end="")
+            with outputs.require_extra():
+                from loadgen.study.pages import terminal_plots
+            width, plain = outputs.measure_screen()
+            parts = [terminal_plots.render_panel(panel, width, plain) for panel in plot_history(metrics)]
+            print_text("".join(f"\n{part}" for part in parts), sys.stdout, end="")
     return ExitCode.FIGURES
 
 
@@ -152,15 +160,6 @@ def _make_document(
     return Document("History", _list_subject(entries), sections, (), (), (), ())
 
 
-def _render_plots(metrics: Sequence[MetricHistory]) -> str:
-    """Render a picture of each metric in characters; raises UsageError without the extra `report`."""
-    with outputs.require_extra():
-        from loadgen.study.pages import terminal_plots
-    width, plain = outputs.measure_screen()
-    parts = [terminal_plots.render_panel(panel, width, plain) for panel in plot_history(metrics)]
-    return "".join(f"\n{part}" for part in parts)
-
-
 _USUAL = ("output_throughput", "speed_tok_s", "mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms")
 _NAME = 28  # characters of a measurement's name in a table
 _TALL = 0.12  # of the spread of the values, above and below them in a picture
@@ -174,25 +173,18 @@ class MetricHistory(msgspec.Struct, frozen=True):
     entries: tuple[HistoryEntry, ...]
     changes: Changes
 
-    @property
-    def values(self) -> list[float]:
-        """The figure of each measurement."""
-        return [entry.figures[self.figure.key] for entry in self.entries]
-
     def describe(self, point: ChangePoint) -> str:
         """Describe a change in words: how much, from which measurement on, and the interval of that."""
         first = self.entries[point.at]
-        begun = f"{self._describe_step(point.ratio)} from {first.name} on ({_format_time(first)})"
+        better = self.figure.higher_is_faster
+        word = ("higher", "lower") if better is None else ("faster", "slower")
+        rises = (point.ratio > 1) if better is None else (point.ratio > 1) == better
+        step = f"{word[0] if rises else word[1]} ({100 * (point.ratio - 1):+.1f} %)"
+        begun = f"{step} from {first.name} on ({_format_time(first)})"
         low, high = self.entries[point.low], self.entries[point.high]
         return f"{begun}, " + (
             "where else is refuted" if low is high else f"between {low.name} and {high.name}"
         )
-
-    def _describe_step(self, ratio: float) -> str:
-        better = self.figure.higher_is_faster
-        word = ("higher", "lower") if better is None else ("faster", "slower")
-        rises = (ratio > 1) if better is None else (ratio > 1) == better
-        return f"{word[0] if rises else word[1]} ({100 * (ratio - 1):+.1f} %)"
 
     def json(self) -> dict[str, Any]:
         """Encode the figure's levels and changes; positions are those in `entries` of the whole."""
@@ -236,19 +228,13 @@ def select_metrics(entries: Sequence[HistoryEntry], wanted: Sequence[str] = ()) 
         return [find_column(key) for key in usual]
     chosen = []
     for name in wanted:
-        key = named.get(name.lower()) or _find_key(name)
+        key = named.get(name.lower(), "")
+        with contextlib.suppress(ValueError):  # else it is no figure by a name that people use
+            key = key or find_named_figure(name)[1]
         if key not in keys:
             raise UsageError(f"no metric {name!r}{suggest_name(name, named)}; there are {', '.join(keys)}")
         chosen.append(key)
     return [find_column(key) for key in dict.fromkeys(chosen)]
-
-
-def _find_key(name: str) -> str:
-    """Find the key of a figure by a name that people use; "" if it means none."""
-    try:
-        return find_named_figure(name)[1]
-    except ValueError:
-        return ""
 
 
 def find_metric_changes(
@@ -316,7 +302,7 @@ def plot_history(metrics: Sequence[MetricHistory]) -> Iterator[Panel]:
         if not metric.entries:
             continue
         figure, points = metric.figure, metric.changes.points
-        values = np.array([figure.scale(value) for value in metric.values])
+        values = np.array([figure.scale(entry.figures[figure.key]) for entry in metric.entries])
         x = np.arange(1, len(values) + 1, dtype=np.float64)
         labels = [""] * len(values)
         for point in points[-_MANY_LABELS:]:

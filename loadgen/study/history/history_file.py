@@ -78,21 +78,15 @@ def append_entry(path: str | Path, entry: HistoryEntry) -> None:
         before = read_history(place) if os.fstat(handle).st_size else []
         check_one_subject([*before, entry], place, _OTHER_FILE)
         if entry not in before:
-            _remove_torn_line(handle, place)
+            raw = os.pread(handle, min(os.fstat(handle).st_size, _MOST_BYTES), 0)
+            if find_torn_line(raw.decode("utf-8", "replace")):  # as by a machine that lost power
+                os.ftruncate(handle, raw.rfind(b"\n") + 1)
+                print_text(clean_line(f"loadgen: {place}: {_TORN}: it is removed"), sys.stderr)
             _append_line(handle, entry)
     except OSError as error:
         raise _refuse(place, error) from None
     finally:
         os.close(handle)
-
-
-def _remove_torn_line(handle: int, place: Path) -> None:
-    """Cut off a last line that was not written to its end, as by a machine that lost power."""
-    size = os.fstat(handle).st_size
-    raw = os.pread(handle, min(size, _MOST_BYTES), 0)
-    if find_torn_line(raw.decode("utf-8", "replace")):
-        os.ftruncate(handle, raw.rfind(b"\n") + 1)
-        print_text(clean_line(f"loadgen: {place}: {_TORN}: it is removed"), sys.stderr)
 
 
 def find_torn_line(text: str) -> str:
@@ -134,19 +128,17 @@ def read_history(path: str | Path) -> list[HistoryEntry]:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not (lines or torn):
         raise UsageError(f"{place} is empty: `loadgen gate --history {place}` appends to it")
-    entries = [_read_line(line, f"{place}:{number}") for number, line in lines]
+    entries = []
+    for number, line in lines:
+        try:
+            entries.append(HistoryEntry.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            why = clean_line(f"{key}: {first['msg']}" if key else first["msg"])
+            raise UsageError(f"{place}:{number} is no entry of a history ({why}): remove the line") from None
     check_one_subject(entries, place)
     return sorted(entries, key=lambda entry: entry.time)
-
-
-def _read_line(line: str, where: str) -> HistoryEntry:
-    try:
-        return HistoryEntry.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        why = f"{place}: {first['msg']}" if place else first["msg"]
-        raise UsageError(f"{where} is no entry of a history ({clean_line(why)}): remove the line") from None
 
 
 def check_one_subject(
@@ -173,27 +165,17 @@ _LEVELS = (Level.INVALID, Level.SUSPECT, Level.VALID)  # the gravest first
 _NAMED = 3
 
 
-def describe_machine(run: Reported) -> str:
-    """Describe where a run was measured: the machine with its power mode, or the simulated engine.
-
-    "" where it is not known.
-    """
-    if run.simulated:
-        return f"simulated: {run.simulated}"
-    return ", ".join(filter(None, (run.machine, run.power_mode)))
-
-
 def describe_history_load(load: Load) -> str:
     """Describe a load in a line that two runs of ours share only if they were under the same load."""
     known = {name: value for name, value in load.list_facts().items() if value not in (None, "", ())}
-    facts = [f"{name} {_write_fact(value)}" for name, value in known.items()]
+    facts = []
+    for name, value in known.items():
+        if isinstance(value, tuple):  # settings that differ from the defaults
+            shown = " ".join(f"{key}={format_value(each)}" for key, each in value)
+        else:
+            shown = value if isinstance(value, str) else f"{value:g}"
+        facts.append(f"{name} {shown}")
     return ": ".join(filter(None, (load.name, ", ".join(facts)))) or "not known"
-
-
-def _write_fact(value: object) -> str:
-    if isinstance(value, tuple):  # settings that differ from the defaults
-        return " ".join(f"{name}={format_value(each)}" for name, each in value)
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def find_commit(run: Reported) -> str:
@@ -218,13 +200,17 @@ def make_entry(
         raise UsageError(
             f"{runs[0].source if runs else 'nothing'} has no {lacks}: it has no place in a history"
         )
-    levels = {run.level for run in runs}
+    levels, first = {run.level for run in runs}, runs[0]
+    # Where it was measured: the simulated engine, or the machine with its power mode, "" where not known.
+    machine = ", ".join(filter(None, (first.machine, first.power_mode)))
+    if first.simulated:
+        machine = f"simulated: {first.simulated}"
     return HistoryEntry(
         time=min(times, key=_order_time).astimezone(),
-        label=runs[0].name if label is None else label,
-        commit=find_commit(runs[0]) if commit is None else commit,
-        machine=describe_machine(runs[0]),
-        load=describe_history_load(runs[0].load),
+        label=first.name if label is None else label,
+        commit=find_commit(first) if commit is None else commit,
+        machine=machine,
+        load=describe_history_load(first.load),
         figures={key: float(np.mean([figures[key] for figures in held])) for key in keys},
         verdict=next((level for level in _LEVELS if level in levels), "") if verdict is None else verdict,
         runs=len(runs),
