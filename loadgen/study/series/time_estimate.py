@@ -24,11 +24,18 @@ _AT_ONCE = 64  # sequences whose tokens are sampled for a quality
 def estimate_at_best_s(options: Options, workload: Profile) -> float | None:
     """Estimate the seconds of a cell, warm-up included, by a preset's steps, else at the machine's roofline.
 
-    None if there is neither. Of a file it is the length of the trace's window, else the duration; of lengths
-    that are distributed, the duration; None if that is not given.
+    None if there is neither. Of a file it is the length of the trace's window, at its speed-up and at most
+    the duration, else the duration; of lengths that are distributed, the duration; None if that is not given.
     """
     if request_sources.find_source(workload) != data_settings.RANDOM:
-        return _read_window_s(workload)
+        begin, _, end = workload.trace_window.partition(":")
+        times = [] if workload.duration is None else [workload.duration]
+        if workload.timed and end:
+            try:
+                times.append((float(end) - float(begin or 0)) / workload.speed_up)
+            except ValueError:
+                return None  # the plan refuses it by name
+        return min(times, default=None)
     if workload.input_dist or workload.output_dist:
         return workload.duration
     if (steps := _find_steps(options)) is None:
@@ -177,21 +184,6 @@ def _estimate_run_s(steps: Steps, workload: Profile) -> float:
     if workload.duration is not None:
         return workload.duration + warmups * each_s
     return max(count * each_s, count / workload.mean_rate_per_s) + warmups * each_s
-
-
-def _read_window_s(workload: Profile) -> float | None:
-    """Return the seconds of the trace's window, at its speed-up and at most the duration, else the duration.
-
-    None if neither is given, or the window is not valid.
-    """
-    begin, _, end = workload.trace_window.partition(":")
-    if workload.timed and end:
-        try:
-            length_s = (float(end) - float(begin or 0)) / workload.speed_up
-        except ValueError:
-            return None  # the plan refuses it by name
-        return length_s if workload.duration is None else min(length_s, workload.duration)
-    return workload.duration
 
 
 def format_duration(seconds: float) -> str:

@@ -124,7 +124,12 @@ class _Runs(msgspec.Struct, frozen=True):
             log_shares = math.log(left) + line
         if floor:
             log_shares = np.logaddexp(math.log(floor), math.log1p(-floor) + log_shares)
-        capped: Float64 = np.minimum(log_shares, _find_highest_shares(self, allowed))
+        over = self.over.clip(0.5, self.n - 0.5)
+        far = over / (self.n - over) > _FAR * allowed / (1 - allowed)
+        # The log of its own share if a run is far above, else 0. Of all samples exactly 1: half a sample less
+        # would pull at the slope from however far away the run is.
+        most = np.where(far, np.log(np.maximum(self.over, 0.5) / self.n), 0.0)
+        capped: Float64 = np.minimum(log_shares, most)
         return capped
 
 
@@ -229,15 +234,6 @@ def _fit_slopes(runs: _Runs, allowed: float, candidates: Float64, floor: float) 
     else:
         deviance = 2 * (runs.n * np.exp(log_share) - runs.over * log_share).sum(1)
     return slopes, deviance
-
-
-def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
-    """Return each run's bound on the log of its fitted share: its own share's log if far above, else 0."""
-    over = runs.over.clip(0.5, runs.n - 0.5)
-    far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
-    # Of all samples exactly 1: half a sample less would pull at the slope from however far away the run is.
-    most: Float64 = np.where(far, np.log(np.maximum(runs.over, 0.5) / runs.n), 0.0)
-    return most
 
 
 def _find_interval(

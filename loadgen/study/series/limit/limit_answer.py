@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from loadgen.figures.figure_table import SELECTABLE
@@ -141,59 +141,45 @@ def _round_known(load: float, axis: LoadAxis) -> float | None:
 _FULL = 0.95  # of the KV cache
 _NO_QUEUE_TIME = "the server reports no queue time"
 
-Cause = tuple[Bottleneck, str]
-Pointer = Callable[[Result, Objective], Cause | None]
 
+def find_bottleneck(run: Result, objective: Objective) -> tuple[Bottleneck, str]:
+    """Return the cause of a run's limit and its figures in words, "unknown" if its counters show none.
 
-def find_bottleneck(run: Result, objective: Objective) -> Cause:
-    """Return the cause of a run's limit and its figures in words: "unknown" if no pointer has one.
-
-    The pointers are tried in order: KV cache, decode, the longest phase, the queue.
+    It is the first of: a KV cache that was 95 % full or more, or preemptions; decoding, if the objective is
+    of tokens' times; the longest phase of the mean latency, if the time in the queue is known; requests that
+    waited. Counters with an error, or that were reset in between, show nothing.
     """
-    for pointer in _POINTERS:
-        if (found := pointer(run, objective)) is not None:
-            return found
-    return "unknown", _NO_QUEUE_TIME
+    known = run.facts.window
+    window = known if known is not None and known.is_known else None
+    if window is not None:
+        usage, preempted = window.peak("kv_cache_usage"), window.preemptions or 0
+        if preempted or (usage is not None and usage >= _FULL):
+            full = "" if usage is None else f"KV cache {100 * usage:.0f} % full at most, "
+            return "kv-cache", f"{full}{preempted} preemptions"
+    tpot_ms = run.metrics.tpot.mean_ms
+    if SELECTABLE[objective.metric].phase == "token" and not math.isnan(tpot_ms):
+        busy = run.metrics.mean_concurrency
+        return "decode", f"mean TPOT {tpot_ms:.4g} ms with {busy:.3g} requests in flight"
+    if window is not None and (longest := _find_longest_phase(run, objective, window)) is not None:
+        return longest
+    waiting = None if window is None else window.peak("waiting")
+    return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else ("unknown", _NO_QUEUE_TIME)
 
 
-def _find_window(run: Result) -> ServerWindow | None:
-    """Return the server's counters of a run; None if there are none, with an error, or reset in between."""
-    window = run.facts.window
-    return window if window is not None and window.is_known else None
+def _find_longest_phase(
+    run: Result, objective: Objective, window: ServerWindow
+) -> tuple[Bottleneck, str] | None:
+    """Find the longest part of the mean latency: queue, prefill (TTFT without the queue), or decode.
 
-
-def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
-    """Point to a KV cache that was 95 % full or more, or to preemptions; None without either."""
-    if (window := _find_window(run)) is None:
-        return None
-    usage = window.peak("kv_cache_usage")
-    preempted = window.preemptions or 0
-    if not preempted and (usage is None or usage < _FULL):
-        return None
-    full = "" if usage is None else f"KV cache {100 * usage:.0f} % full at most, "
-    return "kv-cache", f"{full}{preempted} preemptions"
-
-
-def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
-    """Point to decoding, with mean TPOT and concurrency, if the objective is of tokens' times; else None.
-
-    None too if no answer has a TPOT.
+    Decode counts only if the objective is not of TTFT. None if a part is not known, as the queue's: it is 0
+    if no request waited.
     """
-    if SELECTABLE[objective.metric].phase != "token":
-        return None
-    busy = run.metrics.mean_concurrency
-    if math.isnan(run.metrics.tpot.mean_ms):
-        return None
-    return "decode", f"mean TPOT {run.metrics.tpot.mean_ms:.4g} ms with {busy:.3g} requests in flight"
-
-
-def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
-    """Point to the longest part of the mean latency: queue, prefill (TTFT without the queue), or decode.
-
-    Decode counts only if the objective is not of TTFT. None if a part is not known, as the queue's.
-    """
-    queue_ms, ttft_ms = _measure_queue_ms(run), run.metrics.ttft.mean_ms
-    if queue_ms is None:
+    ttft_ms = run.metrics.ttft.mean_ms
+    if window.queue is not None and window.queue.count:
+        queue_ms = window.queue.mean_ms
+    elif window.peak("waiting") == 0:
+        queue_ms = 0.0
+    else:
         return None
     phases_ms: dict[Bottleneck, float] = {"queue": queue_ms, "prefill": max(ttft_ms - queue_ms, 0.0)}
     name, whole_ms = "TTFT", ttft_ms
@@ -204,30 +190,6 @@ def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
         return None
     parts = ", ".join(f"{part_ms:.4g} {phase}" for phase, part_ms in phases_ms.items())
     return max(phases_ms, key=lambda phase: phases_ms[phase]), f"mean {name} {whole_ms:.4g} ms: {parts}"
-
-
-def _measure_queue_ms(run: Result) -> float | None:
-    """Return the mean ms in the server's queue, by its counters; 0 if none waited, None if unknown."""
-    if (window := _find_window(run)) is None:
-        return None
-    if window.queue is not None and window.queue.count:
-        return window.queue.mean_ms
-    return 0.0 if window.peak("waiting") == 0 else None
-
-
-def _point_to_queue(run: Result, objective: Objective) -> Cause | None:
-    """Point to the queue with the most requests that waited at a time; None if none did, or it is unknown."""
-    window = _find_window(run)
-    waiting = None if window is None else window.peak("waiting")
-    return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else None
-
-
-_POINTERS: tuple[Pointer, ...] = (
-    _point_to_kv_cache,
-    _point_to_decode,
-    _point_to_longest_phase,
-    _point_to_queue,
-)
 
 
 def measure_headroom(run: Result) -> dict[str, object]:

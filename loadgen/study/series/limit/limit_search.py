@@ -188,7 +188,12 @@ class LimitSearch:
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
         self._keep(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
-        self.say("\n".join(wrap_text(f"  {describe_run(run)}", "    ")))
+        known = [each for each in run.objectives if each.value is not None]
+        names = (limit_record.name_percentile(each.objective) for each in known)
+        values = (f"{limit_record.format_value(each.value)} {each.unit}" for each in known)
+        shown = map(" ".join, zip(names, values, strict=True))
+        line = ", ".join([*shown, limit_record.describe_standing(run)])
+        self.say("\n".join(wrap_text(f"  {line}", "    ")))
 
     def _end(self, end: SearchEnd) -> None:
         """Write to the record why the search is over, its bottleneck and headroom.
@@ -324,16 +329,6 @@ def _estimate_two_runs_s(settings: SearchSettings) -> float:
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
 
 
-def describe_run(run: LimitRun) -> str:
-    """Return a line on a run: each objective's percentile, if known, and the run's standing."""
-    shown = [
-        f"{limit_record.name_percentile(each.objective)} {limit_record.format_value(each.value)} {each.unit}"
-        for each in run.objectives
-        if each.value is not None
-    ]
-    return ", ".join([*shown, limit_record.describe_standing(run)])
-
-
 def _find_cause(
     record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
 ) -> dict[str, object]:
@@ -414,14 +409,17 @@ def make_entry(
 
 def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
     """Convert a search's stored run to a Trial; a cut or INVALID one that is not disturbed is invalid."""
+    evidence = []
+    for objective, figures in zip(objectives, run.objectives, strict=bool(run.objectives)):
+        kept = {name: getattr(figures, name) for name in (*_KEPT, *_VALUES)}
+        if figures.value is None:
+            kept["value"] = math.nan
+        evidence.append(ObjectiveEvidence(objective, **kept))
     return Trial(
         load=run.load,
         duration_s=run.duration_s,
         took_s=run.took_s,
-        objectives=tuple(
-            _restore_evidence(objective, figures)
-            for objective, figures in zip(objectives, run.objectives, strict=bool(run.objectives))
-        ),
+        objectives=tuple(evidence),
         invalid=not run.disturbed and (run.cut or run.verdict == Level.INVALID),
         saturated=run.saturated,
         disturbed=run.disturbed or run.ran_out,
@@ -504,14 +502,6 @@ def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
     objective = evidence.objective
     kept |= {"limit": objective.limit, "unit": objective.unit, "standing": evidence.standing}
     return ObjectiveFigures(objective=str(objective), **kept)
-
-
-def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvidence:
-    """Convert stored figures of an objective back to evidence; a value of None becomes NaN."""
-    kept = {name: getattr(figures, name) for name in (*_KEPT, *_VALUES)}
-    if figures.value is None:
-        kept["value"] = math.nan
-    return ObjectiveEvidence(objective, **kept)
 
 
 def _drop_infinite(value: float | None) -> float | None:

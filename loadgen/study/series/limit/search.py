@@ -132,19 +132,13 @@ def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | 
     least_s, _ = find_least_run(settings, trials, last.load)
     if last.disturbed:
         return NextRun(last.load, _round_up_s(max(least_s, last.duration_s)), "again: it was disturbed")
-    return NextRun(
-        last.load, _round_up_s(max(least_s, _compute_enough_s(last))), "longer: its samples were too few"
-    )
-
-
-def _compute_enough_s(short: Trial) -> float:
-    """Compute the seconds of a run at the rate of `short` in which each objective has samples for a bound."""
-    times = 1.0
-    for each in short.objectives:
-        observed = short.count_observed(each)
+    times = 1.0  # as long, until each objective has samples for a bound
+    for each in last.objectives:
+        observed = last.count_observed(each)
         if each.bound is None and observed > 0:
             times = max(times, _add_spare(_count_samples_to_pass(each.objective)) / observed)
-    return short.duration_s * times
+    enough_s = max(least_s, last.duration_s * times)
+    return NextRun(last.load, _round_up_s(enough_s), "longer: its samples were too few")
 
 
 def _round_up_s(seconds: float) -> float:
@@ -461,7 +455,10 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def short(self) -> bool:
         """Whether the run lacks only samples: no objective is above its limit, and one has no bound."""
-        few = any(each.bound is None and not self._has_enough(each) for each in self.objectives)
+        few = any(  # requests, for a bound of independent ones
+            each.bound is None and self.count_observed(each) < _count_samples_to_pass(each.objective)
+            for each in self.objectives
+        )
         return self.usable and few and not any(map(is_above, self.objectives))
 
     @property
@@ -472,10 +469,6 @@ class Trial(msgspec.Struct, frozen=True):
         from all runs together, and this leads the search.
         """
         return self.usable and all(each.allows(self.count_observed(each)) for each in self.objectives)
-
-    def _has_enough(self, evidence: ObjectiveEvidence) -> bool:
-        """Whether the run has as many requests as a bound needs of independent ones."""
-        return self.count_observed(evidence) >= _count_samples_to_pass(evidence.objective)
 
     def count_observed(self, evidence: ObjectiveEvidence) -> float:
         """Count an objective's samples, of a latency within answers as many as there are requests."""

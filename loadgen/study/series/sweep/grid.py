@@ -142,11 +142,6 @@ def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimensi
     return make_linked_dimension(flag, {key: values})
 
 
-def parse_vary(text: str) -> Dimension:
-    """Parse one `--vary`, KEY=LIST, to a dimension; raises UsageError."""
-    return parse_link([text], "--vary")
-
-
 def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
     """Parse texts KEY=LIST, whose values vary together, to one dimension; raises UsageError."""
     lists: dict[str, Sequence[Any]] = {}

@@ -115,7 +115,8 @@ def sweep_parser() -> argparse.ArgumentParser:
 
 def _read_variation(flags: SweepFlags) -> Variation:
     """Parse what the flags vary, so that concurrency varies fastest, then rate; raises UsageError."""
-    fields = [*map(grid.parse_vary, flags.vary), *map(grid.parse_link, flags.link)]
+    fields = [grid.parse_link([text], "--vary") for text in flags.vary]
+    fields += map(grid.parse_link, flags.link)
     if flags.rate is not None:
         fields.append(grid.parse_loads("--rate", grid.RATE, flags.rate))
     if flags.concurrency is not None:

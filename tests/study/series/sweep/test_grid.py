@@ -28,13 +28,17 @@ def concurrency(text: str) -> grid.Dimension:
     return grid.parse_loads("--concurrency", grid.CONCURRENCY, text)
 
 
+def vary(text: str) -> grid.Dimension:
+    return grid.parse_link([text], "--vary")
+
+
 def rate(text: str) -> grid.Dimension:
     return grid.parse_loads("--rate", grid.RATE, text)
 
 
 def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
     variation = Variation(
-        (grid.parse_vary("input_len=64,128"), concurrency("1,2")),
+        (vary("input_len=64,128"), concurrency("1,2")),
         (grid.parse_serve_param("max-num-seqs=8,16"),),
         2,
     )
@@ -80,7 +84,7 @@ def test_linked_lists_vary_together() -> None:
         (rate("0.05,10"), {}, (50, 600)),
         (concurrency("1,8"), {"num_prompts": 7}, (7, 7)),
         (concurrency("1,8"), {"duration": 30.0}, (None, None)),
-        (grid.parse_vary("num_prompts=3,4"), {"max_concurrency": 2}, (3, 4)),
+        (vary("num_prompts=3,4"), {"max_concurrency": 2}, (3, 4)),
     ],
 )
 def test_a_point_has_as_many_requests_as_its_load_needs(
@@ -128,15 +132,15 @@ def test_a_point_of_conversations_has_as_many_sessions(
         (lambda: rate("-1,2"), "--rate -1,2: give requests per second, more than 0"),
         (lambda: rate("0,2"), "--rate 0,2: give requests per second, more than 0"),
         (
-            lambda: grid.parse_vary("input_ln=1,2"),
+            lambda: vary("input_ln=1,2"),
             "--vary input_ln: no key of a profile that can vary, did you mean",
         ),
         (
-            lambda: grid.parse_vary("ladder=1,2"),
+            lambda: vary("ladder=1,2"),
             "--vary ladder: no key of a profile that can vary: docs/profiles.md lists them, as input_len",
         ),
         (
-            lambda: grid.parse_vary("input_len"),
+            lambda: vary("input_len"),
             "--vary 'input_len': write NAME=VALUE,VALUE, as input_len=512,2048",
         ),
         (lambda: grid.parse_link(["input_len=1,2", "input-len=3,4"]), "--link: input_len is given twice"),
@@ -167,7 +171,7 @@ def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> Non
             "a sweep of one point is one run: use `loadgen",
         ),
         (
-            Variation((concurrency("1,2"), grid.parse_vary("max_concurrency=3,4"))),
+            Variation((concurrency("1,2"), vary("max_concurrency=3,4"))),
             {},
             True,
             "max_concurrency is varied twice, by --concurrency and --vary: keep one",
@@ -207,9 +211,9 @@ def test_what_is_no_sweep_is_refused(
 @loop_over(
     ("dimension", "given", "message"),
     [
-        (grid.parse_vary("input_len=8,0"), {}, "--random-input-len 0: "),
+        (vary("input_len=8,0"), {}, "--random-input-len 0: "),
         (
-            grid.parse_vary("input_len=8,16"),
+            vary("input_len=8,16"),
             {"dataset_path": "rows.jsonl"},
             "input_len is varied, and the data set of these points has none of it: leave it out",
         ),
@@ -219,7 +223,7 @@ def test_what_is_no_sweep_is_refused(
             "range_ratio is varied, and the data set of these points has none of it",
         ),
         (
-            grid.parse_vary("output_len=8,16"),
+            vary("output_len=8,16"),
             {"trace": "trace.jsonl"},
             "output_len is varied, and the data set of these points has none of it",
         ),
@@ -246,8 +250,8 @@ def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
 @loop_over(
     ("dimension", "given"),
     [
-        (grid.parse_vary("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
-        (grid.parse_vary("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
+        (vary("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
+        (vary("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
         (grid.parse_link(["output_len=8,16", "dataset_path=a.jsonl,b.jsonl"]), {"dataset_name": "sharegpt"}),
     ],
 )
@@ -260,7 +264,7 @@ def test_an_output_length_that_varies_is_that_of_every_data_set(
 
 
 def test_an_output_length_that_varies_leaves_random_prompts_as_they_are() -> None:
-    made = grid.list_points(Variation((grid.parse_vary("output_len=8,16"),)), {}, profile.build)
+    made = grid.list_points(Variation((vary("output_len=8,16"),)), {}, profile.build)
     assert {point.workload.custom_output_len for point in made} == {None}
 
 
