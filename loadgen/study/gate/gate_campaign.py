@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.printing import print_text
 from loadgen.base.text import clean_text, format_count
 from loadgen.figures.figure_table import parse_percentiles, percentile_name
-from loadgen.plan.profile import Profile
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
 from loadgen.study.gate import gate_record, gate_sides
@@ -25,18 +25,16 @@ from loadgen.study.gate.gate_record import (
     MOST_PAIRS,
     GateMetric,
     GateRecord,
-    make_gate_record,
+    make_gate_metric,
     write_gate_record,
 )
 from loadgen.study.gate.gate_report import GateResult
-from loadgen.study.gate.gate_sides import GateSides
 from loadgen.study.gate.gate_verdict import (
     ALPHA,
     FIRST_LOOK,
     MAX_PAIRS,
     GateOutcome,
     GatePlan,
-    GateVerdict,
     judge_gate,
 )
 from loadgen.study.importers.clients import loadgen_runs
@@ -74,13 +72,16 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     if given.history is not None and (loads := len(new) * len(base.profiles)) > 1:
         raise UsageError(f"--history: a history is of one load, and this gate has {loads}")
     campaign_command.check_variables(wanted)
-    if reason := _explain_other_load(base, new):
-        return GateResult(plan, tuple(metrics), reasons=(reason,)), (), 0
+    shown = [workload.name for workload in base.profiles]
+    for arm in new:
+        if sorted(own := [workload.name for workload in arm.profiles]) != sorted(shown):
+            reason = f"another load: {arm.name} has {', '.join(own)}, {base.name} {', '.join(shown)}"
+            return GateResult(plan, tuple(metrics), reasons=(reason,)), (), 0
     kept = campaign_command.open_store(wanted, kept, Path(given.run_dir), f"{wanted.file.name}-gate")
     wanted = interleave(wanted, kept.directory.name)
-    record = make_gate_record(metrics, plan, [base.name, *(arm.name for arm in new)])
-    judge = PairJudge(kept.directory, record, given.allow_other_state)
-    return _measure_pairs(wanted, kept, judge, given)
+    names = (base.name, *(arm.name for arm in new))
+    record = GateRecord(metrics=tuple(metrics), alpha=plan.alpha, max_pairs=max_pairs, arms=names)
+    return _measure_pairs(wanted, kept, PairJudge(kept.directory, record, given.allow_other_state), given)
 
 
 def interleave(wanted: CampaignRequest, gate: str) -> CampaignRequest:
@@ -90,7 +91,8 @@ def interleave(wanted: CampaignRequest, gate: str) -> CampaignRequest:
     order, what neighbouring runs have in common would add to the error (docs/gate-calibration.md).
     """
     draws, count = np.random.default_rng(list(gate.encode())), len(wanted.arms)
-    planned = arms.plan_starts(wanted.file.name, wanted.arms, wanted.file.repeats)
+    in_turn = wanted.file.model_copy(update={"starts": "every-repeat"})
+    planned = arms.plan_starts(in_turn, wanted.arms)
     pairs = (planned[at : at + count] for at in range(count, len(planned), count))
     starts = (*planned[:count], *(pair[at] for pair in pairs for at in draws.permutation(count)))
     if wanted.file.starts == ONCE:
@@ -131,30 +133,16 @@ def choose_metrics(
         rate = next((each.request_rate for each in workloads), None)
         key = comparison.choose_usual(Load(request_rate_per_s=rate))
         column = comparison.find_column(key)
-        asked = [GateMetric(column.label, key, bool(column.higher_is_faster))]
-    for metric in asked:
-        for workload in workloads:
-            _check_percentile(metric, workload)
+        asked = [make_gate_metric(column.label, key, column.higher_is_faster)]
+    for metric, workload in itertools.product(asked, workloads):
+        word = metric.key.partition("_")[0]
+        known = [f"p{percentile_name(rank)}" for rank in parse_percentiles(workload.metric_percentiles)]
+        if word[:1] == "p" and word[1:2].isdigit() and word not in known:
+            raise UsageError(
+                f"--metric {metric.name}: runs of {workload.name or 'the workload'} have {', '.join(known)}: "
+                "add it to metric_percentiles of the profile"
+            )
     return gate_record.lay_margins(asked, margins)
-
-
-def _check_percentile(metric: GateMetric, workload: Profile) -> None:
-    """Raise UsageError where a workload's runs will not have the percentile of a metric."""
-    word = metric.key.partition("_")[0]
-    known = [f"p{percentile_name(rank)}" for rank in parse_percentiles(workload.metric_percentiles)]
-    if word[:1] == "p" and word[1:2].isdigit() and word not in known:
-        raise UsageError(
-            f"--metric {metric.name}: runs of {workload.name or 'the workload'} have {', '.join(known)}: add "
-            "it to metric_percentiles of the profile"
-        )
-
-
-def _explain_other_load(base: Arm, new: Sequence[Arm]) -> str:
-    shown = [workload.name for workload in base.profiles]
-    for arm in new:
-        if sorted(own := [workload.name for workload in arm.profiles]) != sorted(shown):
-            return f"another load: {arm.name} has {', '.join(own)}, {base.name} {', '.join(shown)}"
-    return ""
 
 
 class PairJudge:
@@ -169,52 +157,45 @@ class PairJudge:
         self.directory, self.record, self.allows_state = directory, record, allows_state
         self.place = place or str(directory)
         self._read: dict[str, Reported] = {}  # finished runs by their cells' ids
+        self._looked = 0  # pairs that were judged
 
     def judge(self) -> GateResult | None:
         """Judge the whole pairs; None before the first. A failed cell makes the arms incomparable."""
         for cell_id in sorted(list_names(self.directory / CELLS) - set(self._read)):
             run = self.directory / CELLS / cell_id
             self._read[cell_id] = loadgen_runs.read_run(run, again=self.place != str(self.directory))
-        base, *new = self.record.arms
+        metrics, (base, *new) = self.record.metrics, self.record.arms
+        result = GateResult(self.record.plan, metrics, directory=self.place)
         failed = [each for each in loadgen_runs.read_failures(self.directory) if isinstance(each, FailedCell)]
         if reasons := [gate_sides.describe_failure(each) for each in failed if each.cell.arm in (base, *new)]:
-            return self._make_result(None, reasons=reasons)
+            return replace(result, reasons=tuple(reasons))
         sides = gate_sides.pair_repeats(self._read.values(), base, new)
-        return self._judge_sides(sides) if sides else None
+        if not sides:
+            return None
+        gate_sides.check_metrics(metrics, [run for each in sides for run in each.runs])
+        # Before the first look there is no verdict that a passing state could have made.
+        allows_state = self.allows_state or len(sides[0].new) < FIRST_LOOK
+        if reasons := gate_sides.list_reasons(sides, metrics, allows_state):
+            return replace(result, reasons=tuple(reasons))
+        series = [one for each in sides for one in gate_sides.make_paired_series(each, metrics)]
+        verdict = judge_gate(series, self.record.plan)
+        return replace(result, verdict=verdict, remarks=tuple(gate_sides.list_remarks(sides)))
+
+    def is_over(self, say: Callable[[str], None]) -> bool:
+        """Whether no further pair is needed; `say` gets a line on the outcome once there is another pair."""
+        result = self.judge()
+        if result is None or result.verdict is None:
+            return result is not None
+        pairs = max(len(row.series.new) for row in result.verdict.rows)
+        if pairs > self._looked:
+            self._looked = pairs
+            say(f"after {format_count(pairs, 'pair')}: {result.verdict.outcome.value}")
+        return result.verdict.outcome is not GateOutcome.UNDECIDED
 
     def list_new_runs(self) -> tuple[Reported, ...]:
         """List the runs of the new arms that were read."""
         new = self.record.arms[1:]
         return tuple(run for run in self._read.values() if run.cell is not None and run.cell.arm in new)
-
-    def _judge_sides(self, sides: Sequence[GateSides]) -> GateResult:
-        metrics = self.record.gate_metrics
-        gate_sides.check_metrics(metrics, [run for each in sides for run in each.runs])
-        # Before the first look there is no verdict that a passing state could have made.
-        allows_state = self.allows_state or len(sides[0].new) < FIRST_LOOK
-        if reasons := gate_sides.list_reasons(sides, metrics, allows_state):
-            return self._make_result(None, reasons=reasons)
-        series = [one for each in sides for one in gate_sides.make_paired_series(each, metrics)]
-        remarks = gate_sides.list_remarks(sides)
-        return self._make_result(judge_gate(series, self.record.plan), remarks=remarks)
-
-    def _make_result(
-        self, verdict: GateVerdict | None, reasons: Sequence[str] = (), remarks: Sequence[str] = ()
-    ) -> GateResult:
-        return GateResult(
-            self.record.plan, tuple(self.record.gate_metrics), verdict, tuple(reasons), tuple(remarks),
-            self.place,
-        )  # fmt: skip
-
-
-def judge_again(
-    directory: Path, record: GateRecord, allows_state: bool, place: str
-) -> tuple[GateResult, tuple[Reported, ...]]:
-    """Judge what a gate has measured, as it did; raises UsageError where no pair is whole."""
-    judge = PairJudge(directory, record, allows_state, place)
-    if (result := judge.judge()) is None:
-        raise UsageError(f"{place} has no whole pair: resume it with --resume")
-    return result, judge.list_new_runs()
 
 
 def _measure_pairs(
@@ -229,7 +210,7 @@ def _measure_pairs(
         write_gate_record(kept.directory, judge.record)
         kept.write_record(campaign)
         execution = campaign_command.make_execution(wanted, kept, campaign, given, say)
-        execution.is_over = _make_stop(judge, say)
+        execution.is_over = partial(judge.is_over, say)
         execution.keeps_servers = wanted.file.starts == ONCE
         try:
             execution.run()
@@ -237,7 +218,7 @@ def _measure_pairs(
             print_text(
                 clean_text(f"\ninterrupted; resume with: {resume}"), sys.stderr if given.json else sys.stdout
             )
-            stopped = GateResult(judge.record.plan, tuple(judge.record.gate_metrics))
+            stopped = GateResult(judge.record.plan, judge.record.metrics)
             return stopped, (), decide_exit_code(signal=signals.read_number(stop))
         except StoreError as error:
             raise StoreError(f"{error}; when it can be written: {resume}") from None
@@ -250,25 +231,6 @@ def _measure_pairs(
         )
     say(f"campaign: {kept.directory}")
     return result, judge.list_new_runs(), 0
-
-
-def _make_stop(judge: PairJudge, say: Callable[[str], None]) -> Callable[[], bool]:
-    """Make the rule that ends the measuring: it looks before a start once a further repeat is whole."""
-    looked = [0]
-
-    def is_over() -> bool:
-        result = judge.judge()
-        if result is None:
-            return False
-        if result.verdict is None:
-            return True
-        pairs = max(len(row.series.new) for row in result.verdict.rows)
-        if pairs > looked[0]:
-            looked[0] = pairs
-            say(f"after {format_count(pairs, 'pair')}: {result.verdict.outcome.value}")
-        return result.verdict.outcome is not GateOutcome.UNDECIDED
-
-    return is_over
 
 
 def _list_resume_words(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from operator import methodcaller
 
 from msgspec.structs import replace
 
@@ -55,15 +56,8 @@ def gate_parser() -> argparse.ArgumentParser:
     parser.add_argument("places", nargs="+", metavar="PLACE",
         help="runs, campaigns or results of NEW and of BASE; one campaign that has both; or a campaign's "
         "file, which is measured in turn until it is known")  # fmt: skip
-    _add_decision(parser.add_argument_group("what decides"))
-    _add_outputs(parser.add_argument_group("output"))
-    _add_campaign(parser.add_argument_group("a campaign's file"))
-    return parser
-
-
-# fmt: off
-def _add_decision(group: argparse._ActionsContainer) -> None:
-    add = group.add_argument
+    # fmt: off
+    add = parser.add_argument_group("what decides").add_argument
     add("--metric", action="append", default=[], metavar="NAME[,…]",
         help="figures that decide: tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, … (default: tok/s, with a "
         "request rate e2el)")
@@ -75,18 +69,14 @@ def _add_decision(group: argparse._ActionsContainer) -> None:
         "campaign's)")
     add(ALLOWING, action="store_true",
         help="compare though the machine was in another state, which is remarked")
-
-
-def _add_outputs(group: argparse._ActionsContainer) -> None:
-    add = group.add_argument
-    add_json_flag(group, "print one line of JSON instead of the table")
+    outputs = parser.add_argument_group("output")
+    add_json_flag(outputs, "print one line of JSON instead of the table")
+    add = outputs.add_argument
     add("--junit", metavar="FILE", help="write JUnit's XML")
     add("--history", metavar="FILE", help="append the new side's means to a history (`loadgen history`)")
     add("--label", metavar="TEXT", help="label of the new side in the history (default: its checkpoint)")
-
-
-def _add_campaign(group: argparse._ActionsContainer) -> None:
-    add = group.add_argument
+    measuring = parser.add_argument_group("a campaign's file")
+    add = measuring.add_argument
     add("--max-pairs", type=int, metavar="N", help=f"measure at most N pairs (default {MAX_PAIRS})")
     add("--run-dir", metavar="DIR", default="runs", help="parent of the campaign's directory (default: runs)")
     add("--resume", metavar="DIR", help="go on with an interrupted gate")
@@ -95,9 +85,10 @@ def _add_campaign(group: argparse._ActionsContainer) -> None:
         help="allow the file to start servers: it runs programs as you")
     add("--allow-env", action="append", default=[], metavar="NAME",
         help="allow the file to read this environment variable (repeatable)")
-    table.add_flags(group, list_rows(KeyOptions))
+    table.add_flags(measuring, list_rows(KeyOptions))
     add("--quiet", action="store_true", help="print no progress")
-# fmt: on
+    # fmt: on
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -121,7 +112,13 @@ def main(argv: Sequence[str]) -> int:
     else:
         if files_named := [place for place in given.places if is_campaign_file(place)]:
             raise UsageError(f"{files_named[0]} is a campaign's file, which is measured: give it alone")
-        _refuse_campaign_flags(given)
+        flags = {
+            "--max-pairs": given.max_pairs is not None, "--resume": given.resume is not None,
+            "--only": given.only is not None, "--allow-launch": given.allow_launch,
+            "--allow-env": given.allow_env,
+        }  # fmt: skip
+        if wrong := [flag for flag, is_given in flags.items() if is_given]:
+            raise UsageError(f"{wrong[0]} is for a campaign's file, which is measured: these runs are given")
         result, runs = judge_places(given, metrics)
     return deliver_result(result, runs, given)
 
@@ -129,17 +126,6 @@ def main(argv: Sequence[str]) -> int:
 def is_campaign_file(place: str) -> bool:
     """Whether a place is a campaign's file, or the name of a shipped one."""
     return place.endswith(".toml") or (not os.path.exists(place) and place in list_shipped())
-
-
-def _refuse_campaign_flags(given: argparse.Namespace) -> None:
-    flags = {
-        "--max-pairs": given.max_pairs is not None, "--resume": given.resume is not None,
-        "--only": given.only is not None, "--allow-launch": given.allow_launch,
-        "--allow-env": given.allow_env,
-    }  # fmt: skip
-    for flag, is_given in flags.items():
-        if is_given:
-            raise UsageError(f"{flag} is for a campaign's file, which is measured: these runs are given")
 
 
 def judge_places(
@@ -155,11 +141,13 @@ def judge_places(
         place = expand_path(given.places[0])
         directory = find_gate(place)
         if (record := read_gate_record(directory)) is not None:
-            from loadgen.study.gate.gate_campaign import judge_again  # what it imports measures
+            from loadgen.study.gate.gate_campaign import PairJudge  # what it imports measures
 
+            judge = PairJudge(directory, record, given.allow_other_state, str(place))
+            if (result := judge.judge()) is None:
+                raise UsageError(f"{place} has no whole pair: resume it with --resume")
             chosen = list_choices(record) if directory != place else ()
-            result, runs = judge_again(directory, record, given.allow_other_state, str(place))
-            return replace(result, remarks=(*result.remarks, *chosen)), runs
+            return replace(result, remarks=(*result.remarks, *chosen)), judge.list_new_runs()
     read = result_sources.read_sources(given.places)
     if len(given.places) == 2:
         if given.baseline:
@@ -194,11 +182,9 @@ def check_outputs(given: argparse.Namespace) -> None:
             raise UsageError(f"{flag} {quote_value(path)}: name a file")
         if not place.parent.is_dir():
             raise UsageError(f"{flag} {path}: {place.parent} is no directory: make it first")
-    if given.history is not None:
-        place = expand_path(given.history)
         is_empty = place.is_file() and place.stat().st_size == 0  # it gets its first line
-        if place.exists() and not is_empty:
-            read_history(given.history)
+        if flag == "--history" and place.exists() and not is_empty:
+            read_history(path)
 
 
 def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse.Namespace) -> int:
@@ -219,7 +205,8 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
     for path, render, append in outputs:
         if path:
             try:
-                _write_output(path, render(result), append)
+                data = render(result).encode("utf-8", "backslashreplace")
+                files.write_output(expand_path(path), methodcaller("write", data), append, mode=files.ANYONES)
             except OSError as error:
                 print_text(f"loadgen: cannot write {path}: {error.strerror or error}", sys.stderr)
                 code = code or ExitCode.UNWRITTEN
@@ -228,12 +215,6 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
     else:
         print_text(clean_text(gate_report.render_text(result)), sys.stdout, end="")
     return code
-
-
-def _write_output(path: str, text: str, append: bool) -> None:
-    """Write or append a text in UTF-8 to a file that anyone may read; raises OSError."""
-    data = text.encode("utf-8", "backslashreplace")
-    files.write_output(expand_path(path), lambda file: file.write(data), append, mode=files.ANYONES)
 
 
 def make_history_entry(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-import msgspec
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import write_text
@@ -21,13 +20,18 @@ from loadgen.study.sweep_record import read_record
 _LEAST_MARGIN, _MOST_MARGIN = 1e-4, 0.99
 
 
-class GateMetric(msgspec.Struct, frozen=True):
+class GateMetric(BaseModel, extra="forbid", frozen=True):
     """One figure that a gate judges."""
 
     name: str  # as it was asked for
     key: str  # of the figure in a result
     higher_is_faster: bool
-    margin: float = MARGIN  # how much slower is not worth a failed build; 0.03 is 3 %
+    margin: float = Field(gt=0, lt=1)  # how much slower is not worth a failed build; 0.03 is 3 %
+
+
+def make_gate_metric(name: str, key: str, higher_is_faster: bool | None) -> GateMetric:
+    """Make the metric of a figure's key with the usual margin; lower is faster where no side is better."""
+    return GateMetric(name=name, key=key, higher_is_faster=bool(higher_is_faster), margin=MARGIN)
 
 
 def parse_gate_metrics(texts: Sequence[str]) -> list[GateMetric]:
@@ -65,7 +69,7 @@ def lay_margins(metrics: Sequence[GateMetric], texts: Sequence[str]) -> list[Gat
             judged = ", ".join(metric.name for metric in metrics)
             raise UsageError(f"--margin {text}: the gate judges {judged}: name it with --metric too")
         own[key] = margin
-    return [msgspec.structs.replace(metric, margin=own.get(metric.key, usual)) for metric in metrics]
+    return [metric.model_copy(update={"margin": own.get(metric.key, usual)}) for metric in metrics]
 
 
 def _find_metric(name: str, flag: str = "--metric") -> GateMetric:
@@ -73,7 +77,7 @@ def _find_metric(name: str, flag: str = "--metric") -> GateMetric:
         figure, key = find_named_figure(name)
     except ValueError as error:
         raise UsageError(f"{flag} {error}") from None
-    return GateMetric(name, key, bool(figure.higher_is_better))
+    return make_gate_metric(name, key, figure.higher_is_better)
 
 
 RECORD = "gate.json"
@@ -83,28 +87,21 @@ MOST_PAIRS = 1000  # as many repeats as a campaign has
 MOST_METRICS = 1000
 
 
-class MetricRecord(BaseModel, extra="forbid", frozen=True):
-    """One figure that the gate judges."""
-
-    name: str
-    key: str
-    higher_is_faster: bool
-    margin: float = Field(gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _is_of_a_figure(self) -> Self:
-        """Refuse what is no figure, and a direction that is not its own: the record may be a stranger's."""
-        figure = find_figure(self.key)
-        if figure is None or figure.higher_is_better is not self.higher_is_faster:
-            raise ValueError(f"{quote_value(self.key)} is no figure of which this is faster")
-        return self
+def check_is_of_figure(metric: GateMetric) -> GateMetric:
+    """Raise ValueError of what is no figure, or not its direction: the record may be a stranger's."""
+    figure = find_figure(metric.key)
+    if figure is None or figure.higher_is_better is not metric.higher_is_faster:
+        raise ValueError(f"{quote_value(metric.key)} is no figure of which this is faster")
+    return metric
 
 
 class GateRecord(BaseModel, extra="forbid", frozen=True):
     """`gate.json`: the figures with their margins, alpha and the pairs it is spent over."""
 
     format: int = FORMAT
-    metrics: tuple[MetricRecord, ...] = Field(min_length=1, max_length=MOST_METRICS)
+    metrics: tuple[Annotated[GateMetric, AfterValidator(check_is_of_figure)], ...] = Field(
+        min_length=1, max_length=MOST_METRICS
+    )
     alpha: float = Field(gt=0, lt=0.5)
     max_pairs: int = Field(ge=FIRST_LOOK, le=MOST_PAIRS)
     arms: tuple[str, ...] = Field(min_length=2)  # that are compared, the base first
@@ -121,17 +118,6 @@ class GateRecord(BaseModel, extra="forbid", frozen=True):
     def plan(self) -> GatePlan:
         """The plan of the gate, which looks after each pair."""
         return GatePlan(self.alpha, self.max_pairs, sequential=True)
-
-    @property
-    def gate_metrics(self) -> list[GateMetric]:
-        """The figures as they are judged."""
-        return [GateMetric(**metric.model_dump()) for metric in self.metrics]
-
-
-def make_gate_record(metrics: Sequence[GateMetric], plan: GatePlan, names: Sequence[str]) -> GateRecord:
-    """Make the record of a gate of the arms `names`, the base first."""
-    rows = tuple(MetricRecord(**msgspec.structs.asdict(metric)) for metric in metrics)
-    return GateRecord(metrics=rows, alpha=plan.alpha, max_pairs=plan.max_pairs, arms=tuple(names))
 
 
 def list_choices(record: GateRecord) -> tuple[str, ...]:

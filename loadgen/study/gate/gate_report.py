@@ -51,21 +51,17 @@ class GateResult(msgspec.Struct, frozen=True):
             return f"{INCOMPARABLE}: {self.reasons[0]}"
         rows = [row for row in self.verdict.rows if row.outcome is self.verdict.outcome]
         if self.verdict.outcome is GateOutcome.UNDECIDED:
-            return f"undecided: {self._explain_undecided(rows)}"
+            why = next((row.why for row in rows if row.why), "")
+            why = why or "more than 1,000 more runs would be needed: give a wider --margin, or longer runs"
+            if (more := self.verdict.more_pairs) is not None:
+                what = "pair" if all(row.series.paired for row in rows) else "run a side"
+                most = max(self.verdict.most_pairs or 0, more)
+                why = f"about {f'{more} to ' if most > more else ''}{_count(most, what)} more would decide"
+            return f"undecided: {why}"
         of = ", ".join(dict.fromkeys(self.name(row) for row in rows))
         margins = " or ".join(dict.fromkeys(f"{100 * row.series.margin:g} %" for row in rows))
         units = _count(self.verdict.pairs, "pair" if rows[0].series.paired else "run a side")
         return f"{self.outcome} by more than {margins}: {of} ({units})"
-
-    def _explain_undecided(self, rows: Sequence[GateRow]) -> str:
-        verdict = self.verdict
-        if verdict is not None and verdict.more_pairs is not None:
-            what = "pair" if all(row.series.paired for row in rows) else "run a side"
-            most = verdict.most_pairs or 0
-            to = f"{verdict.more_pairs} to " if most > verdict.more_pairs else ""
-            return f"about {to}{_count(max(most, verdict.more_pairs), what)} more would decide"
-        why = next((row.why for row in rows if row.why), "")
-        return why or "more than 1,000 more runs would be needed: give a wider --margin, or longer runs"
 
     def name(self, row: GateRow) -> str:
         """Name the metric of a row as it was asked for."""
@@ -107,22 +103,16 @@ def _list_notes(result: GateResult) -> Iterator[str]:
 
 def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
     columns = ("load", "metric", "new", "base", "new is", "slowdown", "margin", "verdict")
-    return make_table(columns, (_list_cells(result, row) for row in verdict.rows), spanned=1)
-
-
-def _list_cells(result: GateResult, row: GateRow) -> tuple[str, ...]:
-    series = row.series
-    tested = math.isfinite(row.ratio)
-    return (
-        series.load,
-        result.name(row),
-        _format_mean(series.new),
-        _format_mean(series.base),
-        _describe_change(row.ratio) if tested else "-",
-        f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-",
-        f"{100 * series.margin:g} %",
-        row.outcome.value,
-    )
+    body = []
+    for row in verdict.rows:
+        tested = math.isfinite(row.ratio)
+        change = _describe_change(row.ratio) if tested else "-"
+        interval = f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-"
+        means = (_format_mean(values) for values in (row.series.new, row.series.base))
+        margin = f"{100 * row.series.margin:g} %"
+        named = row.series.load, result.name(row)
+        body.append((*named, *means, change, interval, margin, row.outcome.value))
+    return make_table(columns, body, spanned=1)
 
 
 def _format_mean(values: Sequence[float]) -> str:
@@ -132,7 +122,25 @@ def _format_mean(values: Sequence[float]) -> str:
 def encode_result(result: GateResult) -> dict[str, Any]:
     """Encode a result as plain values; a number that is not known is null."""
     verdict = result.verdict
-    rows = [] if verdict is None else [_encode_row(result, row) for row in verdict.rows]
+    rows = []
+    for row in () if verdict is None else verdict.rows:
+        numbers = {name: getattr(row, name) for name in ("ratio", "low", "high", "level", "p")}
+        rows.append(
+            {
+                "metric": result.name(row),
+                "figure": row.series.name,
+                "load": row.series.load,
+                "outcome": row.outcome.value,
+                **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+                "margin": row.series.margin,
+                "more_pairs": row.more_pairs,
+                "most_pairs": row.most_pairs,
+                "why": row.why,
+                "paired": row.series.paired,
+                "new": list(row.series.new),
+                "base": list(row.series.base),
+            }
+        )
     return {
         "outcome": result.outcome,
         "exit_code": int(result.code),
@@ -146,25 +154,6 @@ def encode_result(result: GateResult) -> dict[str, Any]:
         "reasons": list(result.reasons),
         "remarks": list(result.remarks),
         "directory": result.directory or None,
-    }
-
-
-def _encode_row(result: GateResult, row: GateRow) -> dict[str, Any]:
-    numbers = {name: getattr(row, name) for name in ("ratio", "low", "high", "level", "p")}
-    series = row.series
-    return {
-        "metric": result.name(row),
-        "figure": series.name,
-        "load": series.load,
-        "outcome": row.outcome.value,
-        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-        "margin": series.margin,
-        "more_pairs": row.more_pairs,
-        "most_pairs": row.most_pairs,
-        "why": row.why,
-        "paired": series.paired,
-        "new": list(series.new),
-        "base": list(series.base),
     }
 
 
@@ -188,7 +177,10 @@ def render_junit(result: GateResult) -> str:
         case = ElementTree.SubElement(suite, "testcase", names)
         if row.outcome is not GateOutcome.NOT_SLOWER:
             tag = "failure" if row.outcome is GateOutcome.SLOWER else "skipped"
-            ElementTree.SubElement(case, tag, _describe_case(row.outcome.value, row.why or _describe(row)))
+            low, high = (100 * (ratio - 1) for ratio in (row.low, row.high))
+            shown = f"{_describe_change(row.ratio)} (slowdown {low:+.1f} to {high:+.1f} %)"
+            message = row.why or f"{shown}, margin {100 * row.series.margin:g} %"
+            ElementTree.SubElement(case, tag, _describe_case(row.outcome.value, message))
     if result.verdict is None:
         case = ElementTree.SubElement(suite, "testcase", {"classname": _SUITE, "name": "comparable"})
         error = ElementTree.SubElement(case, "error", _describe_case(INCOMPARABLE, result.reasons[0]))
@@ -202,12 +194,6 @@ def render_junit(result: GateResult) -> str:
 
 def _describe_case(kind: str, message: str) -> dict[str, str]:
     return {"type": kind, "message": clean_line(message)}
-
-
-def _describe(row: GateRow) -> str:
-    low, high = (100 * (ratio - 1) for ratio in (row.low, row.high))
-    interval = f"slowdown {low:+.1f} to {high:+.1f} %"
-    return f"{_describe_change(row.ratio)} ({interval}), margin {100 * row.series.margin:g} %"
 
 
 def _describe_change(slowdown: float) -> str:

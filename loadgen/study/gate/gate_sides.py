@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -20,7 +21,7 @@ from loadgen.study.compare.comparability import MODE, list_run_differences
 from loadgen.study.compare.comparison import INVALID, SUSPECT
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.consistency.self_consistency import judge_figures
-from loadgen.study.gate.gate_record import GateMetric
+from loadgen.study.gate.gate_record import GateMetric, make_gate_metric
 from loadgen.study.gate.gate_verdict import GateSeries
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.load_table import SIMULATION
@@ -175,9 +176,20 @@ def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allo
     """
     whole = [each for each in sides if each.new and each.base]
     lone = [each for each in sides if not (each.new and each.base)]
-    reasons = list(_explain_lone(lone))
+    new, base = ([each.load for each in lone if getattr(each, side)] for side in (NEW, BASE))
+    if len(new) == len(base) == 1:  # in one sentence
+        reasons = [f"another load: {new[0]}; base {base[0]}"]
+    else:
+        reasons = [f"the base has no run of {load}" for load in new]
+        reasons += [f"only the base has runs of {load}" for load in base]
     for each in whole:
-        own = [*_explain_runs(each), *_explain_rules(each, Severity.REFUSED)]
+        own = []
+        for side, runs in ((NEW, each.new), (BASE, each.base)):
+            own += _count_runs(side, [run for run in runs if run.level == INVALID], len(runs), INVALID)
+            if saturated := sum(run.saturated for run in runs):
+                share = f"{saturated} of {format_count(len(runs), 'run')}"
+                own.append(f"{side}: {share} ended early: the server fell behind")
+        own += _explain_rules(each, Severity.REFUSED)
         own += [] if allows_state else list_unequal_states(each.new, each.base, each.in_turn)
         own += _explain_figures(each, metrics)
         reasons += [f"{each.load}: {reason}" if len(whole) > 1 else reason for reason in own]
@@ -198,24 +210,6 @@ def list_remarks(sides: Sequence[GateSides]) -> list[str]:
             failed, sent = (math.fsum(counts) for counts in zip(*(run.failures for run in runs), strict=True))
             remarks += [f"{side}: {failed:.0f} of {sent:.0f} requests failed"] * (failed > 0)
     return list(dict.fromkeys(remarks))
-
-
-def _explain_lone(lone: Sequence[GateSides]) -> Iterator[str]:
-    """Yield which loads are of one side alone: in one sentence if each side has one."""
-    new, base = ([each for each in lone if getattr(each, side)] for side in (NEW, BASE))
-    if len(new) == len(base) == 1:
-        yield f"another load: {new[0].load}; base {base[0].load}"
-        return
-    yield from (f"the base has no run of {each.load}" for each in new)
-    yield from (f"only the base has runs of {each.load}" for each in base)
-
-
-def _explain_runs(sides: GateSides) -> Iterator[str]:
-    for side, runs in ((NEW, sides.new), (BASE, sides.base)):
-        yield from _count_runs(side, [run for run in runs if run.level == INVALID], len(runs), INVALID)
-        if saturated := sum(run.saturated for run in runs):
-            share = f"{saturated} of {format_count(len(runs), 'run')}"
-            yield f"{side}: {share} ended early: the server fell behind"
 
 
 def _count_runs(side: str, runs: Sequence[Reported], of: int, level: str) -> Iterator[str]:
@@ -273,22 +267,22 @@ def choose_metric(sides: Sequence[GateSides]) -> GateMetric:
     """Choose the figure that a gate judges if none is named: the one that decides in `loadgen compare`."""
     runs = [run for each in sides for run in each.runs]
     column = comparison.find_column(comparison.choose_headline(runs[0].load, runs))
-    return GateMetric(column.label, column.key, bool(column.higher_is_faster))
+    return make_gate_metric(column.label, column.key, column.higher_is_faster)
 
 
 def make_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSeries]:
     """Make the series of given runs, a unit a start of the server or a run, paired as by `compare`."""
-
-    def make_one(metric: GateMetric) -> GateSeries:
-        units = statistics.pair_units(
-            sides.new, sides.base, lambda run: comparison.read_figure(run, metric.key)
-        )
-        return GateSeries(
-            metric.key, sides.load, tuple(units.row), tuple(units.baseline), units.paired,
-            metric.higher_is_faster, metric.margin, units.order,
+    series = []
+    for metric in metrics:
+        read = partial(comparison.read_figure, key=metric.key)
+        units = statistics.pair_units(sides.new, sides.base, read)
+        series.append(
+            GateSeries(
+                metric.key, sides.load, tuple(units.row), tuple(units.baseline), units.paired,
+                metric.higher_is_faster, metric.margin, units.order,
+            )
         )  # fmt: skip
-
-    return [make_one(metric) for metric in metrics]
+    return series
 
 
 def make_paired_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSeries]:
@@ -328,14 +322,23 @@ def list_unequal_states(new: Sequence[Reported], base: Sequence[Reported], in_tu
     """
     pairs = _match(new, base)
     apart = [difference for pair in pairs for difference in _list_differences(*pair)]
-    if min(len(new), len(base)) < _TELLING or any(map(_varies, (new, base))):
+    spread = (
+        difference for side in (new, base) for run in side for difference in _list_differences(run, side[0])
+    )
+    if min(len(new), len(base)) < _TELLING or any(what == MEMORY_BANDWIDTH for what, *_ in spread):
         apart = [each for each in apart if each[0] != MEMORY_BANDWIDTH]
     if in_turn:
-        settings = {what for pair in pairs for what, *_ in _list_settings(*pair)}
+        states = [[each.facts and each.facts.state_before for each in pair] for pair in pairs]
+        known = [(own, other) for own, other in states if own is not None and other is not None]
+        settings = {what for pair in known for what, *_ in list_setting_differences(*pair)}
         counts = Counter(map(_direct, apart))
         most = MOSTLY * len(pairs)
         apart = [each for each in apart if each[0] in settings or counts[_direct(each)] >= most]
-    return _describe(apart)
+    first: dict[str, Difference] = {}
+    for difference in apart:
+        first.setdefault(difference[0], difference)
+    said = [f"state of the machine: {what} {own}, baseline {other}" for what, own, other in first.values()]
+    return [f"{said[0]} ({ALLOWING} compares all the same)", *said[1:]] if said else []
 
 
 def list_passing_states(new: Sequence[Reported], base: Sequence[Reported]) -> list[str]:
@@ -344,10 +347,6 @@ def list_passing_states(new: Sequence[Reported], base: Sequence[Reported]) -> li
     apart = [difference for pair in pairs for difference in _list_differences(*pair)]
     counts = Counter(what for what, *_ in apart)
     return [f"{what} differs in {count} of {len(pairs)} pairs" for what, count in counts.items()]
-
-
-def _varies(runs: Sequence[Reported]) -> bool:
-    return any(what == MEMORY_BANDWIDTH for run in runs for what, *_ in _list_differences(run, runs[0]))
 
 
 def _match(new: Sequence[Reported], base: Sequence[Reported]) -> list[tuple[Reported, Reported]]:
@@ -364,24 +363,8 @@ def _list_differences(run: Reported, base: Reported) -> list[Difference]:
     return [difference for difference in list_run_differences(run, base) if difference[0] != MODE]
 
 
-def _list_settings(run: Reported, base: Reported) -> list[Difference]:
-    """List those differences before two runs that someone has set; [] where a state is not recorded."""
-    states = [None if each.facts is None else each.facts.state_before for each in (run, base)]
-    own, other = states
-    return [] if own is None or other is None else list_setting_differences(own, other)
-
-
 def _direct(difference: Difference) -> tuple[str, object]:
     """Return what differs and which way: whether the new side has more, or both values if they are words."""
     what, own, other = difference
     values = [match[0].replace(",", "") for text in (own, other) if (match := _NUMBER.match(text))]
     return what, float(values[0]) > float(values[1]) if len(values) == 2 else (own, other)
-
-
-def _describe(apart: Sequence[Difference]) -> list[str]:
-    """Describe each thing that differs once, by its first two values."""
-    first: dict[str, Difference] = {}
-    for difference in apart:
-        first.setdefault(difference[0], difference)
-    said = [f"state of the machine: {what} {own}, baseline {other}" for what, own, other in first.values()]
-    return [f"{said[0]} ({ALLOWING} compares all the same)", *said[1:]] if said else []

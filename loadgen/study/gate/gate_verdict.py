@@ -200,36 +200,28 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
         raise ValueError("a gate needs a series")
     if plan.sequential and not all(one.paired and one.units <= plan.max_pairs for one in series):
         raise ValueError("a sequential gate needs pairs, at most as many as planned")
-    reasons = [_explain_untested(one, plan) for one in series]
+    early = [plan.sequential and one.units < FIRST_LOOK for one in series]
+    reasons = [
+        EARLY if is_early else explain_untested(one.new, one.base)
+        for one, is_early in zip(series, early, strict=True)
+    ]
     tested = [one for one, why in zip(series, reasons, strict=True) if not why]
     try:
         judged = iter(_judge_rows(tested, plan, len(series)) if tested else ())
     except ImportError as error:
         raise UsageError(NO_SCIPY) from error
-    rows = tuple(
-        _leave_undecided(one, plan, why) if why else next(judged)
-        for one, why in zip(series, reasons, strict=True)
-    )
+    rows, nan = [], math.nan
+    for one, is_early, why in zip(series, early, reasons, strict=True):
+        more = FIRST_LOOK - one.units if is_early else None
+        unknown = (nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, one.units, more, more, why)
+        rows.append(GateRow(one, *unknown) if why else next(judged))
     outcome = next(one for one in _GRAVEST if any(row.outcome == one for row in rows))
     undecided = [row for row in rows if row.outcome == outcome == GateOutcome.UNDECIDED]
     ranges = [(row.more_pairs, row.most_pairs or 0) for row in undecided if row.more_pairs is not None]
-    more, most = (
+    more_pairs, most_pairs = (
         map(max, zip(*ranges, strict=True)) if ranges and len(ranges) == len(undecided) else (None, None)
     )
-    return GateVerdict(outcome, rows, max(row.pairs for row in rows), more, most)
-
-
-def _explain_untested(series: GateSeries, plan: GatePlan) -> str:
-    return EARLY if _is_early(series, plan) else explain_untested(series.new, series.base)
-
-
-def _is_early(series: GateSeries, plan: GatePlan) -> bool:
-    return plan.sequential and series.units < FIRST_LOOK
-
-
-def _leave_undecided(series: GateSeries, plan: GatePlan, why: str) -> GateRow:
-    nan, more = math.nan, FIRST_LOOK - series.units if _is_early(series, plan) else None
-    return GateRow(series, nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, series.units, more, more, why)
+    return GateVerdict(outcome, tuple(rows), max(row.pairs for row in rows), more_pairs, most_pairs)
 
 
 def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> list[GateRow]:
@@ -243,7 +235,12 @@ def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> li
     slower[few] = not_slower[few] = False
     end = int(looks.find_end())
     if slower[:, end].any():
-        slower[:, end] = _name_slower(looks.p[:, end], looks.strict[:, end]) & ~not_slower[:, end]
+        # By Holm (1979): the j-th smallest p of m rows against the level of m - j + 1.
+        p, strict = looks.p[:, end], looks.strict[:, end]
+        order = np.argsort(p)
+        passed = np.empty(len(p), bool)
+        passed[order] = np.logical_and.accumulate(p[order] <= strict[::-1][: len(p)])
+        slower[:, end] = passed & ~not_slower[:, end]
     rows = []
     for at, one in enumerate(series):
         look = min(end, one.units - FIRST_LOOK) if plan.sequential else end
@@ -257,23 +254,14 @@ def _judge_rows(series: Sequence[GateSeries], plan: GatePlan, family: int) -> li
     return rows
 
 
-def _name_slower(p: Float64, strict: Float64) -> Bool:
-    """Name the slower rows by Holm (1979): the j-th smallest p of m rows against the level of m - j + 1."""
-    order = np.argsort(p)
-    passed = np.empty(len(p), bool)
-    passed[order] = np.logical_and.accumulate(p[order] <= strict[::-1][: len(p)])
-    return passed
-
-
 def _look_once(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
     """Look at given runs, once, at a third of alpha."""
     estimates = [_estimate_slowdown(one) for one in series]
     parts = zip(*((each.log_ratio, each.error, each.freedom) for each in estimates), strict=True)
     slowdown = Estimate(*(np.array(part)[:, None] for part in parts))
     level = plan.alpha / LOOKS
-    return Looks(
-        slowdown, _list_limits(series), level / np.arange(1.0, family + 1)[:, None], np.array([level])
-    )
+    limits = np.log1p([[one.margin] for one in series])
+    return Looks(slowdown, limits, level / np.arange(1.0, family + 1)[:, None], np.array([level]))
 
 
 def _estimate_slowdown(series: GateSeries) -> Estimate:
@@ -295,7 +283,8 @@ def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan, family: int) -> 
         for pairs in range(FIRST_LOOK, one.units + 1):
             floors[at, pairs - 1] = find_least_error(one.new[:pairs], one.base[:pairs])
     strict = list_strict_levels(plan, family)[:, : most - FIRST_LOOK + 1]
-    return Looks(estimate_in_turn(logs, floors), _list_limits(series), strict, strict[0])
+    limits = np.log1p([[one.margin] for one in series])
+    return Looks(estimate_in_turn(logs, floors), limits, strict, strict[0])
 
 
 def list_strict_levels(plan: GatePlan, rows: int) -> Float64:
@@ -318,10 +307,6 @@ def estimate_in_turn(logs: Float64, floors: Float64 | float = CLOCK_ERROR) -> Es
     return Estimate((mean + logs[..., :1])[looks], np.maximum(error, floors)[looks], freedom[looks])
 
 
-def _list_limits(series: Sequence[GateSeries]) -> Float64:
-    return np.log1p([[one.margin] for one in series])
-
-
 def _make_row(
     series: GateSeries, looks: Looks, place: tuple[int, int], outcome: GateOutcome, plan: GatePlan
 ) -> GateRow:
@@ -334,7 +319,11 @@ def _make_row(
     pairs = look + FIRST_LOOK if plan.sequential else series.units
     more = most = None
     if outcome == GateOutcome.UNDECIDED and not series.in_blocks:
-        levels = _list_later_levels(plan, rows, pairs)
+        later = max(MOST_UNITS - pairs, 0)
+        levels = np.broadcast_to(plan.alpha / LOOKS / np.array([[rows], [1]]), (2, later))
+        if plan.sequential:  # after the last planned pair that of the last look, as of a longer plan
+            at = np.minimum(np.arange(pairs + 1, pairs + later + 1), plan.max_pairs) - FIRST_LOOK
+            levels = list_strict_levels(plan, rows)[[-1, 0]][:, at]
         more = estimate_more_pairs(float(looks.distance[place]), freedom, pairs, levels)
         most = None if more is None else math.ceil(more * bound_variance(freedom))
     return GateRow(
@@ -353,18 +342,6 @@ def _make_row(
     )
 
 
-def _list_later_levels(plan: GatePlan, rows: int, pairs: int) -> Float64:
-    """List the p that decide, (slower and not, total units from pairs + 1 to MOST_UNITS).
-
-    Of a sequential gate after its last planned pair it is that of the last look, as of a longer plan.
-    """
-    later = max(MOST_UNITS - pairs, 0)
-    if not plan.sequential:
-        return np.broadcast_to(plan.alpha / LOOKS / np.array([[rows], [1]]), (2, later))
-    looks = np.minimum(np.arange(pairs + 1, pairs + later + 1), plan.max_pairs) - FIRST_LOOK
-    return list_strict_levels(plan, rows)[[-1, 0]][:, looks]
-
-
 def bound_variance(freedom: float) -> float:
     """Bound how many times the variance of runs may be what was seen of it: the upper 80 % bound, by χ².
 
@@ -378,9 +355,10 @@ def bound_variance(freedom: float) -> float:
 def estimate_more_pairs(distance: float, freedom: float, units: int, levels: Float64) -> int | None:
     """Estimate the least number of units to add on each side after which 80 % of gates are decided.
 
-    `distance` is that of the slowdown from the margin, in standard errors. The truth is taken to lie about
-    what was seen with that error: the predictive power of Spiegelhalter, Freedman and Blackburn (1986), of
-    either decision. None where it takes over 1000 units in all, as of a slowdown next to the margin.
+    `distance` is that of the slowdown from the margin, in standard errors; `levels` are the p that decide,
+    float64[slower and not, further units]. The truth is taken to lie about what was seen with that error: the
+    predictive power of Spiegelhalter, Freedman and Blackburn (1986), of either decision. None where it takes
+    over 1000 units in all, as of a slowdown next to the margin.
     """
     from scipy import special
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from json import dumps
@@ -64,7 +64,10 @@ class Climb(ABC, Generic[Rung, Row]):
 
     name: ClassVar[str]  # of its directory and files
     forms: ClassVar[tuple[str, ...]]  # of the tables that are written
-    speed: ClassVar[str]  # the field of a row with its speed, None where it has none
+    speed: ClassVar[str]  # the field of a row with its speed, None or empty where it has none
+    draw: ClassVar[Callable[[Sequence[Any], str], str]]  # draws rows as a table in one of `forms`, or as text
+    describe: ClassVar[Callable[[Any], str]]  # makes the line that is printed when a row's rung ends
+    encode: ClassVar[Callable[[Any], dict[str, Any]]]  # makes a row as JSON has it
 
     def __post_init__(self) -> None:
         self.left = deque(self.list_rungs())
@@ -85,21 +88,13 @@ class Climb(ABC, Generic[Rung, Row]):
     def make_missed_row(self, rung: Rung, why: str) -> Row:
         """Make a row without a speed, with the reason."""
 
-    @abstractmethod
-    def draw(self, form: str) -> str:
-        """Return all rows as a table in one of `forms`, or as text."""
-
-    @abstractmethod
-    def describe(self, row: Row) -> str:
-        """Return the line that is printed when a row's rung ends."""
-
-    @abstractmethod
     def encode_rows(self) -> dict[str, Any]:
         """Return all rows as the object that JSON has; nothing is written."""
+        return {"rows": list(map(self.encode, self.rows))}
 
     def count_measured(self) -> int:
         """Count the rows with a speed."""
-        return sum(getattr(row, self.speed) is not None for row in self.rows)
+        return sum(getattr(row, self.speed) not in (None, ()) for row in self.rows)
 
     @classmethod
     def begin(cls, workload: Profile, options: Options) -> Self:
@@ -118,7 +113,7 @@ class Climb(ABC, Generic[Rung, Row]):
             return decide_exit_code(signal=signals.read_number(stop))
         finally:
             if self.rows:
-                print_text(f"\n{self.draw('text')}\ntables and runs: {self.directory}", sys.stdout)
+                print_text(f"\n{self.draw(self.rows, 'text')}\ntables and runs: {self.directory}", sys.stdout)
             else:
                 files.remove_empty(self.directory)
         return decide_exit_code(measured=self.count_measured() > 0)
@@ -189,7 +184,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def list_tables(self) -> dict[str, str]:
         """Return the content of each table file by its name."""
-        tables = {f"{self.name}.{form}": self.draw(form) for form in self.forms}
+        tables = {f"{self.name}.{form}": self.draw(self.rows, form) for form in self.forms}
         return tables | {f"{self.name}.json": dumps(self.encode_rows(), allow_nan=False)}
 
 
@@ -197,14 +192,10 @@ class Climb(ABC, Generic[Rung, Row]):
 class LadderClimb(Climb[int, SpeedRow]):
     """The rungs of a profile's ladder of input lengths that are left, and the rows of those that are not."""
 
-    runs: list[str] = field(default_factory=list)  # the directory of each row's run; "" where nothing ran
-
     name, forms, speed = "ladder", ("html", "rst", "md", "csv"), "speed_tok_s"
-
-    @property
-    def formula(self) -> str:
-        """The name of the formula of the speed, Qwen3's unless --formula is given."""
-        return self.options.formula or TOTAL
+    draw = staticmethod(speed_tables.draw_ladder)
+    describe = staticmethod(ladder_rows.describe_speed)
+    encode = staticmethod(ladder_rows.encode_speed_row)
 
     def list_rungs(self) -> Iterable[int]:
         return self.workload.ladder or ()
@@ -213,16 +204,14 @@ class LadderClimb(Climb[int, SpeedRow]):
         return {"input_len": rung, "name": f"{self.workload.name}-{rung}"}
 
     def make_row(self, run: Result, rung: int, directory: str) -> SpeedRow:
-        """Make the row of a rung from its run, whose directory is added to `runs`."""
-        self.runs.append(directory)
-        return ladder_rows.make_speed_row(run, self.formula)
+        formula = self.options.formula or TOTAL
+        return replace(ladder_rows.make_speed_row(run, formula), run=directory)
 
     def make_missed_row(self, rung: int, why: str) -> SpeedRow:
         """Make a row without a speed, with the reason, of the model and machine of the row before.
 
-        Without one they are the session's. "" is added to `runs`.
+        Without one they are the session's.
         """
-        self.runs.append("")
         if self.rows:
             previous = self.rows[-1]
         else:
@@ -237,24 +226,10 @@ class LadderClimb(Climb[int, SpeedRow]):
             decode_tok_s=None,
             gpu_memory=None,
             note=why,
-            formula=self.formula,
+            formula=self.options.formula or TOTAL,
             output_length=self.workload.output_len,
+            run="",
         )
-
-    def draw(self, form: str) -> str:
-        """Return all rows as a table in one of `forms`.
-
-        As text with published speeds next to them, if any.
-        """
-        drawn = speed_tables.draw_speeds(self.rows, form)
-        published = speed_tables.draw_next_to_published(self.rows) if form == "text" else ""
-        return f"{drawn}\n{published}" if published else drawn
-
-    def describe(self, row: SpeedRow) -> str:
-        return ladder_rows.describe_speed(row)
-
-    def encode_rows(self) -> dict[str, Any]:
-        return {"rows": list(map(ladder_rows.encode_speed_row, self.rows, self.runs))}
 
 
 @dataclass
@@ -266,6 +241,9 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
     """
 
     name, forms, speed = "depth", ("md", "csv"), "tok_s"
+    draw = staticmethod(ladder_rows.draw_depths)
+    describe = staticmethod(ladder_rows.describe_depth)
+    encode = staticmethod(asdict)
 
     def list_rungs(self) -> Iterable[DepthTest]:
         tests = {PROMPT: self.workload.input_len, GENERATION: self.workload.output_len}
@@ -296,15 +274,6 @@ class DepthClimb(Climb[DepthTest, DepthRow]):
             names = ladder_rows.name_served(self.session)
         return DepthRow(*names, str(rung), rung.depth, note=why)
 
-    def draw(self, form: str) -> str:
-        return ladder_rows.draw_depths(self.rows, form)
-
-    def describe(self, row: DepthRow) -> str:
-        return ladder_rows.describe_depth(row)
-
-    def encode_rows(self) -> dict[str, Any]:
-        return {"rows": list(map(asdict, self.rows))}
-
 
 BATCHES = 3  # of each test, without --num-prompts
 _REPORT = "llama-benchy.json"
@@ -329,6 +298,9 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
     ended: Counter[BatchTest] = field(default_factory=Counter)  # batches by test, those without figures too
 
     name, forms, speed = "depth", ("md", "csv"), "batches"
+    draw = staticmethod(batch_rows.draw_batches)
+    describe = staticmethod(batch_rows.describe_batch)
+    encode = staticmethod(batch_rows.encode_batch_row)
 
     def list_rungs(self) -> Iterable[BatchRung]:
         for depth in self.options.depth or ():
@@ -367,9 +339,6 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
             names = *ladder_rows.name_served(self.session), served
         return BatchRow(*names, rung.test, note=why)
 
-    def count_measured(self) -> int:
-        return sum(bool(row.batches) for row in self.rows)
-
     def _add(self, row: BatchRow) -> None:
         """Merge a batch into its test's row, write every table, and print the test as its last batch ends."""
         places = [place for place, known in enumerate(self.rows) if known.test == row.test]
@@ -381,15 +350,6 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         self.write_tables()
         if not self.quiet and self.ended[row.test] == self.batches:
             print_text(self.describe(row), sys.stdout)
-
-    def draw(self, form: str) -> str:
-        return batch_rows.draw_batches(self.rows, form)
-
-    def describe(self, row: BatchRow) -> str:
-        return batch_rows.describe_batch(row)
-
-    def encode_rows(self) -> dict[str, Any]:
-        return {"rows": list(map(batch_rows.encode_batch_row, self.rows))}
 
     def list_tables(self) -> dict[str, str]:
         """Return the tables and, once a batch was measured, llama-benchy's report."""

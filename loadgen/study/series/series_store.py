@@ -66,7 +66,10 @@ class SeriesStore:
         """
         with self.writing():
             create_directory(self.directory)
-            self._check_links()
+            for parent, names, _ in os.walk(self.directory):
+                if links := [path for path in map(Path(parent).joinpath, names) if path.is_symlink()]:
+                    own = f"a {self.kind}'s directory holds its runs itself; remove the link"
+                    raise UsageError(f"{links[0]} is a symbolic link: {own}")
             lock = self.directory / f"{self.kind}.lock"
             descriptor = files.open_refusing_link(lock, os.O_RDWR | os.O_CREAT)
             file: IO[str] = os.fdopen(descriptor, "r+", encoding="utf-8")
@@ -86,14 +89,6 @@ class SeriesStore:
                     descriptor, f"{os.getpid()}\n".encode(), 0
                 )  # a buffer would be written at its end, too
             yield
-
-    def _check_links(self) -> None:
-        """Raise UsageError if a directory inside is a symbolic link: its runs would be elsewhere."""
-        for parent, names, _ in os.walk(self.directory):
-            for path in map(Path(parent).joinpath, names):
-                if path.is_symlink():
-                    own = f"a {self.kind}'s directory holds its runs itself; remove the link"
-                    raise UsageError(f"{path} is a symbolic link: {own}")
 
     def replace(self, path: Path, value: object) -> None:
         """Replace a file's content by a value as JSON, whole or not at all; raises StoreError."""
@@ -186,9 +181,9 @@ class SeriesStore:
 
 
 def list_names(directory: Path, suffix: str = "") -> set[str]:
-    """List the names in a directory that end with `suffix`; empty if it cannot be read."""
+    """List the names in a directory that end with `suffix`, without it; empty if it cannot be read."""
     with contextlib.suppress(OSError):
-        return {name for name in os.listdir(directory) if name.endswith(suffix)}
+        return {name.removesuffix(suffix) for name in os.listdir(directory) if name.endswith(suffix)}
     return set()
 
 

@@ -66,25 +66,13 @@ class BatchTest(msgspec.Struct, frozen=True):
         """The keys of a batch's workload; a context's name is that of its test: contexts are drawn by it."""
         return {
             "name": f"pp{self.prompt}-tg{self.answer}-d{self.depth}-c{self.concurrency}",
-            "input_len": self.new_tokens,
+            "input_len": 1 if self.is_context else self.prompt,  # an engine wants one after a context alone
             "output_len": self.answer,
             "prefix_len": self.depth,
             "prefix_groups": self.concurrency,
             "num_prompts": self.concurrency,
             "max_concurrency": self.concurrency,
         }
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens of a prompt that are not its context: an engine wants one after a context alone."""
-        return 1 if self.is_context else self.prompt
-
-    @property
-    def as_depth(self) -> DepthTest:
-        """The test of one prompt: a context is a prompt with nothing before it."""
-        if self.is_context:
-            return DepthTest(PROMPT, self.depth, 0)
-        return DepthTest(PROMPT, self.prompt, self.depth)
 
 
 class BatchFigures(msgspec.Struct, frozen=True):
@@ -150,7 +138,9 @@ def make_batch_row(run: Result, test: BatchTest, directory: str) -> BatchRow:
         return replace(row, note="; ".join([*notes, "no request was measured"]))
     cached = count_cached(run, ok)
     row = replace(row, cached_tokens=None if cached is None else int(cached[ok].min()))
-    if why := explain_not_at_depth(test.as_depth, None if cached is None else cached[ok]):
+    tokens, before = (test.depth, 0) if test.is_context else (test.prompt, test.depth)
+    meant = DepthTest(PROMPT, tokens, before)  # a context is a prompt with nothing before it
+    if why := explain_not_at_depth(meant, None if cached is None else cached[ok]):
         return replace(row, note="; ".join([why, *notes]))
     figures = measure_batch(run, test)
     if not figures.ttft_ms:
@@ -259,8 +249,33 @@ _TIMES = {"ttfr": "ttfr_ms", "est_ppt": "ttfr_ms", "e2e_ttft": "ttft_ms"}
 
 
 def make_benchy_report(rows: Sequence[BatchRow], began: datetime, version: str) -> dict[str, Any]:
-    """Make the report of rows, of which one has a batch; tests and figures without a sample are left out."""
+    """Make the report of rows, of which one has a batch; tests and figures without a sample are left out.
+
+    A figure has its mean, the population's deviation and the values.
+    """
     measured = [row for row in rows if row.batches]
+    entries = []
+    for row in measured:
+        test, samples = row.test, {key: row.list_samples(kind, each) for key, (kind, each) in _SPEEDS.items()}
+        samples |= {key: row.list_times(field) for key, field in _TIMES.items()}
+        if not samples["ttfr"]:  # a request's prefill is by est_ppt, and unknown where that is
+            samples["pp_req_throughput"] = []
+            if test.concurrency == 1:
+                samples["pp_throughput"] = []
+        entries.append(
+            {
+                "concurrency": test.concurrency,
+                "context_size": test.depth,
+                "prompt_size": test.prompt,
+                "response_size": test.answer,
+                "is_context_prefill_phase": test.is_context,
+                **{
+                    key: {"mean": float(np.mean(values)), "std": float(np.std(values)), "values": values}
+                    for key, values in samples.items()
+                    if values
+                },
+            }
+        )
     return {
         "version": version,
         "timestamp": began.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
@@ -269,28 +284,5 @@ def make_benchy_report(rows: Sequence[BatchRow], began: datetime, version: str) 
         "model": measured[0].served,
         "prefix_caching_enabled": any(row.test.depth for row in rows),
         "max_concurrency": max(row.test.concurrency for row in rows),
-        "benchmarks": [_make_benchmark(row) for row in measured],
-    }
-
-
-def _make_benchmark(row: BatchRow) -> dict[str, Any]:
-    """Make the entry of a test: its sizes, and each metric with mean, population's deviation and values."""
-    test = row.test
-    samples = {key: row.list_samples(kind, of_each) for key, (kind, of_each) in _SPEEDS.items()}
-    samples |= {key: row.list_times(field) for key, field in _TIMES.items()}
-    if not samples["ttfr"]:  # a request's prefill is by est_ppt, and unknown where that is
-        samples["pp_req_throughput"] = []
-        if test.concurrency == 1:
-            samples["pp_throughput"] = []
-    return {
-        "concurrency": test.concurrency,
-        "context_size": test.depth,
-        "prompt_size": test.prompt,
-        "response_size": test.answer,
-        "is_context_prefill_phase": test.is_context,
-        **{
-            key: {"mean": float(np.mean(values)), "std": float(np.std(values)), "values": values}
-            for key, values in samples.items()
-            if values
-        },
+        "benchmarks": entries,
     }

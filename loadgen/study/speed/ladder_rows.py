@@ -9,14 +9,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.estimate import count_devices
 from loadgen.features.roofline.models import split_gguf
 from loadgen.figures.per_request import PerRequest
-from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.server.checkpoint import Checkpoint
@@ -115,20 +114,16 @@ def find_setting(facts: Facts) -> EngineSetting | None:
         return None
     command, image = facts.launched.command, facts.launched.image
     # What stands before a container's image is for its engine: docker's --gpus, podman's --device.
-    given = dict(_list_flags(command[command.index(image) :] if image else command))
+    given = {}
+    for flag, value in labels.pair_flags(command[command.index(image) :] if image else command):
+        if value is None:
+            given[flag.removeprefix("no_")] = str(not flag.startswith("no_"))
+        else:
+            given[flag] = value
     if facts.server.engine == "vLLM" and given.keys() & set(_WORDS):
         given.setdefault("enforce_eager", "False")  # its default, which the pages write out
     words = {word: given[word] for word in (*_WORDS, *given) if word in given and word not in _PLACE}
     return EngineSetting.make(**words) if words else None
-
-
-def _list_flags(argv: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the flags of a command: their values, True without one, False for --no-."""
-    for flag, value in labels.pair_flags(argv):
-        if value is None:
-            yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
-        else:
-            yield flag, value
 
 
 def _find_memory(facts: Facts) -> Memory | None:
@@ -194,16 +189,17 @@ def describe_speed(row: SpeedRow) -> str:
     return f"input {row.input_length}: {shown or '-'}" + (f" ({row.note})" if row.note else "")
 
 
-def encode_speed_row(row: SpeedRow, run: str) -> dict[str, Any]:
-    """Make a row as JSON has it, with the directory of its run; "" where nothing ran."""
-    memory = row.gpu_memory
+def encode_speed_row(row: SpeedRow) -> dict[str, Any]:
+    """Make a row as JSON has it, its run last."""
+    memory, encoded = row.gpu_memory, asdict(row)
+    del encoded["run"]
     return {
-        **asdict(row),
+        **encoded,
         **{key: None if (value := getattr(row, key)) is None else float(value) for key in _DECIMALS},
         "gpu_memory": None if memory is None else float(memory.amount),
         "gpu_memory_unit": None if memory is None else memory.unit,
         "setting": None if row.setting is None else dict(row.setting.words),
-        "run": run,
+        "run": row.run,
     }
 
 
@@ -240,11 +236,6 @@ class DepthTest(msgspec.Struct, frozen=True):
         """Tokens of the answer: a prompt's speed needs one."""
         return self.tokens if self.kind == GENERATION else 1
 
-    @property
-    def need(self) -> int:
-        """Tokens of a request, prompt and answer together."""
-        return self.depth + self.input_len + self.output_len
-
 
 class DepthRow(msgspec.Struct, frozen=True):
     """One test's speed in tokens per second; None where it has none, and the note has the reason."""
@@ -280,9 +271,19 @@ def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
     if why := explain_not_at_depth(test, None if cached is None else cached[measured]):
         return replace(known, note="; ".join([why, *notes]))
     each = PerRequest.from_records(run.records, run.ask)
-    speeds = _measure_speeds(test, each, cached)[measured]
-    speeds = speeds[np.isfinite(speeds)]
-    server = _read_server_speeds(test, run.records)[measured]
+    # New prompt tokens ÷ TTFT, or 1 ÷ TPOT; by the server's timings, of prefill or decoding.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if test.kind == PROMPT:
+            new_tokens = each.input_tokens - (0 if cached is None else cached)
+            speeds = np.where(each.has_ttft, new_tokens / each.ttft_ns * SECOND_NS, np.nan)
+            tokens, time_ns = run.records.server_prompt_tokens, run.records.server_prefill_ns
+        else:
+            tpot_ns = each.tpot_ns()
+            speeds = np.where(each.has_tpot & (tpot_ns > 0), SECOND_NS / tpot_ns, np.nan)
+            tokens, time_ns = run.records.server_output_tokens - 1, run.records.server_decode_ns
+    timed = (tokens > 0) & (time_ns > 0)
+    server = np.where(timed, tokens / np.where(timed, time_ns, 1) * SECOND_NS, np.nan)[measured]
+    speeds = speeds[measured & np.isfinite(speeds)]
     if not len(speeds):
         return replace(known, note="; ".join(["no answer of several tokens", *notes]))
     return replace(
@@ -324,25 +325,6 @@ def explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
     return ""
 
 
-def _measure_speeds(test: DepthTest, each: PerRequest, cached: Int64 | None) -> Float64:
-    """Compute each request's new prompt tokens ÷ TTFT, or 1 ÷ TPOT, in tokens/s; NaN where it has none."""
-    new_tokens = each.input_tokens - (0 if cached is None else cached)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if test.kind == PROMPT:
-            return np.where(each.has_ttft, new_tokens / each.ttft_ns * SECOND_NS, np.nan)
-        tpot_ns = each.tpot_ns()
-        return np.where(each.has_tpot & (tpot_ns > 0), SECOND_NS / tpot_ns, np.nan)
-
-
-def _read_server_speeds(test: DepthTest, records: Records) -> Float64:
-    """Compute each request's tokens/s by the server's timings, of prefill or decoding; NaN without these."""
-    tokens, time_ns = records.server_prompt_tokens, records.server_prefill_ns
-    if test.kind == GENERATION:
-        tokens, time_ns = records.server_output_tokens - 1, records.server_decode_ns
-    known = (tokens > 0) & (time_ns > 0)
-    return np.where(known, tokens / np.where(known, time_ns, 1) * SECOND_NS, np.nan)
-
-
 def describe_depth(row: DepthRow) -> str:
     """Describe a test as it ends: pp2048 @ d4096: 5012.33 ± 12.10 t/s (by server 5101.20)."""
     by_server = f" (by server {row.server_tok_s:.2f})" if row.server_tok_s is not None else ""
@@ -359,15 +341,15 @@ def _format_speed(row: DepthRow) -> str:
 def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
     """Draw the rows in a form of `TABLES`."""
     notes = _NOTES if any(row.depth for row in rows) else _NOTES[:1]
-    return draw_cells(list(map(_make_cells, rows)), _COLUMNS, form, notes)
-
-
-def _make_cells(row: DepthRow) -> dict[str, str]:
-    return {
-        "model": " ".join(filter(None, (row.model, row.quantization))),
-        "test": row.test,
-        "speed": _format_speed(row),
-        "server": "" if row.server_tok_s is None else f"{row.server_tok_s:.2f}",
-        "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
-        "note": row.note,
-    }
+    cells = [
+        {
+            "model": " ".join(filter(None, (row.model, row.quantization))),
+            "test": row.test,
+            "speed": _format_speed(row),
+            "server": "" if row.server_tok_s is None else f"{row.server_tok_s:.2f}",
+            "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
+            "note": row.note,
+        }
+        for row in rows
+    ]
+    return draw_cells(cells, _COLUMNS, form, notes)

@@ -129,6 +129,7 @@ class SpeedRow(msgspec.Struct, frozen=True):
     setting: EngineSetting | None = None
     ttft_ms: Decimal | None = None  # mean; None: not measured, as on the pages
     decode_tok_s: Decimal | None = None  # 1000 / mean TPOT in ms: one answer once it has begun
+    run: str = ""  # the directory of its run; "" where nothing ran, or it is not known
 
 
 class ThroughputRow(msgspec.Struct, frozen=True):

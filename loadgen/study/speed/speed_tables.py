@@ -74,6 +74,13 @@ def draw_speeds(rows: Sequence[SpeedRow], form: str) -> str:
     return TABLES[form](make_speed_table(rows, SHAPES[form]))
 
 
+def draw_ladder(rows: Sequence[SpeedRow], form: str) -> str:
+    """Draw our own rows in a form of `TABLES`; as text with published speeds next to them, if any."""
+    drawn = draw_speeds(rows, form)
+    published = draw_next_to_published(rows) if form == "text" else ""
+    return f"{drawn}\n{published}" if published else drawn
+
+
 def make_speed_table(
     rows: Sequence[SpeedRow], shape: TableShape, notes: Sequence[str] | None = None
 ) -> Table:

@@ -35,7 +35,7 @@ from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
 from loadgen.study.series.campaign.arm_scores import REFERENCE_FILE, SCORES, judge_arm
-from loadgen.study.series.campaign.arms import ONCE, Arm, list_cells, plan_starts
+from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions
 from loadgen.study.series.campaign.campaign_store import (
     ATTEMPTS,
@@ -229,9 +229,8 @@ def _hold_batches(directory: Path, row: Mapping[str, Any], lacks: bool, where: s
 def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, Any] | None:
     """Make a ladder's row again of its run; None if it is of no form that is known."""
     if (formula := row.get("formula")) in FORMULAS:
-        return ladder_rows.encode_speed_row(
-            ladder_rows.make_speed_row(run_directory.load(directory), formula), name
-        )
+        made = ladder_rows.make_speed_row(run_directory.load(directory), formula)
+        return {**ladder_rows.encode_speed_row(made), "run": name}
     if found := _TEST.fullmatch(str(row.get("test"))):
         test = DepthTest(found[1], int(found[2]), int(found[3] or 0))
         return {**asdict(ladder_rows.make_depth_row(run_directory.load(directory), test)), "run": name}
@@ -275,10 +274,9 @@ def hold_campaign(directory: Path, held: Held) -> None:
             shown = value if isinstance(value, str | float) else "what a checkpoint must hold"
             held.unchecked.append(f"{RECORD}: {name} ({shown}) {_CHOSEN}")
     found = {  # one run of a cell, of a ladder or a search several
-        name: [
-            run_directory.load(path.parent).facts for path in sorted((directory / CELLS / name).rglob(RESULT))
-        ]
-        for name in _list_folders(directory / CELLS)
+        cell.name: [run_directory.load(path.parent).facts for path in sorted(cell.rglob(RESULT))]
+        for cell in sorted((directory / CELLS).glob("[!.]*"))
+        if cell.is_dir()
     }
     failed = {path.stem: path for path in sorted((directory / FAILED).glob("*.json"))}
     for name, each in found.items():
@@ -293,7 +291,14 @@ def hold_campaign(directory: Path, held: Held) -> None:
     named = [(facts.cell, facts) for each in found.values() for facts in each if facts.cell is not None]
     _hold_arms(record, named, held)
     _hold_attempts(directory, planned, found, held)
-    _note_missing(planned, {*found, *failed}, (directory / GATE).is_file(), held)
+    known, is_gate = {*found, *failed}, (directory / GATE).is_file()  # a gate ends after any whole pair
+    last = max((planned[name].repeat for name in known if name in planned), default=-1)
+    if missing := [
+        name for name, cell in planned.items() if name not in known and (cell.repeat <= last or not is_gate)
+    ]:
+        held.unchecked.append(
+            f"{RECORD}: {len(missing)} of {len(planned)} cells are not here: {list_first(missing, _SHOWN)}"
+        )
     arms = {make_arm_id(arm.checkpoint, arm.server) for arm in record.arms}
     for path in sorted((directory / QUALITY).glob("*.json")):
         if path.name != TASKS and path.stem not in arms:
@@ -315,14 +320,7 @@ def _plan_cells(record: CampaignRecord) -> dict[str, Cell]:
         )
         for arm in record.arms
     )
-    starts = plan_starts(record.name, arms, record.repeats, record.starts == ONCE)
-    return {each.id: each.cell for each in list_cells(starts)}
-
-
-def _list_folders(directory: Path) -> list[str]:
-    if not directory.is_dir():
-        return []
-    return sorted(each.name for each in directory.iterdir() if each.is_dir() and each.name[:1] != ".")
+    return {each.id: each.cell for each in list_cells(plan_starts(record, arms))}
 
 
 def _describe(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -459,18 +457,6 @@ def _hold_attempts(
     hold_document(raw, encode_record(known), ATTEMPTS, held)
 
 
-def _note_missing(planned: Mapping[str, Cell], known: set[str], is_gate: bool, held: Held) -> None:
-    """Note the planned cells that are not there; a gate ends after any whole pair."""
-    last = max((planned[name].repeat for name in known if name in planned), default=-1)
-    missing = [
-        name for name, cell in planned.items() if name not in known and (cell.repeat <= last or not is_gate)
-    ]
-    if missing:
-        held.unchecked.append(
-            f"{RECORD}: {len(missing)} of {len(planned)} cells are not here: {list_first(missing, _SHOWN)}"
-        )
-
-
 def hold_gate(directory: Path, held: Held) -> None:
     """Hold a gate's record to its campaign; margins and alpha that are not the defaults are unchecked."""
     raw = read_file_bytes(directory / GATE, LARGEST_BYTES)
@@ -523,7 +509,8 @@ def hold_arm_quality(path: Path, held: Held) -> None:
     except UsageError as error:
         held.unchecked.append(str(error).replace(f"{folder}/", ""))
         return
-    tokens = [task.tokens for task in read_tasks(folder) if make_arm_id(*_split_arm(task.arm)) == arm]
+    named = [(task.tokens, task.arm.rpartition(" on ")) for task in read_tasks(folder)]
+    tokens = [count for count, (checkpoint, _, server) in named if make_arm_id(checkpoint, server) == arm]
     if tokens:
         made["settings"]["tokens"] = tokens[-1]
     elif "tokens" in read_mapping(stated.get("settings")):
@@ -531,8 +518,3 @@ def hold_arm_quality(path: Path, held: Held) -> None:
         made["settings"]["tokens"] = stated["settings"]["tokens"]
     hold_values(stated, made, path.name, held)
     hold_keys(raw, path.name, held)
-
-
-def _split_arm(name: str) -> tuple[str, str]:
-    checkpoint, _, server = name.rpartition(" on ")
-    return checkpoint, server

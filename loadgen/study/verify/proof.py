@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -56,11 +56,6 @@ class Difference(msgspec.Struct, frozen=True):
     found: str
     source: str = OF_ARRIVALS  # of what was found
 
-    @property
-    def is_of_numbers(self) -> bool:
-        """Whether both have the same words, and other numbers."""
-        return _NUMBER.sub("0", self.stated) == _NUMBER.sub("0", self.found)
-
     def __str__(self) -> str:
         return f"{self.name} is {self.stated}, the {self.source} give {self.found}"
 
@@ -82,8 +77,12 @@ def excuse_version(by: object, definitions: object, held: Held) -> None:
     """
     if (by, definitions) == (__version__, DEFINITIONS_VERSION):
         return
-    same = definitions == DEFINITIONS_VERSION
-    kept = [each for each in held.differences if same and each.is_of_numbers]
+    kept = [
+        each
+        for each in held.differences
+        if definitions == DEFINITIONS_VERSION
+        and _NUMBER.sub("0", each.stated) == _NUMBER.sub("0", each.found)
+    ]
     others = [str(each) for each in held.differences if each not in kept]
     written = f"written by loadgen {by or 'of no version'}, definitions {definitions}"
     held.unchecked = [f"{each} ({written})" for each in (*others, *held.unchecked)]
@@ -266,11 +265,7 @@ def hold_report(raw: bytes, run: Result, held: Held) -> None:
             return
         if (differing := len({*stated} ^ {*made.split("\n")})) < fewest:
             found, fewest = made.split("\n"), differing
-    _hold_lines(stated, found, held)
-
-
-def _hold_lines(stated: Sequence[str], found: Sequence[str], held: Held) -> None:
-    """Add the lines that differ between the first and the last that are the same."""
+    # The lines that differ lie between the first ones and the last ones that are the same.
     fewer = min(len(stated), len(found))
     first = next((at for at in range(fewer) if stated[at] != found[at]), fewer)
     after = next((at for at in range(fewer - first) if stated[-1 - at] != found[-1 - at]), fewer - first)
@@ -349,10 +344,17 @@ def _prove_run(directory: Path, place: str, root: Path) -> Proof:
         held.unchecked.append(f"that it is of {run.facts.cell.arm}: there is no {CAMPAIGN} of it here")
     definitions = json.loads(raw)[OURS].get("definitions_version")
     excuse_version(run.facts.environment.get("loadgen"), definitions, held)
-    found = tuple(_list_audit(directory, run))
+    own = {finding.rule.code for finding in run.verdict.findings}
+    audited = audit_runs([summarise_run(directory, run)], None, None)
+    audit = [  # what it finds beyond the verdict, notes left out
+        f"{finding.rule.code}: {finding.evidence}"
+        for each in audited
+        for finding in each.findings
+        if finding.rule.code not in own and finding.rule.severity is not Severity.NOTE
+    ]
     return Proof(
         place, held.values, tuple(held.differences), tuple(held.unchecked), run.verdict.level.value,
-        len(run.records), found,
+        len(run.records), tuple(audit),
     )  # fmt: skip
 
 
@@ -375,12 +377,3 @@ def _is_in_campaign(directory: Path, root: Path) -> bool:
         each.name in (CELLS, FAILED) and (each.parent / CAMPAIGN).is_file() and each.is_relative_to(root)
         for each in above
     )
-
-
-def _list_audit(directory: Path, run: Result) -> Iterator[str]:
-    """Yield what the audit's checks find of a run beyond its verdict, notes left out."""
-    own = {finding.rule.code for finding in run.verdict.findings}
-    for audited in audit_runs([summarise_run(directory, run)], None, None):
-        for finding in audited.findings:
-            if finding.rule.code not in own and finding.rule.severity is not Severity.NOTE:
-                yield f"{finding.rule.code}: {finding.evidence}"

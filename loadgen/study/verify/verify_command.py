@@ -67,11 +67,6 @@ class Verified(msgspec.Struct, frozen=True):
     refused: str = ""
 
     @property
-    def proven(self) -> bool:
-        """Whether the place is as it was written, and all of it proven."""
-        return self.code is ExitCode.FIGURES
-
-    @property
     def code(self) -> ExitCode:
         """The exit code of the place alone."""
         if self.refused or any(proof.differences for proof in self.proofs):
@@ -215,7 +210,7 @@ def encode_verified(verified: Sequence[Verified]) -> dict[str, Any]:
     places = [
         {
             "place": one.place,
-            "proven": one.proven,
+            "proven": one.code is ExitCode.FIGURES,
             "refused": one.refused,
             "signed": one.signed,
             "runs": [
@@ -234,4 +229,4 @@ def encode_verified(verified: Sequence[Verified]) -> dict[str, Any]:
         }
         for one in verified
     ]
-    return {"format": 1, "proven": all(one.proven for one in verified), "places": places}
+    return {"format": 1, "proven": all(one.code is ExitCode.FIGURES for one in verified), "places": places}

@@ -50,7 +50,7 @@ from loadgen.study.compare.statistics import (
     judge_rows,
     pair_units,
 )
-from loadgen.study.gate.gate_record import GateMetric
+from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_sides import GateSides, list_remarks, make_series
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, judge_gate
 from loadgen.study.run_summary import Reported
@@ -443,7 +443,7 @@ def test_the_ends_of_what_is_asked_for(spread: float, units: int, floor: float, 
 
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-SPEED = GateMetric("tok/s", "output_throughput", True)
+SPEED = make_gate_metric("tok/s", "output_throughput", True)
 
 
 def at(minutes: Sequence[int], reported: Sequence[Reported]) -> list[Reported]:

@@ -14,24 +14,21 @@ from loadgen.figures.figure_table import SELECTABLE
 from loadgen.study.gate.gate_record import (
     GateRecord,
     lay_margins,
-    make_gate_record,
     parse_gate_metrics,
     read_gate_record,
     write_gate_record,
 )
-from loadgen.study.gate.gate_verdict import GatePlan
 
 ROW = {"name": "tok/s", "key": "output_throughput", "higher_is_faster": True, "margin": 0.03}
 
 
-def made() -> GateRecord:
-    names = ["tok/s,ttft_p99,request_goodput,itl"]
-    return make_gate_record(parse_gate_metrics(names), GatePlan(0.05, 9, sequential=True), ["base", "new"])
+METRICS = tuple(parse_gate_metrics(["tok/s,ttft_p99,request_goodput,itl"]))
+RECORD = GateRecord(metrics=METRICS, alpha=0.05, max_pairs=9, arms=("base", "new"))
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    write_gate_record(tmp_path, made())
-    assert read_gate_record(tmp_path) == made()
+    write_gate_record(tmp_path, RECORD)
+    assert read_gate_record(tmp_path) == RECORD
 
 
 @loop_over(
@@ -41,6 +38,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         pytest.param({"metrics": [{**ROW, "higher_is_faster": False}]}, "metrics.0", id="direction"),
         pytest.param({"metrics": [{**ROW, "key": "nope"}]}, "metrics.0", id="unknown figure"),
         pytest.param({"metrics": [{**ROW, "margin": 50.0}]}, "metrics.0.margin", id="margin"),
+        pytest.param({"metrics": [{**ROW, "margin": None}]}, "metrics.0.margin", id="no margin"),
         pytest.param({"alpha": 0.5}, "alpha", id="alpha"),
         pytest.param({"max_pairs": 10**12}, "max_pairs", id="pairs without end"),
         pytest.param({"max_pairs": 2}, "max_pairs", id="no look"),
@@ -51,7 +49,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_what_no_gate_writes_is_refused(change: dict[str, Any], named: str, tmp_path: Path) -> None:
     path = tmp_path / "gate.json"
-    path.write_text(json.dumps(made().model_dump(mode="json") | change))
+    path.write_text(json.dumps(RECORD.model_dump(mode="json") | change))
     with pytest.raises(UsageError, match=named) as caught:
         read_gate_record(tmp_path)
     assert len(str(caught.value).splitlines()) == 1

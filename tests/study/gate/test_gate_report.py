@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import ExitCode
 from loadgen.base.text import WIDTH
-from loadgen.study.gate.gate_record import GateMetric
+from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_report import (
     GateResult,
     encode_result,
@@ -24,7 +24,8 @@ from loadgen.study.gate.gate_verdict import GatePlan, GateSeries, judge_gate
 
 etree = pytest.importorskip("lxml.etree", reason="lxml is not installed")
 LOAD = "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
-SPEED, LATENCY = GateMetric("tok/s", "output_throughput", True), GateMetric("ttft", "mean_ttft_ms", False)
+SPEED = make_gate_metric("tok/s", "output_throughput", True)
+LATENCY = make_gate_metric("ttft", "mean_ttft_ms", False)
 BASE = (100.0, 101.0, 99.0, 100.5, 99.5)
 PLAN = GatePlan()
 XSD = Path(__file__).parents[2] / "data" / "schemas" / "jenkins_junit_10.xsd"

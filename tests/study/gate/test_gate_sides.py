@@ -13,7 +13,7 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.host.machine_state import ClockState, MachineState
-from loadgen.study.gate.gate_record import GateMetric
+from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_sides import (
     check_metrics,
     choose_metric,
@@ -29,7 +29,7 @@ from loadgen.study.gate.gate_sides import (
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import Reported
 
-SPEED = GateMetric("tok/s", "output_throughput", True)
+SPEED = make_gate_metric("tok/s", "output_throughput", True)
 FIVE = (100.0, 101.0, 99.0, 100.5, 99.5)
 OTHERS = (100.2, 101.2, 99.2, 100.7, 99.7)
 VLLM: dict[str, Any] = {"engine": "vLLM 1", "machine": "Thor", "level": "VALID"}
@@ -138,7 +138,7 @@ def test_what_cannot_be_compared_has_its_reason(new: Reported, reason: str | Non
 
 def test_a_metric_that_no_run_has_is_an_error_with_those_of_its_figure() -> None:
     with pytest.raises(UsageError, match=r"no run has p90_ttft_ms: a percentile .* there are mean_ttft_ms$"):
-        check_metrics([GateMetric("ttft_p90", "p90_ttft_ms", False)], [FIRST])
+        check_metrics([make_gate_metric("ttft_p90", "p90_ttft_ms", False)], [FIRST])
     check_metrics([SPEED], [FIRST, other(figures={})])
 
 

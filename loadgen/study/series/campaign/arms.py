@@ -31,7 +31,12 @@ from loadgen.run.command.credentials import DEFAULT_VARIABLE, NO_KEY, read_api_k
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.series.campaign import campaign_file
-from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
+from loadgen.study.series.campaign.campaign_file import (
+    CampaignFile,
+    CampaignOptions,
+    CheckpointTable,
+    LimitTable,
+)
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
 
@@ -169,19 +174,19 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
     servers = file.servers if row.servers is None else row.servers
     for server in servers or ("",):
         origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
-        flags = campaign_file.overlay_flags(file.servers.get(server, {}), row.flags)
+        flags = campaign_file.overlay_flags(file.servers.get(server, {}), row.model_extra or {})
         if file.hardware is not None:
             flags.setdefault("hardware", file.hardware)
-        asked = Variables(trust.may_read)
+        flags, missing, barred = campaign_file.fill_variables(flags, trust.may_read)
         try:
-            arm = _make_arm(row, file, path, server, campaign_file.fill_variables(flags, asked))
+            arm = _make_arm(row, file, path, server, flags)
         except UsageError as error:
             raise UsageError(f"{origin}: {error}") from None
         yield replace(
             arm,
             options=trust.add_key(arm.options),
-            missing=tuple(sorted(asked.missing)),
-            barred=tuple(sorted(asked.barred)),
+            missing=tuple(sorted(missing)),
+            barred=tuple(sorted(barred)),
         )
 
 
@@ -287,23 +292,39 @@ class Start(msgspec.Struct, frozen=True):
     planned: tuple[Planned, ...]
 
 
-def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False) -> tuple[Start, ...]:
+def plan_starts(campaign: CampaignOptions, arms: Sequence[Arm]) -> tuple[Start, ...]:
     """Plan the starts in order; raises UsageError where two cells would have one id, or one is too long.
 
     Each repeat starts every arm's server again, and the arms' order is reversed from one repeat to the next
     (ABC, CBA, ABC, …), so that what drifts steadily falls on all of them alike; the profiles' order on a
-    start turns with it. With `once` a server is started once for all repeats.
+    start turns with it. With `starts = "once"` a server is started once for all repeats. The start of a
+    server that runs already is `attached`.
     """
-    if once:
-        ordered = [_plan_start(campaign, arm, range(repeats), ONCE) for arm in arms]
+    every = range(campaign.repeats)
+    if campaign.starts == ONCE:
+        turns = [(arm, every, ONCE) for arm in arms]
     else:
-        ordered = [
-            _plan_start(campaign, arm, range(repeat, repeat + 1), f"r{repeat}")
-            for repeat in range(repeats)
+        turns = [
+            (arm, range(repeat, repeat + 1), f"r{repeat}")
+            for repeat in every
             for arm in (arms if repeat % 2 == 0 else arms[::-1])
         ]
-    cells: dict[str, Cell] = {}
-    for planned in list_cells(ordered):
+    starts, cells = list[Start](), dict[str, Cell]()
+    for arm, repeats, name in turns:
+        start, own = ATTACHED if arm.attached else name, list[Planned]()
+        for repeat in repeats:
+            for workload in arm.profiles if repeat % 2 == 0 else arm.profiles[::-1]:
+                cell = Cell(
+                    campaign=campaign.name,
+                    checkpoint=arm.checkpoint,
+                    server=arm.server,
+                    profile=workload.name,
+                    repeat=repeat,
+                    start=start,
+                )
+                own.append(Planned(cell, workload, arm.options))
+        starts.append(Start(arm, start, tuple(own)))
+    for planned in list_cells(starts):
         if (other := cells.setdefault(planned.id, planned.cell)) is not planned.cell:
             names = [f"{cell.arm}, {cell.profile}" for cell in (other, planned.cell)]
             raise UsageError(
@@ -313,7 +334,7 @@ def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = F
             raise UsageError(
                 f"the names of {planned.cell.arm!r} are too long for a directory's: shorten them"
             )
-    return tuple(ordered)
+    return tuple(starts)
 
 
 def list_cells(starts: Iterable[Start]) -> list[Planned]:
@@ -327,23 +348,3 @@ def estimate_left(pace: Pace, starts: Sequence[Start], done: Collection[str]) ->
     begun = (start.arm for start, cells in zip(starts, left, strict=True) if cells)
     cells = (planned.timed for cells in left for planned in cells)
     return pace.estimate_left(cells, (arm.name for arm in begun if not arm.attached))
-
-
-def _plan_start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
-    """Plan the cells of an arm in these repeats, with the profiles reversed in odd ones.
-
-    The start has this name, or `attached` if the arm's server runs already.
-    """
-    start, planned = ATTACHED if arm.attached else name, []
-    for repeat in repeats:
-        for workload in arm.profiles if repeat % 2 == 0 else arm.profiles[::-1]:
-            cell = Cell(
-                campaign=campaign,
-                checkpoint=arm.checkpoint,
-                server=arm.server,
-                profile=workload.name,
-                repeat=repeat,
-                start=start,
-            )
-            planned.append(Planned(cell, workload, arm.options))
-    return Start(arm, start, tuple(planned))

@@ -66,7 +66,6 @@ from loadgen.study.series.campaign.campaign_store import CampaignRecord, Campaig
 from loadgen.study.series.campaign.execution import Execution
 from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
 from loadgen.study.series.campaign.quality_cells import (
-    WORDS,
     FinishedTask,
     QualityCells,
     QualityKind,
@@ -108,12 +107,12 @@ def main(argv: Sequence[str]) -> int:
     wanted = make_request(given, kept)
     if given.dry_run:
         quality = preview_quality(wanted.file, wanted.arms, wanted.reference, kept, given.retry_failed)
-        shown = Preview(wanted, set(), Pace(), wanted.file.seed, quality)
+        done, pace, seed = set[str](), Pace(), wanted.file.seed
         if kept is not None:
-            record = campaign_store.resume_record(kept, make_record(wanted), wanted.path, given.retry_failed)
+            record = continue_record(wanted, kept, given)
             done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
-            shown = Preview(wanted, done, pace, record.seed, quality)
-        print_text(shown.render(), sys.stdout)
+            seed = record.seed
+        print_text(preview_campaign(wanted, done, pace, seed, quality), sys.stdout)
         return 0
     check_variables(wanted)
     kept = open_store(wanted, kept, Path(given.run_dir), wanted.file.name)
@@ -183,32 +182,17 @@ def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Campa
             raise UsageError(f"--repeats {given.repeats}: give 1 or more")
         campaign = campaign.model_copy(update={"repeats": given.repeats})
     only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
-    trust = read_trust(given).apply_to(path)
-    every = arms.make_arms(campaign, path, trust)
-    chosen = arms.choose_arms(every, only, path)
-    reference = find_reference(campaign, every)
-    return CampaignRequest(path, trust, campaign, every, chosen, plan_starts(campaign, chosen), reference)
-
-
-def read_trust(given: argparse.Namespace) -> Trust:
-    """Read what the command line lets the file do; raises UsageError for a bad variable name or API key."""
     for name in given.allow_env:
         if not re.fullmatch(r"\w+", name):
             raise UsageError(f"--allow-env {name!r}: give the name of one variable")
     if given.api_key_env or given.api_key_file:
         read_api_key(given.api_key_env, given.api_key_file)
-    return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
-
-
-def plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
-    """Plan the starts of the chosen arms with the campaign's repeats, once per arm with `starts = "once"`."""
-    return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
-
-
-def make_record(wanted: CampaignRequest) -> CampaignRecord:
-    """Make the campaign's record, dated now, of every cell in the file, also those that --only leaves out."""
-    starts, now = plan_starts(wanted.file, wanted.every), read_wall_clock()
-    return campaign_store.make_record(wanted.file, wanted.path, wanted.every, starts, now)
+    trust = Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
+    trust = trust.apply_to(path)
+    every = arms.make_arms(campaign, path, trust)
+    chosen = arms.choose_arms(every, only, path)
+    starts, reference = arms.plan_starts(campaign, chosen), find_reference(campaign, every)
+    return CampaignRequest(path, trust, campaign, every, chosen, starts, reference)
 
 
 def check_variables(wanted: CampaignRequest) -> None:
@@ -228,16 +212,27 @@ def open_store(wanted: CampaignRequest, kept: CampaignStore | None, base: Path, 
     return kept or CampaignStore(files.create_directory(base, name, read_wall_clock()))
 
 
+def continue_record(
+    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace
+) -> CampaignRecord:
+    """Make the record, dated now, of every cell in the file, also those that --only leaves out.
+
+    With --resume it continues the stored one. Raises UsageError where that has other cells.
+    """
+    record = campaign_store.make_record(wanted.file, wanted.path, wanted.every, read_wall_clock())
+    if given.resume is None:
+        return record
+    return campaign_store.resume_record(kept, record, wanted.path, given.retry_failed)
+
+
 def continue_campaign(
     wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace
 ) -> CampaignRecord:
-    """Make the record; with --resume it continues the stored one, and unfinished cells are removed."""
-    campaign = make_record(wanted)
-    if given.resume is None:
-        return campaign
-    campaign = campaign_store.resume_record(kept, campaign, wanted.path, given.retry_failed)
-    campaign_store.clear_unfinished(kept)
-    return campaign
+    """Make the record of a campaign in its locked store; with --resume unfinished cells are removed."""
+    record = continue_record(wanted, kept, given)
+    if given.resume is not None:
+        campaign_store.clear_unfinished(kept)
+    return record
 
 
 def make_execution(
@@ -247,7 +242,16 @@ def make_execution(
     given: argparse.Namespace,
     say: Callable[[str], None],
 ) -> Execution:
-    """Make what measures the cells that are left in a store, without its quality."""
+    """Make what measures the cells that are left in a store, without its quality.
+
+    It watches over this machine if the file has `cool_down`, or an arm is measured here.
+    """
+    watch, cool = None, wanted.file.cool_down
+    if cool is not None or any(is_measured_here(arm.options) for arm in wanted.arms):
+        states = (kept.read_state_before(planned.id) for planned in list_cells(wanted.starts))
+        first = next((state for state in states if state is not None), None)
+        sensors, shown = sensor_discovery.find_sensors(), choose_display(given.quiet)
+        watch = MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
     return Execution(
         store=kept,
         starts=wanted.starts,
@@ -256,22 +260,9 @@ def make_execution(
         pace=read_pace(kept, wanted.starts),
         say=say,
         quiet=given.quiet,
-        watch=make_watch(wanted, kept, given, say),
+        watch=watch,
         limit=wanted.file.limit,
     )
-
-
-def make_watch(
-    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, say: Callable[[str], None]
-) -> MachineWatch | None:
-    """Make the watch over this machine; None if the file has no `cool_down` and no arm is measured here."""
-    cool = wanted.file.cool_down
-    if cool is None and not any(is_measured_here(arm.options) for arm in wanted.arms):
-        return None
-    states = (kept.read_state_before(planned.id) for planned in arms.list_cells(wanted.starts))
-    first = next((state for state in states if state is not None), None)
-    sensors, shown = sensor_discovery.find_sensors(), choose_display(given.quiet)
-    return MachineWatch(cool, sensors, say, shown, first, given.require_equal_state)
 
 
 def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
@@ -288,7 +279,12 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
         campaign = continue_campaign(wanted, kept, given)
         kept.write_record(campaign)
         execution = make_execution(wanted, kept, campaign, given, say)
-        execution.quality = _open_quality(wanted, kept, given, say)
+        table, reference = wanted.file.quality, wanted.reference
+        if table is not None and reference is not None:
+            measuring = ServerMeasuring.open(table, choose_display(given.quiet))
+            store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
+            state = store.read_state(table, wanted.arms, reference, given.retry_failed)
+            execution.quality = QualityCells(store, table, every, state, measuring, say)
         try:
             execution.run()
         except KeyboardInterrupt as stop:
@@ -302,22 +298,9 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
     return _report_end(wanted, kept, resume, given)
 
 
-def _open_quality(
-    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, say: Callable[[str], None]
-) -> QualityCells | None:
-    """Open the quality of the campaign's arms as its directory has it; None without `[quality]`."""
-    table, reference = wanted.file.quality, wanted.reference
-    if table is None or reference is None:
-        return None
-    measuring = ServerMeasuring.open(table, choose_display(given.quiet))
-    store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
-    state = store.read_state(table, wanted.arms, reference, given.retry_failed)
-    return QualityCells(store, table, every, state, measuring, say)
-
-
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
     """Return the text `N of M cells are finished`, and `, K failed` if any did, for the cells of `wanted`."""
-    every = {planned.id for planned in arms.list_cells(wanted.starts)}
+    every = {planned.id for planned in list_cells(wanted.starts)}
     failed = f", {count} failed" if (count := len(every & kept.list_failed())) else ""
     return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
@@ -368,112 +351,109 @@ def _compare_cells(
     return tables, searches, make_answer(tables, searches, ask, read_answer_flags(given, ask.campaign.answer))
 
 
-class Preview(msgspec.Struct, frozen=True):
-    """A campaign's matrix, order, commands and time; `done` are ids of cells that need no more."""
+def preview_campaign(
+    wanted: CampaignRequest, done: set[str], pace: Pace, seed: int | None, quality: QualityPreview | None
+) -> str:
+    """Render a campaign's matrix, order, commands and time for a terminal, in four paragraphs.
 
-    wanted: CampaignRequest
-    done: set[str]
-    pace: Pace
-    seed: int | None
-    quality: QualityPreview | None = None
+    `done` are ids of cells that need no more; command lines are not wrapped.
+    """
+    parts = (
+        _list_arms(wanted, done),
+        _list_order(wanted, done, quality),
+        _list_commands(wanted, seed),
+        (*_list_access(wanted), *_list_time(wanted, done, pace, quality)),
+    )
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
-    def render(self) -> str:
-        """Render the preview for a terminal, in four paragraphs; command lines are not wrapped."""
-        parts = (
-            self._list_arms(),
-            self._list_order(),
-            self._list_commands(),
-            (*self._list_access(), *self._list_time()),
-        )
-        return "\n\n".join("\n".join(lines) for lines in parts)
 
-    def _list_arms(self) -> Iterator[str]:
-        file, cells = self.wanted.file, list_cells(self.wanted.starts)
-        yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
-        started = sum(not start.arm.attached for start in self.wanted.starts)
-        arms, repeats = format_count(len(self.wanted.arms), "arm"), format_count(file.repeats, "repeat")
-        starts = format_count(started, "start")
-        yield (
-            f"{arms} (checkpoint on server), {repeats}: {format_count(len(cells), 'cell')}, {starts} of a "
-            "server"
-        )
-        if (limit := file.limit) is not None:
-            budget = f"at most {format_count(limit.max_runs, 'run')} and {format_duration(limit.budget_s)}"
-            yield from wrap_text(f"each cell is a search for the highest load at {limit.slo}: {budget}")
-        if over := sum(planned.id in self.done for planned in cells):
-            yield f"{over} are done, {len(cells) - over} are left"
-        widths = (-max(len(arm.name) for arm in self.wanted.arms) - 4, -1)
-        for arm in self.wanted.arms:
-            yield align_cells(
-                (f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths
-            )
-            model = arm.options.model or ""
-            is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
-            if is_path and not os.path.exists(model):
-                yield f"    {model} does not exist: its cells would fail"
-        if unset := sorted({name for arm in self.wanted.arms for name in arm.missing}):
-            yield f"environment variables to set first: {', '.join(unset)}"
+def _list_arms(wanted: CampaignRequest, done: set[str]) -> Iterator[str]:
+    file, cells = wanted.file, list_cells(wanted.starts)
+    yield from wrap_text(f"{file.name}: {file.description}" if file.description else file.name)
+    count, repeats = format_count(len(wanted.arms), "arm"), format_count(file.repeats, "repeat")
+    starts = format_count(sum(not start.arm.attached for start in wanted.starts), "start")
+    yield (
+        f"{count} (checkpoint on server), {repeats}: {format_count(len(cells), 'cell')}, {starts} of a server"
+    )
+    if (limit := file.limit) is not None:
+        budget = f"at most {format_count(limit.max_runs, 'run')} and {format_duration(limit.budget_s)}"
+        yield from wrap_text(f"each cell is a search for the highest load at {limit.slo}: {budget}")
+    if over := sum(planned.id in done for planned in cells):
+        yield f"{over} are done, {len(cells) - over} are left"
+    widths = (-max(len(arm.name) for arm in wanted.arms) - 4, -1)
+    for arm in wanted.arms:
+        yield align_cells((f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths)
+        model = arm.options.model or ""
+        is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
+        if is_path and not os.path.exists(model):
+            yield f"    {model} does not exist: its cells would fail"
+    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
+        yield f"environment variables to set first: {', '.join(unset)}"
 
-    def _list_order(self) -> Iterator[str]:
-        """Yield lines on the order of the arms: one for all, or one for even and one for odd repeats."""
-        turns: dict[str, list[str]] = {}
-        if self.wanted.file.starts == ONCE:
-            yield "order: each server is started once, for all its repeats"
-            turns["all"] = [self._name_arm(start.arm) for start in self.wanted.starts]
-        else:
-            yield "order: each repeat starts every server again, in the reverse order of the repeat before"
-            names: dict[int, list[str]] = {}
-            for start in self.wanted.starts:
-                names.setdefault(start.planned[0].cell.repeat, []).append(self._name_arm(start.arm))
-            for first in list(names)[:2]:
-                turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
-        for label, order in turns.items():
-            yield from wrap_chain(f"  {label}:", order, "    ")
-        if self.quality is not None:
-            yield from self.quality.list_order(self.wanted.starts, self.done)
 
-    def _name_arm(self, arm: Arm) -> str:
-        """Return the arm's checkpoint if all arms are on one server, else its whole name."""
-        return arm.checkpoint if len({each.server for each in self.wanted.arms}) == 1 else arm.name
+def _list_order(wanted: CampaignRequest, done: set[str], quality: QualityPreview | None) -> Iterator[str]:
+    """Yield lines on the order of the arms: one for all, or one for even and one for odd repeats."""
+    turns: dict[str, list[str]] = {}
+    is_one_server = len({arm.server for arm in wanted.arms}) == 1
+    names = [start.arm.checkpoint if is_one_server else start.arm.name for start in wanted.starts]
+    if wanted.file.starts == ONCE:
+        yield "order: each server is started once, for all its repeats"
+        turns["all"] = names
+    else:
+        yield "order: each repeat starts every server again, in the reverse order of the repeat before"
+        by_repeat: dict[int, list[str]] = {}
+        for start, name in zip(wanted.starts, names, strict=True):
+            by_repeat.setdefault(start.planned[0].cell.repeat, []).append(name)
+        for first in list(by_repeat)[:2]:
+            turns[", ".join(f"r{repeat}" for repeat in list(by_repeat)[first::2])] = by_repeat[first]
+    for label, order in turns.items():
+        yield from wrap_chain(f"  {label}:", order, "    ")
+    if quality is not None:
+        yield from quality.list_order(wanted.starts, done)
 
-    def _list_commands(self) -> Iterator[str]:
-        verb = "bench" if self.wanted.file.limit is None else "limit"
-        yield f"commands that would measure the same with `loadgen {verb}`:"
-        for arm in self.wanted.arms:
-            yield f"  {arm.name}"
-            yield f"    {arm.render_command(self.wanted.file.repeats, self.seed, self.wanted.file.limit)}"
-            if arm.options.launching.wanted and not (arm.missing or arm.barred):
-                # To find out what is installed runs the interpreter that the file names.
-                yield f"    {show_program(arm.options, arm.settings, asks=self.wanted.trust.may_start)}"
 
-    def _list_access(self) -> Iterator[str]:
-        starting = [arm.name for arm in self.wanted.arms if arm.options.launching.wanted]
-        if starting and not self.wanted.trust.may_start:
-            yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
-        hosts = dict.fromkeys(url for arm in self.wanted.arms for url in arm.options.urls)
-        if hosts:
-            yield f"sends to: {', '.join(map(hide_secrets, hosts))}"
-        if self.wanted.trust.variables:
-            yield f"may read from the environment: {', '.join(self.wanted.trust.variables)}"
-        if barred := sorted({name for arm in self.wanted.arms for name in arm.barred}):
-            yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
-        yield from list_unsent_keys(self.wanted.trust, self.wanted.arms)
+def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
+    limit = wanted.file.limit
+    yield f"commands that would measure the same with `loadgen {'bench' if limit is None else 'limit'}`:"
+    for arm in wanted.arms:
+        yield f"  {arm.name}"
+        yield f"    {arm.render_command(wanted.file.repeats, seed, limit)}"
+        if arm.options.launching.wanted and not (arm.missing or arm.barred):
+            # To find out what is installed runs the interpreter that the file names.
+            yield f"    {show_program(arm.options, arm.settings, asks=wanted.trust.may_start)}"
 
-    def _list_time(self) -> Iterator[str]:
-        """Yield the estimated time of the cells left (of searches their budgets), and a last line."""
-        if (limit := self.wanted.file.limit) is None:
-            left = estimate_left(self.pace, self.wanted.starts, self.done)
-            words = "unknown until the first cells are done" if left.unknown else left.words
-            yield f"estimated time: {words}"
-        else:
-            cells = sum(planned.id not in self.done for planned in list_cells(self.wanted.starts))
-            most = format_duration(cells * limit.budget_s)
-            yield f"estimated time: at most {most} of searches; starts of servers come on top"
-        if self.quality is not None:
-            left = self.quality.estimate_left()
-            words = "unknown until it is measured" if left.unknown else f"{left.words} more"
-            yield f"quality: {words}"
-        yield "nothing was started or written (--dry-run)"
+
+def _list_access(wanted: CampaignRequest) -> Iterator[str]:
+    starting = [arm.name for arm in wanted.arms if arm.options.launching.wanted]
+    if starting and not wanted.trust.may_start:
+        yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
+    hosts = dict.fromkeys(url for arm in wanted.arms for url in arm.options.urls)
+    if hosts:
+        yield f"sends to: {', '.join(map(hide_secrets, hosts))}"
+    if wanted.trust.variables:
+        yield f"may read from the environment: {', '.join(wanted.trust.variables)}"
+    if barred := sorted({name for arm in wanted.arms for name in arm.barred}):
+        yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
+    yield from list_unsent_keys(wanted.trust, wanted.arms)
+
+
+def _list_time(
+    wanted: CampaignRequest, done: set[str], pace: Pace, quality: QualityPreview | None
+) -> Iterator[str]:
+    """Yield the estimated time of the cells left (of searches their budgets), and a last line."""
+    if (limit := wanted.file.limit) is None:
+        left = estimate_left(pace, wanted.starts, done)
+        words = "unknown until the first cells are done" if left.unknown else left.words
+        yield f"estimated time: {words}"
+    else:
+        cells = sum(planned.id not in done for planned in list_cells(wanted.starts))
+        most = format_duration(cells * limit.budget_s)
+        yield f"estimated time: at most {most} of searches; starts of servers come on top"
+    if quality is not None:
+        left = quality.estimate_left()
+        words = "unknown until it is measured" if left.unknown else f"{left.words} more"
+        yield f"quality: {words}"
+    yield "nothing was started or written (--dry-run)"
 
 
 def preview_quality(
@@ -491,6 +471,13 @@ def preview_quality(
         store = QualityStore(kept)
         state, finished = store.read_state(table, arms, reference, retry), read_tasks(store.directory)
     return QualityPreview(table, {arm.name: arm for arm in (*arms, reference)}, state, finished)
+
+
+_DOES = {  # in a plan, before the arm where that is another
+    QualityKind.SAMPLE: "samples",
+    QualityKind.SCORE: "scores",
+    QualityKind.SCORE_BACK: "scores the answers of",
+}
 
 
 class QualityPreview(msgspec.Struct, frozen=True):
@@ -514,22 +501,25 @@ class QualityPreview(msgspec.Struct, frozen=True):
         more = [(name, task) for name, task in tasks if not name]
         for label, several in (("after the load of", own), ("on one more start of", more)):
             words = [
-                f"{name} {task.on}: {WORDS[task.kind].does} {'' if task.on == task.arm else task.arm}".strip()
+                f"{name} {task.on}: {_DOES[task.kind]} {'' if task.on == task.arm else task.arm}".strip()
                 for name, task in several
             ]
             if words:
                 yield from wrap_chain(f"  {label}", words, "    ")
-        if not tasks and self.state.left:
+        if not tasks and set(self.state.arms) - self.state.done - self.state.failed:
             yield f"  nothing can be measured: {reference} has failed, or is not among --only"
 
     def estimate_left(self) -> TimeLeft:
         """Estimate the seconds of the tasks that are left, by those that are done, else at the roofline."""
         seconds, unknown, at_best = 0.0, 0, False
         for _, task in self._plan(()):
-            known = self._estimate_by_done(task)
-            if known is None:
-                known = self._estimate_at_best(task)
-                at_best = True
+            done = [one for one in self.finished if one.kind is task.kind]
+            alike = [one for one in done if one.arm == task.arm] or done  # the arm's own first
+            if alike:
+                known: float | None = median(one.seconds / one.tokens for one in alike) * self.table.tokens
+            else:
+                sampled, at_best = self.table.tokens if task.kind is QualityKind.SAMPLE else 0, True
+                known = estimate_tokens_s(self.arms[task.on].options, sampled, self.table.tokens)
             seconds += known or 0.0
             unknown += known is None
         return TimeLeft(seconds, unknown, at_best)
@@ -538,14 +528,3 @@ class QualityPreview(msgspec.Struct, frozen=True):
         """List the tasks that are left, each with the name of its start; "" for one more start."""
         planned = plan_tasks(self.state, [start.arm.name for start in starts])
         return [(starts[number].name if number is not None else "", task) for number, task in planned]
-
-    def _estimate_by_done(self, task: QualityTask) -> float | None:
-        """Estimate a task by the median of the same kind, the arm's own first; None without any."""
-        done = [one for one in self.finished if one.kind is task.kind]
-        alike = [one for one in done if one.arm == task.arm] or done
-        rates = [one.seconds / one.tokens for one in alike]
-        return median(rates) * self.table.tokens if rates else None
-
-    def _estimate_at_best(self, task: QualityTask) -> float | None:
-        sampled = self.table.tokens if task.kind is QualityKind.SAMPLE else 0
-        return estimate_tokens_s(self.arms[task.on].options, sampled, self.table.tokens)

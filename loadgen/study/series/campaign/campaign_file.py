@@ -7,11 +7,10 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from pydantic import BaseModel, Field
 
 from loadgen.base.errors import UsageError
@@ -92,11 +91,6 @@ class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
     profiles: Names | None = None  # None: those of the file
     lm_eval: str = ""  # results_*.json of lm-evaluation-harness on it; "": none
 
-    @property
-    def flags(self) -> dict[str, Any]:
-        """The checkpoint's own flags, which override its server's."""
-        return dict(self.__pydantic_extra__ or {})
-
 
 class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """The keys that a campaign's file decides for the whole campaign, as its record has them too."""
@@ -152,7 +146,14 @@ def load_campaign(path: Path) -> CampaignFile:
     if isinstance(cool_down := table.get("cool_down"), dict):
         table["cool_down"] = validate_table(CoolDown, cool_down, f"{path}: [cool_down]")
     if isinstance(answer := table.get("answer"), dict):
-        table["answer"] = _read_answer(answer, f"{path}: [answer]")
+        where = f"{path}: [answer]"
+        if "lm_eval" in answer:
+            raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
+        table["answer"] = validate_table(AnswerTable, answer, where)
+        try:
+            AnswerRequest.read(answer)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
     if isinstance(quality := table.get("quality"), dict):
         table["quality"] = _read_quality(quality, path)
     if isinstance(limit := table.get("limit"), dict):
@@ -162,22 +163,15 @@ def load_campaign(path: Path) -> CampaignFile:
             objectives.parse_objectives(table["limit"].slo)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
-    campaign = validate_table(
-        CampaignFile, {"name": path.stem, **table, "checkpoints": tuple(_read_rows(rows, path))}, str(path)
-    )
+    checkpoints = []
+    for number, row in enumerate(rows, 1):
+        if (name := row.get("name")) is None:
+            raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
+        checkpoints.append(validate_table(CheckpointTable, row, f"{path}: checkpoint {name!r}"))
+    table = {"name": path.stem, **table, "checkpoints": tuple(checkpoints)}
+    campaign = validate_table(CampaignFile, table, str(path))
     _check_names(campaign, path)
     return campaign
-
-
-def _read_answer(table: Mapping[str, Any], where: str) -> AnswerTable:
-    if "lm_eval" in table:
-        raise UsageError(f"{where}: lm_eval is a key of each of [[checkpoints]]")
-    answer = validate_table(AnswerTable, table, where)
-    try:
-        AnswerRequest.read(table)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-    return answer
 
 
 def _read_quality(table: Mapping[str, Any], path: Path) -> QualityTable:
@@ -194,14 +188,6 @@ def _read_quality(table: Mapping[str, Any], path: Path) -> QualityTable:
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     return quality.model_copy(update={"text": str(text)})
-
-
-def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:
-    for number, row in enumerate(rows, 1):
-        name = row.get("name")
-        if name is None:
-            raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
-        yield validate_table(CheckpointTable, row, f"{path}: checkpoint {name!r}")
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:
@@ -266,49 +252,41 @@ def overlay_flags(server: Flags, checkpoint: Flags) -> dict[str, Any]:
     return merged
 
 
-class Variables(msgspec.Struct):
-    """Variables of the environment that a file asks for: which it may read, and which are missing."""
+def fill_variables(
+    flags: Flags, may_read: Callable[[str], bool]
+) -> tuple[dict[str, Any], set[str], set[str]]:
+    """Return the flags with ${VARIABLE} and ${VARIABLE:-default} filled, and ~ at the start of paths.
 
-    may_read: Callable[[str], bool]
-    missing: set[str] = msgspec.field(default_factory=set)  # not set
-    barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
+    A variable without a value, or that may not be read, stays as written. Also returned are the names of
+    those that are not set, as an empty one is not, and of those that may not be read.
+    """
+    missing, barred = set[str](), set[str]()
 
-    def fill_match(self, match: re.Match[str]) -> str:
-        """Return the value of the variable in `match`: from the environment, else its default.
-
-        If it may not be read, or has neither, its name is added to `barred` or `missing`, and the text of the
-        match is returned. An empty variable counts as not set.
-        """
+    def fill_match(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
         set_value = os.environ.get(name)
-        if set_value and not self.may_read(name):
-            self.barred.add(name)
+        if set_value and not may_read(name):
+            barred.add(name)
             return match[0]
         value = set_value or default
         if value is None:
-            self.missing.add(name)
+            missing.add(name)
         return match[0] if value is None else value
 
-
-def fill_variables(flags: Flags, variables: Variables) -> dict[str, Any]:
-    """Return the flags with ${VARIABLE} and ${VARIABLE:-default} filled, and ~ at the start of paths.
-
-    A variable without a value, or that may not be read, stays as written, and is added to `variables`.
-    """
-    flags_filled: dict[str, Any] = _fill_value(dict(flags), variables)
+    filled: dict[str, Any] = _fill_value(dict(flags), fill_match)
     for key in _PATHS:
-        if isinstance(flags_filled.get(key), str):
-            flags_filled[key] = os.path.expanduser(flags_filled[key])
-    return flags_filled
+        if isinstance(filled.get(key), str):
+            filled[key] = os.path.expanduser(filled[key])
+    return filled, missing, barred
 
 
-def _fill_value(value: Any, variables: Variables) -> Any:
+def _fill_value(value: Any, fill_match: Callable[[re.Match[str]], str]) -> Any:
     """Return a value of TOML with the variables in its texts, also inside tables and lists, filled."""
     if isinstance(value, dict):
-        return {key: _fill_value(item, variables) for key, item in value.items()}
+        return {key: _fill_value(item, fill_match) for key, item in value.items()}
     if isinstance(value, list):
-        return [_fill_value(item, variables) for item in value]
-    return _VARIABLE.sub(variables.fill_match, value) if isinstance(value, str) else value
+        return [_fill_value(item, fill_match) for item in value]
+    return _VARIABLE.sub(fill_match, value) if isinstance(value, str) else value
 
 
 def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:

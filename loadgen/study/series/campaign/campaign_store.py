@@ -26,7 +26,7 @@ from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
+from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import (
     AnswerTable,
     CampaignFile,
@@ -68,7 +68,7 @@ class CampaignStore(SeriesStore):
 
     def list_failed(self) -> set[str]:
         """List the ids of the cells with a record in `failed`."""
-        return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
+        return list_names(self.directory / FAILED, ".json")
 
     def list_measured(self, failed: bool) -> list[Cell]:
         """List every finished cell, and with `failed` the failed ones, as their runs and records have them.
@@ -189,15 +189,19 @@ class CampaignRecord(CampaignOptions, frozen=True, strict=False):
     order: tuple[str, ...]  # ids of cells
 
 
-def make_record(
-    file: CampaignFile, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime
-) -> CampaignRecord:
-    """Make the record of a campaign that begins at `at`, secrets hidden; nothing is written.
+def make_record(file: CampaignFile, path: Path, arms: Sequence[Arm], at: datetime) -> CampaignRecord:
+    """Make the record of a campaign of all arms that begins at `at`, secrets hidden; nothing is written.
 
     Without a seed in the file one is drawn; without a baseline it is the first arm's checkpoint.
     """
     seed = Seed.draw() if file.seed is None else Seed(file.seed, chosen=True)
-    profiles = {name: place for arm in arms for name, place in arm.places.items()}
+    profiles = {}
+    for name, place in {name: place for arm in arms for name, place in arm.places.items()}.items():
+        keys = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
+        server = keys.get("server") or {}
+        if "environment" in server:
+            server["environment"] = Secrets().mask(server["environment"], names_too=True)
+        profiles[name] = keys
     settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
     scores = {
         row.name: str(path.parent / expand_path(row.lm_eval)) for row in file.checkpoints if row.lm_eval
@@ -219,18 +223,9 @@ def make_record(
             )
             for arm in arms
         ),
-        profiles={name: _describe_profile(place) for name, place in profiles.items()},
-        order=tuple(planned.id for planned in list_cells(starts)),
+        profiles=profiles,
+        order=tuple(planned.id for planned in list_cells(plan_starts(file, arms))),
     )
-
-
-def _describe_profile(place: str) -> dict[str, Any]:
-    """Load a profile and return its keys that differ from the defaults, secrets of its server masked."""
-    settings = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
-    server = settings.get("server") or {}
-    if "environment" in server:
-        server["environment"] = Secrets().mask(server["environment"], names_too=True)
-    return settings
 
 
 def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:

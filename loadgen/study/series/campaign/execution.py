@@ -18,7 +18,6 @@ from loadgen.base.text import clean_text
 from loadgen.figures import objectives
 from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
-from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.study import limit_record
 from loadgen.study.series import point_runs
@@ -96,7 +95,13 @@ class Execution:
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
         self._start = start
-        self._servers = self._find_servers(options)
+        servers = self._kept.get(start.arm.name)
+        if servers is None:
+            logs = self.store.directory / SERVERS
+            servers = PointServers(options, start.arm.settings, logs, self.say)
+            if self.keeps_servers:
+                self._kept[start.arm.name] = self._stack.enter_context(servers)
+        self._servers = servers
         try:
             with nullcontext() if self.keeps_servers else self._servers:
                 if self.limit is None:
@@ -117,16 +122,6 @@ class Execution:
             raise StoreError(f"cannot write {self.store.directory / CELLS}: {error.strerror}") from None
         except LoadgenError as error:  # of its end
             progress.warn(clean_text(f"{start.arm.name}: {error}"))
-
-    def _find_servers(self, options: Options) -> PointServers:
-        """Return the arm's servers: those that are kept, else others, which leaving their context ends."""
-        arm = self._start.arm
-        if arm.name not in self._kept:
-            servers = PointServers(options, arm.settings, self.store.directory / SERVERS, self.say)
-            if not self.keeps_servers:
-                return servers
-            self._kept[arm.name] = self._stack.enter_context(servers)
-        return self._kept[arm.name]
 
     def _name_start(self) -> None:
         """Set the arm's name in `_names` to one that no start of it has: r0, then r0.2; `attached` stays."""

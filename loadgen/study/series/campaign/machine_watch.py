@@ -44,7 +44,11 @@ class Cooling:
             return
         began_ns = clock.now_ns()
         end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
-        with self.display.waiting("cooling down", self.wanted.at_most_s, self._describe_heat):
+        with self.display.waiting(
+            "cooling down",
+            self.wanted.at_most_s,
+            lambda: f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}",
+        ):
             while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
                 time.sleep(poll_s)
                 hottest = self._read_hottest_c()
@@ -63,9 +67,6 @@ class Cooling:
         heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
         self.hottest_c = max(heat, default=self.hottest_c)
         return max(heat, default=None)
-
-    def _describe_heat(self) -> str:
-        return f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}"
 
 
 _WARMER_C = 5.0  # than before the first cell: half of what counts as another state

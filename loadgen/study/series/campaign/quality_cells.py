@@ -9,7 +9,6 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -44,17 +43,10 @@ class QualityKind(StrEnum):
     SCORE_BACK = "score back"  # the reference scores a candidate's answers
 
 
-class KindWords(NamedTuple):
-    """What a server does in a task of one kind, in words."""
-
-    does: str  # of a plan; before the arm where that is another
-    begun: str  # of its line when it begins
-
-
-WORDS = {
-    QualityKind.SAMPLE: KindWords("samples", "sampling"),
-    QualityKind.SCORE: KindWords("scores", "scoring"),
-    QualityKind.SCORE_BACK: KindWords("scores the answers of", "scoring its answers by the reference"),
+_BEGUN = {
+    QualityKind.SAMPLE: "sampling",
+    QualityKind.SCORE: "scoring",
+    QualityKind.SCORE_BACK: "scoring its answers by the reference",
 }
 
 
@@ -98,19 +90,6 @@ class QualityState(msgspec.Struct, frozen=True):
     def finish(self, arm: str) -> QualityState:
         """Return the state after an arm's quality was found."""
         return replace(self, done=self.done | {arm})
-
-    def answer(self, arm: str) -> QualityState:
-        """Return the state after a candidate that cannot score has sampled."""
-        return replace(self, answered=self.answered | {arm})
-
-    def fail(self, arm: str) -> QualityState:
-        """Return the state after a task of an arm's quality has failed."""
-        return replace(self, failed=self.failed | {arm})
-
-    @property
-    def left(self) -> tuple[str, ...]:
-        """The arms whose quality is neither there nor failed."""
-        return tuple(arm for arm in self.arms if arm not in self.done | self.failed)
 
 
 def plan_tasks(state: QualityState, starts: Sequence[str]) -> Iterator[tuple[int | None, QualityTask]]:
@@ -158,11 +137,6 @@ class QualityStore:
         self.store, self.directory = store, store.directory / QUALITY
         self.reference = self.directory / REFERENCE_FILE
 
-    def create(self) -> None:
-        """Create the folder if it is missing."""
-        with self.store.writing():
-            create_directory(self.directory)
-
     def read_state(
         self, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
     ) -> QualityState:
@@ -171,7 +145,11 @@ class QualityStore:
         What was measured with fewer tokens than the table has is not done.
         """
         names = {arm.name: name_arm(arm) for arm in (*arms, reference)}
-        done = {name for name, own in names.items() if self._read_tokens(own) >= table.tokens}
+        done = set[str]()
+        for name, own in names.items():
+            found = read_quality(self.directory / f"{own}.json")
+            if found is not None and (read_count(found.settings.get("tokens")) or 0) >= table.tokens:
+                done.add(name)
         reasons = self.list_failed()
         failed = {name for name, own in names.items() if own in reasons}
         tasks = read_tasks(self.directory)
@@ -186,7 +164,7 @@ class QualityStore:
 
     def list_failed(self) -> set[str]:
         """List the ids of the arms with a reason in `failed`."""
-        return {name.removesuffix(".json") for name in list_names(self.directory / FAILED, ".json")}
+        return list_names(self.directory / FAILED, ".json")
 
     def keep(self, arm: Arm, quality: Quality) -> None:
         """Write an arm's quality, and remove why it failed before, if it did."""
@@ -201,11 +179,6 @@ class QualityStore:
         with self.store.writing():
             create_directory(place.parent)
         self.store.replace(place, {"arm": arm.name, "reason": reason, "at": at.isoformat()})
-
-    def _read_tokens(self, name: str) -> int:
-        """Read for how many tokens the quality of the arm of an id was measured; -1 without one."""
-        found = read_quality(self.directory / f"{name}.json")
-        return -1 if found is None else read_count(found.settings.get("tokens")) or 0
 
     def note(self, task: FinishedTask) -> None:
         """Append a task that is done to `tasks.json`."""
@@ -268,30 +241,29 @@ class QualityCells:
         A task that fails is stored with its reason. Raises StoreError, and KeyboardInterrupt on a signal.
         """
         while tasks := self.state.list_tasks(arm.name):
-            self._measure(tasks[0], servers)
-
-    def _measure(self, task: QualityTask, servers: PointServers) -> None:
-        began_ns, arm = clock.now_ns(), self.arms[task.arm]
-        self.store.create()
-        self.say(f"quality, {task.arm}: {WORDS[task.kind].begun}")
-        try:
-            found = do_on_server(servers, self.arms[task.on].profiles[0], partial(self._do, task))
-        except StoreError:
-            raise
-        except LoadgenError as error:
-            self.state = self.state.fail(task.arm)
-            self.store.fail(arm, str(error), read_wall_clock())
-            self.say(f"quality, {task.arm}: FAILED: {error.summary}")
-            return
-        seconds = (clock.now_ns() - began_ns) / 1e9
-        if found is not None:
-            settings = {**found.settings, "tokens": self.table.tokens}
-            self.store.keep(arm, found.model_copy(update={"settings": settings}))
-            self.state = self.state.finish(task.arm)
-        else:
-            self.state = self.state.answer(task.arm)
-        self.store.note(FinishedTask(task.kind, task.arm, self.table.tokens, seconds, found is None))
-        self.say(f"quality, {task.arm}: {_ANSWERED if found is None else self._describe(task, found)}")
+            task, began_ns = tasks[0], clock.now_ns()
+            of, on = self.arms[task.arm], self.arms[task.on]
+            with self.store.store.writing():
+                create_directory(self.store.directory)
+            self.say(f"quality, {task.arm}: {_BEGUN[task.kind]}")
+            try:
+                found = do_on_server(servers, on.profiles[0], partial(self._do, task))
+            except StoreError:
+                raise
+            except LoadgenError as error:
+                self.state = replace(self.state, failed=self.state.failed | {task.arm})
+                self.store.fail(of, str(error), read_wall_clock())
+                self.say(f"quality, {task.arm}: FAILED: {error.summary}")
+                continue
+            seconds = (clock.now_ns() - began_ns) / 1e9
+            if found is not None:
+                settings = {**found.settings, "tokens": self.table.tokens}
+                self.store.keep(of, found.model_copy(update={"settings": settings}))
+                self.state = self.state.finish(task.arm)
+            else:
+                self.state = replace(self.state, answered=self.state.answered | {task.arm})
+            self.store.note(FinishedTask(task.kind, task.arm, self.table.tokens, seconds, found is None))
+            self.say(f"quality, {task.arm}: {_ANSWERED if found is None else self._describe(task, found)}")
 
     def _do(self, task: QualityTask, session: Session) -> Quality | None:
         """Do a task on a session's server, and return the quality that is known then, if it is."""

@@ -19,6 +19,7 @@ from loadgen.run import launched_server
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.arms import Trust
+from loadgen.study.series.campaign.campaign_store import CampaignStore, make_record
 from loadgen_servers.launch.spec import Command, LaunchError, shown
 
 SECRET = "sk-very-secret-0123456789"
@@ -156,16 +157,11 @@ def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
-    from loadgen.study.series.campaign import arms, campaign_store
-    from loadgen.study.series.campaign.campaign_store import CampaignStore
-
     found = campaign_file.load_campaign(path)
     every = arms.make_arms(found, path)
     kept = CampaignStore(tmp_path / "runs" / "given")
     kept.directory.mkdir(parents=True)
-    kept.write_record(
-        campaign_store.make_record(found, path, every, arms.plan_starts("c", every, 1), read_wall_clock())
-    )
+    kept.write_record(make_record(found, path, every, read_wall_clock()))
     assert cli.main(["campaign", "--resume", str(kept.directory)]) == 2
     assert "--allow-launch" in capsys.readouterr().err
     assert not (tmp_path / "mark").exists()

@@ -19,7 +19,6 @@ from loadgen.settings.table import list_profile_keys
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser
 from loadgen.study.series.campaign.campaign_file import (
-    Variables,
     fill_variables,
     hide_flag_secrets,
     make_arguments,
@@ -176,8 +175,7 @@ def test_the_answer_s_constraints_are_kept(tmp_path: Path) -> None:
     own = {**INSTANT, "lm_eval": "scores/results_1.json"}
     path = written(tmp_path, own, answer={"fits": "16GiB", "max_kl": 0.05})
     file = campaign_file.load_campaign(path)
-    made = arms.make_arms(file, path)
-    record = make_record(file, path, made, arms.plan_starts("c", made, 1), datetime(2026, 11, 26))
+    record = make_record(file, path, arms.make_arms(file, path), datetime(2026, 11, 26))
     assert record.model_dump()["answer"] == {
         "fits": "16GiB", "slo": None, "max_kl": 0.05, "price_per_hour": None,
         "lm_eval": {"instant": str(path.parent / "scores/results_1.json")},
@@ -273,20 +271,16 @@ def test_variables_and_the_home_directory_are_filled_in(monkeypatch: pytest.Monk
     monkeypatch.setenv("MODELS", "/m")
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.delenv("NONE", raising=False)
-    asked = Variables(lambda name: True)
     told = {
         "model": "${MODELS}/a",
         "tokenizer": "~/t",
         "server_env": {"A": "${NONE:-b}"},
         "label": "${NONE}$x~",
     }
-    assert fill_variables(told, asked) == {
-        "model": "/m/a",
-        "tokenizer": "/h/t",
-        "server_env": {"A": "b"},
-        "label": "${NONE}$x~",
-    }
-    assert asked.missing == {"NONE"}
+    filled = {**told, "model": "/m/a", "tokenizer": "/h/t", "server_env": {"A": "b"}}
+    assert fill_variables(told, lambda name: True) == (filled, {"NONE"}, set())
+    filled["model"] = "${MODELS}/a"
+    assert fill_variables(told, lambda name: False) == (filled, {"NONE"}, {"MODELS"})
 
 
 def test_a_variable_that_is_not_set_stops_a_run_and_not_a_preview(

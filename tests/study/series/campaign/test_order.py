@@ -29,8 +29,7 @@ def made(path: Path) -> tuple[Arm, ...]:
 
 
 def starts(path: Path) -> tuple[Start, ...]:
-    found = campaign_file.load_campaign(path)
-    return arms.plan_starts(found.name, made(path), found.repeats, found.starts == "once")
+    return arms.plan_starts(campaign_file.load_campaign(path), made(path))
 
 
 def told(path: Path) -> list[str]:
@@ -112,9 +111,8 @@ def test_ids_are_readable_and_of_letters_that_any_file_system_takes(tmp_path: Pa
 
 
 def the_record(path: Path) -> campaign_store.CampaignRecord:
-    return campaign_store.make_record(
-        campaign_file.load_campaign(path), path, made(path), starts(path), datetime(2026, 1, 1, tzinfo=UTC)
-    )
+    found = campaign_file.load_campaign(path)
+    return campaign_store.make_record(found, path, made(path), datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def ran(path: Path) -> list[Cell]:

@@ -246,9 +246,3 @@ def test_tasks_are_done_on_the_first_server_that_can(
     state: QualityState, starts: tuple[str, ...], tasks: list[str]
 ) -> None:
     assert [f"{number} {task.kind} {task.arm}" for number, task in plan_tasks(state, starts)] == tasks
-
-
-def test_what_is_left_is_neither_done_nor_failed() -> None:
-    state = QualityState("A", ABC).finish("A").answer("B").fail("C")
-    assert state.left == ("B",)
-    assert state.finish("B").left == ()
