@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import cells, facts, the_directory, written
+from builders.loops import loop_over
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base.errors import ExitCode
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 FAST, SLOW = "h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"
 BASE = {"name": "base", "preset": FAST}
+SAME, OTHER = [BASE, {"name": "new", "preset": FAST}], [BASE, {"name": "new", "preset": SLOW}]
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +51,14 @@ def repeats(place: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("new", "code", "outcome"), [(SLOW, ExitCode.SLOWER, "slower"), (FAST, ExitCode.FIGURES, "not slower")]
+    ("arms_of", "code", "outcome"),
+    [(OTHER, ExitCode.SLOWER, "slower"), (SAME, ExitCode.FIGURES, "not slower")],
+    ids=["slower", "same"],
 )
 def test_it_measures_in_turn_until_it_knows(
-    new: str, code: int, outcome: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arms_of: list[Any], code: int, outcome: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": new})
+    path = written(tmp_path, *arms_of)
     assert gate(path, "--max-pairs", "12") == code
     lines = capsys.readouterr().out.splitlines()
     place = the_directory()
@@ -66,10 +70,8 @@ def test_it_measures_in_turn_until_it_knows(
     ]
     assert f"after {pairs} pairs: {outcome}" in lines
     assert lines[-1] == f"gate: {outcome} by more than 3 %: tok/s ({pairs} pairs)"
-    assert json.loads((place / "gate.json").read_text("utf-8"))["arms"] == [
-        "base on embedded",
-        "new on embedded",
-    ]
+    arms_told = json.loads((place / "gate.json").read_text("utf-8"))["arms"]
+    assert arms_told == ["base on embedded", "new on embedded"]
     assert cli.main(["bundle", str(place), "-o", "gate.bundle"]) == 0
     assert gate(str(place)) == code  # who judges it again decides alike
     assert capsys.readouterr().out.splitlines()[-1] == lines[-1]
@@ -80,7 +82,7 @@ def test_it_measures_in_turn_until_it_knows(
 def test_a_bundled_gate_is_judged_by_its_own_figures_and_margins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": FAST})
+    path = written(tmp_path, *SAME)
     gate(path, "--metric", "ttft", "--margin", "30%", "--max-pairs", "4")
     line = capsys.readouterr().out.splitlines()[-1]
     assert "by more than 30 %: ttft (" in line
@@ -92,7 +94,7 @@ def test_a_bundled_gate_is_judged_by_its_own_figures_and_margins(
 
 @pytest.mark.whole
 def test_servers_that_are_started_once_are_kept_next_to_each_other(tmp_path: Path) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": SLOW}, starts="once")
+    path = written(tmp_path, *OTHER, starts="once")
     assert gate_on_engines(path, "--quiet") == ExitCode.SLOWER
     place = the_directory()
     order = repeats(place)
@@ -102,7 +104,7 @@ def test_servers_that_are_started_once_are_kept_next_to_each_other(tmp_path: Pat
 
 
 def test_pairs_that_run_out_are_undecided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": FAST})
+    path = written(tmp_path, *SAME)
     assert gate(path, "--max-pairs", "3", "--margin", "0.02%", "--json") == ExitCode.UNDECIDED
     (line,) = capsys.readouterr().out.splitlines()
     told = json.loads(line)
@@ -122,7 +124,7 @@ def test_arms_of_other_loads_are_not_measured(tmp_path: Path, capsys: pytest.Cap
 def test_an_interrupted_gate_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": SLOW})
+    path = written(tmp_path, *OTHER)
     kept = Execution.keep
 
     def stop_at_the_third(self: Execution, step: Any, point: Any) -> None:
@@ -156,37 +158,18 @@ def test_a_cell_that_failed_is_no_verdict(tmp_path: Path, capsys: pytest.Capture
     assert len(cells(the_directory())) == 1  # it ended there
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tables", "words", "message"),
     [
         ([BASE], [], "has one arm: add the base as another of [[checkpoints]]"),
-        ([BASE, {"name": "new", "preset": FAST}], ["--baseline", "nwe"], "--baseline nwe: no such arm"),
-        (
-            [BASE, {"name": "new", "preset": FAST}],
-            ["--metric", "ttft_p90"],
-            "have p99: add it to metric_perc",
-        ),
-        ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "2"], "--max-pairs 2: give at least 3"),
-        ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "0"], "--max-pairs 0: give at least 3"),
-        ([BASE, {"name": "new", "preset": FAST}], ["--max-pairs", "1001"], "1001: give at most 1000"),
-        (
-            [BASE, *({"name": name, "preset": FAST} for name in "ab")],
-            ["--history", "h"],
-            "and this gate has 2",
-        ),
+        (SAME, ["--baseline", "nwe"], "--baseline nwe: no such arm"),
+        (SAME, ["--metric", "ttft_p90"], "have p99: add it to metric_perc"),
+        (SAME, ["--max-pairs", "2"], "--max-pairs 2: give at least 3"),
+        (SAME, ["--max-pairs", "0"], "--max-pairs 0: give at least 3"),
+        (SAME, ["--max-pairs", "1001"], "1001: give at most 1000"),
+        ([*SAME, {"name": "b", "preset": FAST}], ["--history", "h"], "and this gate has 2"),
         ([BASE, {"name": "new", "launch_command": "x"}], [], "allow it with --allow-launch"),
         ([BASE, {"name": "new", "model": "${M}"}], [], "M not set in the environment"),
-    ],
-    ids=[
-        "one arm",
-        "baseline",
-        "percentile",
-        "pairs",
-        "no pairs",
-        "many pairs",
-        "history",
-        "launch",
-        "variable",
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_it_is(
@@ -199,13 +182,12 @@ def test_what_cannot_be_measured_is_refused_before_it_is(
 
 
 def test_a_limit_is_no_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": FAST}, limit={"slo": "ttft p90 < 1s"})
-    assert gate(path) == ExitCode.USAGE
+    assert gate(written(tmp_path, *SAME, limit={"slo": "ttft p90 < 1s"})) == ExitCode.USAGE
     assert "a gate measures runs: leave [limit] out" in capsys.readouterr().err
 
 
 def test_the_order_of_each_pair_is_drawn_by_the_gates_name(tmp_path: Path) -> None:
-    path = written(tmp_path, BASE, {"name": "new", "preset": FAST}, repeats=40)
+    path = written(tmp_path, *SAME, repeats=40)
     file = campaign_file.load_campaign(path)
     made = arms.make_arms(file, path)
     wanted = CampaignRequest(path, arms.Trust(), file, made, made, (), None)

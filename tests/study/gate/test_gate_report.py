@@ -57,11 +57,7 @@ REFUSED = GateResult(
     [
         (SAME, ExitCode.FIGURES, "not slower by more than 3 %: tok/s (5 pairs)"),
         (SLOWER, ExitCode.SLOWER, "slower by more than 3 %: tok/s (5 pairs)"),
-        (
-            FEW,
-            ExitCode.UNDECIDED,
-            "undecided: one run a side has no spread: a verdict needs repeats",
-        ),
+        (FEW, ExitCode.UNDECIDED, "undecided: one run a side has no spread: a verdict needs repeats"),
         (REFUSED, ExitCode.INCOMPARABLE, "incomparable: machine: on H20, baseline Thor"),
     ],
 )
@@ -74,17 +70,14 @@ def test_an_outcome_is_a_code_and_the_last_line(result: GateResult, code: ExitCo
 
 def test_undecided_has_the_number_of_pairs_that_would_decide() -> None:
     assert UNDECIDED.verdict is not None
+    many = "more than 1,000 more runs would be needed: give a wider --margin, or longer runs"
     for more, most, sentence in (
-        (7, 17, "undecided: about 7 to 17 pairs more would decide"),
-        (1, 1, "undecided: about 1 pair more would decide"),
-        (
-            None,
-            None,
-            "undecided: more than 1,000 more runs would be needed: give a wider --margin, or longer runs",
-        ),
+        (7, 17, "about 7 to 17 pairs more would decide"),
+        (1, 1, "about 1 pair more would decide"),
+        (None, None, many),
     ):
         verdict = replace(UNDECIDED.verdict, more_pairs=more, most_pairs=most)
-        assert replace(UNDECIDED, verdict=verdict).sentence == sentence
+        assert replace(UNDECIDED, verdict=verdict).sentence == f"undecided: {sentence}"
     assert UNDECIDED.code == ExitCode.UNDECIDED
 
 

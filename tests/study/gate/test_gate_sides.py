@@ -85,15 +85,10 @@ def test_a_place_without_runs_is_an_error_with_what_was_read() -> None:
 def test_of_one_place_every_other_row_is_held_against_the_base() -> None:
     every = [*cells("A", FIVE), *cells("B", FIVE), *cells("C", FIVE)]
     sides, reasons = match_rows(read(*every, failures=(failed("B", "it died"),)), "b")
-    assert [(each.load.partition(":")[0], len(each.new), each.base[0].name) for each in sides] == [
-        ("A", 5, "B"),
-        ("C", 5, "B"),
-    ]
+    shown = [(each.load.partition(":")[0], len(each.new), each.base[0].name) for each in sides]
+    assert shown == [("A", 5, "B"), ("C", 5, "B")]
     assert reasons == ["r0 B on vllm, high-load: FAILED: it died"]
-    for named, message in (
-        ("D", "no such row: name one"),
-        ("", "there is no base: name one with --baseline"),
-    ):
+    for named, message in (("D", "no such row: name one"), ("", "there is no base: name one with --base")):
         with pytest.raises(UsageError, match=message):
             match_rows(read(*every), named)
 
@@ -206,11 +201,14 @@ def test_a_state_sets_sides_apart_by_settings_or_mostly_one_way(
     assert list_unequal_states(measured(*new), measured(*base), in_turn) == apart
 
 
-def test_what_differs_now_and_then_is_counted() -> None:
-    found = list_passing_states(measured(HOT, COLD, COLD, COLD), measured(COLD, COLD, HOT, COLD))
-    assert found == ["hottest sensor differs in 2 of 4 pairs"]
-
-
-def test_a_bandwidth_that_is_spread_is_remarked() -> None:
-    found = list_passing_states(measured(HALF, WIDE, HALF), measured(WIDE, WIDE, WIDE))
-    assert found == ["memory bandwidth differs in 2 of 3 pairs"]
+@loop_over(
+    ("new", "base", "remark"),
+    [
+        ((HOT, COLD, COLD, COLD), (COLD, COLD, HOT, COLD), "hottest sensor differs in 2 of 4 pairs"),
+        ((HALF, WIDE, HALF), (WIDE, WIDE, WIDE), "memory bandwidth differs in 2 of 3 pairs"),
+    ],
+)
+def test_what_differs_now_and_then_is_counted(
+    new: tuple[MachineState, ...], base: tuple[MachineState, ...], remark: str
+) -> None:
+    assert list_passing_states(measured(*new), measured(*base)) == [remark]

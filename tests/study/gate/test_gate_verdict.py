@@ -32,7 +32,7 @@ from loadgen.study.gate.gate_verdict import (
 )
 
 BASE = (1001.37, 1013.94, 995.21, 1004.48, 1009.63)
-GIVEN = GatePlan()
+GIVEN, SEQUENTIAL = GatePlan(), GatePlan(sequential=True)
 NOISE = (1.002, 0.998, 1.001, 0.999, 1.0005)
 
 
@@ -67,10 +67,8 @@ def test_one_margin_decides_in_the_direction_of_the_figure(
     row = judge_one(make_series(factor, up=up), GatePlan(sequential=sequential))
     assert row.outcome == outcome
     assert row.low < row.ratio < row.high
-    assert (row.low > 1.03, row.high < 1.03) == (
-        outcome == GateOutcome.SLOWER,
-        outcome == GateOutcome.NOT_SLOWER,
-    )
+    assert (row.low > 1.03) == (outcome == GateOutcome.SLOWER)
+    assert (row.high < 1.03) == (outcome == GateOutcome.NOT_SLOWER)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -79,13 +77,12 @@ def test_given_runs_are_scipys_one_sided_tests_at_a_third_of_alpha(paired: bool)
     slowdown, limit = np.log(BASE) - np.log(row.series.new), math.log(1.03)
     if paired:
         theirs = stats.ttest_1samp(slowdown, limit, alternative="greater")
-        interval = stats.ttest_1samp(slowdown, 0).confidence_interval(1 - 0.1 / 3)
+        spread = stats.ttest_1samp(slowdown, 0)
     else:
-        sides = np.log(BASE), np.log(row.series.new) + limit
-        theirs = stats.ttest_ind(*sides, equal_var=False, alternative="greater")
-        interval = stats.ttest_ind(np.log(BASE), np.log(row.series.new), equal_var=False).confidence_interval(
-            1 - 0.1 / 3
-        )
+        base, new = np.log(BASE), np.log(row.series.new)
+        theirs = stats.ttest_ind(base, new + limit, equal_var=False, alternative="greater")
+        spread = stats.ttest_ind(base, new, equal_var=False)
+    interval = spread.confidence_interval(1 - 0.1 / 3)
     assert row.p == pytest.approx(theirs.pvalue, rel=1e-9)
     assert (row.low, row.high) == pytest.approx((np.exp(interval.low), np.exp(interval.high)), rel=1e-9)
     assert (row.needed, row.level, row.pairs) == pytest.approx((0.05 / 3, 0.9, 5))
@@ -132,9 +129,8 @@ def test_a_plan_that_cannot_be_is_refused(alpha: float, most: int) -> None:
 
 def test_pairs_after_a_decision_change_nothing() -> None:
     slow = make_series(0.8)
-    more = GateSeries(
-        "a", "load", (*slow.new, 2000.0, 2000.0), (*slow.base, 1000.0, 1000.0), True, True, 0.03
-    )
+    new, base = (*slow.new, 2000.0, 2000.0), (*slow.base, 1000.0, 1000.0)
+    more = GateSeries("a", "load", new, base, True, True, 0.03)
     first, later = (judge_gate([one], GatePlan(sequential=True)) for one in (slow, more))
     assert (first.outcome, first.pairs) == (later.outcome, later.pairs) == (GateOutcome.SLOWER, 3)
     assert first.rows[0].p == later.rows[0].p
@@ -143,11 +139,9 @@ def test_pairs_after_a_decision_change_nothing() -> None:
 
 def test_a_row_that_is_decided_waits_for_the_others() -> None:
     fine, noisy = make_series(1.0), make_series(1.0, noise=(1.04, 0.97, 1.03, 0.98, 1.01), name="b")
-    verdict = judge_gate([fine, noisy], GatePlan(sequential=True))
-    assert [(row.outcome, row.pairs) for row in verdict.rows] == [
-        (GateOutcome.NOT_SLOWER, 3),
-        (GateOutcome.UNDECIDED, 5),
-    ]
+    verdict = judge_gate([fine, noisy], SEQUENTIAL)
+    first, second = [(row.outcome, row.pairs) for row in verdict.rows]
+    assert (first, second) == ((GateOutcome.NOT_SLOWER, 3), (GateOutcome.UNDECIDED, 5))
     assert (verdict.outcome, verdict.pairs) == (GateOutcome.UNDECIDED, 5)
     assert verdict.more_pairs == verdict.rows[1].more_pairs
 
@@ -182,14 +176,9 @@ def test_the_pairs_to_add_decide_most_of_the_gates() -> None:
     assert shares[0] < 0.8 == pytest.approx(shares[1], abs=0.015)
 
 
-@loop_over(
-    ("made", "more"),
-    [(0, 3), (1, 2), (2, 1)],
-)
+@loop_over(("made", "more"), [(0, 3), (1, 2), (2, 1)])
 def test_a_gate_that_has_not_looked_asks_for_the_first_look(made: int, more: int) -> None:
-    row = judge_one(
-        GateSeries("a", "load", (1.0,) * made, (1.0,) * made, True, True), GatePlan(sequential=True)
-    )
+    row = judge_one(GateSeries("a", "load", (1.0,) * made, (1.0,) * made, True, True), SEQUENTIAL)
     assert (row.outcome, row.more_pairs, row.pairs) == (GateOutcome.UNDECIDED, more, made)
 
 
@@ -201,9 +190,7 @@ def test_a_slowdown_next_to_the_margin_names_no_number() -> None:
 
 @loop_over(("figure", "outcome"), [(1001.37, GateOutcome.NOT_SLOWER), (1.0, GateOutcome.UNDECIDED)])
 def test_runs_that_are_alike_have_the_error_of_clocks_and_digits(figure: float, outcome: GateOutcome) -> None:
-    row = judge_one(
-        GateSeries("a", "load", (figure,) * 3, (figure,) * 3, True, True), GatePlan(sequential=True)
-    )
+    row = judge_one(GateSeries("a", "load", (figure,) * 3, (figure,) * 3, True, True), SEQUENTIAL)
     assert (row.outcome, row.ratio) == (outcome, 1.0)
     assert row.low < 1 < row.high
 
@@ -283,9 +270,8 @@ def test_many_pairs_have_the_published_boundaries(
     monkeypatch.setattr(gate_verdict, "_CELLS", 160)
     shares = np.arange(1, 6) / 5
     levels = find_levels(spend(0.025, shares), (300 * shares).astype(int).tolist())
-    assert -special.ndtri(levels) == pytest.approx(
-        published, abs=0.005
-    )  # 300 pairs are not yet a known variance
+    # 300 pairs are not yet a known variance.
+    assert -special.ndtri(levels) == pytest.approx(published, abs=0.005)
 
 
 def count_rejections(levels: tuple[float, ...], looks: range, gates: int) -> float:

@@ -52,11 +52,8 @@ def test_a_slower_engine_of_ours_is_found_in_the_run_that_changed() -> None:
     "series",
     [
         recorded("mongodb"),
-        recorded("tigerbeetle")[15:61],
-        recorded("tigerbeetle")[71:95],
-        recorded("tigerbeetle")[:15],
-        throughputs("slower")[:18],
-        throughputs("slower")[18:],
+        *(recorded("tigerbeetle")[begin:end] for begin, end in ((15, 61), (71, 95), (0, 15))),
+        *(throughputs("slower")[begin:end] for begin, end in ((0, 18), (18, None))),
         throughputs("same"),
     ],
     ids=["mongodb", "to-61", "to-95", "to-15", "before", "after", "same"],

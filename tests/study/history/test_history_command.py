@@ -35,11 +35,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def keep(place: Path, seed: int, **facts: Any) -> str:
     """A run directory of ours, a day later than the one of the seed before."""
-    facts = {
-        "started": WHEN + timedelta(days=seed),
-        "finished": WHEN + timedelta(days=seed, minutes=1),
-        **facts,
-    }
+    began = WHEN + timedelta(days=seed)
+    facts = {"started": began, "finished": began + timedelta(minutes=1), **facts}
     (place / f"run-{seed}").mkdir(parents=True)
     return str(made_runs.keep(made_runs.run(seed=seed, **facts), place / f"run-{seed}"))
 
@@ -78,13 +75,10 @@ def test_runs_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str]
     for seed in range(3):
         keep(tmp_path, seed, metadata=(f"commit=c{seed // 2}",), label="mine")
     told = json.loads(shown(capsys, str(tmp_path), "--json"))
-    assert [(each["commit"], each["label"], each["runs"]) for each in told["entries"]] == [
-        ("c0", "mine", 2),
-        ("c1", "mine", 1),
-    ]
-    assert "2 measurements, too few to find a change: 8 or more are needed" in " ".join(
-        shown(capsys, str(tmp_path)).split()
-    )
+    entries = [(each["commit"], each["label"], each["runs"]) for each in told["entries"]]
+    assert entries == [("c0", "mine", 2), ("c1", "mine", 1)]
+    words = " ".join(shown(capsys, str(tmp_path)).split())
+    assert "2 measurements, too few to find a change: 8 or more are needed" in words
 
 
 def test_bundles_of_a_directory_are_measurements(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

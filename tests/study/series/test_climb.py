@@ -42,9 +42,7 @@ def test_each_depth_and_concurrency_has_its_batches(capsys: pytest.CaptureFixtur
             assert len(batch["tg_each"]) == len(batch["ttft_ms"]) == row["concurrency"]
             assert all(45 < speed < 52 for speed in batch["tg_each"])  # the engine's 20 ms a token
     contexts = [run_directory.load(directory / name).facts.profile for name in rows[4]["runs"]]
-    assert [(each.prefix_groups, each.max_concurrency, each.input_len) for each in contexts] == [
-        (3, 3, 1)
-    ] * 2
+    assert {(each.prefix_groups, each.max_concurrency, each.input_len) for each in contexts} == {(3, 3, 1)}
     text = (directory / "depth.md").read_text("utf-8")
     assert "| ctx_pp @ d256 (c3) |" in text
     assert "| tg4 @ d256 (c1) |" in text
@@ -56,22 +54,19 @@ def test_llama_benchys_report_is_one_by_its_published_schema() -> None:
     directory, rows = measured(*ENGINE, "--depth", "0,256", "--concurrency", "2", *SHORT)
     report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
     jsonschema.Draft202012Validator(json.loads(_SCHEMA.read_text())).validate(report)
-    assert [
-        (each["context_size"], each["concurrency"], each["is_context_prefill_phase"])
-        for each in report["benchmarks"]
-    ] == [(row["depth"], row["concurrency"], row["is_context"]) for row in rows]
-    assert report["benchmarks"][0]["pp_throughput"]["values"] == [
-        row["pp_tok_s"] for row in rows[0]["batches"]
-    ]
+    keys = ("context_size", "concurrency", "is_context_prefill_phase")
+    shown = [tuple(each[key] for key in keys) for each in report["benchmarks"]]
+    assert shown == [(row["depth"], row["concurrency"], row["is_context"]) for row in rows]
+    speeds = [row["pp_tok_s"] for row in rows[0]["batches"]]
+    assert report["benchmarks"][0]["pp_throughput"]["values"] == speeds
     assert report["prefix_caching_enabled"] is True
     assert report["model"].endswith(" (simulated)")
 
 
 def test_contexts_that_are_not_cached_give_no_batch() -> None:
     with VirtualServing(engine_server(*ENGINE, "--no-enable-prefix-caching")) as server:
-        directory, rows = measured(
-            "--base-url", server.base_url, "--depth", "256", "--concurrency", "2", *SHORT
-        )
+        words = ("--base-url", server.base_url, "--depth", "256", "--concurrency", "2", *SHORT)
+        directory, rows = measured(*words)
     assert [len(row["batches"]) for row in rows] == [2, 0]
     assert rows[1]["note"].startswith("not at that depth: 0 of 256 tokens were cached")
     report = json.loads((directory / "llama-benchy.json").read_text("utf-8"))
@@ -86,12 +81,8 @@ def test_nothing_that_fits_is_no_report() -> None:
 
 def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     directory, rows = measured(*ENGINE, "--depth", "0,256", *SHORT)
-    assert [(row["test"], row["cached_tokens"]) for row in rows] == [
-        ("pp64", 0),
-        ("tg4", 0),
-        ("pp64 @ d256", 256),
-        ("tg4 @ d256", 256),
-    ]
+    cached = {"pp64": 0, "tg4": 0, "pp64 @ d256": 256, "tg4 @ d256": 256}
+    assert {row["test"]: row["cached_tokens"] for row in rows} == cached
     assert all(row["requests"] == 2 for row in rows)  # the one that filled the cache is in none
     assert all(row["tok_s"] > 0 and row["std_tok_s"] >= 0 for row in rows)
     assert all(row["tok_s"] < 52 for row in rows[1::2])  # the engine's 20 ms a token
@@ -125,16 +116,10 @@ def test_a_depth_beyond_the_context_is_a_row_with_the_reason() -> None:
         (["--depth", "0", "--random-prefix-len", "9"], "--depth has the lengths of what comes before"),
         (["-p", "9"], "the profile's `ladder` has the lengths; with --depth it is that of the new tokens"),
         (["--depth", "0", "--concurrency", "0"], "'0' is not a list of concurrencies"),
-        (
-            ["--depth", "0", "--concurrency", "2,2"],
-            "'2,2' is not a list of concurrencies, none of them twice",
-        ),
+        (["--depth", "0", "--concurrency", "2,2"], "'2,2' is not a list of concurrencies, none of them"),
         (["--depth", "0", "--concurrency", "a"], "'a' is not a list of concurrencies"),
         (["--concurrency", "2"], "--concurrency does not apply to a ladder: it is of --depth"),
-        (
-            ["--depth", "0", "--concurrency", "2", "--max-concurrency", "3"],
-            "--concurrency has the requests at",
-        ),
+        (["--depth", "0", "--concurrency", "2", "--max-concurrency", "3"], "--concurrency has the requests"),
     ],
 )
 def test_what_is_no_depth_or_concurrency_is_refused_in_a_line(

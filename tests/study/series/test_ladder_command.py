@@ -17,6 +17,7 @@ from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import Result, load
 from loadgen.run import session
+from loadgen.run.command.options import parse
 from loadgen.study.series import ladder_command
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, SpeedRow, read_speed_csv
@@ -176,12 +177,8 @@ def test_a_server_that_dies_of_a_length_is_started_again_for_the_next(
     Path("p.toml").write_text(f"{text}num_warmups = {warmups}\n", "utf-8")
     assert on(launch_command(tmp_path, f"{DIES}.serve()")) == 0
     why = "command ended with 9 during the run: the GPU's memory ran out: end what else uses it, or lower"
-    assert [(length, said[: len(why)]) for length, said in outcome()] == [
-        (1, "measured"),
-        (64, why),
-        (4, "measured"),
-        (65, why),
-    ]
+    shown = [(length, said[: len(why)]) for length, said in outcome()]
+    assert shown == [(1, "measured"), (64, why), (4, "measured"), (65, why)]
     assert len(ports) == 2
     assert len(list(directory().glob("*-command-server*"))) == 2
     assert capsys.readouterr().err.count("\n  | CUDA out of memory\n") == 2
@@ -281,8 +278,6 @@ def test_what_is_no_ladder_is_refused_before_anything_is_started(
 def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
     words: list[str], engine: str, backend: str
 ) -> None:
-    from loadgen.run.command.options import parse
-
     options = parse(words, ladder_command.ladder_parser())
     workload = ladder_command._load_workload(options)
     assert ladder_command._prefer_native_api(workload, options, engine).backend == backend

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -31,24 +32,25 @@ from loadgen.study.series.point_runs import (
 SESSION = cast(Session, "session")
 DONE, GONE = MeasuredPoint(), MeasuredPoint(reason="gone", server_gone=True)
 CUT = MeasuredPoint(reason="cut short", signal=signal.SIGTERM)
+Outcome = MeasuredPoint | BaseException
 
 
 class Scripted:
     """A series of one step for each outcome, and its server: `log` has what the loop did with them."""
 
-    def __init__(self, *outcomes: MeasuredPoint | BaseException) -> None:
+    def __init__(self, *outcomes: Outcome) -> None:
         self.left, self.log = deque(outcomes), list[str]()
 
-    def choose(self) -> Step[MeasuredPoint | BaseException] | None:
+    def choose(self) -> Step[Outcome] | None:
         return Step(self.left.popleft(), Profile(), {"flag": "1"}) if self.left else None
 
-    def measure(self, step: Step[MeasuredPoint | BaseException], session: Session) -> MeasuredPoint:
+    def measure(self, step: Step[Outcome], session: Session) -> MeasuredPoint:
         assert session is SESSION
         if isinstance(step.what, BaseException):
             raise step.what
         return step.what
 
-    def keep(self, step: Step[MeasuredPoint | BaseException], point: MeasuredPoint) -> None:
+    def keep(self, step: Step[Outcome], point: MeasuredPoint) -> None:
         self.log.append(f"keep {'no server: ' if point.unserved else ''}{point.signal or point.reason}")
 
     def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
@@ -63,32 +65,23 @@ class Scripted:
 
 
 @loop_over(
-    ("outcomes", "log"),
+    ("outcomes", "number", "log"),
     [
-        ([], []),
-        ([DONE, DONE], ["keep ", "keep "]),
-        ([GONE, DONE], ["keep gone", "replace server", "keep "]),
+        ([DONE, DONE], 0, ["keep ", "keep "]),
+        ([GONE, DONE], 0, ["keep gone", "replace server", "keep "]),
+        ([CUT, DONE], signal.SIGTERM, [f"keep {signal.SIGTERM:d}"]),
+        ([Stopped(signal.SIGHUP), DONE], signal.SIGHUP, [f"keep {signal.SIGHUP:d}"]),
+        ([KeyboardInterrupt(), DONE], signal.SIGINT, [f"keep {signal.SIGINT:d}"]),
     ],
 )
-def test_every_step_is_kept_and_a_server_that_is_gone_is_replaced(
-    outcomes: list[MeasuredPoint], log: list[str]
+def test_every_step_is_kept_and_a_signal_ends_the_series(
+    outcomes: list[Outcome], number: int, log: list[str]
 ) -> None:
     series = Scripted(*outcomes)
-    run_series(series, cast(PointServers, series))
-    assert series.log == log
-
-
-@loop_over(
-    ("stop", "number"),
-    [(CUT, signal.SIGTERM), (Stopped(signal.SIGHUP), signal.SIGHUP), (KeyboardInterrupt(), signal.SIGINT)],
-)
-def test_a_signal_ends_the_series_once_its_step_is_kept(
-    stop: MeasuredPoint | KeyboardInterrupt, number: int
-) -> None:
-    series = Scripted(stop, DONE)
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(Stopped) if number else nullcontext() as stopped:
         run_series(series, cast(PointServers, series))
-    assert (stopped.value.number, series.log, len(series.left)) == (number, [f"keep {number}"], 1)
+    assert (series.log, len(series.left)) == (log, bool(number))
+    assert stopped is None or stopped.value.number == number
 
 
 def test_a_step_whose_server_does_not_start_is_kept_with_the_reason() -> None:

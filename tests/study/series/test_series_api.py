@@ -46,34 +46,16 @@ def _without(key: str) -> dict[str, Any]:
     return {name: value for name, value in TINY.items() if name != key}
 
 
-def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Path) -> None:
-    rows = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
-    for path in rows:
-        path.write_text('{"prompt": "hello there"}\n')
-    keys = {**TINY, "num_prompts": 1, "output_len": 6, "max_concurrency": 1}
-    del keys["input_len"]
-    sweep = loadgen.sweep(vary={"dataset_path": [str(path) for path in rows]}, **keys)
-    assert [run.metrics.total_output_tokens for run in sweep.runs] == [6, 6]
-
-
 def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     value = loadgen.Profile(name="mine", input_len=8, output_len=3, num_prompts=2, max_concurrency=9)
-    sweep = loadgen.sweep(
-        profile=value, concurrency="1,2", repeats=2, preset="instant", observe=False, run_dir=str(tmp_path)
-    )
+    keys: dict[str, Any] = {"concurrency": "1,2", "repeats": 2, "preset": "instant", "observe": False}
+    sweep = loadgen.sweep(profile=value, run_dir=str(tmp_path), **keys)
     assert [point.repeat for point in sweep.points] == [0, 0, 1, 1]
     assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2, 1, 2]
     assert sweep.directory is not None
     assert sweep.directory.name.endswith("-sweep-mine")
     assert sweep.runs[0].directory == sweep.directory / "points" / "000-concurrency-1"
-    again = loadgen.sweep(
-        profile=value,
-        concurrency="1,2",
-        repeats=2,
-        preset="instant",
-        observe=False,
-        resume=str(sweep.directory),
-    )
+    again = loadgen.sweep(profile=value, resume=str(sweep.directory), **keys)
     assert [run.seed for run in again.runs] == [run.seed for run in sweep.runs]
 
 

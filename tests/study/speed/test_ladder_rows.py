@@ -55,22 +55,11 @@ class Req:
     def record(self, index: int, sent_ns: int) -> Record:
         arrival_ns = sent_ns + np.linspace(20, self.took_ms, self.output_tokens).astype(np.int64) * MS
         return Record(
-            index=index,
-            slot=0,
-            intended_ns=sent_ns - 50 * MS,
-            sent_ns=sent_ns,
-            end_ns=sent_ns + self.took_ms * MS,
-            arrival_ns=arrival_ns,
-            tokens=np.ones(self.output_tokens, np.int64),
-            first_byte_ns=int(arrival_ns[0]),
-            planned_input=10,
-            planned_output=5,
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-            usage=True,
-            reads=self.output_tokens + 1,
-            failure=self.failure,
-        )
+            index, 0, sent_ns - 50 * MS, sent_ns, sent_ns + self.took_ms * MS, arrival_ns=arrival_ns,
+            tokens=np.ones(self.output_tokens, np.int64), first_byte_ns=int(arrival_ns[0]),
+            planned_input=10, planned_output=5, input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens, usage=True, reads=self.output_tokens + 1, failure=self.failure,
+        )  # fmt: skip
 
 
 THREE = (Req(100), Req(200), Req(300))
@@ -78,23 +67,15 @@ THREE = (Req(100), Req(200), Req(300))
 
 def made(requests: Sequence[Req] = THREE, **changes: Any) -> Result:
     keys = {"input_len": 10, "output_len": 5, "num_prompts": 3, "max_concurrency": 1}
+    client = Client(
+        transport="wire", cpu_s=0.1, wall_s=3.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0
+    )
     facts: dict[str, Any] = {
-        "started": WHEN,
-        "finished": WHEN,
-        "command": ["loadgen", "ladder"],
-        "profile": profile.build({"name": "p", **keys}),
-        "seed": 7,
-        "seed_chosen": True,
-        "plan_digest": "abc",
-        "prompt_format": "ids",
-        "server": server(),
-        "client": Client(
-            transport="wire", cpu_s=0.1, wall_s=3.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0
-        ),
-        "environment": {"gpu": "A GPU", "cpu": "A processor"},
-        "warmups": 1,
-        "requests": 3,
-    }
+        "started": WHEN, "finished": WHEN, "command": ["loadgen", "ladder"],
+        "profile": profile.build({"name": "p", **keys}), "seed": 7, "seed_chosen": True,
+        "plan_digest": "abc", "prompt_format": "ids", "server": server(), "client": client,
+        "environment": {"gpu": "A GPU", "cpu": "A processor"}, "warmups": 1, "requests": 3,
+    }  # fmt: skip
     ends_ns = accumulate((request.took_ms * MS for request in requests), initial=10**9)  # one after another
     records = [
         request.record(index, at) for index, (request, at) in enumerate(zip(requests, ends_ns, strict=False))
@@ -107,30 +88,15 @@ def server(engine: str = "vLLM", model: str = "org/Qwen3-8B", **changes: Any) ->
 
 
 def launched(*command: str, **changes: Any) -> Launched:
-    known: dict[str, Any] = {
-        "how": "vllm",
-        "environment": {},
-        "settings": ServerSettings(),
-        "ready_s": 1.0,
-        "owned": "o",
-    }
-    return Launched(command=list(command), **(known | changes))
+    known: dict[str, Any] = {"how": "vllm", "environment": {}, "settings": ServerSettings(), "ready_s": 1.0}
+    return Launched(command=list(command), owned="o", **(known | changes))
 
 
 def test_a_rung_is_a_row() -> None:
     assert ladder_rows.make_speed_row(made(), TOTAL) == SpeedRow(
-        model="Qwen3-8B",
-        backend="vLLM",
-        gpu="A GPU",
-        input_length=10,
-        quantization="",
-        gpu_num=1,
-        speed_tok_s=Decimal("75.00"),
-        formula=TOTAL,
-        output_length=5,
-        ttft_ms=Decimal("20.00"),
-        decode_tok_s=Decimal("22.22"),
-    )
+        "Qwen3-8B", "vLLM", "A GPU", 10, "", 1, Decimal("75.00"), formula=TOTAL, output_length=5,
+        ttft_ms=Decimal("20.00"), decode_tok_s=Decimal("22.22"),
+    )  # fmt: skip
 
 
 @loop_over(
@@ -150,43 +116,34 @@ def test_the_speed_is_the_one_worked_out_by_hand(requests: Sequence[Req], total:
     assert str(ladder_rows.make_speed_row(run, OUTPUT).speed_tok_s) == output
 
 
-def test_a_rung_of_which_every_request_failed_has_no_speed_and_says_why() -> None:
-    row = ladder_rows.make_speed_row(made([Req(100, failure=FAILED)] * 3), TOTAL)
-    assert (row.speed_tok_s, row.gpu_num) == (None, None)
-    assert row.note == "3 of 3 failed: http-status: 400: too long"
-
-
 @loop_over(
     ("requests", "note"),
     [
-        pytest.param(THREE, "", id="none"),
-        pytest.param(
+        (THREE, ""),
+        ([Req(100, failure=FAILED)] * 3, "3 of 3 failed: http-status: 400: too long"),
+        (
             (Req(100), Req(100, failure=FAILED)),
             "1 of 2 failed: http-status: 400: too long, INVALID: many-failures",
-            id="failures",
         ),
-        pytest.param(
-            (Req(100, output_tokens=3),), "output of 3 tokens, not 5, SUSPECT: answer-lengths", id="shorter"
-        ),
-        pytest.param(
-            (Req(100), Req(100, input_tokens=12)),
-            "input of 10 to 12 tokens, not 10",
-            id="a longer prompt",
-        ),
-        pytest.param(
+        ((Req(100, output_tokens=3),), "output of 3 tokens, not 5, SUSPECT: answer-lengths"),
+        ((Req(100), Req(100, input_tokens=12)), "input of 10 to 12 tokens, not 10"),
+        (
             (Req(100, input_tokens=9, output_tokens=4), Req(100, output_tokens=6)),
             "input of 9 to 10 tokens, not 10, output of 4 to 6 tokens, not 5",
-            id="both",
         ),
-        pytest.param(
+        (  # what failed has no length
             (Req(100, output_tokens=2, failure=FAILED), *THREE[1:]),
             "1 of 3 failed: http-status: 400: too long, INVALID: many-failures",
-            id="what failed has no length",
         ),
     ],
 )
 def test_the_note_says_what_a_reader_of_the_row_must_know(requests: Sequence[Req], note: str) -> None:
-    assert ladder_rows.make_speed_row(made(requests), TOTAL).note == note
+    row = ladder_rows.make_speed_row(made(requests), TOTAL)
+    assert row.note == note
+    assert (row.speed_tok_s is None, row.gpu_num is None) == (note.startswith("3 of 3"),) * 2
+
+
+ENGINE = "bench/1024x50"
 
 
 def files(quantization: str) -> Checkpoint:
@@ -198,15 +155,9 @@ def files(quantization: str) -> Checkpoint:
     [
         ({"server": server(model="m", model_root="/models/Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
         ({"server": server(model="org/Qwen3-8B-AWQ")}, ("Qwen3-8B", "AWQ")),
-        ({"checkpoint": files(quantization="FP8")}, ("Qwen3-8B", "FP8")),
-        (
-            {"server": server(model="Qwen3-8B-AWQ"), "checkpoint": files(quantization="AWQ-4bit")},
-            ("Qwen3-8B", "AWQ"),
-        ),
-        (
-            {"server": server("loadgen engine", model_root="bench/1024x50", simulated="bench/1024x50")},
-            ("Qwen3-8B", ""),
-        ),
+        ({"checkpoint": files("FP8")}, ("Qwen3-8B", "FP8")),
+        ({"server": server(model="Qwen3-8B-AWQ"), "checkpoint": files("AWQ-4bit")}, ("Qwen3-8B", "AWQ")),
+        ({"server": server("loadgen engine", model_root=ENGINE, simulated=ENGINE)}, ("Qwen3-8B", "")),
     ],
 )
 def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
@@ -215,7 +166,7 @@ def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
     assert ladder_rows.name_model(made(**facts).facts) == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("environment", "gpu", "gpu_num"),
     [({"gpu": "NVIDIA H20", "cpu": "x"}, "NVIDIA H20", 1), ({"cpu": "x"}, "x", None), ({}, "", None)],
 )
@@ -226,24 +177,15 @@ def test_the_machine_is_the_gpu_or_what_there_is(
     assert (row.gpu, row.gpu_num) == (gpu, gpu_num)
 
 
-def test_transformers_is_called_as_the_pages_call_it() -> None:
-    assert (
-        ladder_rows.make_speed_row(made(server=server("transformers serve")), TOTAL).backend == "Transformers"
-    )
+FOUR, TWO = ServerSettings(tensor_parallel=4), EngineConfig(tensor_parallel=2)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "gpu_num"),
     [
-        ({"launched": launched("vllm", settings=ServerSettings(tensor_parallel=4))}, 4),
-        ({"as_run": EngineConfig(tensor_parallel=2)}, 2),
-        (
-            {
-                "launched": launched("vllm", settings=ServerSettings(tensor_parallel=4)),
-                "as_run": EngineConfig(tensor_parallel=2),  # --server-args go last
-            },
-            2,
-        ),
+        ({"launched": launched("vllm", settings=FOUR)}, 4),
+        ({"as_run": TWO}, 2),
+        ({"launched": launched("vllm", settings=FOUR), "as_run": TWO}, 2),  # --server-args go last
         ({"launched": launched("vllm"), "as_run": EngineConfig()}, 1),
     ],
 )
@@ -285,35 +227,23 @@ EAGER = {"enforce_eager": "False"}
 @loop_over(
     ("command", "words"),
     [
-        pytest.param(
-            ["--max-model-len", "9"], {"max_model_len": "9"} | EAGER, id="vLLM's default is written out"
-        ),
-        pytest.param(["--enforce-eager"], {"enforce_eager": "True"}, id="without a value"),
-        pytest.param(
-            ["--enforce-eager", "--tensor-parallel-size", "2"], {"enforce_eager": "True"}, id="gpus"
-        ),
-        pytest.param(
+        (["--max-model-len", "9"], {"max_model_len": "9"} | EAGER),  # vLLM's default is written out
+        (["--enforce-eager"], {"enforce_eager": "True"}),
+        (["--enforce-eager", "--tensor-parallel-size", "2"], {"enforce_eager": "True"}),
+        (  # the pages' words come first
             ["--max-num-seqs", "8", "--max-model-len=4096"],
             {"max_model_len": "4096"} | EAGER | {"max_num_seqs": "8"},
-            id="the pages' words come first",
         ),
-        pytest.param(
-            ["--no-enable-prefix-caching"], {"enable_prefix_caching": "False"}, id="one that says no"
-        ),
-        pytest.param(
-            ["--max-model-len", "1", "--max-model-len", "2"],
-            {"max_model_len": "2"} | EAGER,
-            id="the last wins",
-        ),
+        (["--no-enable-prefix-caching"], {"enable_prefix_caching": "False"}),
+        (["--max-model-len", "1", "--max-model-len", "2"], {"max_model_len": "2"} | EAGER),
     ],
 )
 def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
-    assert ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts) == EngineSetting.make(
-        **words
-    )
+    found = ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts)
+    assert found == EngineSetting.make(**words)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("flags", "name"),
     [
         ("--gpu-memory-utilization 0.9 --max-model-len 32768", "Default Setting"),
@@ -348,12 +278,8 @@ def test_a_throughput_row_is_of_all_prompts_and_the_time_for_all_of_them() -> No
     # Three prompts, 30 tokens in and 15 out, 0.6 s from the first sent to the last end.
     row = ladder_rows.make_throughput_row(made())
     assert row == ThroughputRow("Qwen3-8B", "", 3, Decimal("5.00"), Decimal("75.00"))
-
-
-def test_a_throughput_row_leaves_out_failures_and_is_marked() -> None:
     row = ladder_rows.make_throughput_row(made((*THREE[:2], Req(300, failure=FAILED))))
-    assert row.prompts == 2
-    assert row.note == "INVALID: many-failures"
+    assert (row.prompts, row.note) == (2, "INVALID: many-failures")
 
 
 def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
@@ -364,23 +290,11 @@ def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
     found = json.loads(json.dumps(ladder_rows.encode_speed_row(row), allow_nan=False))
     assert list(found)[-1] == "run"
     assert found == {
-        "model": "Qwen3-8B",
-        "backend": "Transformers",
-        "gpu": "A GPU",
-        "input_length": 10,
-        "quantization": "",
-        "gpu_num": 1,
-        "speed_tok_s": 25.0,
-        "ttft_ms": 20.0,
-        "decode_tok_s": 22.22,
-        "gpu_memory": 10.0,
-        "gpu_memory_unit": "MB",
-        "note": "",
-        "formula": "output/time",
-        "output_length": 5,
-        "setting": {"dtype": "b"},
-        "run": "runs/1",
-    }
+        "model": "Qwen3-8B", "backend": "Transformers", "gpu": "A GPU", "input_length": 10,
+        "quantization": "", "gpu_num": 1, "speed_tok_s": 25.0, "ttft_ms": 20.0, "decode_tok_s": 22.22,
+        "gpu_memory": 10.0, "gpu_memory_unit": "MB", "note": "", "formula": "output/time",
+        "output_length": 5, "setting": {"dtype": "b"}, "run": "runs/1",
+    }  # fmt: skip
     missed = ladder_rows.encode_speed_row(ladder_rows.make_speed_row(made([Req(100, failure=FAILED)]), TOTAL))
     missing = ("speed_tok_s", "gpu_num", "gpu_memory", "gpu_memory_unit", "setting")
     assert [missed[key] for key in missing] == [None] * 5
@@ -392,33 +306,18 @@ PP, TG = DepthTest("pp", 2048, 4096), DepthTest("tg", 128, 4096)
 def answer(index: int, test: DepthTest, cached: int, ttft_ms: int = 500, **more: Any) -> Record:
     """One whose first token comes so late, each further one 10 ms later; it found so much cached."""
     arrival_ns = (1000 + ttft_ms + 10 * np.arange(test.output_len, dtype=np.int64)) * MS
-    fields: dict[str, Any] = {
-        "input_tokens": test.depth + test.input_len,
-        "output_tokens": test.output_len,
-        "cached_tokens": cached,
-        "usage": True,
-        **more,
-    }
     return Record(
-        index=index,
-        slot=0,
-        intended_ns=1000 * MS,
-        sent_ns=1000 * MS,
-        end_ns=int(arrival_ns[-1]),
-        arrival_ns=arrival_ns,
-        tokens=np.ones(test.output_len, np.int64),
-        **fields,
-    )
+        index, 0, 1000 * MS, 1000 * MS, int(arrival_ns[-1]), arrival_ns=arrival_ns, usage=True,
+        tokens=np.ones(test.output_len, np.int64), input_tokens=test.depth + test.input_len,
+        output_tokens=test.output_len, cached_tokens=cached, **more,
+    )  # fmt: skip
 
 
 def measured(test: DepthTest, *cached: int, window: ServerWindow | None = None, **more: Any) -> DepthRow:
     """The row of a request that fills the cache, slowly, and those that found so much in it."""
-    records = [
-        answer(0, test, 0, 9000, **more),
-        *(answer(i, test, c, **more) for i, c in enumerate(cached, 1)),
-    ]
-    plain = made_runs.run(window=None)
-    facts = replace(plain.facts, window=window)
+    records = [answer(0, test, 0, 9000, **more)]
+    records += [answer(index, test, count, **more) for index, count in enumerate(cached, 1)]
+    facts = replace(made_runs.run(window=None).facts, window=window)
     return make_depth_row(Result(facts, Records.from_records(records)), test)
 
 

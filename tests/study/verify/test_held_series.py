@@ -26,7 +26,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 TINY = ["--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet"]
-SEARCH = ["--input-len", "8", "--output-len", "4", "--seed", "7", "--quiet", "--slo", "ttft p50 < 5s"]
+SEARCH = ["--input-len", "8", "--output-len", "4", "--seed", "7", "--quiet", "--slo", "ttft p50 < 5s",
+    "--preset", "bench/1024x50"]  # fmt: skip
 STATED = {  # by the command, of a record of that name: no arrivals have it
     "limit.json": {
         "format", "loadgen", "name", "command", "axis", "objectives", "within", "budget_s", "most_runs",
@@ -81,17 +82,30 @@ def hold_record(directory: Path, name: str) -> None:
     assert missed == []
 
 
+LADDER = ["ladder", "--quiet", "--preset", "bench/1024x50"]
+DEPTHS = ["--depth", "0,256", "-p", "64", "-n", "4", "--num-prompts", "2"]
+RUNGS = "ladder = [1, 8]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n"
+
+
 @pytest.mark.long
-def test_every_row_of_a_ladder_is_held() -> None:
-    Path("p.toml").write_text("ladder = [1, 8]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n")
-    hold_record(
-        series("ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./p.toml"), "ladder.json"
-    )
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ([*LADDER, "--profile", "./p.toml"], "ladder.json"),
+        ([*LADDER, *DEPTHS], "depth.json"),
+        ([*LADDER, *DEPTHS, "--concurrency", "2"], "depth.json"),
+        (["limit", *SEARCH, "--max-runs", "2", "--min-duration", "2s"], "limit.json"),
+    ],
+    ids=["ladder", "depth", "batches", "limit"],
+)
+def test_every_figure_of_a_record_is_held(words: list[str], name: str) -> None:
+    Path("p.toml").write_text(RUNGS)
+    hold_record(series(*words), name)
 
 
 def test_a_speed_that_a_strangers_ladder_states_is_not_repeated() -> None:
-    Path("p.toml").write_text("ladder = [1]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n")
-    ladder = series("ladder", "--quiet", "--preset", "bench/1024x50", "--profile", "./p.toml")
+    Path("p.toml").write_text(RUNGS.replace("[1, 8]", "[1]"))
+    ladder = series(*LADDER, "--profile", "./p.toml")
     speeds = []
     for times in (1, 3):
         record = json.loads((ladder / "ladder.json").read_bytes())
@@ -104,33 +118,15 @@ def test_a_speed_that_a_strangers_ladder_states_is_not_repeated() -> None:
     assert speeds[0] is not None
 
 
-@pytest.mark.long
-def test_every_row_of_speeds_at_depth_is_held() -> None:
-    words = ["--depth", "0,256", "-p", "64", "-n", "4", "--num-prompts", "2"]
-    hold_record(series("ladder", "--quiet", "--preset", "bench/1024x50", *words), "depth.json")
-
-
-@pytest.mark.long
-def test_every_batch_at_depth_is_held() -> None:
-    words = ["--depth", "0,256", "--concurrency", "2", "-p", "64", "-n", "4", "--num-prompts", "2"]
-    hold_record(series("ladder", "--quiet", "--preset", "bench/1024x50", *words), "depth.json")
-
-
 def test_a_batch_without_its_run_is_none() -> None:
     words = ["--depth", "0", "--concurrency", "2", "-p", "8", "-n", "2", "--num-prompts", "1"]
-    directory = series("ladder", "--quiet", "--preset", "bench/1024x50", *words)
+    directory = series(*LADDER, *words)
     record = directory / "depth.json"
     document = json.loads(record.read_bytes())
     assert held(directory) == ()
     for key, value in (("runs", []), ("runs", ["../x"]), ("batches", []), ("depth", 9), ("note", "cached")):
         record.write_text(json.dumps(edited(document, ("rows", 0, key), value)))
         assert held(directory) != ()
-
-
-@pytest.mark.long
-def test_a_search_is_held_to_its_runs() -> None:
-    words = ["--preset", "bench/1024x50", "--max-runs", "2", "--min-duration", "2s"]
-    hold_record(series("limit", *SEARCH, *words), "limit.json")
 
 
 def test_the_verdicts_of_a_sweep_are_held() -> None:
@@ -165,9 +161,8 @@ def proofs(directory: Path) -> dict[str, Proof]:
 
 
 def test_every_value_of_a_quality_that_is_edited_is_named(campaign: Path) -> None:
-    assert {arm: proof.proven for arm, proof in proofs(campaign).items()} == dict.fromkeys(
-        ("a-x", "b-x", "c-x", "d-x"), True
-    )
+    proven = [arm for arm, proof in proofs(campaign).items() if proof.proven]
+    assert proven == ["a-x", "b-x", "c-x", "d-x"]
     seen = set[str]()
     for path in sorted((campaign / "quality").glob("?-x.json")):
         raw = path.read_bytes()

@@ -96,14 +96,7 @@ LAUNCHES: list[tuple[str, dict[str, Any]]] = [
     ("sglang", {"launch": "sglang", "server_args": "--x 'a b'", "served_model_name": "called"}),
     ("transformers", {"launch": "transformers"}),
     ("", {"launch_command": "A=1 /bin/sh -c 'serve {model} {port}'"}),
-    (
-        "",
-        {
-            "launch_container": "img",
-            "container_args": "-v /:/host --env K=v",
-            "container_engine": "/bin/true",
-        },
-    ),
+    ("", {"launch_container": "img", "container_args": "-v /:/h --env K=v", "container_engine": "/bin/true"}),
 ]
 
 
@@ -111,13 +104,9 @@ LAUNCHES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "flags"), LAUNCHES)
 @pytest.mark.parametrize("model", ["./model", "a/name"])
 def test_the_command_that_is_shown_is_the_one_that_is_run(
-    name: str,
-    flags: dict[str, Any],
-    model: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, flags: dict[str, Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}", "utf-8")
     if name:
@@ -180,13 +169,9 @@ READS = [
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(("flags", "words", "code"), READS)
 def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
-    flags: dict[str, Any],
-    words: list[str],
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    flags: dict[str, Any], words: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("SOME_SECRET", SECRET)
     monkeypatch.delenv("NOT_SET", raising=False)
     with VirtualServing(api(lambda _: stream())) as server:
@@ -202,15 +187,9 @@ def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
     said = capsys.readouterr()
     assert SECRET not in said.out + said.err
     if code:
-        assert (
-            "reads SOME_SECRET from the environment, and may send it to the servers that it names" in said.err
-        )
+        question = "reads SOME_SECRET from the environment, and may send it to the servers that it names"
+        assert question in said.err
         assert "allow it with --allow-env SOME_SECRET" in said.err
-
-
-def options_of(path: Path, found: Trust) -> Any:
-    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path, trust=found)
-    return arm.options
 
 
 KEYS = [
@@ -233,8 +212,9 @@ def test_a_host_named_by_a_file_gets_the_key_only_on_request(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("MINE", "sk-mine")
-    options = options_of(written(tmp_path, {"name": "x", **flags}), given)
-    headers = collect_credentials(options, own=options.base_url is None).headers
+    path = written(tmp_path, {"name": "x", **flags})
+    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path, trust=given)
+    headers = collect_credentials(arm.options, own=arm.options.base_url is None).headers
     assert headers == ({"Authorization": f"Bearer {key}"} if key else {})
 
 
@@ -246,12 +226,9 @@ def test_a_host_named_by_a_file_gets_the_key_only_on_request(
     ],
 )
 def test_it_is_said_where_the_key_is_not_sent(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     path = written(tmp_path, {"name": "x", "base_url": "http://stranger.example"})
     assert cli.main(["campaign", str(path), "--dry-run", *words]) == 0

@@ -46,11 +46,7 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"preset": "instant"}], {}, "[[checkpoints]] number 1 has no name"),
     ([{"name": ""}], {}, "name = '': string should have at least 1 character"),
     ([{"name": 5}], {}, "name = 5: input should be a valid string"),
-    (
-        [{"name": "a", "servers": ["vlm"]}],
-        {"servers": {"vllm": {}}},
-        "no [servers.vlm], did you mean 'vllm'?",
-    ),
+    ([{"name": "a", "servers": ["vlm"]}], {"servers": {"vllm": {}}}, "no [servers.vlm], did you mean 'vllm"),
     ([{"name": "a", "servers": []}], {"servers": {"v": {}}}, "has no server: leave `servers` out for all"),
     ([{"name": "a", "lunch": "vllm"}], {}, "checkpoint 'a': unknown key 'lunch', did you mean 'launch'?"),
     ([LAUNCHED], {"servers": {"s": {"contxt_len": 5}}}, "on 's': unknown key 'contxt_len', did you mean"),
@@ -60,34 +56,18 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{**LAUNCHED, "base_url": "http://x"}], {}, "--base-url is a running server"),
     ([{"name": "a", "insecure": "yes"}], {}, "insecure = 'yes': give true or false"),
     ([{"name": "a", "model": True}], {}, "model = True: give a value"),
-    (
-        [{"name": "a", "num_prompts": 5}],
-        {},
-        "num_prompts belongs in a profile: all checkpoints get the same requests",
-    ),
+    ([{"name": "a", "num_prompts": 5}], {}, "num_prompts belongs in a profile: all checkpoints get the sam"),
     ([{"name": "a", "input_len": 5}], {}, "input_len belongs in a profile"),
     ([{"name": "a", "seed": 5}], {}, "seed applies to the whole campaign: write it above the tables"),
     ([{"name": "a", "repeat": 5}], {}, "repeat is written repeats = N, above the tables"),
     ([{"name": "a", "run_dir": "x"}], {}, "run_dir is a flag of `loadgen campaign`"),
     ([INSTANT], {"answer": {"fit": "16GiB"}}, "[answer]: unknown key 'fit', did you mean 'fits'?"),
     ([INSTANT], {"answer": {"fits": "much"}}, "--fits 'much': give a size of memory, as 16GiB"),
-    (
-        [INSTANT],
-        {"answer": {"lm_eval": {"instant": "x.json"}}},
-        "[answer]: lm_eval is a key of each of [[checkpoints]]",
-    ),
+    ([INSTANT], {"answer": {"lm_eval": {"a": "x.json"}}}, "[answer]: lm_eval is a key of each of [[checkp"),
     ([INSTANT], {"quality": {"referense": "instant"}}, "unknown key 'referense', did you mean 'reference'?"),
     ([INSTANT], {"quality": {"tokens": 500}}, "c.toml: [quality] has no reference: name one"),
-    (
-        [INSTANT],
-        {"quality": {"reference": "instnt"}},
-        "[quality]: reference = 'instnt': no such checkpoint, did you mean 'instant'?",
-    ),
-    (
-        [INSTANT],
-        {"quality": {"reference": "instant", "text": "no.txt"}},
-        "no.txt: No such file or directory: name a file of",
-    ),
+    ([INSTANT], {"quality": {"reference": "x"}}, "[quality]: reference = 'x': no such checkpoint"),
+    ([INSTANT], {"quality": {"reference": "instant", "text": "no.txt"}}, "no.txt: No such file or director"),
     ([INSTANT], {"quality": {"reference": "instant", "tokens": 9}}, "[quality]: tokens = 9: input should be"),
     ([{"name": "a b", "preset": "p"}, {"name": "a-b"}], {}, "would both be stored as r0-a-b-embedded-tiny"),
     ([{"name": "a" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}, "name": "c" * 80}, ""),
@@ -97,12 +77,9 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
 
 @loop_over(("checkpoints", "keys", "says"), BAD)
 def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
-    checkpoints: list[dict[str, Any]],
-    keys: dict[str, Any],
-    says: str,
-    tmp_path: Path,
+    checkpoints: list[dict[str, Any]], keys: dict[str, Any], says: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     path = written(tmp_path, *checkpoints, **keys)
     code = cli.main(["campaign", str(path), "--dry-run"])
     err = capsys.readouterr().err
@@ -153,12 +130,8 @@ def test_without_a_file_the_shipped_campaigns_are_listed(capsys: pytest.CaptureF
 def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
     page = Path(__file__).parents[4] / "docs" / "comparing.md"
     line = next(line for line in page.read_text("utf-8").splitlines() if "campaign demo " in line)
-    epilog = campaign_parser().epilog or ""
-    for text in (
-        campaign_file.load_campaign(campaign_file.locate_campaign("demo")).description,
-        line,
-        epilog,
-    ):
+    demo = campaign_file.load_campaign(campaign_file.locate_campaign("demo"))
+    for text in (demo.description, line, campaign_parser().epilog or ""):
         assert "half a minute" in text.lower()
 
 
@@ -198,10 +171,8 @@ def test_the_shipped_campaigns_are_sound(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_thor_page_is_whole() -> None:
-    names = [
-        row.name
-        for row in campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-thor")).checkpoints
-    ]
+    file = campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-thor"))
+    names = [row.name for row in file.checkpoints]
     eight = ["", "-FP8", "-FP4", "-GPTQ-Int4", "-GPTQ-Int8", "-AWQ", "-Int4-W4A16", "-Int8-W8A16", "-GGUF"]
     coder = ["FP8", "AWQ-8bit", "AWQ-4bit", "Int4-W4A16"]
     assert names == [
@@ -216,19 +187,14 @@ def test_the_h20_ladder_has_every_row_of_the_page() -> None:
     from loadgen.study.speed.speed_rows import read_speed_csv
 
     page = read_speed_csv(profile.find_shipped().parent / "loadgen/study/speed/published/qwen3_h20_speed.csv")
+    names = {"AWQ-INT4": "AWQ", "GPTQ-INT4": "GPTQ-Int4"}
     published = {
-        (
-            row.model,
-            row.quantization.replace("AWQ-INT4", "AWQ").replace("GPTQ-INT4", "GPTQ-Int4"),
-            row.gpu_num,
-        )
+        (row.model, names.get(row.quantization, row.quantization), row.gpu_num)
         for row in page
         if row.backend == "SGLang"
     }
-    ours = set()
-    for arm in arms.make_arms(
-        campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-h20-ladder")), Path("x")
-    ):
+    ours, file = set(), campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-h20-ladder"))
+    for arm in arms.make_arms(file, Path("x")):
         base, quantization = split_name(arm.options.model or "")
         ours.add((base, quantization or "BF16", arm.settings.tensor_parallel or 1))
     assert ours == published
@@ -260,23 +226,16 @@ def test_a_key_is_the_flag_of_that_name(flags: dict[str, Any], line: list[str]) 
 def test_a_checkpoints_flags_override_its_servers_variables_add_up() -> None:
     server = {"context_len": 5, "server_env": {"A": "1", "B": "2"}, "launch": "vllm"}
     own = {"context_len": 7, "server_env": {"B": "3"}}
-    assert overlay_flags(server, own) == {
-        "context_len": 7,
-        "server_env": {"A": "1", "B": "3"},
-        "launch": "vllm",
-    }
+    merged = {"context_len": 7, "server_env": {"A": "1", "B": "3"}, "launch": "vllm"}
+    assert overlay_flags(server, own) == merged
 
 
 def test_variables_and_the_home_directory_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELS", "/m")
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.delenv("NONE", raising=False)
-    told = {
-        "model": "${MODELS}/a",
-        "tokenizer": "~/t",
-        "server_env": {"A": "${NONE:-b}"},
-        "label": "${NONE}$x~",
-    }
+    told: dict[str, Any] = {"model": "${MODELS}/a", "tokenizer": "~/t", "label": "${NONE}$x~"}
+    told["server_env"] = {"A": "${NONE:-b}"}
     filled = {**told, "model": "/m/a", "tokenizer": "/h/t", "server_env": {"A": "b"}}
     assert fill_variables(told, lambda name: True) == (filled, {"NONE"}, set())
     filled["model"] = "${MODELS}/a"

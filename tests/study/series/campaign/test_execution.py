@@ -12,7 +12,7 @@ import pytest
 
 from builders.campaign_files import TINY, cells, contents, facts, failures, the_directory, written
 from builders.serving_scripts import engine_command, launch_command
-from fakes.scripted_server import Answer, api, closed_port, stream, whole
+from fakes.scripted_server import Answer, Asked, api, closed_port, stream, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.host.sensor import Reading, Sensor
@@ -20,6 +20,7 @@ from loadgen.report.run_directory import load
 from loadgen.run import session
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.campaign_file import CoolDown
+from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.campaign.machine_watch import Cooling
 
 pytestmark = [
@@ -27,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
+STARTS, PROFILES = ["r0", "r0", "r1", "r1"], ["tiny", "other", "other", "tiny"]
 IDS = ["r0-A-embedded-tiny", "r0-B-embedded-tiny", "r1-A-embedded-tiny", "r1-B-embedded-tiny"]
 
 
@@ -34,9 +36,11 @@ IDS = ["r0-A-embedded-tiny", "r0-B-embedded-tiny", "r1-A-embedded-tiny", "r1-B-e
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The directories that were compared, which is tested elsewhere; a server that failed soon lives."""
     found: list[Path] = []
-    monkeypatch.setattr(
-        campaign_command, "_print_comparison", lambda kept, given: found.append(kept.directory)
-    )
+
+    def note(kept: CampaignStore, given: object) -> None:
+        found.append(kept.directory)
+
+    monkeypatch.setattr(campaign_command, "_print_comparison", note)
     monkeypatch.setattr(session, "_FAILED_S", 0.5)
     return found
 
@@ -59,21 +63,11 @@ def test_every_cell_is_a_run_that_says_where_it_stands(
     assert cells(place) == IDS
     assert failures(place) == {}
     told = {known: facts(place, known) for known in IDS}
-    assert {known: one["cell"]["start"] for known, one in told.items()} == {
-        known: known.split("-")[0] for known in IDS
-    }
-    assert told[IDS[0]]["cell"] == {
-        "campaign": "c",
-        "checkpoint": "A",
-        "server": "embedded",
-        "profile": "tiny",
-        "repeat": 0,
-        "start": "r0",
-    }
-    assert {(one["seed"], one["seed_chosen"], one["repeat"]) for one in told.values()} == {
-        (7, True, 0),
-        (7, True, 1),
-    }
+    assert all(one["cell"]["start"] == known.split("-")[0] for known, one in told.items())
+    cell = {"campaign": "c", "checkpoint": "A", "server": "embedded", "profile": "tiny", "repeat": 0}
+    assert told[IDS[0]]["cell"] == {**cell, "start": "r0"}
+    seeds = {(one["seed"], one["seed_chosen"], one["repeat"]) for one in told.values()}
+    assert seeds == {(7, True, 0), (7, True, 1)}
     # The same prompts for all that is compared, other prompts in each repeat.
     digests = [told[known]["plan_digest"] for known in IDS]
     assert digests[0] == digests[1] != digests[2] == digests[3]
@@ -82,12 +76,9 @@ def test_every_cell_is_a_run_that_says_where_it_stands(
     assert (kept["seed"], kept["baseline"], kept["order"]) == (7, "A", [IDS[0], IDS[1], IDS[3], IDS[2]])
     assert not (place / "unfinished").exists()
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines[:4]] == [
-        "[1/4] r0 A on embedded, tiny",
-        "[2/4] r0 B on embedded, tiny",
-        "[3/4] r1 B on embedded, tiny",
-        "[4/4] r1 A on embedded, tiny",
-    ]
+    order = ("r0 A", "r0 B", "r1 B", "r1 A")
+    shown = [f"[{number}/4] {of} on embedded, tiny" for number, of in enumerate(order, 1)]
+    assert [line.split(":")[0] for line in lines[:4]] == shown
     assert all(re.search(r": [\d.]+ tok/s, [A-Z]+; about \d+ s left$", line) for line in lines[:3])
     assert f"4 of 4 cells are finished: {place}" in lines
     assert f"again:   loadgen compare {place}" in lines
@@ -96,28 +87,17 @@ def test_every_cell_is_a_run_that_says_where_it_stands(
 
 @pytest.mark.whole
 def test_one_server_serves_a_repeat_and_the_next_starts_another(tmp_path: Path, ports: list[int]) -> None:
-    path = written(
-        tmp_path,
-        {"name": "A", "launch_command": engine_command("--preset", "instant")},
-        profiles=["./tiny.toml", "./other.toml"],
-    )
+    table = {"name": "A", "launch_command": engine_command("--preset", "instant")}
+    path = written(tmp_path, table, profiles=["./tiny.toml", "./other.toml"])
     (tmp_path / "other.toml").write_text(TINY, "utf-8")
     assert campaign(path) == 0
     place = the_directory()
-    starts = {
-        known: (facts(place, known)["cell"]["start"], facts(place, known)["started"])
-        for known in cells(place)
-    }
-    assert [known for known, _ in sorted(starts.items(), key=lambda item: item[1][1])] == [
-        "r0-A-command-tiny",
-        "r0-A-command-other",
-        "r1-A-command-other",
-        "r1-A-command-tiny",
-    ]
-    assert [starts[known][0] for known in sorted(starts)] == ["r0", "r0", "r1", "r1"]
+    order = sorted(cells(place), key=lambda known: facts(place, known)["started"])
+    assert order == [f"{of}-A-command-{name}" for of, name in zip(STARTS, PROFILES, strict=True)]
+    assert [facts(place, known)["cell"]["start"] for known in order] == STARTS
     assert len(ports) == 2
     assert len(list((place / "servers").glob("*-command-server*/server.log"))) == 2
-    assert all((place / "cells" / known / "server.log").stat().st_size for known in starts)
+    assert all((place / "cells" / known / "server.log").stat().st_size for known in order)
 
 
 @pytest.mark.whole
@@ -176,10 +156,7 @@ FAILING = [
     # the server, of each failed cell what its reason holds
     ("die(7, 'CUDA out of memory')", "command ended with 7 before it was ready: the GPU's memory ran out"),
     ("Server(lambda asked: 500).serve()", "generates no token: http-status: 500"),
-    (
-        "Server(lambda asked: 500 if asked.number > 1 else None).serve()",
-        "every request failed, the first with",
-    ),
+    ("Server(lambda asked: 500 if asked.number > 1 else None).serve()", "every request failed, the first"),
 ]
 
 
@@ -205,9 +182,10 @@ def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_pat
     """The same for every arm, since the attempt is a part of what they are drawn from."""
     broken = ["until it is resumed"]
 
-    with VirtualServing(
-        api(lambda asked: Answer([whole(b"{}", "500 Oh")]) if broken else stream())
-    ) as server:
+    def answer(asked: Asked) -> Answer:
+        return Answer([whole(b"{}", "500 Oh")]) if broken else stream()
+
+    with VirtualServing(api(answer)) as server:
         rows = [{"name": name, "base_url": server.base_url} for name in "AB"]
         path = written(tmp_path, *rows, repeats=1, seed=7)
         assert campaign(path) == 1
@@ -215,8 +193,8 @@ def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_pat
         assert campaign(path, "--resume", "--retry-failed") == 0
         other = written(tmp_path, *rows, repeats=1, seed=7, name="other")
         assert campaign(other, "--run-dir", "first") == 0
-    again = [facts(next(Path("runs").iterdir()), known) for known in cells(next(Path("runs").iterdir()))]
-    first = [facts(the_directory(Path("first")), known) for known in cells(the_directory(Path("first")))]
+    places = [the_directory(Path(base)) for base in ("runs", "first")]
+    again, first = ([facts(place, known) for known in cells(place)] for place in places)
     assert [each["attempt"] for each in again + first] == [1, 1, 0, 0]
     assert len({each["plan_digest"] for each in again}) == 1
     assert len({each["plan_digest"] for each in again + first}) == 2
@@ -294,10 +272,8 @@ Server(heed).serve()"""
     assert not (place / "unfinished").exists()
     out = capsys.readouterr().out
     assert f"1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
-    kept = contents(place / "cells")
-    (tmp_path / "B" / "server.py").write_text(
-        (tmp_path / "B" / "server.py").read_text("utf-8").replace("asked.number == 3", "False"), "utf-8"
-    )
+    kept, script = contents(place / "cells"), tmp_path / "B" / "server.py"
+    script.write_text(script.read_text("utf-8").replace("asked.number == 3", "False"), "utf-8")
     assert campaign(path, "--resume", str(place), "--quiet") == 0
     assert len(cells(place)) == 4
     assert {name: contents(place / "cells")[name] for name in kept} == kept

@@ -35,13 +35,10 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     assert failures(place) == {}
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
     read = result_sources.read_sources([str(place)])
-    assert [(limit.name, limit.record.ended) for limit in read.limits] == [
-        ("A", "everything-passes"),
-        ("B", "everything-passes"),
-    ]
-    assert {run.cell.arm for limit in read.limits for run in limit.runs if run.cell} == {
-        "A on embedded", "B on embedded",
-    }  # fmt: skip
+    ends = [(limit.name, limit.record.ended) for limit in read.limits]
+    assert ends == [("A", "everything-passes"), ("B", "everything-passes")]
+    arms_of = {run.cell.arm for limit in read.limits for run in limit.runs if run.cell}
+    assert arms_of == {"A on embedded", "B on embedded"}
     out = capsys.readouterr().out
     assert "Highest concurrency at ttft p50 < 10000 ms" in out
     assert "A: limit: at least 2 at a time" in out
@@ -87,6 +84,7 @@ def test_a_dry_run_estimates_searches_by_their_budget(
     ("changes", "message"),
     [
         ({"slo": "tttf p99 < 500ms"}, r"\[limit\].*tttf"),
+        ({"slo": None}, r"\[limit\].*slo"),
         ({"within": 2.0}, r"\[limit\].*within"),
         ({"budget": "30m"}, r"\[limit\].*budget"),
         ({"max_runs": 1}, r"\[limit\].*max_runs"),
@@ -96,42 +94,28 @@ def test_a_dry_run_estimates_searches_by_their_budget(
 def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
+    table = {key: value for key, value in (LIMIT | changes).items() if value is not None}
     with pytest.raises(UsageError, match=rf"c\.toml: {message}"):
-        campaign_file.load_campaign(written(tmp_path, INSTANT, limit=LIMIT | changes))
+        campaign_file.load_campaign(written(tmp_path, INSTANT, limit=table))
 
 
 @loop_over(
-    ("changes", "message"),
+    ("workload", "changes", "message"),
     [
-        ({"lowest": 8, "highest": 2}, "lowest = 8 is not below highest = 2"),
-        ({"start": 2.5}, "start = 2.5: requests in flight are whole numbers"),
-        ({"start": 4}, "start = 4 lies above highest = 2"),
-        ({"over": "rate", "start": 0.5, "lowest": 1}, "start = 0.5 lies below lowest = 1"),
+        ("./tiny.toml", {"lowest": 8, "highest": 2}, "tiny: lowest = 8 is not below highest = 2"),
+        ("./tiny.toml", {"start": 2.5}, "tiny: start = 2.5: requests in flight are whole numbers"),
+        ("./tiny.toml", {"start": 4}, "tiny: start = 4 lies above highest = 2"),
+        ("./tiny.toml", {"over": "rate", "start": 0.5, "lowest": 1}, "tiny: start = 0.5 lies below lowest"),
+        ("./ramp.toml", {}, "ramp: a search varies one rate"),
+        ("qwen-speed", {}, "qwen-speed: a ladder has a load of one request at a time"),
     ],
 )
-def test_loads_that_cannot_be_searched_are_refused_before_anything_starts(
-    tmp_path: Path, changes: dict[str, Any], message: str
+def test_what_cannot_be_searched_is_refused_before_anything_starts(
+    tmp_path: Path, workload: str, changes: dict[str, Any], message: str
 ) -> None:
-    path = written(tmp_path, INSTANT, limit=LIMIT | changes)
-    with pytest.raises(UsageError, match=rf"checkpoint 'instant': \[limit\], profile tiny: {message}"):
-        arms.make_arms(campaign_file.load_campaign(path), path)
-
-
-def test_a_workload_whose_load_changes_is_refused_for_searches(tmp_path: Path) -> None:
-    path = written(tmp_path, INSTANT, profiles=["./ramp.toml"], limit=LIMIT)
+    path = written(tmp_path, INSTANT, profiles=[workload], limit=LIMIT | changes)
     (tmp_path / "ramp.toml").write_text('schedule = "rate 2 for 60s"\n', "utf-8")
-    with pytest.raises(UsageError, match=r"\[limit\], profile ramp: a search varies one rate"):
-        arms.make_arms(campaign_file.load_campaign(path), path)
-
-
-def test_a_limit_without_an_objective_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="slo"):
-        campaign_file.load_campaign(written(tmp_path, INSTANT, limit={"within": 0.1}))
-
-
-def test_a_ladder_cannot_be_searched(tmp_path: Path) -> None:
-    path = written(tmp_path, INSTANT, profiles=["qwen-speed"], limit=LIMIT)
-    with pytest.raises(UsageError, match="a ladder has a load of one request at a time"):
+    with pytest.raises(UsageError, match=rf"checkpoint 'instant': \[limit\], profile {message}"):
         arms.make_arms(campaign_file.load_campaign(path), path)
 
 
@@ -158,7 +142,5 @@ def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
     over: Any, settings: dict[str, Any], expected: str
 ) -> None:
     workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
-    assert (
-        LimitRequest(**LimitTable(slo="ttft p50 < 10s", over=over).model_dump()).choose_axis(workload)
-        == expected
-    )
+    table = LimitTable(slo="ttft p50 < 10s", over=over)
+    assert LimitRequest(**table.model_dump()).choose_axis(workload) == expected

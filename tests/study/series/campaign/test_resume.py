@@ -26,9 +26,11 @@ from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
 from loadgen.plan.profile import build
 from loadgen.records.journal import JOURNAL
+from loadgen.records.record import Records
 from loadgen.report import run_directory
 from loadgen.report.run_directory import load
 from loadgen.run.command.options import Options
+from loadgen.run.session import Session
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore, clear_unfinished
@@ -102,9 +104,8 @@ def _table(directory: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str
 
 
 def _reached(finished: int) -> bool:
-    return len(list(Path("killed").glob("*/campaign.json"))) == 1 and (
-        len(list(Path("killed").glob("*/cells/*"))) >= finished
-    )
+    found = Path("killed").glob("*/cells/*")
+    return len(list(Path("killed").glob("*/campaign.json"))) == 1 and len(list(found)) >= finished
 
 
 def test_a_campaign_grows(tmp_path: Path) -> None:
@@ -257,9 +258,6 @@ def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
 def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from loadgen.records.record import Records
-    from loadgen.run.session import Session
-
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -285,14 +283,13 @@ def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
 
 
 def test_a_cell_that_fails_keeps_what_its_run_had_measured(tmp_path: Path) -> None:
-    store, cell = CampaignStore(tmp_path / "campaign"), planned("A")
+    store, cell = CampaignStore(tmp_path), planned()
     run = store.begin(cell.id) / "run"
     run.mkdir()
     (run / JOURNAL).write_bytes(b"measured")
     store.fail_cell(cell, "why", read_wall_clock())
-    (kept,) = (tmp_path / "campaign").glob("interrupted/*/run")
-    assert (kept / JOURNAL).read_bytes() == b"measured"
-    assert failures(tmp_path / "campaign") == {cell.id: "why"}
+    (kept,) = tmp_path.glob(f"interrupted/*/run/{JOURNAL}")
+    assert (kept.read_bytes(), failures(tmp_path)) == (b"measured", {cell.id: "why"})
 
 
 def test_an_unwritable_directory_is_refused_before_anything_starts(

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import pytest
 
 from builders.loops import loop_over
-from loadgen.study.series.limit.edge import EdgePoint, fit_edge
+from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, fit_edge
 
 
 def point(load: float, samples: int, over: int, dispersion: float | None = 1.0) -> EdgePoint:
@@ -19,19 +19,24 @@ def point(load: float, samples: int, over: int, dispersion: float | None = 1.0) 
     )
 
 
+def fit(points: list[EdgePoint], allowed: float, is_s_shaped: bool = False) -> EdgeFit:
+    """The edge, which there is."""
+    found = fit_edge(points, allowed, is_s_shaped)
+    assert found is not None
+    return found
+
+
 def test_the_edge_lies_between_half_and_twice_the_allowed_share() -> None:
-    fit = fit_edge([point(9, 40_000, 200), point(11, 40_000, 800)], 0.01)
-    assert fit is not None
-    assert fit.load == pytest.approx(math.sqrt(99), rel=0.01)
-    assert 9 < fit.low < fit.load < fit.high < 11
+    found = fit([point(9, 40_000, 200), point(11, 40_000, 800)], 0.01)
+    assert found.load == pytest.approx(math.sqrt(99), rel=0.01)
+    assert 9 < found.low < found.load < found.high < 11
 
 
 def test_a_jump_from_none_to_all_has_the_interval_between_both() -> None:
-    fit = fit_edge([point(8, 1000, 0), point(9, 1000, 1000)], 0.01)
-    assert fit is not None
-    assert fit.load == pytest.approx(math.sqrt(72), rel=0.01)
-    assert fit.low == pytest.approx(8, rel=0.01)
-    assert fit.high == pytest.approx(9, rel=0.01)
+    found = fit([point(8, 1000, 0), point(9, 1000, 1000)], 0.01)
+    assert found.load == pytest.approx(math.sqrt(72), rel=0.01)
+    assert found.low == pytest.approx(8, rel=0.01)
+    assert found.high == pytest.approx(9, rel=0.01)
 
 
 @loop_over(
@@ -48,33 +53,28 @@ def test_there_is_no_edge_without_a_run_on_each_side(runs: list[tuple[float, int
 
 def test_samples_that_depend_on_each_other_widen_the_interval() -> None:
     runs = [(9.0, 200), (11.0, 800)]
-    even = fit_edge([point(load, 40_000, over) for load, over in runs], 0.01)
-    queued = fit_edge([point(load, 40_000, over, 25.0) for load, over in runs], 0.01)
-    assert even is not None
-    assert queued is not None
+    even = fit([point(load, 40_000, over) for load, over in runs], 0.01)
+    queued = fit([point(load, 40_000, over, 25.0) for load, over in runs], 0.01)
     assert queued.load == pytest.approx(even.load, rel=0.001)
     assert queued.width > 3 * even.width
 
 
 def test_counts_that_come_together_are_as_a_dispersion() -> None:
     together = EdgePoint(11, ((4000, 0),) + ((4000, 400), (4000, 0)) * 4 + ((4000, 0),))
-    fit = fit_edge([point(9, 40_000, 200), together], 0.01)
-    assert fit is not None
-    assert fit.dispersion > 20
+    found = fit([point(9, 40_000, 200), together], 0.01)
+    assert found.dispersion > 20
 
 
 def test_the_first_part_of_a_run_is_left_out() -> None:
     runs = [EdgePoint(9, ((1000, 900), (1000, 1), (1000, 1))), point(11, 3000, 300)]
-    fit = fit_edge(runs, 0.01)
-    assert fit is not None
-    assert fit.load > 9
+    found = fit(runs, 0.01)
+    assert found.load > 9
 
 
 def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
     runs = [point(51, 1400, 0), point(52, 1400, 390), point(64, 2100, 620)]
-    fit = fit_edge([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
-    assert fit is not None
-    assert 51 <= fit.low < fit.high <= 52.1
+    found = fit([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
+    assert 51 <= found.low < found.high <= 52.1
 
 
 @loop_over(
@@ -87,26 +87,21 @@ def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
 )
 def test_runs_vary_as_much_as_they_differ(at_8: tuple[int, int], least: float, most: float) -> None:
     runs = [point(7, 1200, 12), point(9, 1300, 269), *(point(8, 1040, over) for over in at_8)]
-    fit = fit_edge(runs, 0.05)
-    assert fit is not None
-    assert least <= fit.dispersion <= most
+    found = fit(runs, 0.05)
+    assert least <= found.dispersion <= most
 
 
 def test_runs_that_contradict_each_other_widen_the_interval() -> None:
     beside = [point(7, 1200, 12), point(9, 1300, 269)]
-    alike = fit_edge([*beside, point(8, 1040, 52), point(8, 1040, 52)], 0.05)
-    contrary = fit_edge([*beside, point(8, 1040, 76), point(8, 1040, 28)], 0.05)
-    assert alike is not None
-    assert contrary is not None
+    alike = fit([*beside, point(8, 1040, 52), point(8, 1040, 52)], 0.05)
+    contrary = fit([*beside, point(8, 1040, 76), point(8, 1040, 28)], 0.05)
     assert contrary.width > 3 * alike.width
 
 
 def test_a_run_far_above_does_not_pull_at_the_edge() -> None:
     """Where all samples are above, the load may be any: it must not put the edge at the lowest bound."""
     runs = [point(0.55, 15_000, 0), point(0.77, 15_000, 1), point(1.09, 20_000, 17_000)]
-    near, far = (fit_edge([*runs, point(load, 10_000, 10_000)], 0.5) for load in (1.3, 40))
-    assert near is not None
-    assert far is not None
+    near, far = (fit([*runs, point(load, 10_000, 10_000)], 0.5) for load in (1.3, 40))
     assert far.load == pytest.approx(near.load, rel=0.01)
     assert far.high > 1.0
 
@@ -117,9 +112,7 @@ def test_a_share_like_a_normal_law_is_fitted_by_its_logit(allowed: float) -> Non
     at_edge = law.inv_cdf(allowed)
     shares = {load: law.cdf(at_edge + 10 * math.log(load / 40)) for load in (36.0, 38.5, 41.5, 46.0)}
     points = [point(load, 40_000, round(40_000 * share)) for load, share in shares.items()]
-    curved, straight = (fit_edge(points, allowed, is_s_shaped=shape) for shape in (True, False))
-    assert curved is not None
-    assert straight is not None
+    curved, straight = (fit(points, allowed, is_s_shaped=shape) for shape in (True, False))
     assert curved.load == pytest.approx(40, rel=0.005)
     assert abs(curved.load - 40) < abs(straight.load - 40)
     assert curved.slope == pytest.approx(10 * law.pdf(at_edge) / (allowed * (1 - allowed)), rel=0.1)

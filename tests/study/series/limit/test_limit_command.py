@@ -28,6 +28,7 @@ from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_ne
 
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
+USERS = ["--turns", "2", "--users", "4", "--user-rate", "1"]
 
 
 @loop_over(
@@ -44,17 +45,13 @@ SLO = ["--slo", "ttft p99 < 500ms"]
         pytest.param([*SLO, "--max-runs", "1"], "--max-runs", id="one run"),
         pytest.param([*SLO, "--from", "9", "--to", "3"], "--from 9 is not below --to 3", id="bounds"),
         pytest.param([*SLO, "--over", "concurrency", "--start", "1.5"], "whole numbers", id="half a stream"),
-        pytest.param(
-            [*SLO, "--profile", "low-load", "--start", "1.5"], "whole numbers", id="half a stream by profile"
-        ),
+        pytest.param([*SLO, "--profile", "low-load", "--start", "1.5"], "whole numbers", id="by profile"),
         pytest.param([*SLO, "--start", "2", "--from", "3"], "--start 2 lies below --from 3", id="low start"),
         pytest.param([*SLO, "--start", "9", "--to", "3"], "--start 9 lies above --to 3", id="high start"),
         pytest.param([*SLO, "--duration", "9"], "--duration does not apply to a search", id="duration"),
         pytest.param([*SLO, "--repeat", "3"], "--repeat does not apply to a search", id="repeat"),
         pytest.param([*SLO, "--start-at", "+2"], "--start-at does not apply to a search", id="start at"),
-        pytest.param(
-            [*SLO, "--expect-plan", "0" * 32], "--expect-plan does not apply to a search", id="plan"
-        ),
+        pytest.param([*SLO, "--expect-plan", "0" * 32], "--expect-plan does not apply to a sea", id="plan"),
         pytest.param([*SLO, "--selftest"], "--selftest does not apply to a search", id="self-test"),
         pytest.param([*SLO, "--max-duration", "9"], "--max-duration does not apply", id="rule to stop"),
         pytest.param([*SLO, "--request-rate", "9"], "the search varies the load", id="a rate"),
@@ -65,11 +62,7 @@ SLO = ["--slo", "ttft p99 < 500ms"]
         pytest.param([*SLO, "--fail-on", "slow"], "'slow': choose from invalid, failures", id="fail on"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
         pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
-        pytest.param(
-            [*SLO, "--over", "rate", "--turns", "2", "--users", "4", "--user-rate", "1"],
-            "--over concurrency",
-            id="users",
-        ),
+        pytest.param([*SLO, "--over", "rate", *USERS], "--over concurrency", id="users"),
         pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
         pytest.param([*SLO, "--resume", "nowhere"], "is not a search's directory", id="no search"),
     ],
@@ -206,16 +199,7 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "short.toml").write_text('input_len = 8\noutput_len = 4\nslo = "e2el p50 < 60s"\n', "utf-8")
-    argv = [
-        "limit",
-        "--preset",
-        PACED,
-        "--profile",
-        str(tmp_path / "short.toml"),
-        "--seed",
-        "3",
-        "--quiet",
-    ]
+    argv = ["limit", "--preset", PACED, "--profile", str(tmp_path / "short.toml"), "--seed", "3", "--quiet"]
     argv += ["--over", "concurrency", "--min-duration", "0.3s", "--budget", "36s", "--to", "4"]
     argv += ["--run-dir", str(tmp_path / "runs"), "--no-observe"]
     assert cli.main(argv) == 0
@@ -227,13 +211,8 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     assert "limit: at least 4 at a time" in capsys.readouterr().out
     assert cli.main([*argv, "--resume", str(directory)]) == 0
     assert read_search(directory).runs == record.runs
-    for changed in (
-        ["--slo", "e2el p50 < 9s"],
-        ["--model", "other"],
-        ["--transport", "httpx"],
-        ["--seed", "4"],
-    ):
-        assert cli.main([*argv, *changed, "--resume", str(directory)]) == 2
+    for flag, value in (("slo", "e2el p50 < 9s"), ("model", "x"), ("transport", "httpx"), ("seed", "4")):
+        assert cli.main([*argv, f"--{flag}", value, "--resume", str(directory)]) == 2
         assert "--resume: " in capsys.readouterr().err
 
 

@@ -55,12 +55,25 @@ def searched(settings: SearchSettings, server: Callable[[NextRun], Trial]) -> tu
     return trials, step
 
 
+def estimate(settings: SearchSettings, trials: list[Trial]) -> LimitEstimate:
+    """The estimate, which there is."""
+    found = estimate_limit(settings, trials)
+    assert found is not None
+    return found
+
+
+def choose_run(settings: SearchSettings, trials: list[Trial]) -> NextRun:
+    """The next run of a search that goes on."""
+    step = choose_next_run(settings, trials)
+    assert isinstance(step, NextRun)
+    return step
+
+
 @loop_over("limit", [1, 2, 7, 48, 300])
 def test_the_last_concurrency_that_meets_the_objective_is_found(limit: int) -> None:
     trials, end = searched(STREAMS, lambda run: trial(run, 50.0 if run.load <= limit else 50.1))
-    found = estimate_limit(STREAMS, trials)
+    found = estimate(STREAMS, trials)
     assert end == "within"
-    assert found is not None
     assert found.value == pytest.approx(limit, rel=0.05)
     assert found.low is not None
     assert found.high is not None
@@ -81,17 +94,15 @@ def test_a_rate_above_which_all_is_late_is_found_within_5_percent(limit: float) 
 
 def test_an_objective_that_nothing_meets_ends_at_the_lowest_load() -> None:
     trials, end = searched(RATE, lambda run: trial(run, 51.0))
-    assert end == "nothing-passes"
-    assert trials[-1].load == RATE.lowest
+    assert (end, trials[-1].load) == ("nothing-passes", RATE.lowest)
     assert estimate_limit(RATE, trials) == LimitEstimate(value=None, low=None, high=RATE.lowest)
     assert find_highest_passing(RATE, trials) is None
 
 
 def test_an_objective_that_everything_meets_ends_at_the_highest_load() -> None:
     trials, end = searched(RATE, lambda run: trial(run, 49.0))
-    found = estimate_limit(RATE, trials)
+    found = estimate(RATE, trials)
     assert end == "everything-passes"
-    assert found is not None
     assert (found.value, found.low, found.high) == (None, RATE.highest, None)
 
 
@@ -105,8 +116,7 @@ def test_a_run_that_the_client_limited_never_fails_the_server() -> None:
 @loop_over("fault", ["invalid", "saturated"])
 def test_an_invalid_or_saturated_run_never_passes(fault: str) -> None:
     trials, _ = searched(RATE, lambda run: trial(run, 49.0, **{fault: run.load > 10}))
-    found = estimate_limit(RATE, trials)
-    assert found is not None
+    found = estimate(RATE, trials)
     assert found.value == pytest.approx(10, rel=0.06)
     assert not any(each.passed for each in trials if each.load > 10)
 
@@ -115,8 +125,7 @@ def test_runs_of_a_server_that_ended_give_a_bracket_but_no_estimate() -> None:
     fine, dead = trial(NextRun(4, 60), 10.0), trial(NextRun(16, 60), 10.0, invalid=True)
     assert estimate_limit(RATE, [fine, dead]) == LimitEstimate(value=None, low=4, high=16)
     late = trial(NextRun(16, 60), 900.0)
-    shown = estimate_limit(RATE, [fine, late])
-    assert shown is not None
+    shown = estimate(RATE, [fine, late])
     assert shown.value is not None
 
 
@@ -131,8 +140,7 @@ def test_runs_of_a_server_that_ended_give_a_bracket_but_no_estimate() -> None:
 def test_a_run_has_at_least_the_samples_that_can_pass(rate: float, percentile: float, seconds: float) -> None:
     goal = Objective("ttft", percentile, 500)
     settings = replace(RATE, objectives=(goal,), start=rate, budget_s=4 * seconds)
-    first = choose_next_run(settings, [])
-    assert isinstance(first, NextRun)
+    first = choose_run(settings, [])
     assert first.duration_s == seconds
 
 
@@ -168,9 +176,8 @@ def test_the_lowest_of_several_edges_is_the_limit() -> None:
         return replace(made, objectives=(*made.objectives, other))
 
     trials, end = searched(settings, server)
-    found = estimate_limit(settings, trials)
+    found = estimate(settings, trials)
     assert end == "within"
-    assert found is not None
     assert found.value == pytest.approx(20, rel=0.05)
 
 
@@ -213,16 +220,14 @@ def test_a_search_that_is_done_at_its_last_run_ends_as_done() -> None:
 def test_no_load_is_above_the_highest_though_the_last_run_was() -> None:
     unsure = trial(NextRun(10, 60), 49.0)
     evidence = replace(unsure.objectives[0], bound=60.0)  # not above, not shown to be met
-    step = choose_next_run(replace(RATE, highest=5), [replace(unsure, objectives=(evidence,))])
-    assert isinstance(step, NextRun)
+    step = choose_run(replace(RATE, highest=5), [replace(unsure, objectives=(evidence,))])
     assert step.load == 5
 
 
 def test_what_passed_below_does_not_make_the_highest_load_pass() -> None:
     top = trial(NextRun(4, 60), 49.0)
     unsure = replace(top, objectives=(replace(top.objectives[0], bound=60.0),))
-    step = choose_next_run(replace(STREAMS, highest=4), [trial(NextRun(1, 60), 49.0), unsure])
-    assert isinstance(step, NextRun)
+    step = choose_run(replace(STREAMS, highest=4), [trial(NextRun(1, 60), 49.0), unsure])
     assert step.load == 4
     assert step.duration_s > 60 * 4  # what did not tell enough is run longer
 
@@ -236,8 +241,7 @@ def test_the_first_part_of_a_run_decides_nothing() -> None:
         return replace(made, objectives=(evidence,))
 
     trials, _ = searched(RATE, cold)
-    found = estimate_limit(RATE, trials)
-    assert found is not None
+    found = estimate(RATE, trials)
     assert found.value == pytest.approx(100, rel=0.05)
 
 
@@ -290,15 +294,14 @@ def test_a_run_that_is_only_short_of_samples_goes_on_at_its_load(
     settings = replace(RATE, objectives=(Objective(metric, 99, 50),), start=100, alone_s=0.01)
     first = few(NextRun(100, 60), samples, metric)
     assert (first.standing, first.short, first.beyond) == ("not shown", samples > 0, samples == 0)
-    step = choose_next_run(settings, [first])
-    assert isinstance(step, NextRun)
+    step = choose_run(settings, [first])
     if samples:
         assert step.load == 100
         assert step.duration_s == pytest.approx(seconds, abs=0.2)
         assert step.why == "longer: its samples were too few"
-        assert choose_next_run(settings, [first, few(step, samples, metric)]).load == 400  # type: ignore[union-attr]
+        assert choose_run(settings, [first, few(step, samples, metric)]).load == 400
         small = replace(settings, budget_s=200)
-        assert choose_next_run(small, [first]).load == 400  # type: ignore[union-attr] # what still fits
+        assert choose_run(small, [first]).load == 400  # what still fits
     else:
         assert step.load < 100
 
@@ -327,8 +330,7 @@ def test_one_disturbed_run_is_made_again_and_ends_no_search(settings: SearchSett
     assert end == "within"
     assert [each.load for each in trials if each.disturbed] == [loads[1], loads[4]]
     assert (loads[1], loads[4]) == (loads[2], loads[5])
-    found = estimate_limit(settings, trials)
-    assert found is not None
+    found = estimate(settings, trials)
     assert found.value == pytest.approx(48, rel=0.05)
     assert len(trials) <= 12
 
@@ -337,7 +339,7 @@ def test_a_disturbed_run_is_made_again_within_bounds() -> None:
     late = trial(NextRun(4, 60), 49.0, disturbed=True)
     again = choose_next_run(RATE, [late])
     assert again == NextRun(4, 131, "again: it was disturbed")  # 524 requests
-    assert choose_next_run(RATE, [late, late]).load == 1  # type: ignore[union-attr] # given up
+    assert choose_run(RATE, [late, late]).load == 1  # given up
     assert choose_next_run(replace(RATE, budget_s=100), [late]) == "budget"
     assert choose_next_run(replace(RATE, most_runs=1), [late]) == "most-runs"
 
@@ -349,8 +351,7 @@ def test_a_client_that_could_send_no_load_says_nothing_of_the_server() -> None:
 
 def test_a_load_that_the_client_sent_in_another_run_is_no_bound() -> None:
     late = trial(NextRun(4, 60), 49.0, disturbed=True)
-    step = choose_next_run(RATE, [late, trial(NextRun(4, 60), 49.0)])
-    assert isinstance(step, NextRun)
+    step = choose_run(RATE, [late, trial(NextRun(4, 60), 49.0)])
     assert step.load == 16
 
 
@@ -361,8 +362,7 @@ def test_a_limit_below_one_user_is_not_one_user(over_at_1: int, high: float | No
         evidence = replace(made.objectives[0], over=over, batches=((100, over // 10),) * 10)
         return replace(made, objectives=(evidence,))
 
-    found = estimate_limit(STREAMS, [at(1, over_at_1), at(2, 950)])
-    assert found is not None
+    found = estimate(STREAMS, [at(1, over_at_1), at(2, 950)])
     assert (found.value, found.low) == (None, None)
     assert found.high == high or high is None
 
@@ -387,8 +387,7 @@ def test_runs_that_contradict_leave_all_loads_between_them_open() -> None:
         return Trial(load, 20, 20, (evidence,), requests_per_s=20.0)
 
     trials = [at(load, over) for load, over in over_of]
-    found = estimate_limit(p90, trials)
-    assert found is not None
+    found = estimate(p90, trials)
     assert found.value is not None
     assert found.low is not None
     assert found.high is not None

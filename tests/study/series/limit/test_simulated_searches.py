@@ -22,6 +22,8 @@ from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
 
+LONG = pytest.mark.long
+
 
 def test_the_engine_with_one_slot_is_the_queue() -> None:
     arrivals_s = np.cumsum(np.random.default_rng(1).exponential(0.0125, 2000))
@@ -66,9 +68,7 @@ def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) ->
     assert shown.dispersion > 2
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(1000, 1001), pytest.param(range(1001, 1004), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("seeds", [range(1000, 1001), pytest.param(range(1001, 1004), marks=LONG)])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rate_per_s:g}")
 def test_searches_find_the_limit_of_the_queue(case: Case, seeds: range) -> None:
     found = [searched(case, seed) for seed in seeds]
@@ -76,9 +76,7 @@ def test_searches_find_the_limit_of_the_queue(case: Case, seeds: range) -> None:
     assert max(each.runs for each in found) <= 12
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(1000, 1001), pytest.param(range(1001, 1006), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("seeds", [range(1000, 1001), pytest.param(range(1001, 1006), marks=LONG)])
 @pytest.mark.parametrize("floor", [0.02, 0.05, 0.08])
 def test_prompts_over_the_limit_at_any_load_do_not_bend_the_curve(floor: float, seeds: range) -> None:
     """Near the percentile itself, 8 of 10 %, a search may end wide: its interval says so."""
@@ -93,10 +91,8 @@ def test_prompts_over_the_limit_at_any_load_do_not_bend_the_curve(floor: float, 
 def test_at_the_true_limit_the_allowed_share_is_below_the_floor(case: limits_floors.Case) -> None:
     load = case.true_load + (0.5 if case.axis == "concurrency" else 0.0)  # the floor is between two numbers
     long = case.run(load, 400_000 / case.truth, np.random.default_rng(1))
-    share, allowed = (
-        search.compute_share_over(long.objectives[0]),
-        search.compute_allowed_share(case.objective),
-    )
+    share = search.compute_share_over(long.objectives[0])
+    allowed = search.compute_allowed_share(case.objective)
     assert allowed == case.percentile / 100
     assert share == pytest.approx(allowed, rel=0.35)  # neighbours are alike: few count
 
@@ -106,9 +102,7 @@ def test_the_users_that_a_request_finds_are_the_rate_times_their_stay() -> None:
     assert (case.users, round(case.true_load, 3)) == (23, 5.135)  # P(Poisson(20.5) > 23) = 0.25
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(1000, 1001), pytest.param(range(1001, 1021), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("seeds", [range(1000, 1001), pytest.param(range(1001, 1021), marks=LONG)])
 @pytest.mark.parametrize("case", limits_floors.CASES, ids=str)
 def test_searches_find_the_limit_of_a_floor(case: limits_floors.Case, seeds: range) -> None:
     found = [limits_floors.searched(case, seed) for seed in seeds]
@@ -127,17 +121,11 @@ ENGINE = Engine(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "objective",
-    [
-        Objective("tpot", 90, 95),
-        Objective("tpot", 99, 120),
-        Objective("e2el", 95, 2500),
-        Objective("tps_user", 10, 10.5),
-    ],
-    ids=str,
+    ("metric", "rank", "limit"),
+    [("tpot", 90, 95), ("tpot", 99, 120), ("e2el", 95, 2500), ("tps_user", 10, 10.5)],
 )
-def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objective) -> None:
-    random = np.random.default_rng(1)
+def test_the_default_budget_is_enough_for_a_limit_of_streams(metric: str, rank: float, limit: float) -> None:
+    objective, random = Objective(metric, rank, limit), np.random.default_rng(1)
     settings = SearchSettings("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
     trials: list[Trial] = []
     while not isinstance(step := search.choose_next_run(settings, trials), str):

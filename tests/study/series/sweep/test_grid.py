@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ def vary(text: str) -> grid.Dimension:
     return grid.parse_link([text], "--vary")
 
 
+def link(text: str) -> grid.Dimension:
+    return grid.parse_link(text.split())
+
+
 def rate(text: str) -> grid.Dimension:
     return grid.parse_loads("--rate", grid.RATE, text)
 
@@ -44,162 +48,109 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
     )
     made = grid.list_points(variation, {"num_prompts": 5}, build)
     assert [point.number for point in made] == list(range(16))
-    assert [point.label for point in made[:5]] == [
-        "max-num-seqs=8 input_len=64 concurrency=1",
-        "max-num-seqs=8 input_len=64 concurrency=2",
-        "max-num-seqs=8 input_len=128 concurrency=1",
-        "max-num-seqs=8 input_len=128 concurrency=2",
-        "max-num-seqs=8 input_len=64 concurrency=1 repeat 1",
-    ]
+    first = [f"input_len={length} concurrency={load}" for length in (64, 128) for load in (1, 2)]
+    labels = [f"max-num-seqs=8 {label}" for label in (*first, f"{first[0]} repeat 1")]
+    assert [point.label for point in made[:5]] == labels
     assert [point.serve["max-num-seqs"] for point in made] == ["8"] * 8 + ["16"] * 8
     assert made[0].id == "000-max-num-seqs-8-input_len-64-concurrency-1"
     # Two points that no column of a table tells apart have names that do.
-    assert {point.workload.name for point in made} == {
-        "high-load max-num-seqs=8",
-        "high-load max-num-seqs=16",
-    }
+    assert {point.workload.name for point in made} == {f"high-load max-num-seqs={n}" for n in (8, 16)}
     assert variation.axis == "concurrency"
 
 
 def test_a_linked_list_may_hold_a_value_twice() -> None:
-    dimension = grid.parse_link(["input_len=512,512", "output_len=128,64"])
-    assert dimension.rows == ((512, 128), (512, 64))
-    with pytest.raises(UsageError, match="--link: 512,128 is listed twice"):
-        grid.parse_link(["input_len=512,512", "output_len=128,128"])
+    assert link("input_len=512,512 output_len=128,64").rows == ((512, 128), (512, 64))
 
 
 def test_linked_lists_vary_together() -> None:
-    variation = Variation((grid.parse_link(["input_len=512,2048", "output-len=128,64"]), rate("0.5,1")))
-    made = grid.list_points(variation, {"num_prompts": 5}, build)
-    assert [
-        (point.workload.input_len, point.workload.output_len, point.workload.request_rate) for point in made
-    ] == [(512, 128, 0.5), (512, 128, 1), (2048, 64, 0.5), (2048, 64, 1)]
+    variation = Variation((link("input_len=512,2048 output-len=128,64"), rate("0.5,1")))
+    made = [point.workload for point in grid.list_points(variation, {"num_prompts": 5}, build)]
+    values = [(each.input_len, each.output_len, each.request_rate) for each in made]
+    assert values == [(512, 128, 0.5), (512, 128, 1), (2048, 64, 0.5), (2048, 64, 1)]
     assert variation.axis == "rate"
 
 
+ROWS, LOADS = {"dataset_path": str(CONVERSATIONS)}, concurrency("1,8")
+PROMPTS = {"dataset_path": str(CONVERSATIONS.with_name("prompts.jsonl"))}
+
+
 @loop_over(
-    ("dimension", "given", "expected"),
+    ("dimension", "given", "prompts", "sessions"),
     [
-        (concurrency("1,8"), {}, (50, 80)),
-        (rate("0.05,10"), {}, (50, 600)),
-        (concurrency("1,8"), {"num_prompts": 7}, (7, 7)),
-        (concurrency("1,8"), {"duration": 30.0}, (None, None)),
-        (vary("num_prompts=3,4"), {"max_concurrency": 2}, (3, 4)),
+        (LOADS, {}, [50, 80], None),
+        (rate("0.05,10"), {}, [50, 600], None),
+        (LOADS, {"num_prompts": 7}, [7, 7], None),
+        (LOADS, {"duration": 30.0}, None, None),
+        (vary("num_prompts=3,4"), {"max_concurrency": 2}, [3, 4], None),
+        (LOADS, {"turns": 4}, None, [50, 80]),
+        (rate("0.05,10"), {"turns": 4}, None, [50, 600]),
+        (LOADS, {"turns": 4, "num_sessions": 7}, None, [7, 7]),
+        (LOADS, {"trace": "a.jsonl", "trace_replay": "closed"}, None, [50, 80]),
+        (LOADS, ROWS, None, [50, 80]),
+        (LOADS, {**ROWS, "num_prompts": 7}, [7, 7], None),
+        (LOADS, PROMPTS, [50, 80], None),
+        (LOADS, {"dataset_path": "none.jsonl"}, [50, 80], None),
+        (LOADS, {"turns": 4, "num_prompts": 7}, [7, 7], None),
+        (LOADS, {"turns": 4, "duration": 30.0}, None, None),
     ],
 )
-def test_a_point_has_as_many_requests_as_its_load_needs(
-    dimension: grid.Dimension, given: dict[str, Any], expected: tuple[int | None, ...]
+def test_a_point_has_as_many_requests_or_sessions_as_its_load_needs(
+    dimension: grid.Dimension, given: dict[str, Any], prompts: list[int] | None, sessions: list[int] | None
 ) -> None:
-    made = grid.list_points(Variation((dimension,)), given, build)
-    assert tuple(point.workload.num_prompts for point in made) == expected
+    made = [point.workload for point in grid.list_points(Variation((dimension,)), given, build)]
+    assert [each.num_prompts for each in made] == (prompts or [None, None])
+    assert [each.num_sessions for each in made] == (sessions or [None, None])
 
 
 @loop_over(
-    ("dimension", "given", "expected"),
+    ("make", "text", "message"),
     [
-        (concurrency("1,8"), {"turns": 4}, [(None, 50), (None, 80)]),
-        (rate("0.05,10"), {"turns": 4}, [(None, 50), (None, 600)]),
-        (concurrency("1,8"), {"turns": 4, "num_sessions": 7}, [(None, 7), (None, 7)]),
-        (concurrency("1,8"), {"trace": "a.jsonl", "trace_replay": "closed"}, [(None, 50), (None, 80)]),
-        (concurrency("1,8"), {"dataset_path": str(CONVERSATIONS)}, [(None, 50), (None, 80)]),
-        (concurrency("1,8"), {"dataset_path": str(CONVERSATIONS), "num_prompts": 7}, [(7, None), (7, None)]),
-        (
-            concurrency("1,8"),
-            {"dataset_path": str(CONVERSATIONS.with_name("prompts.jsonl"))},
-            [(50, None), (80, None)],
-        ),
-        (concurrency("1,8"), {"dataset_path": "none.jsonl"}, [(50, None), (80, None)]),
-        (concurrency("1,8"), {"turns": 4, "num_prompts": 7}, [(7, None), (7, None)]),
-        (concurrency("1,8"), {"turns": 4, "duration": 30.0}, [(None, None), (None, None)]),
+        (concurrency, "0,1", "--concurrency 0,1: give whole numbers of requests in flight, 1 or more"),
+        (concurrency, "1,2.5", "--concurrency 1,2.5: give whole numbers of requests in flight, 1 or"),
+        (concurrency, "1,x", "--concurrency '1,x': 'x' is not a number"),
+        (rate, "-1,2", "--rate -1,2: give requests per second, more than 0"),
+        (rate, "0,2", "--rate 0,2: give requests per second, more than 0"),
+        (vary, "input_ln=1,2", "--vary input_ln: no key of a profile that can vary, did you mean"),
+        (vary, "ladder=1,2", "--vary ladder: no key of a profile that can vary: docs/profiles.md lists"),
+        (vary, "input_len", "--vary 'input_len': write NAME=VALUE,VALUE, as input_len=512,2048"),
+        (link, "input_len=1,2 input-len=3,4", "--link: input_len is given twice"),
+        (link, "input_len=1,2 output_len=3", "--link: linked lists are of one length: input_len has 2, out"),
+        (link, "input_len=512,512 output_len=128,128", "--link: 512,128 is listed twice"),
+        (grid.parse_serve_param, "max-num-seqs=8,", "--serve-param '8,': a value is missing before"),
     ],
 )
-def test_a_point_of_conversations_has_as_many_sessions(
-    dimension: grid.Dimension, given: dict[str, Any], expected: list[tuple[int | None, int | None]]
+def test_a_list_that_cannot_be_varied_is_refused(
+    make: Callable[[str], grid.Dimension], text: str, message: str
 ) -> None:
-    made = grid.list_points(Variation((dimension,)), given, build)
-    assert [(point.workload.num_prompts, point.workload.num_sessions) for point in made] == expected
-
-
-@loop_over(
-    ("make", "message"),
-    [
-        (
-            lambda: concurrency("0,1"),
-            "--concurrency 0,1: give whole numbers of requests in flight, 1 or more",
-        ),
-        (lambda: concurrency("1,2.5"), "--concurrency 1,2.5: give whole numbers of requests in flight, 1 or"),
-        (lambda: concurrency("1,x"), "--concurrency '1,x': 'x' is not a number"),
-        (lambda: rate("-1,2"), "--rate -1,2: give requests per second, more than 0"),
-        (lambda: rate("0,2"), "--rate 0,2: give requests per second, more than 0"),
-        (
-            lambda: vary("input_ln=1,2"),
-            "--vary input_ln: no key of a profile that can vary, did you mean",
-        ),
-        (
-            lambda: vary("ladder=1,2"),
-            "--vary ladder: no key of a profile that can vary: docs/profiles.md lists them, as input_len",
-        ),
-        (
-            lambda: vary("input_len"),
-            "--vary 'input_len': write NAME=VALUE,VALUE, as input_len=512,2048",
-        ),
-        (lambda: grid.parse_link(["input_len=1,2", "input-len=3,4"]), "--link: input_len is given twice"),
-        (
-            lambda: grid.parse_link(["input_len=1,2", "output_len=3"]),
-            "--link: linked lists are of one length: input_len has 2, output_len has 1",
-        ),
-        (
-            lambda: grid.parse_serve_param("max-num-seqs=8,"),
-            "--serve-param '8,': a value is missing before or behind",
-        ),
-    ],
-)
-def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        make()
+        make(text)
     assert str(caught.value).startswith(message)
+
+
+SEQS = grid.parse_serve_param("max-num-seqs=8,16")
 
 
 @loop_over(
     ("variation", "given", "launched", "message"),
     [
         (Variation(), {}, True, "nothing is varied: pass --concurrency 1,2,4…64"),
+        (Variation((concurrency("8"),), repeats=5), {}, True, "a sweep of one point is one run: use `load"),
         (
-            Variation((concurrency("8"),), repeats=5),
-            {},
-            True,
-            "a sweep of one point is one run: use `loadgen",
-        ),
-        (
-            Variation((concurrency("1,2"), vary("max_concurrency=3,4"))),
-            {},
-            True,
+            Variation((concurrency("1,2"), vary("max_concurrency=3,4"))), {}, True,
             "max_concurrency is varied twice, by --concurrency and --vary: keep one",
         ),
         (
-            Variation((concurrency("1,2"),)),
-            {"max_concurrency": 8},
-            True,
+            Variation((concurrency("1,2"),)), {"max_concurrency": 8}, True,
             "max_concurrency has one value by its own flag, and is varied by --concurrency: keep one",
         ),
         (
-            Variation(
-                (),
-                (grid.parse_serve_param("max-num-seqs=8,16"), grid.parse_serve_param("--max_num_seqs=8,16")),
-            ),
-            {},
-            True,
+            Variation((), (SEQS, grid.parse_serve_param("--max_num_seqs=8,16"))), {}, True,
             "max_num_seqs is varied twice, by --serve-param and --serve-param: keep one",
         ),
-        (
-            Variation((), (grid.parse_serve_param("max-num-seqs=8,16"),)),
-            {},
-            False,
-            "--serve-param needs a server that is started here: add --launch ENGINE",
-        ),
+        (Variation((), (SEQS,)), {}, False, "--serve-param needs a server that is started here: add --lau"),
         (Variation((concurrency("1,2"),), repeats=9999), {}, True, "19998 points: a sweep has 10000 at most"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_sweep_is_refused(
     variation: Variation, given: dict[str, Any], launched: bool, message: str
 ) -> None:
@@ -208,30 +159,17 @@ def test_what_is_no_sweep_is_refused(
     assert str(caught.value).startswith(message)
 
 
+UNUSED = "is varied, and the data set of these points has none of it"
+
+
 @loop_over(
     ("dimension", "given", "message"),
     [
         (vary("input_len=8,0"), {}, "--random-input-len 0: "),
-        (
-            vary("input_len=8,16"),
-            {"dataset_path": "rows.jsonl"},
-            "input_len is varied, and the data set of these points has none of it: leave it out",
-        ),
-        (
-            grid.parse_link(["dataset_path=a.jsonl,b.jsonl", "range_ratio=0,0.5"]),
-            {},
-            "range_ratio is varied, and the data set of these points has none of it",
-        ),
-        (
-            vary("output_len=8,16"),
-            {"trace": "trace.jsonl"},
-            "output_len is varied, and the data set of these points has none of it",
-        ),
-        (
-            rate("1,2"),
-            {"schedule": "rate 2 for 60s"},
-            "--schedule and --rate are two loads: leave out one of them",
-        ),
+        (vary("input_len=8,16"), {"dataset_path": "rows.jsonl"}, f"input_len {UNUSED}: leave it out"),
+        (link("dataset_path=a.jsonl,b.jsonl range_ratio=0,0.5"), {}, f"range_ratio {UNUSED}"),
+        (vary("output_len=8,16"), {"trace": "trace.jsonl"}, f"output_len {UNUSED}"),
+        (rate("1,2"), {"schedule": "rate 2 for 60s"}, "--schedule and --rate are two loads: leave out one"),
         (
             concurrency("1,2"),
             {"schedule": "concurrency 1 to 8 over 60s"},
@@ -252,7 +190,7 @@ def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
     [
         (vary("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
         (vary("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
-        (grid.parse_link(["output_len=8,16", "dataset_path=a.jsonl,b.jsonl"]), {"dataset_name": "sharegpt"}),
+        (link("output_len=8,16 dataset_path=a.jsonl,b.jsonl"), {"dataset_name": "sharegpt"}),
     ],
 )
 def test_an_output_length_that_varies_is_that_of_every_data_set(
@@ -293,6 +231,10 @@ def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float
     assert grid.parse_numbers(text) == expected
 
 
+HOW = "two numbers before a … show how it goes on, as in 1,2…64"
+COMMAS = "its values may hold commas: write ; between them, as A;B, and behind a single one"
+
+
 @loop_over(
     ("text", "message"),
     [
@@ -311,14 +253,8 @@ def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float
         ("1,1e-99999999", "'1,1e-99999999': '1e-99999999': give numbers from 1e-15 to 1e15"),
         ("1,nan", "'1,nan': 'nan': give numbers from 1e-15 to 1e15"),
         ("1,x", "'1,x': 'x' is not a number"),
-        (
-            "1..16",
-            "'1..16': '1..16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
-        ),
-        (
-            "1-16",
-            "'1-16': '1-16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
-        ),
+        ("1..16", f"'1..16': '1..16' is not a number: {HOW}"),
+        ("1-16", f"'1-16': '1-16' is not a number: {HOW}"),
         ("1,2,1", "'1,2,1': 1 is listed twice: --repeat measures points again"),
         ("1,1.001…9999", "'1,1.001…9999': has more than 1000 numbers"),
         ("", "'': the list is empty: write values, as 1,2,4"),
@@ -350,16 +286,8 @@ def test_a_keys_values_have_the_keys_type(key: str, text: str, expected: tuple[o
 @loop_over(
     ("key", "text", "message"),
     [
-        (
-            "input_dist",
-            "uniform:min=1,max=8,fixed",
-            "input_dist: its values may hold commas: write ; between them, as A;B, and behind a single one",
-        ),
-        (
-            "slo",
-            "ttft p99 < 1s,e2el p50 < 9s",
-            "slo: its values may hold commas: write ; between them, as A;B, and behind a single one",
-        ),
+        ("input_dist", "uniform:min=1,max=8,fixed", f"input_dist: {COMMAS}"),
+        ("slo", "ttft p99 < 1s,e2el p50 < 9s", f"slo: {COMMAS}"),
         (
             "range_ratio",
             '0,{"input":0.1,"output":0}',

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from builders.loops import loop_over
 from fakes.scripted_server import closed_port
@@ -48,12 +49,10 @@ def sweep(*words: str) -> int:
 
 def request(*words: str) -> SweepRequest:
     """The sweep of a command line."""
-    options, own = split_own_flags(
-        parse(words, sweep_command.sweep_parser()), sweep_command.SweepFlags.__struct_fields__
-    )
-    flags = sweep_command.SweepFlags(**own)
-    build = partial(load_workload, options)
-    return sweep_run.make_request(options, sweep_command._read_variation(flags), build)
+    names = sweep_command.SweepFlags.__struct_fields__
+    options, own = split_own_flags(parse(words, sweep_command.sweep_parser()), names)
+    variation = sweep_command._read_variation(sweep_command.SweepFlags(**own))
+    return sweep_run.make_request(options, variation, partial(load_workload, options))
 
 
 def begun(*words: str) -> SweepStore:
@@ -193,21 +192,18 @@ def test_what_a_kill_kept_from_the_layout_of_vllm_is_written_on_resume() -> None
     assert {path: path.read_bytes() for path in place.rglob("*.json")} == written
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("damage", "why"),
     [
-        (
-            lambda text: text.replace('"number": 1', '"number": 0'),
-            "points: value error, two have the same number",
-        ),
-        (lambda text: "{", "invalid json: "),
-        (lambda text: text.replace('"seed": 7', '"seed": "x"'), "seed: input should be a valid integer"),
+        (('"number": 1', '"number": 0'), "points: value error, two have the same number"),
+        (('"format"', "{"), "invalid json: "),
+        (('"seed": 7', '"seed": "x"'), "seed: input should be a valid integer"),
     ],
 )
-def test_a_record_that_is_damaged_is_refused(damage: Callable[[str], str], why: str) -> None:
+def test_a_record_that_is_damaged_is_refused(damage: tuple[str, str], why: str) -> None:
     store = begun(*TWO)
     path = store.directory / "sweep.json"
-    path.write_text(damage(path.read_text()))
+    path.write_text(path.read_text().replace(*damage))
     with pytest.raises(UsageError) as caught:
         store.read_record()
     assert str(caught.value).startswith(f"{path} is damaged: {why}")
@@ -248,13 +244,11 @@ def test_a_rate_and_a_duration_have_their_own_time() -> None:
 
 
 def test_a_closed_loop_takes_as_long_a_request_as_the_nearest_point() -> None:
-    done = [
-        (point(0, max_concurrency=1, num_prompts=50), 100.0),
-        (point(1, max_concurrency=8, num_prompts=80), 30.0),
-    ]
+    alone, eight = (point(at, max_concurrency=8**at, num_prompts=50 + 30 * at) for at in (0, 1))
+    done = [(alone, 100.0), (eight, 30.0)]
     assert forecast_time([point(2, max_concurrency=16, num_prompts=320)], done, (), NONE).seconds == 60.0
     # The same settings again, as a repeat has them, take the same time.
-    assert forecast_time([point(3, max_concurrency=1, num_prompts=50)], done, (), NONE).seconds == 100.0
+    assert forecast_time([replace(alone, number=3)], done, (), NONE).seconds == 100.0
 
 
 def test_what_nothing_shows_is_unknown() -> None:
@@ -315,11 +309,7 @@ def test_what_was_varied_has_the_types_of_vllms_parameters(tmp_path: Path) -> No
     serve = {"max-num-seqs": "8", "gpu-memory-utilization": "0.9", "enforce-eager": "true", "dtype": "half"}
     read = sweep_run._read_run(tmp_path, varied({"request_rate": float("inf")}, serve))
     assert read == {
-        "max_num_seqs": 8,
-        "gpu_memory_utilization": 0.9,
-        "enforce_eager": True,
-        "dtype": "half",
-        "request_rate": "inf",
-        "run_number": 0,
-    }
+        "max_num_seqs": 8, "gpu_memory_utilization": 0.9, "enforce_eager": True, "dtype": "half",
+        "request_rate": "inf", "run_number": 0,
+    }  # fmt: skip
     json.dumps(read, allow_nan=False)
