@@ -196,10 +196,7 @@ def unpack(file: HashedFile, part: BundlePart, write: Callable[[bytes], object])
 
 
 def _inflate(packed: Iterable[bytes], part: BundlePart, note: Callable[[bytes], object]) -> Iterator[bytes]:
-    """Yield what packed bytes unpack to, in blocks of at most 1 MiB; `note` gets the packed ones.
-
-    Raises ChangedBundle if that is more than the part has, or if its end is before or behind the bytes'.
-    """
+    """Yield what packed bytes unpack to, in blocks of at most 1 MiB; `note` gets the packed ones."""
     spread, left = zlib.decompressobj(-zlib.MAX_WBITS), part.size_bytes
     for block in packed:
         note(block)

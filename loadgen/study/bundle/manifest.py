@@ -117,7 +117,6 @@ def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[s
 
 
 def _describe_run(path: Path, name: str) -> tuple[BundledRun, bool]:
-    """Read what a manifest says of a run, and whether it has answers' texts; raises UsageError."""
     try:
         ours = read_mapping(json.loads(read_file_bytes(path, LARGEST_RESULT))[OURS])
         version = read_count(ours["definitions_version"])

@@ -116,7 +116,6 @@ def unpack_bundle(path: Path, directory: Path, digest: hashlib._Hash | None = No
 
 
 def _unpack_parts(file: HashedFile, size: int, directory: Path) -> Manifest:
-    """Unpack an archive from its first byte to its digest; raises ChangedBundle."""
     raw, first = _read_manifest_bytes(file)
     manifest = read_manifest(raw)
     parts = manifest.parts
@@ -153,7 +152,6 @@ def _read_manifest_bytes(file: HashedFile) -> tuple[bytes, Packed]:
 
 
 def _unpack_part(file: HashedFile, part: BundlePart, directory: Path) -> Packed:
-    """Unpack one part to its file below a directory, and return what headers say of it."""
     place = directory / part.name
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     headers: list[Packed] = []

@@ -92,7 +92,6 @@ def render_markdown(result: GateResult) -> str:
 
 
 def _list_notes(result: GateResult) -> Iterator[str]:
-    """Yield what stands below the table: reasons after the first, rows without a test, remarks."""
     yield from result.reasons[1:]
     if result.verdict is not None:
         for row in result.verdict.rows:

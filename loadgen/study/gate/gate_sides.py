@@ -104,7 +104,6 @@ def match_rows(read: Sources, baseline: str) -> tuple[list[GateSides], list[str]
 
 
 def _is_in_turn(new: Sequence[Reported], base: Sequence[Reported]) -> bool:
-    """Whether the runs of two arms of one campaign were measured in turn, not one start after the other."""
     cells = [[run.cell for run in side if run.cell is not None] for side in (new, base)]
     if len(cells[0]) < len(new) or len(cells[1]) < len(base):
         return False
@@ -113,10 +112,7 @@ def _is_in_turn(new: Sequence[Reported], base: Sequence[Reported]) -> bool:
 
 
 def _list_runs(read: Sources) -> list[Reported]:
-    """List the runs outside of searches, in the order of measuring, contradictions judged.
-
-    Raises UsageError where there are only searches for a limit, or a run is there twice, as in a copy.
-    """
+    """List the runs outside of searches, in the order of measuring, contradictions judged."""
     runs = read.outside_searches.reported
     if read.limits and not runs:
         raise UsageError(
@@ -238,7 +234,6 @@ def _explain_rules(sides: GateSides, severity: Severity) -> list[str]:
 
 
 def _explain_figures(sides: GateSides, metrics: Iterable[GateMetric]) -> Iterator[str]:
-    """Yield which runs lack a figure, and where a figure is another quantity on one side."""
     for metric in metrics:
         for side, runs in ((NEW, sides.new), (BASE, sides.base)):
             if lacking := sum(comparison.read_figure(run, metric.key) is None for run in runs):

@@ -325,7 +325,12 @@ def _make_row(
             at = np.minimum(np.arange(pairs + 1, pairs + later + 1), plan.max_pairs) - FIRST_LOOK
             levels = list_strict_levels(plan, rows)[[-1, 0]][:, at]
         more = estimate_more_pairs(float(looks.distance[place]), freedom, pairs, levels)
-        most = None if more is None else math.ceil(more * bound_variance(freedom))
+        if more is not None:
+            from scipy import special
+
+            # The variance may be as many times what was seen, by the upper 80 % bound of χ²: few runs may
+            # have missed the outliers that later ones will have.
+            most = math.ceil(more * float(freedom / special.chdtri(freedom, POWER)))
     return GateRow(
         series,
         math.exp(centre),
@@ -340,16 +345,6 @@ def _make_row(
         most,
         FEW if pairs < FIRST_LOOK else IN_BLOCKS if series.in_blocks else "",
     )
-
-
-def bound_variance(freedom: float) -> float:
-    """Bound how many times the variance of runs may be what was seen of it: the upper 80 % bound, by χ².
-
-    Few runs may have missed the outliers that later ones will have.
-    """
-    from scipy import special
-
-    return float(freedom / special.chdtri(freedom, POWER))
 
 
 def estimate_more_pairs(distance: float, freedom: float, units: int, levels: Float64) -> int | None:

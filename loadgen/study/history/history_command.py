@@ -114,7 +114,6 @@ def read_places(places: Sequence[str], name: str = "") -> list[HistoryEntry]:
 
 
 def _list_bundles(place: str) -> list[str]:
-    """List the bundles that lie in a directory, after it if it has anything else; other places alone."""
     path = expand_path(place)
     inside = sorted(path.iterdir()) if path.is_dir() else []
     bundles = [str(each) for each in inside if is_bundle_file(each)]

@@ -36,9 +36,16 @@ from loadgen.study.series.point_runs import (
     measure_point,
     run_series,
 )
-from loadgen.study.speed import batch_rows, ladder_rows, speed_tables
-from loadgen.study.speed.batch_rows import BatchRow, BatchTest, make_benchy_report
-from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, DepthRow, DepthTest
+from loadgen.study.speed import ladder_rows, speed_tables
+from loadgen.study.speed.ladder_rows import (
+    GENERATION,
+    PROMPT,
+    BatchRow,
+    BatchTest,
+    DepthRow,
+    DepthTest,
+    make_benchy_report,
+)
 from loadgen.study.speed.speed_rows import TOTAL, SpeedRow
 
 Rung = TypeVar("Rung")
@@ -298,9 +305,9 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
     ended: Counter[BatchTest] = field(default_factory=Counter)  # batches by test, those without figures too
 
     name, forms, speed = "depth", ("md", "csv"), "batches"
-    draw = staticmethod(batch_rows.draw_batches)
-    describe = staticmethod(batch_rows.describe_batch)
-    encode = staticmethod(batch_rows.encode_batch_row)
+    draw = staticmethod(ladder_rows.draw_batches)
+    describe = staticmethod(ladder_rows.describe_batch)
+    encode = staticmethod(ladder_rows.encode_batch_row)
 
     def list_rungs(self) -> Iterable[BatchRung]:
         for depth in self.options.depth or ():
@@ -327,7 +334,7 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         return super().measure(step, session)
 
     def make_row(self, run: Result, rung: BatchRung, directory: str) -> BatchRow:
-        return batch_rows.make_batch_row(run, rung.test, directory)
+        return ladder_rows.make_batch_row(run, rung.test, directory)
 
     def make_missed_row(self, rung: BatchRung, why: str) -> BatchRow:
         """Make a row without a batch; the model is that of the row before, else the session's."""

@@ -85,7 +85,6 @@ def ladder_parser() -> argparse.ArgumentParser:
 
 
 def _parse_counts(text: str, least: int, most: int, of: str) -> tuple[int, ...]:
-    """Parse counts between commas; raises ArgumentTypeError for a bad, too large or repeated one."""
     words = [word.strip() for word in text.split(",")]
     found = (untrusted.read_digits(word) for word in words)
     counts = [value for value in found if value is not None and least <= value <= most]
@@ -122,10 +121,7 @@ def _refuse_flags(options: Options) -> None:
 
 
 def _load_workload(options: Options) -> Profile:
-    """Load the one profile of a ladder, else the default one, with the native API where it suits better.
-
-    Raises UsageError for several profiles, or one without a ladder unless --depth is given.
-    """
+    """Load the one profile of a ladder, else the default one, with the native API where it suits better."""
     names = options.profiles or (DEFAULT_PROFILE,)
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
@@ -140,10 +136,7 @@ def _load_workload(options: Options) -> Profile:
 
 
 def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
-    """Measure every rung on one server, which is started again for the next where it dies of one.
-
-    The ladder's workload is set to the API that suits the recognised engine.
-    """
+    """Measure every rung on one server, which is started again for the next where it dies of one."""
     inside = replace(options, run_dir=str(ladder.directory))
     with PointServers(inside, asked, ladder.directory, progress.warn) as servers:
         session = servers.session(ladder.workload)
@@ -152,7 +145,6 @@ def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> 
 
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
-    """Return the workload with the engine's native API, if any, unless --backend or --endpoint is given."""
     backend = find_by_name(engine).native_backend  # takes ids and needs no tokenizer
     if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload

@@ -93,7 +93,16 @@ def sweep(
     Sweep.partial.
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), SweepOptions, "sweep()")
-    variation, resume = _take_variation(given), given.pop("resume", None)
+    fields = [
+        grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
+    ]
+    fields += [grid.make_linked_dimension("link", lists) for lists in given.pop("link", ())]
+    for name, key in (("rate", grid.RATE), ("concurrency", grid.CONCURRENCY)):
+        if (loads := given.pop(name, None)) is not None:
+            parse = grid.parse_loads if isinstance(loads, str) else grid.make_load_dimension
+            fields.append(parse(name, key, loads))
+    variation = Variation(tuple(fields), repeats=given.pop("repeats", 1))
+    resume = given.pop("resume", None)
     asked = keywords.make_options(base_url, given, variation.keys)
 
     def build(keys: Mapping[str, Any]) -> Profile:
@@ -133,18 +142,6 @@ def limit(
         raise LimitInterrupted(call.partial) from None
 
 
-def _take_variation(given: dict[str, Any]) -> Variation:
-    fields = [
-        grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
-    ]
-    fields += [grid.make_linked_dimension("link", lists) for lists in given.pop("link", ())]
-    for name, key in (("rate", grid.RATE), ("concurrency", grid.CONCURRENCY)):
-        if (loads := given.pop(name, None)) is not None:
-            parse = grid.parse_loads if isinstance(loads, str) else grid.make_load_dimension
-            fields.append(parse(name, key, loads))
-    return Variation(tuple(fields), repeats=given.pop("repeats", 1))
-
-
 def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
     """Run a sweep in the calling thread and load its runs; raises LoadgenError.
 
@@ -176,10 +173,7 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
 
 
 def _make_search(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
-    """Run a search in the calling thread and load its runs; raises LoadgenError.
-
-    A signal ends the search with what is known; raises Stopped if that is no run.
-    """
+    """Run a search in the calling thread and load its runs; raises LoadgenError."""
     with _place_runs(options, request.resume) as (placed, written):
         found = limit_command.find_limit(
             placed, request, hide_argument_secrets(), lambda line: None, workload, interrupts

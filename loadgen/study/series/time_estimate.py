@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +17,10 @@ from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
+
+if TYPE_CHECKING:
+    from loadgen.features.roofline.estimate import Ceiling
+    from loadgen.run.embedded_engine import PresetSteps
 
 _AT_ONCE = 64  # sequences whose tokens are sampled for a quality
 
@@ -123,7 +127,6 @@ def _count_turns(workload: Profile) -> float:
 
 
 def _measure_distance(one: Profile, other: Profile) -> float:
-    """Sum the absolute logarithms of the ratios of two workloads' concurrency, input and output lengths."""
     pairs = (
         (one.max_concurrency or 1, other.max_concurrency or 1),
         (one.input_len, other.input_len),
@@ -145,15 +148,7 @@ def estimate_tokens_s(options: Options, sampled: int, scored: int) -> float | No
     return (prompt_ms + answer_ms) / 1e3
 
 
-class Steps(Protocol):
-    """How long prompts and tokens take at least, in milliseconds."""
-
-    def prefill_ms(self, tokens: int, /) -> float | None: ...
-
-    def tpot_ms(self, batch: float, context: float, /) -> float: ...
-
-
-def _find_steps(options: Options) -> Steps | None:
+def _find_steps(options: Options) -> PresetSteps | Ceiling | None:
     """Return the preset's steps, else those of the model on the machine's roofline; None if it has none."""
     from loadgen.features.roofline import estimate, machines  # no campaign without `hardware` needs them
     from loadgen.run import embedded_engine
@@ -171,7 +166,7 @@ def _find_steps(options: Options) -> Steps | None:
         return None
 
 
-def _estimate_run_s(steps: Steps, workload: Profile) -> float:
+def _estimate_run_s(steps: PresetSteps | Ceiling, workload: Profile) -> float:
     """Estimate the seconds of a run: prompts one after the other, tokens in batches as large as allowed.
 
     A duration replaces the time of the requests, and a rate bounds it below; warm-ups are added.

@@ -216,10 +216,7 @@ def read_speed_csv(path: Path, formula: str = OUTPUT) -> list[SpeedRow]:
 
 
 def _read_row(cells: Mapping[str, str]) -> SpeedRow:
-    """Read a row of text cells; raises ValueError, KeyError or UsageError of a wrong or missing one.
-
-    Memory is by the column in MB, else by that in GB.
-    """
+    """Read a row of text cells; raises ValueError, KeyError or UsageError of a wrong or missing one."""
     amounts = {unit: _parse_decimal(cells, f"gpu_memory_{unit.lower()}") for unit in UNIT_BYTES}
     memory = [Memory(amount, unit) for unit, amount in amounts.items() if amount is not None]
     gpu_num = cells.get("gpu_num", "-")
@@ -244,7 +241,6 @@ def _read_row(cells: Mapping[str, str]) -> SpeedRow:
 
 
 def _parse_count(cell: str) -> int:
-    """Parse a count; raises ValueError of no number and of more than 12 digits."""
     if len(cell) > _MOST_DIGITS:
         raise ValueError(f"{cell[:_MOST_DIGITS]}… is out of bounds")
     return int(cell)
@@ -262,7 +258,6 @@ def _parse_decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
 
 
 def _make_key(model: str, input_length: int, quantization: str) -> tuple[str, int, str]:
-    """Make the key of a published figure: model, length and quantization, in one of several spellings."""
     word = (quantization or "BF16").lower().replace("bfloat16", "bf16")
     word = re.sub(r"-?([48])bit$", r"-int\1", word)
     kind = "awq-int4" if word == "awq" else word

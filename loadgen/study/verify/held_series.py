@@ -50,15 +50,19 @@ from loadgen.study.series.limit.limit_search import RUNS, make_record_again
 from loadgen.study.series.series_store import FAILED
 from loadgen.study.series.sweep.sweep_run import POINTS
 from loadgen.study.speed import ladder_rows
-from loadgen.study.speed.batch_rows import BatchRow, BatchTest, encode_batch_row, make_batch_row
-from loadgen.study.speed.ladder_rows import DepthTest
+from loadgen.study.speed.ladder_rows import (
+    BatchRow,
+    BatchTest,
+    DepthTest,
+    encode_batch_row,
+    make_batch_row,
+)
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP, parse_record
 from loadgen.study.verify.proof import (
     DAMAGE,
     OF_SCORES,
     Difference,
-    Held,
     Proof,
     encode_record,
     excuse_version,
@@ -79,7 +83,7 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
     Of a search every figure and the answer are computed again, of a ladder every row, of a sweep the
     verdicts, of a campaign the arms' qualities. A run's own quality is not: its proof says so.
     """
-    holds: dict[str, Callable[[Path, Held], None]] = {
+    holds: dict[str, Callable[[Path, Proof], None]] = {
         CAMPAIGN: hold_campaign,
         GATE: hold_gate,
         LIMIT: _hold_search,
@@ -96,9 +100,9 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
             yield _prove(f"{place}/quality/{path.name}", partial(hold_arm_quality, path))
 
 
-def _prove(place: str, hold: Callable[[Held], None], path: Path | None = None) -> Proof:
+def _prove(place: str, hold: Callable[[Proof], None], path: Path | None = None) -> Proof:
     """Return the proof of one record; of one that names its version, as at `path`, another is excused."""
-    held = Held()
+    held = Proof(place)
     try:
         hold(held)
         by = None if path is None else read_mapping(json.loads(path.read_bytes())).get("loadgen")
@@ -106,10 +110,10 @@ def _prove(place: str, hold: Callable[[Held], None], path: Path | None = None) -
             excuse_version(by, DEFINITIONS_VERSION, held)
     except (UsageError, *DAMAGE) as error:
         raise UsageError(f"{place} is damaged: {' '.join(str(error).split())[:200]}") from None
-    return Proof(place, held.values, tuple(held.differences), tuple(held.unchecked), source=held.source)
+    return held
 
 
-def _hold_search(directory: Path, held: Held) -> None:
+def _hold_search(directory: Path, held: Proof) -> None:
     stored = loadgen_runs.read_limit(directory)
     if len(stored.run_directories) != sum(bool(run.directory) for run in stored.record.runs):
         raise UsageError("a run of it lies outside")
@@ -126,7 +130,7 @@ def _hold_search(directory: Path, held: Held) -> None:
     _note_unnamed(directory, RUNS, [run.directory for run in stored.record.runs], LIMIT, held)
 
 
-def _hold_sweep(directory: Path, held: Held) -> None:
+def _hold_sweep(directory: Path, held: Proof) -> None:
     """Hold each finished point of a sweep to its run: verdict, what was varied, its number and attempts."""
     stored = loadgen_runs.read_sweep(directory)
     record = stored.record
@@ -158,7 +162,7 @@ def _hold_sweep(directory: Path, held: Held) -> None:
     _note_unnamed(directory, POINTS, named, SWEEP, held)
 
 
-def _note_unnamed(directory: Path, folder: str, named: list[str], file: str, held: Held) -> None:
+def _note_unnamed(directory: Path, folder: str, named: list[str], file: str, held: Proof) -> None:
     """Name the runs in a series' folder that its record leaves out, and what it names elsewhere."""
     inside = {f"{folder}/{each.name}" for each in (directory / folder).glob("[!.]*") if each.is_dir()}
     stated = {os.path.normpath(name) for name in named if name}
@@ -171,7 +175,7 @@ def _note_unnamed(directory: Path, folder: str, named: list[str], file: str, hel
     ]
 
 
-def _hold_ladder(directory: Path, held: Held, file: str) -> None:
+def _hold_ladder(directory: Path, held: Proof, file: str) -> None:
     """Hold each row of a ladder, or of speeds at depth, to its runs; one with a speed must have a run."""
     raw = read_file_bytes(directory / file, LARGEST_BYTES)
     stored = read_mapping(json.loads(raw))
@@ -204,12 +208,11 @@ def _hold_ladder(directory: Path, held: Held, file: str) -> None:
 
 
 def _has_run(directory: Path, name: str) -> bool:
-    """Whether a name is that of a directory below another."""
     inside = Path(name)
     return not inside.is_absolute() and ".." not in inside.parts and (directory / inside).is_dir()
 
 
-def _hold_batches(directory: Path, row: Mapping[str, Any], lacks: bool, where: str, held: Held) -> None:
+def _hold_batches(directory: Path, row: Mapping[str, Any], lacks: bool, where: str, held: Proof) -> None:
     """Hold a test of several requests at once to its runs: what it is of, its batches, and its note.
 
     With `lacks` a batch has no run, and what the note says of it is not held.
@@ -237,8 +240,7 @@ def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, A
     return None
 
 
-def _hold_nothing(directory: Path, held: Held) -> None:
-    """Note that nothing is kept from which a quality follows that a campaign has not measured."""
+def _hold_nothing(directory: Path, held: Proof) -> None:
     held.unchecked.append("`loadgen quality --json` keeps no scores: measure it again, or in a campaign")
 
 
@@ -253,7 +255,7 @@ _MOST_SCORES = 128 << 20  # uncompressed, of a file of them: a stranger's may be
 _NOT_KEPT = "the scores it was measured from are not here: `loadgen bundle --with-text` takes them along"
 
 
-def hold_campaign(directory: Path, held: Held) -> None:
+def hold_campaign(directory: Path, held: Proof) -> None:
     """Hold a campaign's record to its cells: their names, arms, seeds and number.
 
     A choice of its author that decides what is concluded (baseline, margin, constraints) is unchecked unless
@@ -333,7 +335,7 @@ def _describe(cell: Cell | None, stated: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _hold_cell(
-    name: str, runs: list[Facts], planned: Cell | None, record: CampaignRecord, held: Held
+    name: str, runs: list[Facts], planned: Cell | None, record: CampaignRecord, held: Proof
 ) -> None:
     """Hold what the runs of a cell state of it, and the seed of one that is a single run, to the plan."""
     if planned is None:
@@ -348,7 +350,7 @@ def _hold_cell(
             hold_values(of_run, of_plan, f"{CELLS}/{name}: seed, whether it was chosen, and repeat", held)
 
 
-def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Held) -> None:
+def _hold_arms(record: CampaignRecord, runs: list[tuple[Cell, Facts]], held: Proof) -> None:
     """Hold each run's server to its arm's flags: it shows none that another arm has in their place.
 
     Two arms of which no flag is shown by all runs of the one, and none of the other, are unchecked.
@@ -441,9 +443,8 @@ def _list_marks(own: ArmRecord, other: ArmRecord) -> list[_Mark]:
 
 
 def _hold_attempts(
-    directory: Path, planned: Mapping[str, Cell], found: Mapping[str, list[Facts]], held: Held
+    directory: Path, planned: Mapping[str, Cell], found: Mapping[str, list[Facts]], held: Proof
 ) -> None:
-    """Hold how often each cell was begun to its run, whose prompts follow from it."""
     path = directory / ATTEMPTS
     if not path.is_file():
         return
@@ -457,7 +458,7 @@ def _hold_attempts(
     hold_document(raw, encode_record(known), ATTEMPTS, held)
 
 
-def hold_gate(directory: Path, held: Held) -> None:
+def hold_gate(directory: Path, held: Proof) -> None:
     """Hold a gate's record to its campaign; margins and alpha that are not the defaults are unchecked."""
     raw = read_file_bytes(directory / GATE, LARGEST_BYTES)
     record = read_gate_record(directory)
@@ -485,7 +486,7 @@ def hold_gate(directory: Path, held: Held) -> None:
         held.unchecked.append(f"{GATE}: alpha ({record.alpha:g}) {_CHOSEN}")
 
 
-def hold_arm_quality(path: Path, held: Held) -> None:
+def hold_arm_quality(path: Path, held: Proof) -> None:
     """Hold every value of an arm's quality to what the files of scores next to it give.
 
     It is unchecked where a file is missing or cannot be read, and where nothing says for how many tokens it

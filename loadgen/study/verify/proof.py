@@ -60,16 +60,26 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.name} is {self.stated}, the {self.source} give {self.found}"
 
 
-class Held(msgspec.Struct):
-    """What was held to the arrivals: how many values and lines, what differs, and what was not checked."""
+class Proof(msgspec.Struct):
+    """What became of one run, or of a series' record: how many of its values and lines were held to arrivals,
+    what differs, what could not be checked, and what the audit found that the run's own verdict has not."""
 
+    place: str = ""
     values: int = 0
     differences: list[Difference] = []
     unchecked: list[str] = []
-    source: str = OF_ARRIVALS  # to which values are held
+    verdict: str = ""
+    requests: int = 0
+    audit: list[str] = []
+    source: str = OF_ARRIVALS  # of what was found
+
+    @property
+    def proven(self) -> bool:
+        """Whether everything was checked, and is as the arrivals give it."""
+        return not self.differences and not self.unchecked
 
 
-def excuse_version(by: object, definitions: object, held: Held) -> None:
+def excuse_version(by: object, definitions: object, held: Proof) -> None:
     """Move differences of a file that names another version or definitions to what is unchecked.
 
     Its words and keys may be that version's own. Other numbers alone are still differences, of the same
@@ -94,7 +104,7 @@ def encode_record(value: Any) -> bytes:
     return (json.dumps(value, allow_nan=False, indent=1) + "\n").encode()
 
 
-def hold_document(raw: bytes, made: bytes, file: str, held: Held) -> None:
+def hold_document(raw: bytes, made: bytes, file: str, held: Proof) -> None:
     """Hold the bytes of a JSON file to those that this version writes; the values that differ are named.
 
     What differs in a float's last digits alone is unchecked: another machine adds up in another order. With
@@ -134,7 +144,7 @@ def _blank(value: Any) -> Any:
     return None if isinstance(value, float) else value
 
 
-def hold_keys(raw: bytes, file: str, held: Held) -> None:
+def hold_keys(raw: bytes, file: str, held: Proof) -> None:
     """Name the keys that stand twice in one object of a JSON document: readers differ in which they take."""
 
     def note(pairs: list[tuple[str, Any]]) -> None:
@@ -147,7 +157,7 @@ def hold_keys(raw: bytes, file: str, held: Held) -> None:
     json.loads(raw, object_pairs_hook=note)
 
 
-def hold_archive(path: Path, write: Callable[[Path], None], held: Held) -> None:
+def hold_archive(path: Path, write: Callable[[Path], None], held: Proof) -> None:
     """Hold the bytes of a file of columns to those that are written of what was read from it."""
     held.values += 1
     with TemporaryDirectory(prefix="loadgen-verify-") as scratch:
@@ -156,7 +166,7 @@ def hold_archive(path: Path, write: Callable[[Path], None], held: Held) -> None:
             held.unchecked.append(f"{path.name}: other bytes than this loadgen writes of its columns")
 
 
-def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
+def hold_values(stated: Any, found: Any, file: str, held: Proof) -> None:
     """Hold every value of a JSON document to another's; `file` is before its name in a difference."""
     for name, first, second in _walk(stated, found, ""):
         held.values += 1
@@ -164,7 +174,7 @@ def hold_values(stated: Any, found: Any, file: str, held: Held) -> None:
             held.differences.append(Difference(f"{file}: {name}", _show(first), _show(second), held.source))
 
 
-def hold_copies(run: Result, held: Held) -> None:
+def hold_copies(run: Result, held: Proof) -> None:
     """Hold what a result states a second time to its other place: the server's gauges, planned lengths.
 
     Gauges are in samples.npz too; a window's tokens are those of the servers behind the router.
@@ -196,7 +206,7 @@ def hold_copies(run: Result, held: Held) -> None:
             hold_values(asdict(stated_lens), lens, f"{RESULT}: loadgen.data.{name}", held)
 
 
-def hold_lengths(run: Result, held: Held) -> None:
+def hold_lengths(run: Result, held: Proof) -> None:
     """Hold the lengths that a workload asks of random prompts to those that were planned, request by request.
 
     Texts may be re-encoded to a few tokens more or less: theirs are held to a tenth. Lengths of a
@@ -254,7 +264,7 @@ def is_equal(stated: Any, found: Any) -> bool:
     return _is_same(stated, found)
 
 
-def hold_report(raw: bytes, run: Result, held: Held) -> None:
+def hold_report(raw: bytes, run: Result, held: Proof) -> None:
     """Hold each line of a printed report to that which the arrivals give, in the form that is nearest."""
     stated = raw.decode("utf-8", "backslashreplace").split("\n")
     held.values += len(stated) - 1
@@ -287,25 +297,6 @@ _DEEPEST = 4  # folders of a cell, from its run to the campaign's
 DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 
 
-class Proof(msgspec.Struct, frozen=True):
-    """What became of one run, or of a series' record: what was held to arrivals, what differs, what could not
-    be checked, and what the audit found that the run's own verdict has not."""
-
-    place: str
-    values: int = 0
-    differences: tuple[Difference, ...] = ()
-    unchecked: tuple[str, ...] = ()
-    verdict: str = ""
-    requests: int = 0
-    audit: tuple[str, ...] = ()
-    source: str = OF_ARRIVALS  # of what was found
-
-    @property
-    def proven(self) -> bool:
-        """Whether everything was checked, and is as the arrivals give it."""
-        return not self.differences and not self.unchecked
-
-
 def prove_run(directory: Path, place: str, root: Path | None = None) -> Proof:
     """Compute everything that a run states again from its arrivals, and compare.
 
@@ -325,9 +316,9 @@ def prove_run(directory: Path, place: str, root: Path | None = None) -> Proof:
 def _prove_run(directory: Path, place: str, root: Path) -> Proof:
     """Do what `prove_run` does; may raise any of DAMAGE."""
     if not (directory / ARRIVALS).is_file():
-        return Proof(place, unchecked=(f"it has no {ARRIVALS}: nothing proves its figures",))
+        return Proof(place, unchecked=[f"it has no {ARRIVALS}: nothing proves its figures"])
     raw = read_stored(directory / RESULT)
-    run, held = run_directory.load(directory), Held()
+    run, held = run_directory.load(directory), Proof(place)
     hold_document(raw, json.dumps(saved_run.encode_run(run), allow_nan=False).encode(), RESULT, held)
     hold_copies(run, held)
     hold_lengths(run, held)
@@ -346,16 +337,14 @@ def _prove_run(directory: Path, place: str, root: Path) -> Proof:
     excuse_version(run.facts.environment.get("loadgen"), definitions, held)
     own = {finding.rule.code for finding in run.verdict.findings}
     audited = audit_runs([summarise_run(directory, run)], None, None)
-    audit = [  # what it finds beyond the verdict, notes left out
+    held.audit = [  # what it finds beyond the verdict, notes left out
         f"{finding.rule.code}: {finding.evidence}"
         for each in audited
         for finding in each.findings
         if finding.rule.code not in own and finding.rule.severity is not Severity.NOTE
     ]
-    return Proof(
-        place, held.values, tuple(held.differences), tuple(held.unchecked), run.verdict.level.value,
-        len(run.records), tuple(audit),
-    )  # fmt: skip
+    held.verdict, held.requests = run.verdict.level.value, len(run.records)
+    return held
 
 
 def read_stored(path: Path) -> bytes:

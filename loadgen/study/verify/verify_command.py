@@ -153,12 +153,12 @@ def prove_directory(
             proofs.append(prove_run(here, name(here), directory))
         elif {JOURNAL, ARRIVALS} & set(names):
             kind = "an unfinished run" if JOURNAL in names else "what is left of a run"
-            proofs.append(Proof(name(here), unchecked=(f"it is {kind}: it has no {RESULT}",)))
+            proofs.append(Proof(name(here), unchecked=[f"it is {kind}: it has no {RESULT}"]))
         held = {proof.place for proof in proofs}
         others = [each for each in sorted(names) if f"{name(here)}/{each}" not in held]
         is_read = not (is_whole or where in whole or {RESULT, JOURNAL} & set(names))
         read = [each for each in others if is_read and may_hold_results(here / each)]
-        proofs += [Proof(f"{name(here)}/{each}", unchecked=(_OTHERS,)) for each in read]
+        proofs += [Proof(f"{name(here)}/{each}", unchecked=[_OTHERS]) for each in read]
         if passed is not None:
             places = {each: f"{name(here)}/{each}" for each in others if each not in read}
             passed += [at for each, at in places.items() if find_kind(at) in _PASSED and each[-5:] != ".lock"]
@@ -221,8 +221,8 @@ def encode_verified(verified: Sequence[Verified]) -> dict[str, Any]:
                     "requests": proof.requests,
                     "values": proof.values,
                     "differences": [msgspec.to_builtins(each) for each in proof.differences],
-                    "not_checked": list(proof.unchecked),
-                    "audit": list(proof.audit),
+                    "not_checked": proof.unchecked,
+                    "audit": proof.audit,
                 }
                 for proof in one.proofs
             ],

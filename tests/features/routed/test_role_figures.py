@@ -21,7 +21,7 @@ from loadgen.report.saved_run import encode_run
 from loadgen.server.server_counters import RoleWindow, ServerLatency
 from loadgen.study.compare import comparability
 from loadgen.study.pages import run_section
-from loadgen.study.verify.proof import Held, hold_copies
+from loadgen.study.verify.proof import Proof, hold_copies
 
 MS_10 = ServerLatency(count=8, mean_ms=10.0, brackets_ms={"50": (0, 20), "90": (0, 20), "99": (0, 20)})
 
@@ -142,6 +142,6 @@ def test_totals_that_are_not_the_sum_of_the_servers_are_a_difference() -> None:
     for change, differences in ({}, 0), ({"generation_tokens": 3521}, 1):
         made = routed()
         facts = replace(made.facts, window=observed(**change))
-        held = Held()
+        held = Proof()
         hold_copies(Result(facts, made.records), held)
         assert len(held.differences) == differences

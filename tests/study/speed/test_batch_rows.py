@@ -17,7 +17,7 @@ from loadgen.base.structs import replace
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.study.importers import result_sources
-from loadgen.study.speed.batch_rows import (
+from loadgen.study.speed.ladder_rows import (
     BatchRow,
     BatchTest,
     describe_batch,

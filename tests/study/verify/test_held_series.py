@@ -17,7 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.features.quality.quality_record import BACKWARD
 from loadgen.study.importers.result_sources import read_sources
 from loadgen.study.verify.held_series import hold_arm_quality, prove_series
-from loadgen.study.verify.proof import Held, Proof
+from loadgen.study.verify.proof import Proof
 from study.verify.test_verify import changed, edited, leaves
 
 pytestmark = [
@@ -169,7 +169,7 @@ def test_every_value_of_a_quality_that_is_edited_is_named(campaign: Path) -> Non
         document = json.loads(raw)
         for at, value in leaves(document):
             path.write_text(json.dumps(edited(document, at, changed(value))))
-            hold_arm_quality(path, held := Held())
+            hold_arm_quality(path, held := Proof())
             inside = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in at)
             name = f"{path.name}: {inside[1:]}"
             if at == ("format",) or (path.stem, at) == ("a-x", ("of_reference",)):
@@ -204,7 +204,7 @@ def test_what_is_not_there_leaves_it_unproven(removed: str, arms: str, words: st
     assert {arm[0] for arm, proof in found.items() if not proof.proven} == set(arms)
     for arm in arms:
         assert words in found[f"{arm}-x"].unchecked[0]
-        assert found[f"{arm}-x"].differences == ()
+        assert found[f"{arm}-x"].differences == []
 
 
 def test_scores_that_were_edited_are_another_reference(

@@ -21,7 +21,7 @@ from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import find_fact_types
 from loadgen.report import report, run_directory
 from loadgen.study.verify import proof
-from loadgen.study.verify.proof import Held, hold_lengths, is_equal
+from loadgen.study.verify.proof import Proof, hold_lengths, is_equal
 
 SMALL: dict[str, Any] = {"requests": 8, "tokens": 4, "concurrency": 2, "failed": 1}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -177,7 +177,7 @@ def test_lengths_that_were_not_planned_are_named(edit: dict[str, Any], named: st
     run = stored(tmp_path / "run", **SMALL)
     with editing(run) as document:
         document["loadgen"]["profile"].update(edit)
-    held = Held()
+    held = Proof()
     hold_lengths(run_directory.load(run), held)
     name = f"result.json: loadgen.profile.{named}"
     assert [each.name for each in held.differences] == [name] * bool(named)

@@ -157,20 +157,8 @@ def make_arms(file: CampaignFile, path: Path, trust: Trust = _NONE) -> tuple[Arm
     return arms
 
 
-def choose_arms(arms: Sequence[Arm], only: Sequence[str], path: Path) -> tuple[Arm, ...]:
-    """Choose the arms of the checkpoints in `only`, all if it has none; raises UsageError of another name."""
-    names = list(dict.fromkeys(arm.checkpoint for arm in arms))
-    for name in only:
-        if name not in names:
-            raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
-    return tuple(arm for arm in arms if not only or arm.checkpoint in only)
-
-
 def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: Trust) -> Iterator[Arm]:
-    """Yield a checkpoint's arms: one per server of the row, else of the file, else one without a server.
-
-    Raises UsageError, which begins with the file, checkpoint and server.
-    """
+    """Yield a checkpoint's arms: one per server of the row, else of the file, else one without a server."""
     servers = file.servers if row.servers is None else row.servers
     for server in servers or ("",):
         origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
@@ -193,10 +181,7 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
 def _make_arm(
     row: CheckpointTable, file: CampaignFile, path: Path, server: str, flags: dict[str, Any]
 ) -> Arm:
-    """Make the arm of a checkpoint from its filled flags, and check options, profiles and limit.
-
-    Paths of profiles are relative to the file's directory. Raises UsageError.
-    """
+    """Make the arm of a checkpoint from its filled flags, and check options, profiles and limit."""
     options = parse(campaign_file.make_arguments(flags, bench_parser()))
     options = replace(options, fingerprint=file.fingerprint)
     bench.check(options)

@@ -17,7 +17,7 @@ import msgspec
 from loadgen.base import files, signals
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError, decide_exit_code
-from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.printing import (
     add_json_flag,
     print_json,
@@ -190,7 +190,11 @@ def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Campa
     trust = Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
     trust = trust.apply_to(path)
     every = arms.make_arms(campaign, path, trust)
-    chosen = arms.choose_arms(every, only, path)
+    names = list(dict.fromkeys(arm.checkpoint for arm in every))
+    for name in only:
+        if name not in names:
+            raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
+    chosen = tuple(arm for arm in every if not only or arm.checkpoint in only)
     starts, reference = arms.plan_starts(campaign, chosen), find_reference(campaign, every)
     return CampaignRequest(path, trust, campaign, every, chosen, starts, reference)
 
@@ -299,18 +303,13 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
-    """Return the text `N of M cells are finished`, and `, K failed` if any did, for the cells of `wanted`."""
     every = {planned.id for planned in list_cells(wanted.starts)}
     failed = f", {count} failed" if (count := len(every & kept.list_failed())) else ""
     return f"{len(every & kept.list_finished())} of {len(every)} cells are finished{failed}"
 
 
 def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given: argparse.Namespace) -> int:
-    """Print the comparison, the directory and the next commands, and return 0.
-
-    Raises MeasureError, and prints nothing, if no cell finished; with --require-equal-state also at the
-    end, if the machine was not in one state.
-    """
+    """Print the comparison, the directory and the next commands, and return 0."""
     if not kept.list_finished():
         raise MeasureError(f"every cell failed; the reasons are in {kept.directory / FAILED}")
     print_text("", sys.stdout)
@@ -440,7 +439,6 @@ def _list_access(wanted: CampaignRequest) -> Iterator[str]:
 def _list_time(
     wanted: CampaignRequest, done: set[str], pace: Pace, quality: QualityPreview | None
 ) -> Iterator[str]:
-    """Yield the estimated time of the cells left (of searches their budgets), and a last line."""
     if (limit := wanted.file.limit) is None:
         left = estimate_left(pace, wanted.starts, done)
         words = "unknown until the first cells are done" if left.unknown else left.words

@@ -191,7 +191,6 @@ def _read_quality(table: Mapping[str, Any], path: Path) -> QualityTable:
 
 
 def _check_names(campaign: CampaignFile, path: Path) -> None:
-    """Raise UsageError for a checkpoint named twice, on an unknown server or none, or without a profile."""
     names = [row.name for row in campaign.checkpoints]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{path}: checkpoint {twice!r} is listed twice: give each a name of its own")
@@ -314,11 +313,7 @@ def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _make_words(option: str, action: argparse.Action, value: Any, origin: str) -> Iterator[str]:
-    """Yield the arguments that set one option to a value of TOML; raises UsageError, which begins `origin`.
-
-    A switch takes true or false: false is its opposite flag if it has one, else no argument. A table becomes
-    JSON, or an argument for each entry if the option is repeatable; a list is joined as in a shell.
-    """
+    """Yield the arguments that set one option to a value of TOML; a UsageError begins with `origin`."""
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise UsageError(f"{origin}: give true or false")

@@ -348,7 +348,6 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
 
 
 def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence on each key whose value differs; not on `hardware` and `description`."""
     for key in dict.fromkeys((*old, *new)):
         if key not in ("hardware", "description"):
             yield from _compare_values(f"{where}: {key}", old.get(key), new.get(key))

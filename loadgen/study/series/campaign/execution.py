@@ -86,11 +86,7 @@ class Execution:
                 self._run_on_servers(extra)
 
     def _run_on_servers(self, start: Start) -> None:
-        """Measure or search the cells in `_left` on the server of `start`, started again where it has died.
-
-        Then it measures what can be measured there of the quality. Raises StoreError where the disk takes
-        nothing more; another LoadgenError, of the server's end, is printed as a warning.
-        """
+        """Measure or search the cells in `_left` on the server of `start`, started again if it dies."""
         options = replace(start.arm.options, quiet=self.quiet, probe_memory=True)
         if self.limit is not None:
             options = replace(options, quiet=True, reset_cache=True)
@@ -147,7 +143,6 @@ class Execution:
             self.say(f"{self._name} {self._start.arm.name}: starting the server")
 
     def _explain_other_state(self) -> str:
-        """Wait until the machine is cool; return why its state refuses a cell, "" if it does not."""
         here = is_measured_here(self._start.arm.options)
         return "" if self.watch is None else self.watch.prepare_cell(here)
 
@@ -261,11 +256,7 @@ class Execution:
         return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt, apart=planned.cell.arm)
 
     def _climb(self, session: Session, planned: Planned) -> MeasuredPoint:
-        """Measure a ladder, and store it as finished if any rung was measured, else as failed.
-
-        Where the server dies at a rung, the next rungs are measured on another start. The returned point is
-        empty, or has the server's death where an error ended the ladder. Raises StoreError.
-        """
+        """Measure a ladder, and store it as finished if any rung was measured, else as failed."""
         place, began_ns = self.store.begin(planned.id) / "ladder", clock.now_ns()
         place.mkdir(mode=0o700)
         climb = LadderClimb(planned.workload, place, session.options, self.quiet)

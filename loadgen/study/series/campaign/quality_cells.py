@@ -266,7 +266,6 @@ class QualityCells:
             self.say(f"quality, {task.arm}: {_ANSWERED if found is None else self._describe(task, found)}")
 
     def _do(self, task: QualityTask, session: Session) -> Quality | None:
-        """Do a task on a session's server, and return the quality that is known then, if it is."""
         arm, store = self.arms[task.arm], self.store
         scores = store.directory / f"{name_arm(arm)}{SCORES}"
         if task.kind is QualityKind.SAMPLE:

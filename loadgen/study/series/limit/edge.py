@@ -136,29 +136,14 @@ class _Runs(msgspec.Struct, frozen=True):
 class _Profile(msgspec.Struct, frozen=True):
     """Candidates for the edge, and how badly the best line through each fits; float64[candidates].
 
-    Slopes are those of the share's logarithm, or of its logit if it is S-shaped.
+    Of the line of best fit the slope is that of the share's logarithm, or of its logit if it is S-shaped.
     """
 
     x: Float64
     deviance: Float64
-    slopes: Float64
-    floors: Float64
-
-    @property
-    def floor(self) -> float:
-        """The floor of the line of best fit."""
-        return float(self.floors[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
-
-    @property
-    def best(self) -> float:
-        """The load of best fit: the middle, where several candidates fit equally well."""
-        ties = self.x[self.deviance <= self.deviance.min() + _TIE]
-        return float(ties[0] + ties[-1]) / 2
-
-    @property
-    def slope(self) -> float:
-        """The slope of the line of best fit."""
-        return float(self.slopes[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
+    best: float  # the load of best fit: the middle, where several candidates fit equally well
+    slope: float
+    floor: float
 
 
 def fit_edge(points: Sequence[EdgePoint], allowed: float, is_s_shaped: bool = False) -> EdgeFit | None:
@@ -210,7 +195,10 @@ def _fit_profile(
     slopes, deviances = (np.array(column) for column in zip(*fits, strict=True))
     best = deviances.argmin(0)[None]
     deviance, slope = (np.take_along_axis(each, best, 0)[0] for each in (deviances, slopes))
-    return _Profile(candidates, deviance, slope, np.array(floors)[best[0]])
+    ties = candidates[deviance <= deviance.min() + _TIE]
+    middle = float(ties[0] + ties[-1]) / 2
+    at = int(np.searchsorted(candidates, middle).clip(0, len(candidates) - 1))
+    return _Profile(candidates, deviance, middle, float(slope[at]), floors[best[0, at]])
 
 
 def _fit_slopes(runs: _Runs, allowed: float, candidates: Float64, floor: float) -> tuple[Float64, Float64]:

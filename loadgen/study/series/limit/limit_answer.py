@@ -124,7 +124,6 @@ ANSWERS: tuple[SearchEnd, ...] = ("within", "everything-passes", "nothing-passes
 
 
 def _find_most_over(trial: Trial) -> int:
-    """Return the index of the objective whose percentile exceeds its limit by the greatest factor."""
     excess = [each.objective.measure_excess(each.value) for each in trial.objectives]
     return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
 
@@ -260,5 +259,4 @@ def divide_by_power(limit: LimitEstimate, power_w: LimitEstimate) -> LimitEstima
 
 
 def _measure_distance(value: float, end: float | None) -> float:
-    """Measure how far an end lies from a value, as a logarithm; NaN if it is not known."""
     return math.nan if not end else abs(math.log(end / value))

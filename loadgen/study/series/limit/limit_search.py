@@ -148,11 +148,7 @@ class LimitSearch:
         return _read_settings(self.record, self.objectives)
 
     def _begin(self, point: MeasuredPoint) -> None:
-        """Write the probe's latency, and first load and bounds where not given, to the record and its file.
-
-        Prints the search's least time; raises UsageError for a budget too small for two runs or a latency
-        that no answer has, MeasureError if the probe had no answer.
-        """
+        """Write the probe's latency, and first load and bounds where not given, to the record."""
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
         for each in judge_objectives(point.run.records, self.objectives, point.run.ask):
@@ -182,7 +178,6 @@ class LimitSearch:
         self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
 
     def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
-        """Write a run, and the answer that follows from all so far, to the record; print the run's line."""
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
         run = make_entry(number, load, point, self.objectives, directory)
         runs = (*self.record.runs, run)
@@ -196,10 +191,7 @@ class LimitSearch:
         self.say("\n".join(wrap_text(f"  {line}", "    ")))
 
     def _end(self, end: SearchEnd) -> None:
-        """Write to the record why the search is over, its bottleneck and headroom.
-
-        If the budget ended it, the seconds of the next run are written too.
-        """
+        """Write to the record why the search is over, its bottleneck and headroom."""
         needed_s = search.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
         self._keep(
             ended=end,
@@ -461,10 +453,7 @@ def _list_disturbing(run: Result, evidence: Sequence[ObjectiveEvidence]) -> list
 def _judge_run(
     run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
 ) -> tuple[Standing, str]:
-    """Return the standing of all objectives together in a run, and the reason unless they are met ("").
-
-    A disturbed run shows nothing; a saturated, unfinished or INVALID one fails.
-    """
+    """Return the standing of all objectives together in a run, and the reason unless they are met ("")."""
     if disturbing:
         return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:
@@ -477,7 +466,6 @@ def _judge_run(
 
 
 def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
-    """Yield a phrase on each objective that is not shown to be met: too few samples, or its percentile."""
     for each in evidence:
         if each.passes:
             continue
@@ -496,7 +484,6 @@ _KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound"
 
 
 def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
-    """Convert an objective's evidence to what the record stores; infinity and NaN become None."""
     kept: dict[str, Any] = {name: getattr(evidence, name) for name in _KEPT}
     kept |= {name: _drop_infinite(getattr(evidence, name)) for name in _VALUES}
     objective = evidence.objective

@@ -181,15 +181,21 @@ def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: floa
 
 
 def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
-    """Fit the edge of each objective; None where no run is above it, or none below."""
-    return [
-        fit_edge(
-            _make_points(trials, at),
-            compute_allowed_share(objective),
-            is_s_shaped=SELECTABLE[objective.metric].phase == "token",
-        )
-        for at, objective in enumerate(settings.objectives)
-    ]
+    """Fit the edge of each objective; None where no run is above it, or none below.
+
+    Disturbed and empty runs are left out; an unusable one counts as 1,000 samples, all above the limit.
+    """
+    edges = []
+    for at, objective in enumerate(settings.objectives):
+        points = []
+        for trial in (each for each in trials if not each.disturbed):
+            if not trial.usable:
+                points.append(EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),)))
+            elif (evidence := trial.objectives[at]).samples:
+                points.append(EdgePoint(trial.load, list_parts(evidence), evidence.dispersion))
+        is_s_shaped = SELECTABLE[objective.metric].phase == "token"
+        edges.append(fit_edge(points, compute_allowed_share(objective), is_s_shaped))
+    return edges
 
 
 def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
@@ -225,21 +231,6 @@ def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) ->
     """Return the highest load that lies below every load of a trial that `failed`; NaN if there is none."""
     first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
     return max((trial.load for trial in trials if trial.load < first), default=math.nan)
-
-
-def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
-    """Make the edge points of the objective with index `at`, without disturbed and empty runs.
-
-    An unusable run counts as 1,000 samples, all above the limit.
-    """
-    shown = [trial for trial in trials if not trial.disturbed]
-    points = []
-    for trial in shown:
-        if not trial.usable:
-            points.append(EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),)))
-        elif (evidence := trial.objectives[at]).samples:
-            points.append(EdgePoint(trial.load, list_parts(evidence), evidence.dispersion))
-    return points
 
 
 def _choose_next_load(

@@ -55,11 +55,6 @@ class Dimension(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
-    def list_steps(self) -> Iterator[dict[str, Any]]:
-        """Yield a table of the keys with the values of each row, in order."""
-        for row in self.rows:
-            yield dict(zip(self.keys, row, strict=True))
-
 
 class Variation(msgspec.Struct, frozen=True):
     """All that a sweep varies; the last dimension of `fields` varies fastest, `serve` slowest."""
@@ -83,14 +78,17 @@ class Variation(msgspec.Struct, frozen=True):
 
         All repeats of a server's settings come before the next settings, one whole pass after the other.
         """
-        for serve in product(*(dimension.list_steps() for dimension in self.serve)):
+        for serve in _list_tables(self.serve):
             for repeat in range(self.repeats):
-                for settings in product(*(dimension.list_steps() for dimension in self.fields)):
-                    yield _merge_tables(serve), repeat, _merge_tables(settings)
+                for settings in _list_tables(self.fields):
+                    yield serve, repeat, settings
 
 
-def _merge_tables(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return dict(chain.from_iterable(table.items() for table in tables))
+def _list_tables(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+    """Yield the tables of all keys of some dimensions with their values; those of the last vary fastest."""
+    keys = [key for dimension in dimensions for key in dimension.keys]
+    for rows in product(*(dimension.rows for dimension in dimensions)):
+        yield dict(zip(keys, chain.from_iterable(rows), strict=True))
 
 
 class GridPoint(msgspec.Struct, frozen=True):
@@ -167,7 +165,6 @@ def make_linked_dimension(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dime
 
 
 def _check_key(flag: str, name: str) -> str:
-    """Return the profile key of a name, `-` as `_`; raises UsageError if it cannot vary."""
     key = name.replace("-", "_")
     if key not in FIELDS:
         known = suggest_name(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
@@ -184,7 +181,6 @@ def parse_serve_param(text: str) -> Dimension:
 
 
 def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> Dimension:
-    """Make a dimension of these rows; raises UsageError without any, or if one is listed twice."""
     if not rows:
         raise UsageError(f"{flag}: a list is empty")
     if twice := next((row for at, row in enumerate(rows) if row in rows[:at]), None):
@@ -329,10 +325,7 @@ def parse_numbers(text: str) -> tuple[int | float, ...]:
 
 
 def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
-    """Continue the numbers by their step or ratio to before `end`, and add that; whole ones are rounded.
-
-    Raises ValueError where they have neither, `end` is never reached, or there are more than 1,000.
-    """
+    """Continue the numbers by their step or ratio to before `end`, and add that; whole ones are rounded."""
     if len(first) < 2:
         raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if any(value <= 0 for value in (*first, end)):

@@ -127,7 +127,6 @@ def _read_variation(flags: SweepFlags) -> Variation:
 
 
 def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
-    """Yield lines on the points in order, those that `store` has finished, and the estimated time."""
     finished = [] if store is None else grid.list_finished(store.read_record().points, request.points)
     over = {point.number for point, _ in finished}
     done = f", {len(over)} are done" if over else ""
@@ -146,11 +145,7 @@ def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[
 
 
 def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
-    """Measure what is left of a sweep, print its table and the next commands, and return the exit code.
-
-    On a signal it prints how to resume. Raises StoreError where nothing can be written, and MeasureError if
-    the server is gone or every point failed.
-    """
+    """Measure what is left of a sweep, print its table and the next commands, and return the exit code."""
     quiet = request.options.quiet
 
     def say(line: str) -> None:
@@ -181,10 +176,7 @@ def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
 
 
 def _find_failing(directory: Path, record: SweepRecord, asked: Collection[str]) -> set[str]:
-    """Find which of the conditions `asked` hold at any point; a point without a run is one of failures.
-
-    Raises UsageError where a run is damaged.
-    """
+    """Find which of the conditions `asked` hold at any point; a point without a run is one of failures."""
     found: set[str] = set()
     for point in record.points if asked else ():
         if point.state in FINISHED:

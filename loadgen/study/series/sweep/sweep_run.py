@@ -334,7 +334,6 @@ class Sweeping:
         return forecast_time(left, done, self.servers.starts_s, self.servers.options)
 
     def _announce(self, point: GridPoint, attempts: int) -> None:
-        """Print a line if the point was begun before, and one if it takes 30 s or more, or unknown time."""
         if attempts:
             self.say(f"{self._show_place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
         takes = self._estimate([point])
@@ -393,7 +392,6 @@ class Sweeping:
         self.store.write_record(self.record)
 
     def _report(self, point: GridPoint, outcome: str) -> None:
-        """Print a line for a point that is over, with the time of those after it as far as it is known."""
         rest = self._estimate([planned for planned in self.left if planned.number > point.number])
         later = f"; {describe_time(rest)} left" if round(rest.seconds) else ""
         self.say(f"{self._show_place(point)}{point.label}: {outcome}{later}")
@@ -409,7 +407,6 @@ def describe_amount(workload: Profile) -> str:
 
 
 def _summarize_run(run: Result) -> str:
-    """Return a line on a run: tok/s, mean TTFT (E2EL without token times), objectives and verdict."""
     metrics = run.metrics
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
     # An answer that comes whole has no first token.
@@ -487,10 +484,7 @@ def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[Gr
 
 
 def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
-    """Read a run's result without loadgen's own part, and add the varied values and the repeat's number.
-
-    An infinite value becomes a text. Raises UsageError where the result is missing or damaged.
-    """
+    """Read a run's result without loadgen's own part, and add the varied values and the repeat's number."""
     try:
         stored = json.loads((directory / RESULT).read_bytes())
         if not isinstance(stored, dict):
