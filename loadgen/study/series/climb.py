@@ -97,7 +97,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def encode_rows(self) -> dict[str, Any]:
         """Return all rows as the object that JSON has; nothing is written."""
-        return {"rows": list(map(self.encode, self.rows))}
+        return {"rows": list(map(type(self).encode, self.rows))}
 
     def count_measured(self) -> int:
         """Count the rows with a speed."""
@@ -120,7 +120,9 @@ class Climb(ABC, Generic[Rung, Row]):
             return decide_exit_code(signal=signals.read_number(stop))
         finally:
             if self.rows:
-                print_text(f"\n{self.draw(self.rows, 'text')}\ntables and runs: {self.directory}", sys.stdout)
+                print_text(
+                    f"\n{type(self).draw(self.rows, 'text')}\ntables and runs: {self.directory}", sys.stdout
+                )
             else:
                 files.remove_empty(self.directory)
         return decide_exit_code(measured=self.count_measured() > 0)
@@ -181,7 +183,7 @@ class Climb(ABC, Generic[Rung, Row]):
         self.rows.append(row)
         self.write_tables()
         if not self.quiet:
-            print_text(self.describe(row), sys.stdout)
+            print_text(type(self).describe(row), sys.stdout)
 
     def write_tables(self) -> None:
         """Write every table file again; one that cannot be written is a warning."""
@@ -191,7 +193,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def list_tables(self) -> dict[str, str]:
         """Return the content of each table file by its name."""
-        tables = {f"{self.name}.{form}": self.draw(self.rows, form) for form in self.forms}
+        tables = {f"{self.name}.{form}": type(self).draw(self.rows, form) for form in self.forms}
         return tables | {f"{self.name}.json": dumps(self.encode_rows(), allow_nan=False)}
 
 
@@ -356,7 +358,7 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         self.ended[row.test] += 1
         self.write_tables()
         if not self.quiet and self.ended[row.test] == self.batches:
-            print_text(self.describe(row), sys.stdout)
+            print_text(type(self).describe(row), sys.stdout)
 
     def list_tables(self) -> dict[str, str]:
         """Return the tables and, once a batch was measured, llama-benchy's report."""

@@ -109,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         quality = preview_quality(wanted.file, wanted.arms, wanted.reference, kept, given.retry_failed)
         done, pace, seed = set[str](), Pace(), wanted.file.seed
         if kept is not None:
-            record = continue_record(wanted, kept, given)
+            record = make_record(wanted, kept, given)
             done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
             seed = record.seed
         print_text(preview_campaign(wanted, done, pace, seed, quality), sys.stdout)
@@ -216,9 +216,7 @@ def open_store(wanted: CampaignRequest, kept: CampaignStore | None, base: Path, 
     return kept or CampaignStore(files.create_directory(base, name, read_wall_clock()))
 
 
-def continue_record(
-    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace
-) -> CampaignRecord:
+def make_record(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> CampaignRecord:
     """Make the record, dated now, of every cell in the file, also those that --only leaves out.
 
     With --resume it continues the stored one. Raises UsageError where that has other cells.
@@ -233,7 +231,7 @@ def continue_campaign(
     wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace
 ) -> CampaignRecord:
     """Make the record of a campaign in its locked store; with --resume unfinished cells are removed."""
-    record = continue_record(wanted, kept, given)
+    record = make_record(wanted, kept, given)
     if given.resume is not None:
         campaign_store.clear_unfinished(kept)
     return record
