@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import methodcaller
 
 from msgspec.structs import replace
@@ -27,7 +27,6 @@ from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import ALLOWING
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
 from loadgen.study.history.history_file import (
-    HistoryEntry,
     UnwrittenHistory,
     append_entry,
     make_entry,
@@ -190,13 +189,18 @@ def check_outputs(given: argparse.Namespace) -> None:
 def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse.Namespace) -> int:
     """Append to the history, write JUnit's file and the job's summary, print the result; return the code.
 
-    Raises UsageError where the history does not take it, before anything else is written. What cannot be
-    written costs no verdict: it is a line, and 4 in place of 0.
+    A commit that the runs do not name is the pipeline's. Raises UsageError where the history does not take
+    it, before anything else is written. What cannot be written costs no verdict: it is a line, and 4 in place
+    of 0.
     """
     code = result.code
     if given.history is not None and result.verdict is not None:
+        if (loads := len({row.series.load for row in result.verdict.rows})) > 1:
+            raise UsageError(f"--history: a history is of one load, and this gate has {loads}")
+        entry = make_entry(runs, label=given.label, verdict=result.outcome)
+        commit = entry.commit or next(filter(None, map(os.environ.get, _COMMITS)), "")
         try:
-            append_entry(given.history, make_history_entry(result, runs, given.label, os.environ))
+            append_entry(given.history, entry.model_copy(update={"commit": commit}))
         except UnwrittenHistory as error:
             print_text(f"loadgen: {error}", sys.stderr)
             code = code or ExitCode.UNWRITTEN
@@ -215,18 +219,3 @@ def deliver_result(result: GateResult, runs: Sequence[Reported], given: argparse
     else:
         print_text(clean_text(gate_report.render_text(result)), sys.stdout, end="")
     return code
-
-
-def make_history_entry(
-    result: GateResult, runs: Sequence[Reported], label: str | None, environment: Mapping[str, str]
-) -> HistoryEntry:
-    """Make the measurement of the new side, its commit that of the pipeline where the runs name none.
-
-    Raises UsageError where it has several loads or checkpoints.
-    """
-    loads = {row.series.load for row in result.verdict.rows} if result.verdict else set()
-    if len(loads) > 1:
-        raise UsageError(f"--history: a history is of one load, and this gate has {len(loads)}")
-    entry = make_entry(runs, label=label, verdict=result.outcome)
-    commit = next((environment[name] for name in _COMMITS if environment.get(name)), "")
-    return entry if entry.commit else entry.model_copy(update={"commit": commit})

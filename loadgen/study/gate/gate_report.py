@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -107,15 +107,12 @@ def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
         tested = math.isfinite(row.ratio)
         change = _describe_change(row.ratio) if tested else "-"
         interval = f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-"
-        means = (_format_mean(values) for values in (row.series.new, row.series.base))
+        sides = (row.series.new, row.series.base)
+        means = (f"{math.fsum(side) / len(side):.4g}" if side else "-" for side in sides)
         margin = f"{100 * row.series.margin:g} %"
         named = row.series.load, result.name(row)
         body.append((*named, *means, change, interval, margin, row.outcome.value))
     return make_table(columns, body, spanned=1)
-
-
-def _format_mean(values: Sequence[float]) -> str:
-    return f"{math.fsum(values) / len(values):.4g}" if values else "-"
 
 
 def encode_result(result: GateResult) -> dict[str, Any]:

@@ -120,9 +120,8 @@ class Climb(ABC, Generic[Rung, Row]):
             return decide_exit_code(signal=signals.read_number(stop))
         finally:
             if self.rows:
-                print_text(
-                    f"\n{type(self).draw(self.rows, 'text')}\ntables and runs: {self.directory}", sys.stdout
-                )
+                table = type(self).draw(self.rows, "text")
+                print_text(f"\n{table}\ntables and runs: {self.directory}", sys.stdout)
             else:
                 files.remove_empty(self.directory)
         return decide_exit_code(measured=self.count_measured() > 0)
@@ -135,11 +134,6 @@ class Climb(ABC, Generic[Rung, Row]):
         """
         self.seed, self.servers = seed, servers
         run_series(self, servers)
-
-    def give_up(self, why: str) -> None:
-        """Empty `left`, and add a row without a speed, with the reason `why`, for each of its rungs."""
-        while self.left:
-            self._add(self.make_missed_row(self.left.popleft(), why))
 
     def choose(self) -> Step[Rung] | None:
         """Remove the next rung from `left` and return it with its workload; None if there is none."""
@@ -163,8 +157,9 @@ class Climb(ABC, Generic[Rung, Row]):
         """
         if point.unserved:
             progress.warn(str(point.error))
-            self.left.appendleft(step.what)
-            self.give_up("the server did not start again")
+            for rung in (step.what, *self.left):
+                self._add(self.make_missed_row(rung, "the server did not start again"))
+            self.left.clear()
             return
         if point.error is not None and not isinstance(point.error, MeasureError):
             raise point.error

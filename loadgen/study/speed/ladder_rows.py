@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -443,6 +443,11 @@ class BatchRow(msgspec.Struct, frozen=True):
             runs=(*self.runs, *other.runs),
         )
 
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The speeds that it has: of prompts, and of answers if there is a batch."""
+        return (PROMPT, GENERATION) if self.batches else (PROMPT,)
+
     def list_samples(self, kind: str, of_each: bool) -> list[float]:
         """List tokens/s of a kind: of each request, also where one is sent at a time, else of each batch."""
         if of_each or self.test.concurrency == 1:
@@ -522,26 +527,24 @@ def _find_peak(arrival_ns: Int64, tokens: Int64) -> float:
 
 def draw_batches(rows: Sequence[BatchRow], form: str) -> str:
     """Draw the rows, prompts and answers of each, in a form of `TABLES`."""
-    cells = [_make_cells(row, kind) for row in rows for kind in _list_kinds(row)]
+    cells = []
+    for row in rows:
+        peaks = [batch.peak_tok_s for batch in row.batches if batch.peak_tok_s is not None]
+        for kind in row.kinds:
+            is_prompt = kind == PROMPT
+            cells.append(
+                {
+                    "model": " ".join(filter(None, (row.model, row.quantization))),
+                    "test": row.test.name(kind),
+                    "total": _format(row.list_samples(kind, of_each=False)),
+                    "each": _format(row.list_samples(kind, of_each=True)),
+                    "peak": "" if is_prompt else _format(peaks),
+                    "ttft": _format(row.list_times("ttft_ms")) if is_prompt else "",
+                    "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
+                    "note": row.note,
+                }
+            )
     return draw_cells(cells, _BATCH_COLUMNS, form, _BATCH_NOTES)
-
-
-def _list_kinds(row: BatchRow) -> Iterable[str]:
-    return (PROMPT, GENERATION) if row.batches else (PROMPT,)
-
-
-def _make_cells(row: BatchRow, kind: str) -> dict[str, str]:
-    is_prompt = kind == PROMPT
-    return {
-        "model": " ".join(filter(None, (row.model, row.quantization))),
-        "test": row.test.name(kind),
-        "total": _format(row.list_samples(kind, of_each=False)),
-        "each": _format(row.list_samples(kind, of_each=True)),
-        "peak": "" if is_prompt else _format([b.peak_tok_s for b in row.batches if b.peak_tok_s is not None]),
-        "ttft": _format(row.list_times("ttft_ms")) if is_prompt else "",
-        "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
-        "note": row.note,
-    }
 
 
 def _format(samples: Sequence[float]) -> str:
@@ -553,7 +556,7 @@ def _format(samples: Sequence[float]) -> str:
 
 def describe_batch(row: BatchRow) -> str:
     """Describe a test as it ends: `pp2048 @ d4096 (c2): 5012.33 t/s, tg 61.20 t/s`, and its note."""
-    speeds = (f"{_format(row.list_samples(kind, of_each=False)) or '-'} t/s" for kind in _list_kinds(row))
+    speeds = (f"{_format(row.list_samples(kind, of_each=False)) or '-'} t/s" for kind in row.kinds)
     shown = f", {GENERATION} ".join(speeds) if row.batches else "-"
     return f"{row.test.name(PROMPT)}: {shown}" + (f" ({row.note})" if row.note else "")
 

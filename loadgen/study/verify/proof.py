@@ -331,7 +331,11 @@ def _prove_run(directory: Path, place: str, root: Path) -> Proof:
         held.unchecked.append(run.samples.error)
     elif run.samples.series:
         hold_archive(directory / SAMPLES, partial(sample_file.save, run.samples), held)
-    if run.facts.cell is not None and not _is_in_campaign(directory, root):
+    is_in_campaign = any(  # in a cell of one whose directory is `root` or below it
+        each.name in (CELLS, FAILED) and (each.parent / CAMPAIGN).is_file() and each.is_relative_to(root)
+        for each in directory.parents[: _DEEPEST if directory != root else 0]
+    )
+    if run.facts.cell is not None and not is_in_campaign:
         held.unchecked.append(f"that it is of {run.facts.cell.arm}: there is no {CAMPAIGN} of it here")
     definitions = json.loads(raw)[OURS].get("definitions_version")
     excuse_version(run.facts.environment.get("loadgen"), definitions, held)
@@ -357,12 +361,3 @@ def read_stored(path: Path) -> bytes:
     except (*NOT_JSON, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged: {str(error)[:100]}") from None
     return raw
-
-
-def _is_in_campaign(directory: Path, root: Path) -> bool:
-    """Whether a run lies in a cell of a campaign's directory that is `root` or below it."""
-    above = directory.parents[: _DEEPEST if directory != root else 0]
-    return any(
-        each.name in (CELLS, FAILED) and (each.parent / CAMPAIGN).is_file() and each.is_relative_to(root)
-        for each in above
-    )

@@ -376,6 +376,13 @@ def make_entry(
     standing, reason = _judge_run(run, point, evidence, disturbing)
     if ran_out := standing is not Standing.FAILS and _has_run_out(run, evidence):
         standing, reason = Standing.NOT_SHOWN, "it had nothing left to send"
+    stored = []  # infinity and NaN as None
+    for shown in evidence:
+        goal = shown.objective
+        kept: dict[str, Any] = {name: getattr(shown, name) for name in _KEPT}
+        kept |= {name: _drop_infinite(getattr(shown, name)) for name in _VALUES}
+        kept |= {"limit": goal.limit, "unit": goal.unit, "standing": shown.standing}
+        stored.append(ObjectiveFigures(objective=str(goal), **kept))
     return LimitRun(
         number=number,
         load=load,
@@ -388,7 +395,7 @@ def make_entry(
         disturbed=bool(disturbing) and not ran_out,
         cut=bool(point.reason),
         ran_out=ran_out,
-        objectives=tuple(map(_store_figures, evidence)),
+        objectives=tuple(stored),
         duration_s=figures.duration_s,
         took_s=point.duration_s,
         p99_e2el_ms=float(np.percentile(e2el_ns, 99)) / MS_NS if len(e2el_ns) else None,
@@ -481,14 +488,6 @@ def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
 
 
 _KEPT, _VALUES = ("samples", "over", "batches", "dispersion"), ("value", "bound", "fast_bound")
-
-
-def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
-    kept: dict[str, Any] = {name: getattr(evidence, name) for name in _KEPT}
-    kept |= {name: _drop_infinite(getattr(evidence, name)) for name in _VALUES}
-    objective = evidence.objective
-    kept |= {"limit": objective.limit, "unit": objective.unit, "standing": evidence.standing}
-    return ObjectiveFigures(objective=str(objective), **kept)
 
 
 def _drop_infinite(value: float | None) -> float | None:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import signals
@@ -37,17 +37,8 @@ _MOST_REPEATS = 1000
 _NEGATIVE = re.compile(r"-\.?\d")  # begins a list of numbers, which is refused by its values, not as a flag
 
 
-class SweepFlags(msgspec.Struct, frozen=True):
-    """The flags of a sweep that are none of `bench`, by their names in the parser."""
-
-    concurrency: str | None = None
-    rate: str | None = None
-    vary: tuple[str, ...] = ()
-    link: tuple[tuple[str, ...], ...] = ()
-    serve_param: tuple[str, ...] = ()
-    point_repeats: int = 1
-    resume: str | None = None
-    preview: bool = False
+# Flags that are none of `bench`, by their names in the parser.
+_OWN = ("concurrency", "rate", "vary", "link", "serve_param", "point_repeats", "resume", "preview")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,15 +46,12 @@ def main(argv: Sequence[str]) -> int:
 
     --dry-run only prints the points. Raises LoadgenError.
     """
-    options, own = split_own_flags(parse(argv, sweep_parser()), SweepFlags.__struct_fields__)
-    flags = msgspec.convert(own, SweepFlags)
-    build = partial(series_store.load_workload, options)
-    request = sweep_run.make_request(options, _read_variation(flags), build)
-    store = None
-    if flags.resume is not None:
-        store = sweep_run.resume_sweep(request, None if flags.resume == _LATEST else Path(flags.resume))
-    refuse_without_result(options.json, {"--dry-run": flags.preview})
-    if flags.preview:
+    request, own = read_request(argv)
+    options, store, resume, preview = request.options, None, own.get("resume"), own.get("preview", False)
+    if resume is not None:
+        store = sweep_run.resume_sweep(request, None if resume == _LATEST else Path(resume))
+    refuse_without_result(options.json, {"--dry-run": preview})
+    if preview:
         print_text("\n".join(_preview_sweep(request, store)), sys.stdout)
         return ExitCode.FIGURES
     with print_one_object(options.json) as results:
@@ -113,17 +101,20 @@ def sweep_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read_variation(flags: SweepFlags) -> Variation:
-    """Parse what the flags vary, so that concurrency varies fastest, then rate; raises UsageError."""
-    fields = [grid.parse_link([text], "--vary") for text in flags.vary]
-    fields += map(grid.parse_link, flags.link)
-    if flags.rate is not None:
-        fields.append(grid.parse_loads("--rate", grid.RATE, flags.rate))
-    if flags.concurrency is not None:
-        fields.append(grid.parse_loads("--concurrency", grid.CONCURRENCY, flags.concurrency))
-    return Variation(
-        tuple(fields), tuple(map(grid.parse_serve_param, flags.serve_param)), flags.point_repeats
-    )
+def read_request(argv: Sequence[str]) -> tuple[SweepRequest, dict[str, Any]]:
+    """Read the sweep of a command line, and its own flags that were given; raises UsageError.
+
+    Concurrency varies fastest, then rate.
+    """
+    options, own = split_own_flags(parse(argv, sweep_parser()), _OWN)
+    fields = [grid.parse_link([text], "--vary") for text in own.get("vary", ())]
+    fields += map(grid.parse_link, own.get("link", ()))
+    for name, key in (("rate", grid.RATE), ("concurrency", grid.CONCURRENCY)):
+        if name in own:
+            fields.append(grid.parse_loads(f"--{name}", key, own[name]))
+    serve = tuple(map(grid.parse_serve_param, own.get("serve_param", ())))
+    variation = Variation(tuple(fields), serve, own.get("point_repeats", 1))
+    return sweep_run.make_request(options, variation, partial(series_store.load_workload, options)), own
 
 
 def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:

@@ -148,7 +148,13 @@ def finish_sweep(
         record, options = _drop_damaged(store, request.points, say), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
         servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
-        complete_layout(store, record, request.points)
+        lacking = {}  # folders for vLLM without a finished point's file, as an ended process left them
+        for _, point in list_finished(record.points, request.points):
+            name = _name_combination(point)
+            if not (store.directory / VLLM / name / f"run={point.repeat}.json").is_file():
+                lacking[name] = point
+        for point in lacking.values():
+            write_combination(store, record, request.points, point)
         try:
             with servers:
                 sweeping = Sweeping(store, record, request.points, servers, seed, say)
@@ -467,20 +473,6 @@ def write_combination(
         files.write_text(place / SUMMARY, json.dumps(runs, indent=4))
         for run in runs:  # last: `complete` finds by them what was not written to its end
             files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
-
-
-def complete_layout(store: SeriesStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
-    """Write each folder that lacks a finished point's file, as an ended process left it.
-
-    Raises StoreError, and UsageError where a result is damaged.
-    """
-    lacking = {}
-    for _, point in list_finished(record.points, points):
-        name = _name_combination(point)
-        if not (store.directory / VLLM / name / f"run={point.repeat}.json").is_file():
-            lacking[name] = point
-    for point in lacking.values():
-        write_combination(store, record, points, point)
 
 
 def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:

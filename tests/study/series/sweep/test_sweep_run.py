@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,8 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report.run_directory import load
-from loadgen.run.command.options import Options, parse
-from loadgen.study.series.series_store import load_workload, split_own_flags
+from loadgen.run.command.options import Options
 from loadgen.study.series.sweep import sweep_command, sweep_run
 from loadgen.study.series.sweep.grid import GridPoint
 from loadgen.study.series.sweep.sweep_run import (
@@ -49,10 +47,7 @@ def sweep(*words: str) -> int:
 
 def request(*words: str) -> SweepRequest:
     """The sweep of a command line."""
-    names = sweep_command.SweepFlags.__struct_fields__
-    options, own = split_own_flags(parse(words, sweep_command.sweep_parser()), names)
-    variation = sweep_command._read_variation(sweep_command.SweepFlags(**own))
-    return sweep_run.make_request(options, variation, partial(load_workload, options))
+    return sweep_command.read_request(words)[0]
 
 
 def begun(*words: str) -> SweepStore:
