@@ -29,14 +29,7 @@ from loadgen.study.gate.gate_record import (
     write_gate_record,
 )
 from loadgen.study.gate.gate_report import GateResult
-from loadgen.study.gate.gate_verdict import (
-    ALPHA,
-    FIRST_LOOK,
-    MAX_PAIRS,
-    GateOutcome,
-    GatePlan,
-    judge_gate,
-)
+from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MAX_PAIRS, GateOutcome, GatePlan, judge_gate
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, campaign_command, campaign_store

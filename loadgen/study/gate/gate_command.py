@@ -26,12 +26,7 @@ from loadgen.study.gate.gate_record import GateMetric, find_gate, list_choices, 
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import ALLOWING
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
-from loadgen.study.history.history_file import (
-    UnwrittenHistory,
-    append_entry,
-    make_entry,
-    read_history,
-)
+from loadgen.study.history.history_file import UnwrittenHistory, append_entry, make_entry, read_history
 from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
 from loadgen.study.series.campaign.campaign_file import list_shipped

@@ -50,13 +50,7 @@ from loadgen.study.series.limit.limit_search import RUNS, make_record_again
 from loadgen.study.series.series_store import FAILED
 from loadgen.study.series.sweep.sweep_run import POINTS
 from loadgen.study.speed import ladder_rows
-from loadgen.study.speed.ladder_rows import (
-    BatchRow,
-    BatchTest,
-    DepthTest,
-    encode_batch_row,
-    make_batch_row,
-)
+from loadgen.study.speed.ladder_rows import BatchRow, BatchTest, DepthTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.speed_rows import FORMULAS
 from loadgen.study.sweep_record import FINISHED, LARGEST_BYTES, SWEEP, parse_record
 from loadgen.study.verify.proof import (

@@ -20,10 +20,8 @@ from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import CampaignRequest
 from loadgen.study.series.campaign.execution import Execution
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 FAST, SLOW = "h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"
 BASE = {"name": "base", "preset": FAST}
 SAME, OTHER = [BASE, {"name": "new", "preset": FAST}], [BASE, {"name": "new", "preset": SLOW}]

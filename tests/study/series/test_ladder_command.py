@@ -22,10 +22,8 @@ from loadgen.study.series import ladder_command
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, SpeedRow, read_speed_csv
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 LADDER = "ladder = [1, 8, 64]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n"
 ENGINE = ["--preset", "bench/1024x50", "--served-model-name", "Qwen/Qwen3-8B"]  # 20 ms a token
 
@@ -128,9 +126,7 @@ def test_the_two_formulas_differ_by_the_prompt() -> None:
     assert speeds == {TOTAL: pytest.approx(16, rel=1e-3), OUTPUT: pytest.approx(4, rel=1e-3)}
 
 
-def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text("ladder = [64, 8]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     assert on_engine("--max-model-len", "32") == 0
     assert outcome() == [(64, "needs 68 tokens, the context limit is 32"), (8, "measured")]

@@ -15,10 +15,8 @@ from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_por
 from fakes.supervised import until
 from fakes.virtual_serving import VirtualServing
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 TINY: dict[str, Any] = {
     "preset": "instant", "input_len": 8, "output_len": 4, "num_prompts": 4, "seed": 7, "observe": False,
 }  # fmt: skip

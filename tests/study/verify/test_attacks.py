@@ -23,10 +23,8 @@ from loadgen.study import bundle_command
 from loadgen.study.bundle import reading
 from study.verify.test_verify import SMALL, changed, edited, is_fact, leaves
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 FAST, SLOW = "h20/qwen3-8b-fp8", "h20/qwen3-8b-bf16"
 ARMS = ({"name": "base", "preset": FAST}, {"name": "new", "preset": SLOW})
 _SERIES: dict[str, Path] = {}  # made once a process, copied for each attack

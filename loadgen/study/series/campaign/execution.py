@@ -29,13 +29,7 @@ from loadgen.study.series.campaign.quality_cells import QualityCells
 from loadgen.study.series.climb import LadderClimb
 from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
-from loadgen.study.series.point_runs import (
-    MeasuredPoint,
-    PointServers,
-    Step,
-    measure_point,
-    run_series,
-)
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 from loadgen.study.series.time_estimate import Pace
 

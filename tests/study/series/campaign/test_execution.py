@@ -23,10 +23,8 @@ from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.campaign.machine_watch import Cooling
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 STARTS, PROFILES = ["r0", "r0", "r1", "r1"], ["tiny", "other", "other", "tiny"]
 IDS = ["r0-A-embedded-tiny", "r0-B-embedded-tiny", "r1-A-embedded-tiny", "r1-B-embedded-tiny"]

@@ -36,10 +36,8 @@ from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_store import CampaignStore, clear_unfinished
 from loadgen.study.series.series_store import StoreError
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 
 

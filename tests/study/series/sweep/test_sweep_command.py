@@ -25,10 +25,8 @@ from loadgen.study.series.sweep import sweep_run
 from loadgen.study.series.sweep.sweep_run import SweepStore
 from loadgen.study.sweep_record import SweepRecord
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 TINY = ("--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet")
 TWELVE = ("--preset", "instant", "--concurrency", "1,2,4…32", "--vary", "temperature=0,1", *TINY)
 

@@ -33,10 +33,8 @@ from loadgen.study.series.sweep.sweep_run import (
 from loadgen.study.series.time_estimate import TimeLeft
 from loadgen.study.sweep_record import SweepRecord
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+# Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 TINY = ("--preset", "instant", "--input-len", "8", "--output-len", "4", "--num-prompts", "4", "--quiet")
 TWO = ("--concurrency", "1,2", "--seed", "7", *TINY)
 
