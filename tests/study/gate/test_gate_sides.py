@@ -193,11 +193,9 @@ def measured(*states: MachineState | None) -> list[Reported]:
     ],
 )
 def test_a_state_sets_sides_apart_by_settings_or_mostly_one_way(
-    new: tuple[MachineState | None, ...],
-    base: tuple[MachineState | None, ...],
-    in_turn: bool,
+    new: tuple[MachineState | None, ...], base: tuple[MachineState | None, ...], in_turn: bool,
     apart: list[str],
-) -> None:
+) -> None:  # fmt: skip
     assert list_unequal_states(measured(*new), measured(*base), in_turn) == apart
 
 

@@ -98,15 +98,10 @@ def hold_edited_lines(run: Path, step: int) -> None:
         assert difference.name == f"report.txt: line {text[: found.start()].count(chr(10)) + 1}"
 
 
-def test_an_edited_figure_or_line_is_named(tmp_path: Path) -> None:
-    hold_edited_figures(stored(tmp_path / "a", **SMALL), 40)
-    hold_edited_lines(stored(tmp_path / "b", **SMALL), 40)
-
-
-@pytest.mark.long
-def test_every_edited_figure_and_line_is_named(tmp_path: Path) -> None:
-    hold_edited_figures(stored(tmp_path / "a", **SMALL), 1)
-    hold_edited_lines(stored(tmp_path / "b", **SMALL), 1)
+@pytest.mark.parametrize("step", [40, pytest.param(1, marks=pytest.mark.long)])
+def test_an_edited_figure_or_line_is_named(step: int, tmp_path: Path) -> None:
+    hold_edited_figures(stored(tmp_path / "a", **SMALL), step)
+    hold_edited_lines(stored(tmp_path / "b", **SMALL), step)
 
 
 def test_a_report_in_another_form_is_proven_as_well(tmp_path: Path) -> None:

@@ -54,11 +54,9 @@ CAP = "CPU clock limit 1,700 MHz (then 3,400 MHz)"
     ],
 )
 def test_a_cell_waits_until_it_is_as_cool_as_before_the_first(
-    machine: tuple[MachineState, ...],
-    cool_down: CoolDown | None,
-    waited: list[tuple[float, float]],
+    machine: tuple[MachineState, ...], cool_down: CoolDown | None, waited: list[tuple[float, float]],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     told: list[tuple[float, float]] = []
     monkeypatch.setattr(Cooling, "wait", lambda self: told.append((self.wanted.to_c, self.wanted.at_most_s)))
     watch = MachineWatch(cool_down, [Machine(*machine)], print)

@@ -271,8 +271,12 @@ def test_what_a_preset_takes_is_known_from_its_steps(tmp_path: Path) -> None:
     """Nothing is measured, and no hardware named: 16 prompts of 64 / 16, 4 at a time, and 4 warm-ups."""
     (arm,) = made(written(tmp_path, {"name": "A", "preset": "h20/qwen3-8b-fp8"}))
     keys = {"input_len": 64, "output_len": 16, "num_prompts": 16, "max_concurrency": 4, "num_warmups": 4}
-    seconds = estimate_at_best_s(arm.options, profile.build(keys))
+    seconds, alone = (
+        estimate_at_best_s(arm.options, profile.build({**keys, "max_concurrency": most})) for most in (4, 1)
+    )
     assert seconds is not None
+    assert alone is not None
     assert 0.2 < seconds < 2.0
+    assert 2 < alone / seconds <= 4
     longer = estimate_at_best_s(arm.options, profile.build({**keys, "num_prompts": 160}))
     assert longer == pytest.approx(seconds * 164 / 20)

@@ -24,14 +24,9 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")
 ONE = MeanInterval(mean=1.0, low=0.99, high=1.01)
 KL = KlDivergence(
-    mean=0.031,
-    low=0.03,
-    high=0.032,
-    tokens=20_000,
-    answers=1250,
-    direction="reference‖candidate",
+    mean=0.031, low=0.03, high=0.032, tokens=20_000, answers=1250, direction="reference‖candidate",
     self_check=ONE,
-)
+)  # fmt: skip
 QUALITY = {"reference": "A", "tokens": 500, "margin": 0.05}
 
 

@@ -28,6 +28,10 @@ from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_ne
 
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
+ASKED = LimitRecord(
+    name="bench", command=("loadgen", "limit", "--slo", "ttft p99 < 1s"), axis="rate",
+    objectives=("ttft p99 < 1000 ms",), within=0.05, budget_s=60, fixed="digest", seed=3,
+)  # fmt: skip
 USERS = ["--turns", "2", "--users", "4", "--user-rate", "1"]
 
 
@@ -88,10 +92,7 @@ def test_an_objective_is_missed_where_no_load_passes(
 ) -> None:
     run = LimitRun(number=0, load=1, directory="gone", standing=standing, reason="")
     passing = 1.0 if standing is Standing.MEETS else None
-    record = LimitRecord(
-        name="bench", command=(), axis="rate", objectives=(), within=0.05, budget_s=60, runs=(run,),
-        highest_passing=passing,
-    )  # fmt: skip
+    record = ASKED.model_copy(update={"runs": (run,), "highest_passing": passing})
     assert find_failing_search(Path(), record, asked) == holds
 
 
@@ -168,14 +169,9 @@ def test_a_floors_cheaper_percentile_is_on_its_own_side() -> None:
 
 
 def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
-    asked = LimitRecord(
-        name="bench", command=(), axis="rate", objectives=("ttft p99 < 500 ms",), within=0.05, budget_s=60,
-        most_runs=12, least_run_s=None, fixed="digest", seed=3,
-    )  # fmt: skip
-    before = asked.model_copy(
-        update={"start": 2.0, "lowest": 1.0, "highest": 64.0, "least_run_s": 5.0, "ended": "budget"}
-    )
-    longer = asked.model_copy(update={"highest": 128.0, "least_run_s": 9.0, "budget_s": 120})
+    found = {"start": 2.0, "lowest": 1.0, "highest": 64.0, "least_run_s": 5.0, "ended": "budget"}
+    before = ASKED.model_copy(update=found)
+    longer = ASKED.model_copy(update={"highest": 128.0, "least_run_s": 9.0, "budget_s": 120})
     resumed = continue_search(before, longer)
     assert (resumed.start, resumed.lowest, resumed.highest, resumed.least_run_s) == (2.0, 1.0, 128.0, 9.0)
     assert (resumed.budget_s, resumed.ended) == (120, None)
@@ -183,11 +179,8 @@ def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
 
 def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
     run = LimitRun(number=1, load=1.0, directory="", standing=Standing.MEETS, reason="")
-    before = LimitRecord(
-        name="bench", command=("loadgen", "limit", "--slo", "ttft p99 < 1s"), axis="rate",
-        objectives=("ttft p99 < 1000 ms",), within=0.05, budget_s=60, fixed="digest", runs=(run,),
-    )  # fmt: skip
-    asked = before.model_copy(update={"runs": (), "lowest": 100.0})
+    before = ASKED.model_copy(update={"runs": (run,)})
+    asked = ASKED.model_copy(update={"lowest": 100.0})
     with pytest.raises(UsageError, match="the search has a run at 1: give bounds that hold it"):
         continue_search(before, asked)
     with pytest.raises(UsageError, match=r"resume with its flags: loadgen limit --slo 'ttft p99 < 1s'$"):
