@@ -323,7 +323,9 @@ def list_unequal_states(new: Sequence[Reported], base: Sequence[Reported], in_tu
     if min(len(new), len(base)) < _TELLING or any(what == MEMORY_BANDWIDTH for what, *_ in spread):
         apart = [each for each in apart if each[0] != MEMORY_BANDWIDTH]
     if in_turn:
-        states = [[each.facts and each.facts.state_before for each in pair] for pair in pairs]
+        states = [
+            [None if each.facts is None else each.facts.state_before for each in pair] for pair in pairs
+        ]
         known = [(own, other) for own, other in states if own is not None and other is not None]
         settings = {what for pair in known for what, *_ in list_setting_differences(*pair)}
         counts = Counter(map(_direct, apart))

@@ -210,7 +210,7 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
         judged = iter(_judge_rows(tested, plan, len(series)) if tested else ())
     except ImportError as error:
         raise UsageError(NO_SCIPY) from error
-    rows, nan = [], math.nan
+    rows, nan = list[GateRow](), math.nan
     for one, is_early, why in zip(series, early, reasons, strict=True):
         more = FIRST_LOOK - one.units if is_early else None
         unknown = (nan, nan, nan, nan, GateOutcome.UNDECIDED, nan, nan, one.units, more, more, why)

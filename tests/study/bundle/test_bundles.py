@@ -174,8 +174,8 @@ def _nested() -> Any:
 
 
 A_FILE, NO = "run/report.txt", {"why": "no"}
-NO_RUN = {**dict.fromkeys(("plan_digest", "loadgen", "engine"), ""), "definitions_version": 1, "seed": 1}
-NO_RUN["place"] = "run"
+NO_RUN: dict[str, Any] = {"place": "run", "definitions_version": 1, "seed": 1}
+NO_RUN |= dict.fromkeys(("plan_digest", "loadgen", "engine"), "")
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "an absolute path": lambda: forged({"/run/report.txt": b"x"}),
     "a way out": lambda: forged({"../report.txt": b"x"}),

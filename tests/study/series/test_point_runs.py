@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -78,7 +78,8 @@ def test_every_step_is_kept_and_a_signal_ends_the_series(
     outcomes: list[Outcome], number: int, log: list[str]
 ) -> None:
     series = Scripted(*outcomes)
-    with pytest.raises(Stopped) if number else nullcontext() as stopped:
+    ending: AbstractContextManager[Any] = pytest.raises(Stopped) if number else nullcontext()
+    with ending as stopped:
         run_series(series, cast(PointServers, series))
     assert (series.log, len(series.left)) == (log, bool(number))
     assert stopped is None or stopped.value.number == number

@@ -33,7 +33,14 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.study import limit_record
-from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
+from loadgen.study.limit_record import (
+    LimitRecord,
+    LimitRun,
+    ObjectiveFigures,
+    SearchEnd,
+    format_value,
+    name_percentile,
+)
 from loadgen.study.series.limit import limit_answer, search
 from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
@@ -183,10 +190,11 @@ class LimitSearch:
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
         self._keep(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
-        known = [each for each in run.objectives if each.value is not None]
-        names = (limit_record.name_percentile(each.objective) for each in known)
-        values = (f"{limit_record.format_value(each.value)} {each.unit}" for each in known)
-        shown = map(" ".join, zip(names, values, strict=True))
+        shown = [
+            f"{name_percentile(each.objective)} {format_value(each.value)} {each.unit}"
+            for each in run.objectives
+            if each.value is not None
+        ]
         line = ", ".join([*shown, limit_record.describe_standing(run)])
         self.say("\n".join(wrap_text(f"  {line}", "    ")))
 
