@@ -64,12 +64,6 @@ class Trust(msgspec.Struct, frozen=True):
         """Whether the file may read a variable of the environment."""
         return self.shipped or variable in self.variables
 
-    def add_key(self, options: Options) -> Options:
-        """Return the options with the command line's key, else as they are if it may get one, else none."""
-        if self.key_env or self.key_file:
-            return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
-        return options if self.may_get_key(options) else replace(options, api_key_env=NO_KEY)
-
     def may_get_key(self, options: Options) -> bool:
         """Whether an arm's server gets the environment's key: the file is shipped, or all URLs are local."""
         return self.shipped or all(map(is_this_machine, options.urls))
@@ -170,9 +164,14 @@ def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: T
             arm = _make_arm(row, file, path, server, flags)
         except UsageError as error:
             raise UsageError(f"{origin}: {error}") from None
+        options = arm.options
+        if trust.key_env or trust.key_file:  # the command line's key
+            options = replace(options, api_key_env=trust.key_env, api_key_file=trust.key_file)
+        elif not trust.may_get_key(options):
+            options = replace(options, api_key_env=NO_KEY)
         yield replace(
             arm,
-            options=trust.add_key(arm.options),
+            options=options,
             missing=tuple(sorted(missing)),
             barred=tuple(sorted(barred)),
         )

@@ -263,7 +263,11 @@ class QualityCells:
             else:
                 self.state = replace(self.state, answered=self.state.answered | {task.arm})
             self.store.note(FinishedTask(task.kind, task.arm, self.table.tokens, seconds, found is None))
-            self.say(f"quality, {task.arm}: {_ANSWERED if found is None else self._describe(task, found)}")
+            shown = _ANSWERED if found is None else describe_quality(found, self.table.margin)
+            if found is not None and task.kind is QualityKind.SAMPLE:
+                floor = "unknown" if found.noise_floor is None else format_spread(found.noise_floor)
+                shown = f"{self.table.tokens:,} tokens sampled; noise floor {floor} nats a token"
+            self.say(f"quality, {task.arm}: {shown}")
 
     def _do(self, task: QualityTask, session: Session) -> Quality | None:
         arm, store = self.arms[task.arm], self.store
@@ -274,11 +278,3 @@ class QualityCells:
             return self.measuring.score_reference(session, store.reference, scores)
         back = store.directory / f"{name_arm(arm)}{BACK}"
         return self.measuring.score_back(session, store.reference, scores, back)
-
-    def _describe(self, task: QualityTask, found: Quality) -> str:
-        """Describe what is known of an arm: of the reference its noise floor, else its verdict."""
-        if task.kind is QualityKind.SAMPLE:
-            floor = found.noise_floor
-            shown = "unknown" if floor is None else format_spread(floor)
-            return f"{self.table.tokens:,} tokens sampled; noise floor {shown} nats a token"
-        return describe_quality(found, self.table.margin)

@@ -73,16 +73,6 @@ class Variation(msgspec.Struct, frozen=True):
         """The load that varies fastest; None where only other keys do."""
         return next((AXES[key] for key in reversed(self.keys) if key in AXES), None)
 
-    def list_combinations(self) -> Iterator[tuple[dict[str, str], int, dict[str, Any]]]:
-        """Yield server flags, the repeat and the keys of the profile of each point, in order.
-
-        All repeats of a server's settings come before the next settings, one whole pass after the other.
-        """
-        for serve in _list_tables(self.serve):
-            for repeat in range(self.repeats):
-                for settings in _list_tables(self.fields):
-                    yield serve, repeat, settings
-
 
 def _list_tables(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
     """Yield the tables of all keys of some dimensions with their values; those of the last vary fastest."""
@@ -228,12 +218,15 @@ def check_variation(variation: Variation, given: Mapping[str, Any], launched: bo
 def list_points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
     """List the points in order, each with the workload that `build` makes of `given` and its own values.
 
+    All repeats of a server's settings come before the next settings, one whole pass after the other.
     A point lasts as `given` or its profile's duration has it, else as `count_requests` does. The workload's
     name has the varied values that no column of a table shows. Raises UsageError for a value that the profile
     does not take, or that changes nothing.
     """
     made = []
-    for number, (serve, repeat, settings) in enumerate(variation.list_combinations()):
+    servers, settings_of = _list_tables(variation.serve), _list_tables(variation.fields)
+    combinations = product(servers, range(variation.repeats), settings_of)
+    for number, (serve, repeat, settings) in enumerate(combinations):
         try:
             workload = _make_workload(given, settings, build)
         except UsageError as error:
