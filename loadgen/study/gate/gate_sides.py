@@ -179,7 +179,7 @@ def list_reasons(sides: Sequence[GateSides], metrics: Sequence[GateMetric], allo
         reasons = [f"the base has no run of {load}" for load in new]
         reasons += [f"only the base has runs of {load}" for load in base]
     for each in whole:
-        own = []
+        own = list[str]()
         for side, runs in ((NEW, each.new), (BASE, each.base)):
             own += _count_runs(side, [run for run in runs if run.level == INVALID], len(runs), INVALID)
             if saturated := sum(run.saturated for run in runs):

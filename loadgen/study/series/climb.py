@@ -72,9 +72,9 @@ class Climb(ABC, Generic[Rung, Row]):
     name: ClassVar[str]  # of its directory and files
     forms: ClassVar[tuple[str, ...]]  # of the tables that are written
     speed: ClassVar[str]  # the field of a row with its speed, None or empty where it has none
-    draw: ClassVar[Callable[[Sequence[Any], str], str]]  # draws rows as a table in one of `forms`, or as text
-    describe: ClassVar[Callable[[Any], str]]  # makes the line that is printed when a row's rung ends
-    encode: ClassVar[Callable[[Any], dict[str, Any]]]  # makes a row as JSON has it
+    draw: ClassVar[staticmethod[[Sequence[Any], str], str]]  # draws rows in one of `forms`, or as text
+    describe: ClassVar[staticmethod[[Any], str]]  # makes the line that is printed when a row's rung ends
+    encode: ClassVar[staticmethod[[Any], dict[str, Any]]]  # makes a row as JSON has it
 
     def __post_init__(self) -> None:
         self.left = deque(self.list_rungs())
@@ -97,7 +97,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def encode_rows(self) -> dict[str, Any]:
         """Return all rows as the object that JSON has; nothing is written."""
-        return {"rows": list(map(type(self).encode, self.rows))}
+        return {"rows": list(map(self.encode, self.rows))}
 
     def count_measured(self) -> int:
         """Count the rows with a speed."""
@@ -120,7 +120,7 @@ class Climb(ABC, Generic[Rung, Row]):
             return decide_exit_code(signal=signals.read_number(stop))
         finally:
             if self.rows:
-                table = type(self).draw(self.rows, "text")
+                table = self.draw(self.rows, "text")
                 print_text(f"\n{table}\ntables and runs: {self.directory}", sys.stdout)
             else:
                 files.remove_empty(self.directory)
@@ -178,7 +178,7 @@ class Climb(ABC, Generic[Rung, Row]):
         self.rows.append(row)
         self.write_tables()
         if not self.quiet:
-            print_text(type(self).describe(row), sys.stdout)
+            print_text(self.describe(row), sys.stdout)
 
     def write_tables(self) -> None:
         """Write every table file again; one that cannot be written is a warning."""
@@ -188,7 +188,7 @@ class Climb(ABC, Generic[Rung, Row]):
 
     def list_tables(self) -> dict[str, str]:
         """Return the content of each table file by its name."""
-        tables = {f"{self.name}.{form}": type(self).draw(self.rows, form) for form in self.forms}
+        tables = {f"{self.name}.{form}": self.draw(self.rows, form) for form in self.forms}
         return tables | {f"{self.name}.json": dumps(self.encode_rows(), allow_nan=False)}
 
 
@@ -353,7 +353,7 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         self.ended[row.test] += 1
         self.write_tables()
         if not self.quiet and self.ended[row.test] == self.batches:
-            print_text(type(self).describe(row), sys.stdout)
+            print_text(self.describe(row), sys.stdout)
 
     def list_tables(self) -> dict[str, str]:
         """Return the tables and, once a batch was measured, llama-benchy's report."""

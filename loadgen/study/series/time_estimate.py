@@ -19,7 +19,7 @@ from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
 
 if TYPE_CHECKING:
-    from loadgen.features.roofline.estimate import Ceiling
+    from loadgen.features.roofline.bound import Ceiling
     from loadgen.run.embedded_engine import PresetSteps
 
 _AT_ONCE = 64  # sequences whose tokens are sampled for a quality

@@ -285,6 +285,7 @@ def plan_starts(campaign: CampaignOptions, arms: Sequence[Arm]) -> tuple[Start, 
     server that runs already is `attached`.
     """
     every = range(campaign.repeats)
+    turns: list[tuple[Arm, range, str]]
     if campaign.starts == ONCE:
         turns = [(arm, every, ONCE) for arm in arms]
     else:

@@ -285,8 +285,8 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
         if table is not None and reference is not None:
             measuring = ServerMeasuring.open(table, choose_display(given.quiet))
             store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
-            state = store.read_state(table, wanted.arms, reference, given.retry_failed)
-            execution.quality = QualityCells(store, table, every, state, measuring, say)
+            left = store.read_state(table, wanted.arms, reference, given.retry_failed)
+            execution.quality = QualityCells(store, table, every, left, measuring, say)
         try:
             execution.run()
         except KeyboardInterrupt as stop:
