@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.facts.ceiling import Ceiling
 from loadgen.features.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
@@ -19,7 +20,6 @@ from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
 
 if TYPE_CHECKING:
-    from loadgen.features.roofline.bound import Ceiling
     from loadgen.run.embedded_engine import PresetSteps
 
 _AT_ONCE = 64  # sequences whose tokens are sampled for a quality
