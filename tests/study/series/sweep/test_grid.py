@@ -95,8 +95,9 @@ PROMPTS = {"dataset_path": str(CONVERSATIONS.with_name("prompts.jsonl"))}
     ],
 )
 def test_a_point_has_as_many_requests_or_sessions_as_its_load_needs(
-    dimension: grid.Dimension, given: dict[str, Any], prompts: list[int] | None, sessions: list[int] | None
-) -> None:
+    dimension: grid.Dimension, given: dict[str, Any], prompts: list[int | None] | None,
+    sessions: list[int | None] | None,
+) -> None:  # fmt: skip
     made = [point.workload for point in grid.list_points(Variation((dimension,)), given, build)]
     assert [each.num_prompts for each in made] == (prompts or [None, None])
     assert [each.num_sessions for each in made] == (sessions or [None, None])
