@@ -266,7 +266,7 @@ def test_bytes_that_are_not_written_so_are_no_proof(rewrite: Callable[[str], str
     assert verify(run) in (11, 12)
 
 
-def test_without_the_report_or_with_more_in_its_arrivals_a_run_is_unproven(tmp_path: Path) -> None:
+def test_a_run_without_its_report_or_with_more_arrivals_is_unproven(tmp_path: Path) -> None:
     run = stored(tmp_path / "run", **SMALL)
     report = (run / "report.txt").read_bytes()
     (run / "report.txt").unlink()
