@@ -245,15 +245,12 @@ def encode_corpus(corpus: Corpus, tokenizer: str) -> tuple[CorpusTokens, Tokeniz
             f"--tokenizer {tokenizer} makes {len(ids)} tokens of {corpus.name}: is it the model's?"
         )
     kinds, which = np.unique(ids, return_inverse=True)
-    begins = np.array([_is_word_begin(encoder.decode([token])) for token in kinds.tolist()])
+    texts = (encoder.decode([token]) for token in kinds.tolist())
+    begins = np.array([text[:1] == " " and text[1:2].isalpha() for text in texts])
     starts = np.flatnonzero(begins[which])
     if len(starts) < _LEAST_STARTS * len(ids):
         starts = np.arange(len(ids))
     return CorpusTokens(ids, starts), encoder
-
-
-def _is_word_begin(text: str) -> bool:
-    return text[:1] == " " and text[1:2].isalpha()
 
 
 def _fit_passage(ids: Int64, tokens: CorpusTokens, tokenizer: Tokenizer) -> tuple[str, int]:

@@ -25,16 +25,12 @@ def check_conflicts(rows: Iterable[SettingRow], values: Values, typed: Collectio
         for rule in row.rules:
             if not given[rule.given]:
                 continue
-            found = _find_other(rule, by_name, values)
+            if callable(rule.other):
+                found = rule.other(values)
+            else:
+                found = values[rule.other] != by_name[rule.other].default
             if bool(found) is not isinstance(rule, Requirement):
                 raise UsageError(_fill_message(rule, row, by_name, values, found))
-
-
-def _find_other(conflict: Conflict, rows: Mapping[str, SettingRow], values: Values) -> Any:
-    """Return what a conflict's condition returns, or whether its other key differs from its default."""
-    if callable(conflict.other):
-        return conflict.other(values)
-    return values[conflict.other] != rows[conflict.other].default
 
 
 def _fill_message(

@@ -200,11 +200,6 @@ def _find_other_duration(values: Values) -> str:
     return "" if asked_s is None or math.isclose(asked_s, all_s) else f"{all_s:g}"
 
 
-def _has_other_limit(values: Values) -> bool:
-    """Whether the schedule is of concurrencies, and --max-concurrency is not the highest of them."""
-    return is_stepped(values) and values["max_concurrency"] != int(_parse_schedule(values["schedule"]).most)
-
-
 def _has_ramp_ends(values: Values) -> bool:
     return values["ramp_up_start_rps"] is not None and values["ramp_up_end_rps"] is not None
 
@@ -315,8 +310,11 @@ class LoadKeys(BaseModel, frozen=True, defer_build=True):
         common=True)] = VLLM_PROMPTS
     max_concurrency: Annotated[int | None, Field(ge=1, le=parsing.MOST_STREAMS), _load(
         "most requests in flight (default: no limit)", metavar="N",
-        rules=(Conflict(_has_other_limit, "--max-concurrency {max_concurrency} and the "
-            "concurrency of --schedule are two: leave out one of them"),), common=True)] = None
+        rules=(Conflict(
+            lambda values: is_stepped(values)
+            and values["max_concurrency"] != int(_parse_schedule(values["schedule"]).most),
+            "--max-concurrency {max_concurrency} and the concurrency of --schedule are two: leave out one of "
+            "them"),), common=True)] = None
     request_rate: Annotated[float, Field(allow_inf_nan=True), _load("requests per second (default inf)",
         metavar="RPS",
         rules=(Conflict(is_timed, "--request-rate {request_rate:g} and {data} are two schedules: pass "

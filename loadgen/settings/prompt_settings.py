@@ -9,20 +9,17 @@ from pydantic import BaseModel, Field
 from loadgen.base import parsing
 from loadgen.base.parsing import integer_between, number_between
 from loadgen.settings.conflicts import find_data, reads_data
-from loadgen.settings.setting import LENGTHS, Conflict, Given, Makes, Requirement, Setting, Values
+from loadgen.settings.setting import LENGTHS, Conflict, Given, Makes, Requirement, Setting
 
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
 _NO_RANGE = ("0.0", "0", "")
 
 
-def _has_texts(values: Values) -> bool:
-    return find_data(values)[0] not in ("random", "trace")  # a trace has the form of its prompts to choose
-
-
 OF_ITS_OWN = "{flag} is of random prompts, and {data} has prompts of its own: leave out one of them"
 _MADE = Conflict(reads_data, OF_ITS_OWN, Given.WRITTEN)
-_TEXTS = Conflict(_has_texts, OF_ITS_OWN, Given.WRITTEN)
+# A trace has the form of its prompts to choose.
+_TEXTS = Conflict(lambda values: find_data(values)[0] not in ("random", "trace"), OF_ITS_OWN, Given.WRITTEN)
 _RANGE = Conflict(
     lambda values: values["range_ratio"] not in _NO_RANGE,
     "{flag} and --random-range-ratio {range_ratio} both vary the lengths: leave one "

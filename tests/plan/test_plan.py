@@ -285,12 +285,6 @@ def test_bodies_are_json_of_any_index_in_any_order() -> None:
     assert of.longest == int((of.requests.input_lens + of.requests.output_lens).max())
 
 
-def test_vllm_is_known_by_its_signature() -> None:
-    engine = find_by_owner("vllm")
-    assert engine is not None
-    assert engine.takes_ids
-
-
 def test_chat_finds_the_models_tokenizer_where_ids_do() -> None:
     pytest.importorskip("transformers")
     for subject in (ModelTarget(UNKNOWN, "m", model_root=TOKENIZER), ModelTarget(UNKNOWN, TOKENIZER)):

@@ -256,7 +256,7 @@ def test_goodput_of_whole_answers_takes_e2el() -> None:
 def test_engines_sign_their_models() -> None:
     engine = find_by_owner("vllm")
     assert engine is not None
-    assert engine.name == "vLLM"
+    assert (engine.name, engine.takes_ids) == ("vLLM", True)
     assert find_by_owner("") is None
 
 

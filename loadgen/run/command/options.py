@@ -217,7 +217,7 @@ def bench_parser() -> Parser:
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     parser.add_argument("--help-all", action="help", dest="help", help=argparse.SUPPRESS)
-    table.add_groups(parser, rows=TABLE)
+    table.add_groups(parser)
     add_unlisted_flags(parser)
     return parser
 
