@@ -1,6 +1,5 @@
 """Prompt settings: what text prompts are, how long they and answers are, and which prefixes they share."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -78,14 +77,4 @@ class LengthKeys(BaseModel, frozen=True, defer_build=True):
         metavar="R", rank=2, rules=(_CLASSES,), common=True)] = "0.0"
     prefix_len: Annotated[int, Field(ge=0, le=parsing.MOST_TOKENS), _length("tokens of the prefix that "
         "prompts share (default 0)", flag="--random-prefix-len", metavar="N", rank=4)] = 0
-
-
-@dataclass(frozen=True)
-class LengthFlags:
-    """The flags --input-len and --output-len, which set the lengths of whichever data set is used."""
-
-    every_input_len: Annotated[int | None, _length("prompt tokens, as --random-input-len",
-        flag="--input-len", metavar="N", rank=1)] = None
-    every_output_len: Annotated[int | None, _length("output tokens of every data set, instead of its own",
-        flag="--output-len", metavar="N", rank=1)] = None
 # fmt: on

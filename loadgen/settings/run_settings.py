@@ -14,7 +14,19 @@ from loadgen.base.parsing import Bounded, integer_between, number_between, parse
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.text import quote_value
 from loadgen.settings import request_settings
-from loadgen.settings.setting import OUTPUT, REQUESTS, RUN, STOP, UNLISTED, WORKLOAD, Makes, Setting
+from loadgen.settings.setting import (
+    LENGTHS,
+    OUTPUT,
+    REQUESTS,
+    RUN,
+    SERVER,
+    STOP,
+    UNLISTED,
+    WORKLOAD,
+    Makes,
+    Setting,
+)
+from loadgen.settings.telemetry_settings import check_power_url
 
 MOST_REPEATS, MOST_WORKERS = 10_000, 4096
 AUTO = 0  # workers: as many as the load needs
@@ -77,6 +89,8 @@ _run = partial(Setting, Makes.CLIENT, group=RUN)
 _once = partial(Setting, Makes.NOTHING, group=RUN, rank=2)
 _stop = partial(Setting, Makes.CLIENT, group=STOP)
 _output = partial(Setting, Makes.NOTHING, group=OUTPUT, rank=4)
+_address = partial(Setting, Makes.CLIENT, group=SERVER, names_server=True)
+_length = partial(Setting, Makes.LOAD, group=LENGTHS, rank=1, metavar="N")
 
 
 @dataclass(frozen=True)
@@ -121,14 +135,12 @@ class AroundOptions:
         "to 2 s (always done in a campaign)", names_server=True)] = False
     quiet: Annotated[bool, _once("print no progress; the report and warnings are printed all the same",
         resumes=True)] = False
-
-
-@dataclass(frozen=True)
-class FingerprintOptions:
-    """The setting of the greedy prompts."""
-
-    fingerprint: Annotated[bool, Setting(Makes.NOTHING, "record the answers to a few greedy prompts, to "
-        "see whether a fast checkpoint still answers", group=RUN, rank=2)] = False
+    power_url: Annotated[tuple[str, ...], _once("read the power of the server's machines at URL "
+        "(repeatable): DCGM's exporter (port 9400), node_exporter's RAPL (9100), AMD's "
+        "device-metrics-exporter (5000)", read=parse_with(check_power_url), action="append", metavar="URL",
+        names_server=True)] = ()
+    fingerprint: Annotated[bool, _once("record the answers to a few greedy prompts, to see whether a fast "
+        "checkpoint still answers")] = False
 
 
 @dataclass(frozen=True)
@@ -190,8 +202,18 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class CommandFlags:
-    """Flags that become other options: which profiles are run, and vLLM's name of --quiet."""
+    """Flags that become other options: addresses, profiles, every data set's lengths, names of vLLM's."""
 
+    base_url: Annotated[list[str] | None, _address("address of a running server, http or https; several "
+        "times: servers of one model that share the requests (docs/targets.md)", action="append",
+        metavar="URL", common=True)] = None
+    host: Annotated[str | None, _address("host of a running server, in place of --base-url")] = None
+    port: Annotated[int | None, _address("port of the server at --host (default 8000; with --backend sglang "
+        "30000, lmdeploy 23333)", read=integer_between(0, 65535))] = None
+    every_input_len: Annotated[int | None, _length("prompt tokens, as --random-input-len",
+        flag="--input-len")] = None
+    every_output_len: Annotated[int | None, _length("output tokens of every data set, instead of its own",
+        flag="--output-len")] = None
     profile: Annotated[str | None, Setting(Makes.LOAD, "workload by name or .toml file; `loadgen "
         "profiles` lists names", group=WORKLOAD, rank=-1, metavar="NAME[,NAME…]", common=True)] = None
     disable_tqdm: Annotated[bool, Setting(Makes.NOTHING, "print no progress, as --quiet does", group=RUN,

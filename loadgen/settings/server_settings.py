@@ -45,18 +45,6 @@ _asked = partial(_launch, rank=2)
 
 
 @dataclass(frozen=True)
-class AddressFlags:
-    """The flags of the server's address, which become the addresses of `Options`."""
-
-    base_url: Annotated[list[str] | None, _server("address of a running server, http or https; several "
-        "times: servers of one model that share the requests (docs/targets.md)", action="append",
-        metavar="URL", common=True)] = None
-    host: Annotated[str | None, _server("host of a running server, in place of --base-url")] = None
-    port: Annotated[int | None, _server("port of the server at --host (default 8000; with --backend sglang "
-        "30000, lmdeploy 23333)", read=integer_between(0, 65535))] = None
-
-
-@dataclass(frozen=True)
 class TargetOptions:
     """The settings of which API and model are requested, and how they are reached."""
 

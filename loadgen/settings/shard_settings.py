@@ -236,7 +236,7 @@ _cluster = partial(Setting, Makes.CLIENT, group=CLUSTER)
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """The settings of one of several commands that send a plan together."""
+    """The settings of one of several commands, or of a Ray cluster, that send a plan together."""
 
     # None: all of the plan.
     shard: Annotated[Share | None, _part("send part I of N of the plan, counted from 0; auto: as Slurm, "
@@ -248,12 +248,6 @@ class ShardOptions:
     # The digest of the only plan that may be sent.
     expect_plan: Annotated[str | None, _part("send no other plan than the one of this digest",
         read=parse_with(parse_digest), metavar="DIGEST")] = None
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The settings of a plan that shards on a Ray cluster send together."""
-
     # The address of the cluster; None: this machine sends.
     cluster: Annotated[str | None, _cluster("send the load from a Ray cluster: HOST:6379, "
         "ray://HOST:10001, auto (RAY_ADDRESS, or the one on this machine), or local: started for the run",

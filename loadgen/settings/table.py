@@ -12,18 +12,16 @@ from loadgen.settings import setting
 from loadgen.settings.data_settings import DataKeys
 from loadgen.settings.image_settings import ImageKeys
 from loadgen.settings.load_settings import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
-from loadgen.settings.prompt_settings import LengthFlags, LengthKeys, TextKeys, VariationKeys
+from loadgen.settings.prompt_settings import LengthKeys, TextKeys, VariationKeys
 from loadgen.settings.request_settings import FigureKeys, RequestKeys
 from loadgen.settings.run_settings import (
     AroundOptions,
     CommandFlags,
-    FingerprintOptions,
     OutputOptions,
     SendOptions,
     StopOptions,
 )
 from loadgen.settings.server_settings import (
-    AddressFlags,
     CallOptions,
     KeyOptions,
     LaunchOptions,
@@ -34,8 +32,8 @@ from loadgen.settings.server_settings import (
 )
 from loadgen.settings.session_settings import SessionKeys
 from loadgen.settings.setting import Makes, SettingRow, list_rows
-from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
-from loadgen.settings.telemetry_settings import BY_ENVIRONMENT, RECEIVED, PowerOptions, TelemetryOptions
+from loadgen.settings.shard_settings import ShardOptions
+from loadgen.settings.telemetry_settings import BY_ENVIRONMENT, RECEIVED, TelemetryOptions
 from loadgen.settings.trace_settings import TraceKeys
 
 
@@ -70,11 +68,8 @@ class RunOptions(
     AroundOptions,
     StopOptions,
     OutputOptions,
-    PowerOptions,
     ShardOptions,
-    ClusterOptions,
     TelemetryOptions,
-    FingerprintOptions,
     MachineOptions,
 ):
     """The options of a run."""
@@ -83,7 +78,7 @@ class RunOptions(
 PROFILE_KEYS = ProfileKeys.__bases__[::-1]  # in the order in which a profile is stored
 SOURCE_KEYS = (TraceKeys, SessionKeys, DataKeys)  # of requests: without them, they are random prompts
 OPTIONS = RunOptions.__bases__
-FLAGS = (AddressFlags, LaunchOptions, ServerKeys, LengthFlags, CommandFlags)
+FLAGS = (CommandFlags, LaunchOptions, ServerKeys)
 TABLE = list_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
 # What else argparse needs to know of a few flags, and their other spellings.
 _FURTHER: dict[str, dict[str, Any]] = {

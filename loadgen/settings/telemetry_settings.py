@@ -9,7 +9,7 @@ from loadgen.base.parsing import parse_with
 from loadgen.base.text import quote_value
 from loadgen.base.urls import split_http_url
 from loadgen.engines.engine import METRICS_PATH
-from loadgen.settings.setting import OUTPUT, RUN, Makes, Setting
+from loadgen.settings.setting import OUTPUT, Makes, Setting
 
 BY_ENVIRONMENT = ""  # --otel without a URL: the SDK's variables decide
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", re.ASCII)
@@ -56,16 +56,6 @@ def check_power_url(text: str) -> str:
 
 # fmt: off
 _own = partial(Setting, Makes.NOTHING, group=OUTPUT, rank=5, resumes=True)
-
-
-@dataclass(frozen=True)
-class PowerOptions:
-    """The settings of where power is read that no sensor of this machine reports."""
-
-    power_url: Annotated[tuple[str, ...], Setting(Makes.NOTHING, "read the power of the server's machines "
-        "at URL (repeatable): DCGM's exporter (port 9400), node_exporter's RAPL (9100), AMD's "
-        "device-metrics-exporter (5000)", group=RUN, rank=2, read=parse_with(check_power_url),
-        action="append", metavar="URL", names_server=True)] = ()
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from loadgen.settings.keyword_types import BenchOptions, WorkloadOptions
 from loadgen.settings.run_settings import Tolerance
 from loadgen.settings.server_settings import CallOptions
 from loadgen.settings.setting import annotate_bounds, list_rows
-from loadgen.settings.shard_settings import ClusterOptions, ShardOptions
+from loadgen.settings.shard_settings import ShardOptions
 from loadgen.settings.table import OPTIONS, PROFILE_KEYS
-from loadgen.settings.telemetry_settings import PowerOptions, TelemetryOptions
+from loadgen.settings.telemetry_settings import TelemetryOptions
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _KEYS = frozenset(WorkloadOptions.__annotations__)
@@ -40,10 +40,7 @@ KEYWORDS = {
     if row.name in BenchOptions.__annotations__
 }
 # Options that calls may give as the texts or lists of texts that flags take.
-_AS_WORDS = {
-    "workers",
-    *(row.name for row in list_rows(PowerOptions, ShardOptions, ClusterOptions, TelemetryOptions)),
-}
+_AS_WORDS = {"workers", "power_url", *(row.name for row in list_rows(ShardOptions, TelemetryOptions))}
 # Flags that are not spelled as their keyword, but mean the same value: random_input_len is taken too.
 _FLAG_NAMES = {
     row.option.removeprefix("--").replace("-", "_"): name
