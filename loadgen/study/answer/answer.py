@@ -15,7 +15,7 @@ from loadgen.report.result_file import make_strict
 from loadgen.study.answer import answer_settings
 from loadgen.study.answer.answer_columns import AnswerColumn, format_value, list_columns, write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.contest import Candidate, Contest, Value, list_candidates, list_contests
+from loadgen.study.answer.contest import Contest, Value, list_candidates, list_contests
 from loadgen.study.answer.recommendation import Recommendation, recommend
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
@@ -73,17 +73,24 @@ def make_answer(
     Raises UsageError where files of scores are wrong.
     """
     contests = list_contests(tables, searches, ask)
-    measured = any(
-        run.quality for contest in contests for name in contest.names for run in contest.list_runs(name)
-    )
+    measured = any(run.quality for contest in contests for row in contest.rows.values() for run in row.runs)
     if not contests or not (wanted or measured or ask.campaign.directory or asked != AnswerRequest()):
         return None
     scores, unread = _read_scores(asked.lm_eval, read_mapping(ask.campaign.answer.get("lm_eval")))
     candidates = list_candidates(contests, ask.campaign, asked.price_per_hour, scores)
     columns = list_columns(contests, candidates)
-    rows = [_make_row(each, candidates[0], columns, contests) for each in candidates]
+    baseline = candidates[0]
+    rows = [
+        AnswerRow(
+            each.name,
+            mark_simulated(each.name, any(run.simulated for run in each.runs)),
+            write_sentence(each, baseline, contests),
+            {column.key: column.read(each, baseline) for column in columns},
+        )
+        for each in candidates
+    ]
     return CheckpointAnswer(
-        candidates[0].name,
+        baseline.name,
         tuple(columns),
         tuple(
             replace(row, dominated_by=tuple(_list_dominating(row, rows, columns, contests))) for row in rows
@@ -110,17 +117,6 @@ def _read_scores(
                 raise
             unread.append(f"no scores of {name}: {error}")
     return scores, unread
-
-
-def _make_row(
-    candidate: Candidate, baseline: Candidate, columns: Sequence[AnswerColumn], contests: Sequence[Contest]
-) -> AnswerRow:
-    return AnswerRow(
-        candidate.name,
-        mark_simulated(candidate.name, any(run.simulated for run in candidate.runs)),
-        write_sentence(candidate, baseline, contests),
-        {column.key: column.read(candidate, baseline) for column in columns},
-    )
 
 
 def _list_dominating(
@@ -185,7 +181,20 @@ def render_answer_markdown(answer: CheckpointAnswer) -> str:
 
 def render_answer_csv(answer: CheckpointAnswer) -> str:
     """Write the answer as CSV, a line a checkpoint with every digit; an unknown value is empty."""
-    rows = [_make_csv_row(answer, row) for row in answer.rows]
+    rows = []
+    for row in answer.rows:
+        cells: dict[str, Any] = {"checkpoint": row.name}
+        for column in answer.columns:
+            value = row.values[column.key]
+            words = value.words if isinstance(value, Value) else ""
+            cells |= {column.key: words} if words else list_interval_cells(column.key, value)
+        taken = [
+            each.contest
+            for each in answer.recommendations
+            if row.name in each.names[:1] and each.choice == "take"
+        ]
+        cells |= {"sentence": row.sentence, "dominated_by": "; ".join(row.dominated_by)}
+        rows.append({**cells, "taken": "; ".join(taken)})
     return format_csv_table(list(rows[0]), rows)
 
 
@@ -201,8 +210,29 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
         },
         "price_per_hour": asked.price_per_hour,
         "columns": [{"key": column.key, "title": column.title} for column in answer.columns],
-        "rows": [_encode_row(row) for row in answer.rows],
-        "recommendations": list(map(_encode_recommendation, answer.recommendations)),
+        "rows": [
+            {
+                "name": row.name,
+                "sentence": row.sentence,
+                "dominated_by": row.dominated_by,
+                "values": {
+                    key: value.words or {"mean": value.mean, "low": value.low, "high": value.high}
+                    if isinstance(value, Value)
+                    else None
+                    for key, value in row.values.items()
+                },
+                "why": {key: value for key, value in row.values.items() if isinstance(value, str)},
+            }
+            for row in answer.rows
+        ],
+        "recommendations": [
+            {
+                **{key: value for key, value in asdict(each).items() if key != "remarks"},
+                "choice": each.choice.value,
+                "changes": each.lines[1:],
+            }
+            for each in answer.recommendations
+        ],
         "notes": list(list_notes(answer)),
     }
     clean: dict[str, Any] = make_strict(made)
@@ -231,8 +261,12 @@ def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
     They have more where two rows would have one name.
     """
     rows = []
-    names = [row.shown_name for row in answer.rows]
-    for row, name in zip(answer.rows, _cut_names(names, longest) if longest else names, strict=True):
+    names = cut = [row.shown_name for row in answer.rows]
+    if longest:
+        sizes = range(longest, max(map(len, names), default=0))
+        cuts = ([cut_middle(name, size) for name in names] for size in sizes)
+        cut = next((each for each in cuts if len(set(each)) == len(set(names))), names)
+    for row, name in zip(answer.rows, cut, strict=True):
         mark = f" {DOMINATED}" if row.dominated_by else ""
         rows.append(
             (f"{name}{mark}", *(format_value(column, row.values[column.key]) for column in answer.columns))
@@ -240,15 +274,6 @@ def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
     return make_table(
         [("checkpoint", "checkpoint"), *((each.key, each.title) for each in answer.columns)], rows
     )
-
-
-def _cut_names(names: Sequence[str], longest: int) -> list[str]:
-    """Cut names to `longest` characters, or to the next length at which no two are the same."""
-    for size in range(longest, max(map(len, names), default=0)):
-        cut = [cut_middle(name, size) for name in names]
-        if len(set(cut)) == len(set(names)):
-            return cut
-    return list(names)
 
 
 def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
@@ -269,43 +294,3 @@ def list_notes(answer: CheckpointAnswer) -> Iterator[str]:
     yield from answer.unread
     if any(row.name != row.shown_name for row in answer.rows):
         yield SIMULATION
-
-
-def _make_csv_row(answer: CheckpointAnswer, row: AnswerRow) -> dict[str, Any]:
-    cells: dict[str, Any] = {"checkpoint": row.name}
-    for column in answer.columns:
-        value = row.values[column.key]
-        words = value.words if isinstance(value, Value) else ""
-        cells |= {column.key: words} if words else list_interval_cells(column.key, value)
-    taken = [
-        each.contest
-        for each in answer.recommendations
-        if row.name in each.names[:1] and each.choice == "take"
-    ]
-    return {
-        **cells,
-        "sentence": row.sentence,
-        "dominated_by": "; ".join(row.dominated_by),
-        "taken": "; ".join(taken),
-    }
-
-
-def _encode_recommendation(recommendation: Recommendation) -> dict[str, Any]:
-    made = asdict(recommendation)
-    del made["remarks"]
-    return {**made, "choice": recommendation.choice.value, "changes": recommendation.lines[1:]}
-
-
-def _encode_row(row: AnswerRow) -> dict[str, Any]:
-    known = {key: value for key, value in row.values.items() if isinstance(value, Value)}
-    return {
-        "name": row.name,
-        "sentence": row.sentence,
-        "dominated_by": row.dominated_by,
-        "values": {key: _encode_value(known[key]) if key in known else None for key in row.values},
-        "why": {key: value for key, value in row.values.items() if isinstance(value, str)},
-    }
-
-
-def _encode_value(value: Value) -> dict[str, float] | str:
-    return value.words or {"mean": value.mean, "low": value.low, "high": value.high}

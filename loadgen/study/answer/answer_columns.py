@@ -200,13 +200,11 @@ def list_columns(contests: Sequence[Contest], candidates: Sequence[Candidate]) -
     return [
         column
         for column in (*speeds, *COLUMNS, *scores)
-        if any(_is_found(column.read(each, baseline)) for each in candidates)
+        if any(
+            isinstance(value := column.read(each, baseline), Value) and not value.nominal
+            for each in candidates
+        )
     ]
-
-
-def _is_found(value: Value | str) -> bool:
-    """Whether a value was measured, and not only is what it must be."""
-    return isinstance(value, Value) and not value.nominal
 
 
 def _make_speed_column(contest: Contest, number: int, several: bool) -> AnswerColumn:
@@ -239,12 +237,17 @@ def format_value(column: AnswerColumn, value: Value | str) -> str:
     return f"{mean:.{decimals}f} ±{half:.{decimals}f}"
 
 
-Clause = Callable[[Candidate, Candidate, Sequence[Contest]], Iterator[str]]
-
-
 def write_sentence(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> str:
     """Write a candidate's sentence, its clauses joined by semicolons; "" if nothing is known."""
-    return "; ".join(part for clause in CLAUSES for part in clause(candidate, baseline, contests))
+    parts = [*_write_speeds(candidate, contests), *_write_quality(candidate)]
+    differences = None if candidate is baseline else list_differences(candidate, baseline)
+    if differences == []:
+        parts.append("both in the same state")
+    elif differences:
+        what, own, other = differences[0]
+        more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
+        parts.append(f"not in the same state: {what} {own}, {baseline.name} {other}{more}")
+    return "; ".join(parts)
 
 
 def write_times(speed: SpeedUp) -> str:
@@ -263,7 +266,7 @@ def write_plus_minus(value: Value, scale: float = 1.0) -> str:
     return f"{mean:.{decimals}f}" + (f" ± {half:.{decimals}f}" if half > 0 else "")
 
 
-def _write_speeds(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
+def _write_speeds(candidate: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
     """Yield how fast the candidate is against the baseline in each contest, or that it is the baseline."""
     for contest in contests:
         where = f" under {contest.title}" if len(contests) > 1 and not contest.objectives else ""
@@ -311,7 +314,7 @@ def _write_split(candidate: Candidate) -> str:
     return f", {steps} by its steps and {drafts} by its drafts"
 
 
-def _write_quality(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
+def _write_quality(candidate: Candidate) -> Iterator[str]:
     quality = candidate.quality
     if quality is None or candidate.is_reference:
         return
@@ -325,16 +328,3 @@ def _write_quality(candidate: Candidate, baseline: Candidate, contests: Sequence
         parts.append(f"{share} % of {of} first choices the same")
     if parts:
         yield ", ".join(parts)
-
-
-def _write_state(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
-    differences = None if candidate is baseline else list_differences(candidate, baseline)
-    if differences == []:
-        yield "both in the same state"
-    elif differences:
-        what, own, other = differences[0]
-        more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
-        yield f"not in the same state: {what} {own}, {baseline.name} {other}{more}"
-
-
-CLAUSES: tuple[Clause, ...] = (_write_speeds, _write_quality, _write_state)

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -158,7 +157,12 @@ def read_scores(file: str) -> dict[str, Value]:
     path = expand_path(file)
     if path.is_dir():
         path = max(path.rglob("results_*.json"), key=lambda found: found.name, default=path)
-    whole = _read_document(path)
+    try:
+        whole = json.loads(json_fields.read_bounded(path))
+    except (ValueError, RecursionError):
+        whole = None
+    if not isinstance(whole, dict):
+        raise UsageError(f"{path} is not a results_*.json of lm-evaluation-harness")
     results = read_mapping(whole.get("results"))
     scores = {task: score for task in results if (score := _find_score(read_mapping(results[task])))}
     groups = read_mapping(whole.get("group_subtasks"))
@@ -166,16 +170,6 @@ def read_scores(file: str) -> dict[str, Value]:
     if not scores:
         raise UsageError(f"{path}: no task has a score: give a results_*.json of lm-evaluation-harness")
     return {f"{task} {name}": value for task, (name, value) in scores.items() if task not in grouped}
-
-
-def _read_document(path: Path) -> dict[str, Any]:
-    try:
-        whole = json.loads(json_fields.read_bounded(path))
-    except (ValueError, RecursionError):
-        whole = None
-    if not isinstance(whole, dict):
-        raise UsageError(f"{path} is not a results_*.json of lm-evaluation-harness")
-    return whole
 
 
 def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:

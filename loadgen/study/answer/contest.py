@@ -58,90 +58,37 @@ class SpeedUp(msgspec.Struct, frozen=True):
         return replace(self, call=call, ratio=ratio, low=low, high=high)
 
 
-Against = dict[str, SpeedUp]  # of one row against each other one
+class ContestRow(msgspec.Struct, frozen=True):
+    """What was measured of one checkpoint in a contest."""
+
+    runs: tuple[Reported, ...]  # that are not INVALID; of searches see `_list_passing`, else all
+    concurrency: float | None  # requests in flight in them; None: unknown
+    split: Split | str | None = None  # of a search none: at two highest loads batches and steps differ
+    no_load: str = ""  # why they are at no load that meets the objectives; "" if they are, or without any
 
 
-class LoadContest(msgspec.Struct, frozen=True, dict=True):
-    """Checkpoints under one load, ranked by its headline figure."""
+class Contest(msgspec.Struct, frozen=True, dict=True):
+    """Checkpoints ranked by the headline figure of one load, or by the highest load within objectives."""
 
-    table: ComparedLoad
+    title: str
+    label: str  # the unit by which it ranks, as the heading of a column
+    baseline: str  # the row that others are compared with; it may be of no row
+    rows: Mapping[str, ContestRow]  # those with a run that counts
+    absent: Mapping[str, str]  # the others, and why
+    speeds: Mapping[str, Mean]  # what it ranks by, of comparable rows that have it; latencies are speeds too
+    effects: Mapping[str, Effect | None]  # of each row against the baseline, as the table has it
+    judge: Callable[[str, str], Effect]  # one row of `speeds` against another, as if it were the only one
     ask: ComparisonOptions
-
-    @property
-    def title(self) -> str:
-        return self.table.load.name or describe_load(self.table.load)
-
-    @property
-    def label(self) -> str:
-        """The unit by which it ranks, as the heading of a column."""
-        return find_column(self.table.headline).label
-
-    @property
-    def baseline(self) -> str:
-        """The name of the row that others are compared with; it may be of no row."""
-        return self.table.baseline
-
-    @property
-    def higher_is_faster(self) -> bool:
-        """Whether more of it is better; less is, of a latency."""
-        return find_column(self.table.headline).higher_is_faster is not False
-
-    @property
-    def objectives(self) -> tuple[str, ...]:
-        """The objectives that each row meets at its own highest load; () under a fixed load."""
-        return ()
-
-    @property
-    def names(self) -> list[str]:
-        """The rows that have a run which is not INVALID, of a search any run."""
-        return [line.name for line in self.table.lines if self.list_runs(line.name)]
-
-    @property
-    def absent(self) -> dict[str, str]:
-        """The rows that are not in `names`, and why."""
-        known = self.names
-        return {
-            line.name: "its runs are INVALID" if line.runs else "its runs failed"
-            for line in self.table.lines
-            if line.name not in known
-        }
+    higher_is_faster: bool = True
+    objectives: tuple[str, ...] = ()  # that each row meets at its own highest load; () under a fixed load
+    ends: Mapping[str, str] = {}  # how the searches of each row ended
+    broken: Mapping[str, str] = {}  # the mark that asks whether a row is fast because it is broken, or ""
 
     def explain_no_speed(self, name: str) -> str:
-        """Write why a row of `names` has no speed."""
-        return f"it has no {self.label} that compares with {self.table.baseline}"
-
-    @property
-    def speeds(self) -> dict[str, Mean]:
-        """What it ranks by, of each row that has it and is comparable; latencies are speeds too."""
-        key = self.table.headline
-        return {
-            line.name: line.summaries[key]
-            for line in self.table.lines
-            if key in line.summaries
-            and any(run.level != INVALID for run in line.runs)
-            and not (key in line.effects and line.effects[key].unlike)
-        }
-
-    @property
-    def broken(self) -> dict[str, str]:
-        return {line.name: line.broken for line in self.table.lines}
-
-    def list_runs(self, name: str) -> tuple[Reported, ...]:
-        """List a row's runs: of searches those at their highest loads that meet the objectives, else all."""
-        runs = next((line.runs for line in self.table.lines if line.name == name), ())
-        return tuple(run for run in runs if run.level != INVALID)
-
-    def explain_no_load(self, name: str) -> str:
-        """Write why a row's runs are at no load that meets the objectives; "" if they are, or without any."""
-        return ""
-
-    def find_concurrency(self, name: str) -> float | None:
-        """Find how many requests were in flight in a row's runs; None if unknown."""
-        limit = self.table.load.max_concurrency
-        return float(limit) if limit is not None else _average_concurrency(self.list_runs(name))
-
-    def find_split(self, name: str) -> Split | str | None:
-        return next((line.split for line in self.table.lines if line.name == name), None)
+        """Write why a row has no speed."""
+        if self.objectives:
+            return self.ends.get(name, "")
+        return f"it has no {self.label} that compares with {self.baseline}"
 
     def compare(self, name: str, other: str) -> SpeedUp:
         """Compare two rows of `speeds`; where one is the baseline it is as the table has it.
@@ -151,139 +98,110 @@ class LoadContest(msgspec.Struct, frozen=True, dict=True):
         return self._families[name][other]
 
     @cached_property
-    def _families(self) -> dict[str, Against]:
-        key = self.table.headline
-        effects = {line.name: line.effects.get(key) for line in self.table.lines}
-        return _judge_families(list(self.speeds), effects, self.baseline, self._judge, self.ask)
+    def _families(self) -> dict[str, dict[str, SpeedUp]]:
+        families: dict[str, dict[str, SpeedUp]] = {}
+        for name in self.speeds:
+            others = [other for other in self.speeds if other != name]
+            alone = [self.judge(name, other) for other in others]
+            judged = statistics.judge_rows(alone, self.ask.equivalence, self.ask.alpha)
+            restored = map(limits.restore_cause, judged, alone)
+            families[name] = dict(zip(others, map(SpeedUp.of, restored), strict=True))
+            if name == self.baseline:
+                families[name] = {other: SpeedUp.of(self.effects[other]).invert() for other in others}
+            elif self.baseline in families[name]:
+                families[name][self.baseline] = SpeedUp.of(self.effects[name])
+        return families
 
-    def _judge(self, name: str, other: str) -> Effect:
-        reference = BaselineRuns.select(self.list_runs(other), None, self.ask)
-        used = [run for run in self.list_runs(name) if reference.is_comparable(run)]
+
+def make_load_contest(table: ComparedLoad, ask: ComparisonOptions) -> Contest:
+    """Make the contest of checkpoints under one load."""
+    key, limit = table.headline, table.load.max_concurrency
+    column = find_column(key)
+    valid = {
+        line.name: tuple(run for run in line.runs if run.level != INVALID) for line in table.lines
+    }  # fmt: skip
+
+    def judge(name: str, other: str) -> Effect:
+        reference = BaselineRuns.select(valid[other], None, ask)
+        used = [run for run in valid[name] if reference.is_comparable(run)]
         if not used:
             return Effect(Decision.NONE, math.nan, unlike=True, why=f"unlike {other}")
-        return reference.judge_units(used, find_column(self.table.headline))
+        return reference.judge_units(used, column)
+
+    return Contest(
+        title=table.load.name or describe_load(table.load),
+        label=column.label,
+        baseline=table.baseline,
+        rows={
+            line.name: ContestRow(
+                runs, _average_concurrency(runs) if limit is None else float(limit), line.split
+            )
+            for line in table.lines
+            if (runs := valid[line.name])
+        },
+        absent={
+            line.name: "its runs are INVALID" if line.runs else "its runs failed"
+            for line in table.lines
+            if not valid[line.name]
+        },
+        speeds={
+            line.name: line.summaries[key]
+            for line in table.lines
+            if key in line.summaries
+            and valid[line.name]
+            and not (key in line.effects and line.effects[key].unlike)
+        },
+        effects={line.name: line.effects.get(key) for line in table.lines},
+        judge=judge,
+        ask=ask,
+        higher_is_faster=column.higher_is_faster is not False,
+        broken={line.name: line.broken for line in table.lines},
+    )
 
 
-class LimitContest(msgspec.Struct, frozen=True, dict=True):
-    """Checkpoints by the highest load that each bears within the same objectives."""
-
-    table: ComparedLimits
-    ask: ComparisonOptions
-
-    @property
-    def title(self) -> str:
-        return ", ".join(filter(None, (*self.table.objectives, self.table.about)))
-
-    @property
-    def label(self) -> str:
-        return _UNITS[self.table.axis]
-
-    @property
-    def baseline(self) -> str:
-        return self.table.baseline
-
-    @property
-    def higher_is_faster(self) -> bool:
-        return True
-
-    @property
-    def objectives(self) -> tuple[str, ...]:
-        return self.table.objectives
-
-    @property
-    def names(self) -> list[str]:
-        return [row.name for row in self.table.rows if any(search.runs for search in row.searches)]
-
-    @property
-    def absent(self) -> dict[str, str]:
-        known = self.names
-        return {row.name: "its search has no run" for row in self.table.rows if row.name not in known}
-
-    def explain_no_speed(self, name: str) -> str:
-        found = (limit_record.describe_limit(each.record) for each in self._list_searches(name))
-        return "; ".join(dict.fromkeys(found))
-
-    @property
-    def speeds(self) -> dict[str, Mean]:
-        found = {}
-        for row in self.table.rows:
-            if row.limit is not None and row.limit.value is not None:
-                ends = [end for end in (row.limit.low, row.limit.high) if end is not None]
-                half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else math.nan
-                found[row.name] = Mean(row.limit.value, half, row.found)
-        return found
-
-    @property
-    def broken(self) -> dict[str, str]:
-        return {}
-
-    def _list_searches(self, name: str) -> tuple[StoredLimit, ...]:
-        return next((row.searches for row in self.table.rows if row.name == name), ())
-
-    def _list_passing(self, name: str) -> tuple[Reported, ...]:
-        """List the run of each search of a row at the highest load that passes, or up to the limit."""
-        runs: list[Reported] = []
-        for search in self._list_searches(name):
-            serving = search.record.list_serving()
-            if serving and search.directory is not None:
-                place = str(search.directory / serving[-1].directory)
-                runs += [run for run in search.runs if run.source == place]
-        return tuple(runs)
-
-    def list_runs(self, name: str) -> tuple[Reported, ...]:
-        every = (run for search in self._list_searches(name) for run in search.runs)
-        return self._list_passing(name) or tuple(every)
-
-    def explain_no_load(self, name: str) -> str:
-        return "" if self._list_passing(name) else "no load was shown to meet the objectives"
-
-    def find_concurrency(self, name: str) -> float | None:
-        limit = self.speeds.get(name)
-        if self.table.axis == "concurrency":
-            return None if limit is None else limit.mean
-        return _average_concurrency(self.list_runs(name))
-
-    def find_split(self, name: str) -> Split | str | None:
-        return None  # at two highest loads the batches differ, and so do the steps
-
-    def compare(self, name: str, other: str) -> SpeedUp:
-        return self._families[name][other]
-
-    @cached_property
-    def _families(self) -> dict[str, Against]:
-        effects = {row.name: row.effect for row in self.table.rows}
-        return _judge_families(list(self.speeds), effects, self.baseline, self._judge, self.ask)
-
-    def _judge(self, name: str, other: str) -> Effect:
-        return limits.judge_limits(self._list_searches(name), self._list_searches(other), self.ask)
+def make_limit_contest(table: ComparedLimits, ask: ComparisonOptions) -> Contest:
+    """Make the contest of checkpoints by the highest load that each bears within the same objectives."""
+    searches = {row.name: row.searches for row in table.rows}
+    speeds, rows = {}, {}
+    for row in table.rows:
+        if row.limit is not None and row.limit.value is not None:
+            ends = [end for end in (row.limit.low, row.limit.high) if end is not None]
+            half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else math.nan
+            speeds[row.name] = Mean(row.limit.value, half, row.found)
+        if any(search.runs for search in row.searches):
+            passing = _list_passing(row.searches)
+            runs = passing or tuple(run for search in row.searches for run in search.runs)
+            limit = speeds[row.name].mean if row.name in speeds else None
+            concurrency = limit if table.axis == "concurrency" else _average_concurrency(runs)
+            no_load = "" if passing else "no load was shown to meet the objectives"
+            rows[row.name] = ContestRow(runs, concurrency, no_load=no_load)
+    return Contest(
+        title=", ".join(filter(None, (*table.objectives, table.about))),
+        label=_UNITS[table.axis],
+        baseline=table.baseline,
+        rows=rows,
+        absent={name: "its search has no run" for name in searches if name not in rows},
+        speeds=speeds,
+        effects={row.name: row.effect for row in table.rows},
+        judge=lambda name, other: limits.judge_limits(searches[name], searches[other], ask),
+        ask=ask,
+        objectives=table.objectives,
+        ends={
+            name: "; ".join(dict.fromkeys(limit_record.describe_limit(each.record) for each in own))
+            for name, own in searches.items()
+        },
+    )
 
 
-Contest = LoadContest | LimitContest  # what ranks checkpoints
-
-
-def _judge_families(
-    rows: Sequence[str],
-    effects: Mapping[str, Effect | None],
-    baseline: str,
-    judge: Callable[[str, str], Effect],
-    ask: ComparisonOptions,
-) -> dict[str, Against]:
-    """Return the speed-up of each row against each other; against the baseline it is the table's own.
-
-    `effects` are the table's; `judge` returns the effect of one row on another as if it were the only one.
-    """
-    families: dict[str, Against] = {}
-    for name in rows:
-        others = [other for other in rows if other != name]
-        alone = [judge(name, other) for other in others]
-        judged = statistics.judge_rows(alone, ask.equivalence, ask.alpha)
-        restored = map(limits.restore_cause, judged, alone)
-        families[name] = dict(zip(others, map(SpeedUp.of, restored), strict=True))
-        if name == baseline:
-            families[name] = {other: SpeedUp.of(effects[other]).invert() for other in others}
-        elif baseline in families[name]:
-            families[name][baseline] = SpeedUp.of(effects[name])
-    return families
+def _list_passing(searches: Sequence[StoredLimit]) -> tuple[Reported, ...]:
+    """List the run of each search of a row at the highest load that passes, or up to the limit."""
+    runs: list[Reported] = []
+    for search in searches:
+        serving = search.record.list_serving()
+        if serving and search.directory is not None:
+            place = str(search.directory / serving[-1].directory)
+            runs += [run for run in search.runs if run.source == place]
+    return tuple(runs)
 
 
 def _average_concurrency(runs: Sequence[Reported]) -> float | None:
@@ -295,11 +213,9 @@ def list_contests(
     tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], ask: ComparisonOptions
 ) -> list[Contest]:
     """List the contests of two rows or more: searches, then loads, in their order."""
-    every: list[Contest] = [
-        *(LimitContest(table, ask) for table in searches),
-        *(LoadContest(table, ask) for table in tables),
-    ]
-    return [contest for contest in every if len(contest.names) > 1]
+    every = [make_limit_contest(table, ask) for table in searches]
+    every += [make_load_contest(table, ask) for table in tables]
+    return [contest for contest in every if len(contest.rows) > 1]
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -393,12 +309,24 @@ def list_candidates(
     """
     places: dict[str, Contest] = {}
     for contest in contests:
-        for name in sorted(contest.names, key=lambda name: name != contest.baseline):
+        for name in sorted(contest.rows, key=lambda name: name != contest.baseline):
             places.setdefault(name, contest)
-    made = [
-        replace(_make_candidate(name, contest), price_per_hour=price_per_hour, reference=campaign.reference)
-        for name, contest in places.items()
-    ]
+    made = []
+    for name, contest in places.items():
+        row = contest.rows[name]
+        made.append(
+            Candidate(
+                name,
+                row.runs,
+                row.concurrency,
+                price_per_hour,
+                split=row.split,
+                quality=next((run.quality for run in row.runs if run.quality is not None), None),
+                reference=campaign.reference,
+                searched=bool(contest.objectives),
+                no_load=row.no_load,
+            )
+        )
     known = {each.name for each in made} | {each.checkpoint for each in made}
     for name in scores:
         if name not in known:
@@ -412,19 +340,6 @@ def list_candidates(
         )
         for each in made
     ]
-
-
-def _make_candidate(name: str, contest: Contest) -> Candidate:
-    runs = contest.list_runs(name)
-    return Candidate(
-        name,
-        runs,
-        contest.find_concurrency(name),
-        split=contest.find_split(name),
-        quality=next((run.quality for run in runs if run.quality is not None), None),
-        searched=bool(contest.objectives),
-        no_load=contest.explain_no_load(name),
-    )
 
 
 def _is_reference(candidate: Candidate, served: Collection[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -36,16 +36,19 @@ class Judged(msgspec.Struct, frozen=True):
     wanted: str = ""  # what is asked, in words
 
 
-Judge = Callable[[Candidate, Contest, AnswerRequest], Judged | None]
-
-
 def judge_constraints(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> list[Judged]:
     """Judge a candidate by each constraint that is asked for, and by its answers if they look broken."""
-    every = (judge(candidate, contest, asked) for judge in CONSTRAINTS)
+    broken = contest.broken.get(candidate.name, "")
+    every = (
+        _judge_fits(candidate, asked),
+        _judge_objectives(candidate, contest, asked),
+        _judge_kl(candidate, asked),
+        Judged(None, broken, wanted="answers like the baseline's") if broken else None,
+    )
     return [judged for judged in every if judged is not None]
 
 
-def _judge_fits(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+def _judge_fits(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
     """Judge the memory that a checkpoint needs: as measured, else by its files or its shape.
 
     One that took more, of an engine that takes what there is, is not known to fit.
@@ -53,15 +56,15 @@ def _judge_fits(candidate: Candidate, contest: Contest, asked: AnswerRequest) ->
     if asked.fits_bytes is None:
         return None
     wanted = f"{asked.fits_bytes / GIB:.4g} GiB"
-    need = compute_need(candidate.checkpoint, candidate.runs)
-    if not math.isfinite(need.gib):
-        return Judged(None, f"the memory it needs is not known ({need.how})", wanted=wanted)
-    evidence = f"it needs {need.gib:.1f} GiB ({need.how})"
+    gib, how = compute_need(candidate.checkpoint, candidate.runs)
+    if not math.isfinite(gib):
+        return Judged(None, f"the memory it needs is not known ({how})", wanted=wanted)
+    evidence = f"it needs {gib:.1f} GiB ({how})"
     taken = max((run.memory_bytes or 0 for run in candidate.runs), default=0) / GIB
-    holds: bool | None = need.gib * GIB <= asked.fits_bytes
+    holds: bool | None = gib * GIB <= asked.fits_bytes
     if holds and taken * GIB > asked.fits_bytes:
         holds, evidence = None, f"{evidence}, but took {taken:.2f} GiB as it was run"
-    return Judged(holds, evidence, {"fits": f"{math.ceil(max(need.gib, taken))}GiB"}, wanted)
+    return Judged(holds, evidence, {"fits": f"{math.ceil(max(gib, taken))}GiB"}, wanted)
 
 
 def _judge_objectives(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
@@ -220,7 +223,7 @@ def _count_within(
     return Standing.FAILS if lower is not None and total - beyond <= lower else Standing.NOT_SHOWN
 
 
-def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
+def _judge_kl(candidate: Candidate, asked: AnswerRequest) -> Judged | None:
     """Judge how far a candidate is from the reference by both ends of the interval of its KL divergence."""
     if asked.max_kl is None:
         return None
@@ -238,12 +241,6 @@ def _judge_kl(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> J
     return Judged(holds, evidence, needed, wanted)
 
 
-def _judge_answers(candidate: Candidate, contest: Contest, asked: AnswerRequest) -> Judged | None:
-    """Judge that a candidate's greedy answers are not those of a broken model, if they look so."""
-    broken = contest.broken.get(candidate.name, "")
-    return Judged(None, broken, wanted="answers like the baseline's") if broken else None
-
-
 def _format(value: float) -> str:
     """Write a value with three digits, or all before the point."""
     return f"{value:.3g}" if not 1e3 <= value < 1e9 else f"{value:.0f}"
@@ -257,9 +254,6 @@ def _round_up(value: float) -> float:
 def _round_down(value: float) -> float:
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.floor(value / step + 1e-9) * step:.6g}")
-
-
-CONSTRAINTS: tuple[Judge, ...] = (_judge_fits, _judge_objectives, _judge_kl, _judge_answers)
 
 
 _MOST_CHANGES = 3
@@ -322,7 +316,7 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     equally fast ones it is the nearest to the reference.
     """
     ranked = _rank(contest, candidates)
-    lacking = {name: contest.explain_no_speed(name) for name in contest.names if name not in contest.speeds}
+    lacking = {name: contest.explain_no_speed(name) for name in contest.rows if name not in contest.speeds}
     lacking |= contest.absent
     missing = [f"{name} ({why})" for name, why in lacking.items()]
     if not ranked:
@@ -337,12 +331,15 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
         speed = contest.compare(behind[0], taken)
         lead = write_lead(contest, write_times(speed)) if write_times(speed) else f"not compared: {speed.why}"
         remarks.append(ChoiceNote(f"next: {behind[0]}, {lead}"))
-    named = [each for each in ranked if each.name in chosen.names]
     if advice is Advice.TAKE:
         if asked.max_kl is None:
             remarks += _list_cautions(next(each for each in ranked if each.name == taken))
         remarks += _list_means(contest, taken, chosen.open)
-    remarks += _list_failures(named)
+    for each in (each for each in ranked if each.name in chosen.names):
+        failed, sent = (math.fsum(run.failures[part] for run in each.runs) for part in (0, 1))
+        if failed:
+            words = f"{failed:.0f} of {sent:.0f} requests failed, which are not in its figures"
+            remarks.append(ChoiceNote(f"{each.name}: {words}"))
     same = list_one_servers([(each.name, each.runs) for each in ranked])
     remarks += map(ChoiceNote, same)
     if lacking and contest.objectives and advice is Advice.TAKE:
@@ -488,11 +485,3 @@ def _list_means(contest: Contest, taken: str, names: Sequence[str]) -> Iterator[
         yield ChoiceNote(
             f"{leader} leads by the mean of all runs, some without a partner; in pairs {taken} is faster"
         )
-
-
-def _list_failures(named: Sequence[Candidate]) -> Iterator[ChoiceNote]:
-    for each in named:
-        failed, sent = (math.fsum(run.failures[part] for run in each.runs) for part in (0, 1))
-        if failed:
-            words = f"{failed:.0f} of {sent:.0f} requests failed, which are not in its figures"
-            yield ChoiceNote(f"{each.name}: {words}")

@@ -24,7 +24,7 @@ from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_columns import write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest, parse_size, read_scores
-from loadgen.study.answer.contest import Candidate, LoadContest, Value
+from loadgen.study.answer.contest import Candidate, Value, make_load_contest
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions, Factor, Split
 
@@ -60,8 +60,8 @@ def test_a_sentence_splits_the_speed_by_steps_and_drafts() -> None:
     table = compare_runs(speeds(bf16=100, fp8=190), ComparisonOptions())[0]
     split = Split(Factor(1.9, 1.8, 2.0), Factor(1.3, 1.2, 1.4), Factor(1.46, 1.4, 1.5), 3, True)
     lines = tuple(replace(line, split=split if line.effects else None) for line in table.lines)
-    contest = LoadContest(replace(table, lines=lines), ComparisonOptions())
-    rows = [Candidate(name, (), split=contest.find_split(name)) for name in ("bf16", "fp8")]
+    contest = make_load_contest(replace(table, lines=lines), ComparisonOptions())
+    rows = [Candidate(name, (), split=contest.rows[name].split) for name in ("bf16", "fp8")]
     words = write_sentence(rows[1], rows[0], [contest])
     assert words == "1.90 × as fast as bf16, 1.3 × by its steps and 1.5 × by its drafts"
 

@@ -15,7 +15,7 @@ from builders.made_answers import answered, keep_campaign, made_quality, speeds,
 from builders.made_limits import TTFT, limit_record
 from loadgen.facts.run_facts import ATTACHED
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.answer.contest import Candidate, LoadContest
+from loadgen.study.answer.contest import Candidate, make_load_contest
 from loadgen.study.answer.recommendation import judge_constraints
 from loadgen.study.compare.comparability import explain_other_quantity, list_one_servers
 from loadgen.study.compare.comparison import BROKEN, compare_runs
@@ -162,7 +162,7 @@ def test_each_load_has_a_recommendation_of_its_own(tmp_path: Path) -> None:
 def test_broken_answers_are_not_recommended() -> None:
     (table,) = compare_runs(speeds(bf16=100, fp8=150), ComparisonOptions())
     marked = tuple(replace(line, broken=f"{BROKEN} the answers repeat") for line in table.lines)
-    contest = LoadContest(replace(table, lines=marked), ComparisonOptions())
+    contest = make_load_contest(replace(table, lines=marked), ComparisonOptions())
     (judged,) = judge_constraints(Candidate("fp8", ()), contest, AnswerRequest())
     assert (judged.holds, judged.evidence) == (None, f"{BROKEN} the answers repeat")
 
@@ -184,7 +184,7 @@ def test_objectives_are_judged_by_the_requests_of_all_repeats(
 ) -> None:
     runs = [made_runs.reported(made_runs.run(40, seed=seed, speed=1.0)) for seed in range(repeats)]
     (table,) = compare_runs(speeds(bf16=100, fp8=150), ComparisonOptions())
-    contest = LoadContest(table, ComparisonOptions())
+    contest = make_load_contest(table, ComparisonOptions())
     (judged,) = judge_constraints(
         Candidate("m", tuple(runs)), contest, AnswerRequest.read({"slo": slo, "fits": None})
     )
