@@ -79,20 +79,16 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         print_json(made.json())
         return ExitCode.FIGURES
-    print_text(clean_text(_describe(made, str(output))), sys.stdout)
-    if signed:
-        print_text(clean_text(f"signed: {signed}"), sys.stdout)
-    return ExitCode.FIGURES
-
-
-def _describe(made: Manifest, output: str) -> str:
     runs, parts = format_count(len(made.runs), "run"), format_count(len(made.parts), "part")
     packed = sum(part.packed_bytes for part in made.parts)
     lines = [f"{output}: {runs} in {parts}, {max(packed >> 10, 1)} KiB"]
     lines += [
         f"left out: {'other files' if each.name == '*' else each.name}: {each.why}" for each in made.left_out
     ]
-    return "\n".join(lines)
+    print_text(clean_text("\n".join(lines)), sys.stdout)
+    if signed:
+        print_text(clean_text(f"signed: {signed}"), sys.stdout)
+    return ExitCode.FIGURES
 
 
 def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manifest:
@@ -101,10 +97,12 @@ def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manif
     The same places give the same bytes. Raises UsageError of a place without runs, a run without arrivals, a
     link, or a file that cannot be read or written.
     """
-    left = set[str]()
-    found = [
-        each for name, place in _name_places(places) for each in _find_parts(place, name, with_text, left)
-    ]
+    left, taken, found = set[str](), set[str](), list[tuple[Path, str]]()
+    for place in places:  # under its directory's name, with -2, … where two have one
+        paths = files.number_paths(Path(os.path.realpath(place)))
+        name = next(path.name for path in paths if path.name.casefold() not in taken)
+        taken.add(name.casefold())
+        found += _find_parts(place, name, with_text, left)
     found.sort(key=lambda part: part[1])
     with tempfile.TemporaryDirectory(prefix="loadgen-bundle-") as scratch:
         results = Path(scratch)
@@ -126,16 +124,6 @@ def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manif
         except OSError as error:
             raise UsageError(f"cannot write {error.filename or output}: {error.strerror or error}") from None
     return made
-
-
-def _name_places(places: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield each place with its own name in the bundle: its directory's, with -2, … where two have one."""
-    taken = set[str]()
-    for place in places:
-        real = Path(os.path.realpath(place))
-        name = next(each.name for each in files.number_paths(real) if each.name.casefold() not in taken)
-        taken.add(name.casefold())
-        yield name, place
 
 
 def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[tuple[Path, str]]:

@@ -88,7 +88,10 @@ def main(argv: Sequence[str]) -> int:
     Raises UsageError of a wrong option, and where nothing at the places can be read; with
     --require-equal-state MeasureError of runs between which the machine's state differs.
     """
-    given = parse_arguments(compare_parser(), _mark_bare_fits(argv))
+    # A --fits that no size of memory follows asks for a table.
+    words = zip(argv, [*argv[1:], ""], strict=False)
+    marked = ["--fits=" if word == "--fits" and not is_size(after) else word for word, after in words]
+    given = parse_arguments(compare_parser(), marked)
     ask = ComparisonOptions(
         baseline=given.baseline,
         margin=None if given.margin is None else given.margin / 100,
@@ -107,8 +110,12 @@ def main(argv: Sequence[str]) -> int:
         comparability.check_equal_states(list_table_rows(tables, searches))
     asked = read_answer_flags(given, ask.campaign.answer)
     found = make_answer(tables, searches, ask, asked, given.answer)
-    if found is None:
-        _refuse_wishes(given)
+    flags = [row.option for row in list_rows(AnswerSettings) if getattr(given, row.dest)]
+    if found is None and (flags := ["--answer"] * given.answer + flags):
+        raise UsageError(
+            f"{', '.join(flags)}: there are not two checkpoints of one load to choose from: pass runs of "
+            "others too"
+        )
     shown = _render(tables, searches, found, missing, given)
     print_text(clean_text(shown), sys.stdout, end="")
     return 0
@@ -120,12 +127,6 @@ def list_table_rows(tables: Sequence[ComparedLoad], searches: Sequence[ComparedL
         yield [(line.name, line.runs) for line in table.lines]
     for compared in searches:
         yield [(row.name, [run for each in row.searches for run in each.runs]) for row in compared.rows]
-
-
-def _mark_bare_fits(argv: Sequence[str]) -> list[str]:
-    """Return the words with a --fits that no size of memory follows as `--fits=`, which asks for a table."""
-    pairs = zip(argv, [*argv[1:], ""], strict=False)
-    return ["--fits=" if word == "--fits" and not is_size(after) else word for word, after in pairs]
 
 
 def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
@@ -214,15 +215,6 @@ def _render(
         return "\n".join(parts)
     notes = form.notes(missing) if missing else ""
     return "\n".join(filter(None, (render_comparison(tables, searches, name, found), notes)))
-
-
-def _refuse_wishes(given: argparse.Namespace) -> None:
-    flags = [row.option for row in list_rows(AnswerSettings) if getattr(given, row.dest)]
-    if flags := ["--answer"] * given.answer + flags:
-        raise UsageError(
-            f"{', '.join(flags)}: there are not two checkpoints of one load to choose from: pass runs of "
-            "others too"
-        )
 
 
 def render_comparison(

@@ -37,13 +37,17 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
     999 curves of one line with normal noise, since the bend's place was chosen to fit. The interval is that
     of the profile of squares by F(1, n - 4).
     """
-    x, y = _take_logarithms(loads, values)
+    points = np.array([loads, values], np.float64)
+    known: Bool = np.all(np.isfinite(points) & (points > 0), axis=0)
+    x, y = np.log(points[:, known])
     distinct = np.unique(x)
     freedom = len(x) - _PARAMETERS
     if freedom < 1 or len(distinct) < _FEWEST_LOADS:
         return None
     places = np.linspace(distinct[1], distinct[-2], _PLACES)
-    bends = _make_bend_vectors(x, places) * (1.0 if rises else -1.0)
+    # What a bend at each place adds to a straight line: unit vectors, float64[places, points].
+    added = _subtract_line(x, np.maximum(x - places[:, None], 0.0))
+    bends = added / np.sqrt((added * added).sum(axis=1, keepdims=True)) * (1.0 if rises else -1.0)
     residual = _subtract_line(x, y)
     straight = float(residual @ residual)
     if straight <= _NOISELESS * float(y @ y):
@@ -61,26 +65,11 @@ def find_knee(loads: Sequence[float], values: Sequence[float], *, rises: bool) -
     )
 
 
-def _take_logarithms(loads: Sequence[float], values: Sequence[float]) -> tuple[Float64, Float64]:
-    """Compute the natural logarithms of the points for which both are finite and above zero."""
-    points = np.array([loads, values], np.float64)
-    known: Bool = np.all(np.isfinite(points) & (points > 0), axis=0)
-    x, y = np.log(points[:, known])
-    return x, y
-
-
 def _subtract_line(x: Float64, y: Float64) -> Float64:
     centred = x - x.mean()
     rest = y - y.mean(axis=-1, keepdims=True)
     left: Float64 = rest - (rest @ centred)[..., None] * centred / (centred @ centred)
     return left
-
-
-def _make_bend_vectors(x: Float64, places: Float64) -> Float64:
-    """Make the unit vector that a bend at each place adds to a straight line, float64[places, points]."""
-    added = _subtract_line(x, np.maximum(x - places[:, None], 0.0))
-    unit: Float64 = added / np.sqrt((added * added).sum(axis=1, keepdims=True))
-    return unit
 
 
 def _measure_gains(bends: Float64, residual: Float64) -> Float64:

@@ -187,13 +187,13 @@ def render_answer(record: LimitRecord) -> list[str]:
 
 def describe_limit(record: LimitRecord) -> str:
     """Describe the limit with its interval, else the side on which it is; "limit: unknown" if neither is."""
-    known = _describe_value(record)
-    if not known:
-        return "limit: unknown"
-    sure = (
-        _format_interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
-    )
-    return f"limit: {known} {name_unit(record.axis, record.of_sessions)}{sure}"
+    unit = name_unit(record.axis, record.of_sessions)
+    if record.limit is not None and record.limit.value is not None:
+        return f"limit: {format_load(record.limit.value)} {unit}{_format_interval(record.limit)}"
+    if record.highest_passing is not None:
+        return f"limit: at least {format_load(record.highest_passing)} {unit}"
+    below = record.lowest_failing
+    return "limit: unknown" if below is None else f"limit: below {format_load(below)} {unit}"
 
 
 def name_unit(axis: LoadAxis, of_sessions: bool = False) -> str:
@@ -281,7 +281,12 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
         yield f"each load was watched for {' to '.join(times)}: what a server does later is not in it"
     if record.ended is not None:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
-        yield f"ended: {_describe_shortage(record) or _ENDS[record.ended]}{asked}"
+        left_s = (record.budget_s or 0.0) - sum(run.took_s for run in record.runs)
+        why = _ENDS[record.ended]
+        if record.ended == "budget" and record.next_run_s is not None and left_s > 0:
+            left = f"{_format_time(left_s)} of the budget are left"
+            why = f"the next run needs about {_format_time(record.next_run_s)}, {left}"
+        yield f"ended: {why}{asked}"
     yield from _describe_doubts(record)
     if record.bound_by:
         yield f"bound by {record.bound_by}"
@@ -290,7 +295,12 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
         yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {format_load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
-    yield from _describe_efficiency(record)
+    if record.per_kw is not None and record.per_kw.value is not None and record.power_w is not None:
+        under_way = "sessions under way" if record.of_sessions else "requests under way"
+        unit = name_unit(record.axis, record.of_sessions) if record.axis == "rate" else under_way
+        each = f"{format_load(record.per_kw.value)} {unit}{_format_interval(record.per_kw)}"
+        power = f"{format_load(record.power_w.value or 0.0)} W{_format_interval(record.power_w)}"
+        yield f"per kW: {each}, of {power}"
     if record.headroom is not None:
         least = "at least " if record.headroom_at_least else ""
         yield f"client: could have measured {least}{record.headroom:.3g} × that load"
@@ -299,26 +309,6 @@ def _list_sentences(record: LimitRecord) -> Iterator[str]:
     yield from (f"note: {note}" for note in record.notes)
     if record.simulated:
         yield SIMULATION
-
-
-def _describe_efficiency(record: LimitRecord) -> Iterator[str]:
-    if record.per_kw is None or record.per_kw.value is None or record.power_w is None:
-        return
-    under_way = "sessions under way" if record.of_sessions else "requests under way"
-    unit = name_unit(record.axis, record.of_sessions) if record.axis == "rate" else under_way
-    each = f"{format_load(record.per_kw.value)} {unit}{_format_interval(record.per_kw)}"
-    yield f"per kW: {each}, of {format_load(record.power_w.value or 0.0)} W{_format_interval(record.power_w)}"
-
-
-def _describe_shortage(record: LimitRecord) -> str:
-    """Write what the next run needs and what is left of the budget; "" where that did not end the search."""
-    if record.ended != "budget" or record.budget_s is None or record.next_run_s is None:
-        return ""
-    left_s = record.budget_s - sum(run.took_s for run in record.runs)
-    if left_s <= 0:
-        return ""
-    left = f"{_format_time(left_s)} of the budget are left"
-    return f"the next run needs about {_format_time(record.next_run_s)}, {left}"
 
 
 def _format_time(seconds: float) -> str:
@@ -337,14 +327,6 @@ def _describe_doubts(record: LimitRecord) -> Iterator[str]:
         parts.append(f"{code} ({'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)})")
     levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
     yield f"{len(doubted)} of {format_count(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
-
-
-def _describe_value(record: LimitRecord) -> str:
-    if record.limit is not None and record.limit.value is not None:
-        return format_load(record.limit.value)
-    if record.highest_passing is not None:
-        return f"at least {format_load(record.highest_passing)}"
-    return "" if record.lowest_failing is None else f"below {format_load(record.lowest_failing)}"
 
 
 def _format_interval(estimate: LimitEstimate | None) -> str:

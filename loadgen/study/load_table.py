@@ -18,7 +18,7 @@ from loadgen.report.load_identity import Load, identify_measured_load
 from loadgen.report.run_directory import Result
 from loadgen.study import repeats
 from loadgen.study.repeats import Mean
-from loadgen.study.tables import Table, make_table, measure_table, render_text_table
+from loadgen.study.tables import Table, make_table, measure_table, render_text_table, select_columns
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
@@ -109,27 +109,6 @@ FACTS = (
 )
 
 
-def select_facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
-    """Select the columns of settings in which rows differ, and concurrency; no name that rows repeat."""
-    limited = any(row.load.max_concurrency is not None for row in rows)
-    differ = [
-        fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
-    ]
-    repeated = all(row.load.name and row.load.name in row.name for row in rows)
-    return [fact for fact in differ if not (repeated and fact.title == _LOAD)]
-
-
-def select_figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
-    """Select the columns of figures that any row has; failed requests only if some failed."""
-    known = {figure: _list_means(figure, rows) for figure in FIGURES}
-    return [figure for figure, means in known.items() if (any(means) if figure.key == "failed" else means)]
-
-
-def _list_means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
-    means = (row.figures[figure.key].mean for row in rows if figure.key in row.figures)
-    return [mean for mean in means if math.isfinite(mean)]
-
-
 def describe_common(rows: Sequence[LoadRow]) -> str:
     """Describe the settings that all rows share: lengths, requests, spread; "" if none."""
     first = rows[0]
@@ -141,20 +120,26 @@ def describe_common(rows: Sequence[LoadRow]) -> str:
 
 
 def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
-    """Make a table of rows with a section per model; `narrow`: short titles of settings."""
-    shown_figures = select_figures(rows)
-    decimals = {
-        figure: count_decimals(min(map(abs, _list_means(figure, rows))), _SIGNIFICANT, 2)
-        for figure in shown_figures
-    }
+    """Make a table of rows with a section per model; `narrow`: short titles of settings.
+
+    Its columns are the settings in which rows differ, and concurrency, but no name that rows repeat; and the
+    figures that any row has, failed requests only if some failed.
+    """
+    limited = any(row.load.max_concurrency is not None for row in rows)
+    repeated = all(row.load.name and row.load.name in row.name for row in rows)
     columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
-        ("model", "model", lambda row: row.shown_name),
-        *((fact.label, fact.title if narrow else fact.label, fact.cell) for fact in select_facts(rows)),
-        *(
-            (each.key, each.title, partial(_format_figure, each.key, decimals[each]))
-            for each in shown_figures
-        ),
+        ("model", "model", lambda row: row.shown_name)
     ]
+    for fact in FACTS:
+        differs = len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
+        if differs and not (repeated and fact.title == _LOAD):
+            columns.append((fact.label, fact.title if narrow else fact.label, fact.cell))
+    for key, title in FIGURES:
+        means = [row.figures[key].mean for row in rows if key in row.figures]
+        known = [mean for mean in means if math.isfinite(mean)]
+        if any(known) if key == "failed" else known:
+            decimals = count_decimals(min(map(abs, known)), _SIGNIFICANT, 2)
+            columns.append((key, title, partial(_format_figure, key, decimals)))
     if any(row.standing for row in rows):
         columns.append(("slo", "slo", lambda row: row.standing or ""))
     if any(row.judged for row in rows):
@@ -166,26 +151,18 @@ def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequenc
 def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """Draw the load table for a terminal, in 80 columns, with title, legend and notes."""
     lines = wrap_text(clean_line(describe_common(rows) or UNNAMED), "  ")
-    drawn = render_text_table(_fit_width(make_load_table(rows))).splitlines()
+    table = make_load_table(rows)
+    for key in _SPARED:  # columns, one by one, until the table's cells fit
+        if measure_table(table) > WIDTH:
+            keep = [at for at, column in enumerate(table.columns) if column.key != key]
+            table = select_columns(table, keep)
+    drawn = render_text_table(table).splitlines()
     below = (
         line
         for note in (*list_legend(rows), *find_dips(rows), *notes)
         for line in wrap_text(clean_line(note), "  ")
     )
     return "\n".join([*lines, *drawn, *below]) + "\n"
-
-
-def _fit_width(whole: Table) -> Table:
-    """Drop the columns of _SPARED, one by one, until the table's cells fit into 80 columns."""
-    for key in _SPARED:
-        if measure_table(whole) <= WIDTH:
-            break
-        keep = [at for at, column in enumerate(whole.columns) if column.key != key]
-        columns = tuple(whole.columns[at] for at in keep)
-        whole = replace(
-            whole, columns=columns, body=tuple(tuple(row[at] for at in keep) for row in whole.body)
-        )
-    return whole
 
 
 def find_dips(rows: Sequence[LoadRow]) -> list[str]:
@@ -234,10 +211,16 @@ def list_legend(rows: Sequence[LoadRow]) -> list[str]:
 def make_load_row(run: Result) -> LoadRow:
     """Make the table row of a single run."""
     facts = run.facts
+    figures = list_throughputs(run.metrics)
+    for each in COMMON:
+        figures |= each.statistics(asdict(getattr(run.metrics, each.field_name)))
+    shown = {figure.key: figures.get(figure.key) for figure in FIGURES}
+    if facts.saturated:
+        shown = saturated_figures(run)
     return LoadRow(
         name=facts.label or facts.server.model,
         load=identify_measured_load(run),
-        figures={key: Mean(float(value)) for key, value in _read_figures(run).items() if value is not None},
+        figures={key: Mean(float(value)) for key, value in shown.items() if value is not None},
         verdict=run.verdict.level.value,
         standing=judge_standing(run),
         saturated=facts.saturated,
@@ -257,20 +240,22 @@ def merge_repeats(rows: Sequence[LoadRow]) -> list[LoadRow]:
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
         by_load.setdefault((row.name, row.load.identity, row.simulated), []).append(row)
-    return [_merge_rows(of) for of in by_load.values()]
-
-
-def _merge_rows(rows: Sequence[LoadRow]) -> LoadRow:
-    values = [{key: mean.mean for key, mean in row.figures.items()} for row in rows]
-    saturated = any(row.saturated for row in rows)
-    return replace(
-        rows[0],
-        figures=compute_means(values, saturated),
-        runs=len(rows),
-        verdict=find_gravest([row.verdict for row in rows]),
-        standing=join_standings(known) if (known := [row.standing for row in rows if row.standing]) else None,
-        saturated=saturated,
-    )
+    merged = []
+    for of in by_load.values():
+        values = [{key: mean.mean for key, mean in row.figures.items()} for row in of]
+        saturated = any(row.saturated for row in of)
+        known = [row.standing for row in of if row.standing]
+        merged.append(
+            replace(
+                of[0],
+                figures=compute_means(values, saturated),
+                runs=len(of),
+                verdict=find_gravest([row.verdict for row in of]),
+                standing=join_standings(known) if known else None,
+                saturated=saturated,
+            )
+        )
+    return merged
 
 
 def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Load]:
@@ -306,16 +291,6 @@ def find_gravest(levels: Sequence[str]) -> str:
     """Return the gravest of several verdicts; "" if none is known."""
     known = [level for level in levels if level in _LEVELS]
     return max(known, key=_LEVELS.index, default="")
-
-
-def _read_figures(run: Result) -> Figures:
-    if run.facts.saturated:
-        return saturated_figures(run)
-    metrics = run.metrics
-    figures = list_throughputs(metrics)
-    for each in COMMON:
-        figures |= each.statistics(asdict(getattr(metrics, each.field_name)))
-    return {figure.key: figures.get(figure.key) for figure in FIGURES}
 
 
 def _format_figure(key: str, decimals: int, row: LoadRow) -> str:

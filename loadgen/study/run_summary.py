@@ -100,7 +100,20 @@ class Reported(msgspec.Struct, frozen=True):
     @property
     def impossible(self) -> dict[str, float]:
         """The figures that no measurement gives: below zero, NaN, infinite or beyond all bounds."""
-        return {key: value for key, value in self.figures.items() if _is_impossible(key, value)}
+        numbers = {
+            key: value
+            for key, value in self.figures.items()
+            if isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and not (value == -1 and key in _UNCOUNTED)
+        }
+        return {
+            key: value
+            for key, value in numbers.items()
+            if math.isnan(value)
+            or is_below_zero(value)
+            or (key != _RATE and value > 1 and parsing.read_figure(value) is None)
+        }
 
     @property
     def selected(self) -> tuple[str, ...]:
@@ -167,18 +180,6 @@ def _read_measured(value: object) -> float | None:
     """Return a number that a measurement may give; None of anything else, so of one below zero."""
     number = parsing.read_figure(value)
     return None if number is None or is_below_zero(number) else float(number)
-
-
-def _is_impossible(key: str, value: object) -> bool:
-    """Whether a figure is a number below zero, NaN or beyond all bounds.
-
-    -1 is possible of figures that clients write so if not counted, infinity of the request rate.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or (value == -1 and key in _UNCOUNTED):
-        return False
-    if math.isnan(value) or is_below_zero(value):
-        return True
-    return key != _RATE and value > 1 and parsing.read_figure(value) is None
 
 
 def summarise_run(directory: Path, run: Result) -> Reported:

@@ -122,13 +122,14 @@ def split_columns(table: Table, width: int, measure: Callable[[Table], int]) -> 
     named = list(range(next(tells, lengths[0])))
     parts = [named]
     for at in range(len(named), len(table.columns)):
-        if len(parts[-1]) > len(named) and measure(_select_columns(table, [*parts[-1], at])) > width:
+        if len(parts[-1]) > len(named) and measure(select_columns(table, [*parts[-1], at])) > width:
             parts.append(named)
         parts[-1] = [*parts[-1], at]
-    return [_select_columns(table, part) for part in parts]
+    return [select_columns(table, part) for part in parts]
 
 
-def _select_columns(table: Table, places: Sequence[int]) -> Table:
+def select_columns(table: Table, places: Sequence[int]) -> Table:
+    """Return a table with the columns at these places alone, and without its notes."""
     body = tuple(tuple(row[at] for at in places) for row in table.body)
     return Table(tuple(table.columns[at] for at in places), body, table.spanned)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from loadgen.base import rule
 from loadgen.base.errors import MeasureError
 from loadgen.base.rule import Evidence, Find, Finding, Rule, join_evidence, marked, refused
 from loadgen.base.text import format_count
-from loadgen.facts.run_facts import ATTACHED, Facts
+from loadgen.facts.run_facts import ATTACHED
 from loadgen.figures.figure_table import SELECTABLE, SPEED, find_figure
 from loadgen.host.machine_state import Difference, list_setting_differences, list_state_differences
 from loadgen.plan.request_sources import MADE
@@ -71,29 +71,24 @@ def check_equal_states(tables: Iterable[Rows]) -> None:
     It names for each row the differences of one run, with both values; a state that is not recorded counts
     as one.
     """
-    unequal = dict.fromkeys(sentence for rows in tables for sentence in _list_unequal(rows))
+    unequal: dict[str, None] = {}
+    for rows in tables:
+        firsts = [(name, own[0]) for name, own in rows if own]
+        for name, own in rows:
+            for run in own:
+                apart = list_run_differences(run, firsts[0][1])
+                named = ", ".join(
+                    f"{what} {value} (first run of {firsts[0][0]}: {other})" for what, value, other in apart
+                )
+                if sentence := named if knows_state(run) else "the state of its machine is not recorded":
+                    unequal[f"{name}: {sentence}"] = None
+                    break  # once a row
     if unequal:
         raise MeasureError(
             f"not measured in one state: {next(iter(unequal))}; bring the machine into one state and measure "
             "again, or compare without --require-equal-state",
             *(f"\n  {sentence}" for sentence in list(unequal)[1:]),
         )
-
-
-def _list_unequal(rows: Rows) -> Iterator[str]:
-    """Yield by what the runs of each row differ from the first run of the table, once a row."""
-    runs = [(name, run) for name, own in rows for run in own]
-    found = set[str]()
-    for name, run in runs:
-        first_name, first = runs[0]
-        if name in found:
-            continue
-        recorded = knows_state(run)
-        apart = list_run_differences(run, first) if recorded else []
-        named = ", ".join(f"{what} {own} (first run of {first_name}: {other})" for what, own, other in apart)
-        if sentence := named if recorded else "the state of its machine is not recorded":
-            found.add(name)
-            yield f"{name}: {sentence}"
 
 
 LENGTH_TOLERANCE = 0.01
@@ -165,8 +160,11 @@ def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequenc
     """
     if not (runs and baseline):
         return ""
-    if key == _GOODPUT and (other := _compare_goodput((*runs, *baseline))):
-        return other
+    if key == _GOODPUT:  # objectives that are not those of the last run, the baseline's
+        known = (run.facts.ask().goodput_limits for run in (*runs, *baseline) if run.facts is not None)
+        shown = [" ".join(f"{name}:{limit:g}" for name, limit in each.items()) or "none" for each in known]
+        if other := next((each for each in shown if each != shown[-1]), ""):
+            return f"goodput is of other objectives: {other}, baseline {shown[-1]}"
     for run in (*runs, *baseline):
         failed, sent = run.failures
         if sent and failed / sent > _find_left_out(key):
@@ -186,17 +184,6 @@ def explain_other_quantity(key: str, runs: Sequence[Reported], baseline: Sequenc
         return ""
     own, other_len = (math.fsum(side) / len(side) for side in (units.row, units.baseline))
     return f"{own:.4g} tokens per answer, baseline {other_len:.4g}: {key} is of whole answers, TPOT is not"
-
-
-def _compare_goodput(runs: Sequence[Reported]) -> str:
-    """Write the first objectives of goodput that are not those of the last run, the baseline's; "" if none.
-
-    Runs of other clients are left out.
-    """
-    known = (run.facts.ask().goodput_limits for run in runs if run.facts is not None)
-    shown = [" ".join(f"{name}:{limit:g}" for name, limit in limits.items()) or "none" for limits in known]
-    other = next((each for each in shown if each != shown[-1]), "")
-    return other and f"goodput is of other objectives: {other}, baseline {shown[-1]}"
 
 
 def _find_left_out(key: str) -> float:
@@ -352,18 +339,16 @@ def _differ_in_answers(tolerance: float) -> Find[Pair]:
     differ = _differ_in(lambda run: run.output_len, "{} tokens per answer", tolerance)
 
     def find(pair: Pair) -> Evidence | None:
-        own, other = (_share_of_asked(run) for run in (pair.run, pair.baseline))
+        shares = []  # of the planned tokens
+        for run in (pair.run, pair.baseline):
+            planned = None if run.facts is None else run.facts.data.output
+            shares.append((run.output_len or 0.0) / planned.mean if planned is not None else 0.0)
+        own, other = shares
         if own and other and _is_another_draw(pair) and abs(own - other) <= tolerance * other:
             return None
         return differ(pair)
 
     return find
-
-
-def _share_of_asked(run: Reported) -> float | None:
-    """Return a run's output tokens as a share of the planned ones; None where these are unknown."""
-    planned = None if run.facts is None else run.facts.data.output
-    return None if planned is None or run.output_len is None else run.output_len / planned.mean
 
 
 _much_shorter, _shorter = map(_differ_in_answers, (MUCH_SHORTER, LENGTH_TOLERANCE))
@@ -487,22 +472,17 @@ def describe_traits(run: Reported) -> dict[str, str]:
         words["label"] = facts.label or ""
         if facts.launched is None and not facts.server.simulated:
             words["server"] = urlsplit(facts.server.url).netloc  # one that is started here has any free port
+    # By role where they are behind a router, which is not counted.
+    roles = sorted(Counter(each.role for each in facts.role_windows if each.role != ROUTER).items())
+    by_role = ", ".join(f"{number} × {role}" for role, number in roles)
     return words | {
         "transport": "httpx" if facts.client.transport == "httpx" else "ring or wire",
         "stream": "streamed" if facts.profile.stream else "not streamed",
         "prompts": facts.prompt_format,
         "warm-up": "warmed up" if facts.warmups else "not warmed up",
         "repeated prompts": "prompts repeat" if facts.repeated_prompts else "no prompt twice",
-        "number of servers": _count_servers(facts),
+        "number of servers": by_role or format_count(len(facts.targets) or 1, "server"),
     }
-
-
-def _count_servers(facts: Facts) -> str:
-    """Count the servers that a run used: by role where they are behind a router that is not counted."""
-    roles = Counter(each.role for each in facts.role_windows if each.role != ROUTER)
-    if roles:
-        return ", ".join(f"{number} × {role}" for role, number in sorted(roles.items()))
-    return format_count(len(facts.targets) or 1, "server")
 
 
 def _compare_draft_texts(pair: Pair) -> Evidence | None:
@@ -514,18 +494,17 @@ def _compare_draft_texts(pair: Pair) -> Evidence | None:
     runs = (pair.run, pair.baseline)
     if not any(map(has_drafts, runs)) or all(run.figure(COMMITTED_MS) for run in runs):
         return None
-    texts = [_describe_text(run) for run in runs]
-    if None in texts or texts[0] == texts[1]:
+    texts = []
+    for run in runs:
+        if run.facts is None:
+            return None
+        data = run.facts.data
+        parts = data.kind, run.facts.prompt_format, data.file_digest[:8], data.text
+        texts.append(" ".join(filter(None, parts)))
+    if texts[0] == texts[1]:
         return None
     of = f"{texts[0]}, baseline {texts[1]}"
     return f"drafts of another text ({of}): --acceptance-length N compares step times"
-
-
-def _describe_text(run: Reported) -> str | None:
-    if run.facts is None:
-        return None
-    data = run.facts.data
-    return " ".join(filter(None, (data.kind, run.facts.prompt_format, data.file_digest[:8], data.text)))
 
 
 def _differ_in_trait(subject: str, form: str = "{}") -> Find[Pair]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -16,7 +17,7 @@ from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
 from loadgen.facts.run_facts import Fingerprint
 from loadgen.features.quality import answer_check
-from loadgen.features.quality.quality_record import DIFFERENT, Quality, judge_quality
+from loadgen.features.quality.quality_record import DIFFERENT, judge_quality
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
@@ -113,8 +114,11 @@ def compare_runs(
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = run_groups.name_rows(runs, by_server=by_server)
-    plain = (run_groups.find_plain_name(run, by_server) for run in runs)
-    failed = _assign_failures(failures, dict(zip(names, plain, strict=True)), by_server)
+    plain = {name: run_groups.find_plain_name(run, by_server) for name, run in zip(names, runs, strict=True)}
+    failed: Failed = []
+    for failure in failures:  # of the first row of its checkpoint (and server), else of one of that name
+        own = failure.cell.arm if by_server else failure.cell.checkpoint
+        failed.append((next((row for row, name in plain.items() if name == own), own), failure))
     stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
     checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
@@ -124,19 +128,18 @@ def compare_runs(
     loads = run_groups.group_runs(runs, names)
     if ask.allow_unlike and sum(baseline in group.rows for group in loads) == 1:
         loads = run_groups.group_runs(runs, names, one_load=True)
-    tables = [
-        _compare_load(
-            group,
-            _adjust_baseline(group, baseline, checkpoints, ask),
-            _select_failures(group.load, failed, loads),
-            ask,
-        )
-        for group in loads
-    ]
-    tables += [
-        _compare_load(Group(Load(name=name), {}), baseline, lost, ask)
-        for name, lost in _find_lost_loads(failed, loads).items()
-    ]
+    tables = []
+    for group in loads:
+        row = baseline
+        if not (ask.baseline or ask.campaign.baseline or baseline in group.rows):
+            row = find_default_row({name: checkpoints[name] for name in group.rows})
+        load = strip_load(group.load.name)
+        lost = [each for each in failed if len(loads) == 1 or strip_load(each[1].cell.profile) == load]
+        tables.append(_compare_load(group, row, lost, ask))
+    present = {strip_load(group.load.name) for group in loads}
+    absent = [each for each in failed if len(loads) != 1 and strip_load(each[1].cell.profile) not in present]
+    for name, lost in group_by(absent, lambda each: each[1].cell.profile).items():
+        tables.append(_compare_load(Group(Load(name=name), {}), baseline, lost, ask))
     if repeated:
         remarks.append(f"given twice, used once: {list_first([run.source for run in repeated], _MOST_NAMED)}")
     made = _judge_loads(tables)
@@ -185,15 +188,6 @@ def find_default_row(checkpoints: Mapping[str, str]) -> str:
     return next(plain, next(iter(checkpoints), ""))
 
 
-def _adjust_baseline(
-    group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions
-) -> str:
-    """Return `baseline`; where no one named it and this load lacks it, the load's own default row."""
-    if ask.baseline or ask.campaign.baseline or baseline in group.rows:
-        return baseline
-    return find_default_row({name: checkpoints[name] for name in group.rows})
-
-
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     """Raise UsageError where no run has the figure `key`, or it does not rank speed; "" passes."""
     if not key:
@@ -206,32 +200,6 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
         )
     if find_column(key).higher_is_faster is None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
-
-
-def _assign_failures(failures: Sequence[FailedCell], names: Mapping[str, str], by_server: bool) -> Failed:
-    """Pair each failed cell with its row: the first of its checkpoint (and server), else one of that name.
-
-    `names` has the plain name of each row.
-    """
-    rows = []
-    for failure in failures:
-        name = failure.cell.arm if by_server else failure.cell.checkpoint
-        own = (row for row, plain in names.items() if plain == name)
-        rows.append((next(own, name), failure))
-    return rows
-
-
-def _select_failures(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
-    """Select the failed cells under a load, by its name; all of them if there is no other load."""
-    name = strip_load(load.name)
-    return [failure for failure in failed if len(loads) == 1 or strip_load(failure[1].cell.profile) == name]
-
-
-def _find_lost_loads(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
-    """Group by load the failed cells of loads that have no run; {} if exactly one load has runs."""
-    present = {strip_load(group.load.name) for group in loads}
-    absent = [failure for failure in failed if strip_load(failure[1].cell.profile) not in present]
-    return group_by(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
 def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:
@@ -444,10 +412,14 @@ def compare_row(
                 if why
                 else reference.judge_units(used, column)
             )
+    summaries = {}  # the mean over units, with its 95 % interval by Student's t
+    for column in figures:
+        if values := statistics.list_units(shown, partial(read_figure, key=column.key)):
+            summaries[column.key] = Mean.average(values)
     return Line(
         name,
         tuple(runs),
-        {column.key: summary for column in figures if (summary := _summarise(shown, column.key)) is not None},
+        summaries,
         effects,
         math.fsum(shares) / len(shares) if shares else None,
         (*_question_repeats(shown, figures), *_list_marks(runs, valid, used, reference)),
@@ -460,12 +432,6 @@ def compare_row(
 def _find_marks(run: Reported, like: Reported, severity: Severity) -> list[str]:
     findings = comparability.find_differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
-
-
-def _summarise(runs: Sequence[Reported], key: str) -> Mean | None:
-    """Compute a figure's mean over units with its 95 % interval by Student's t; None if no run has it."""
-    values = statistics.list_units(runs, lambda run: read_figure(run, key))
-    return Mean.average(values) if values else None
 
 
 def _question_repeats(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
@@ -520,8 +486,17 @@ def _list_marks(
     yield from _question_roofline(valid)
     if suspect := [run for run in valid if run.level == SUSPECT]:
         yield f"{_format_share(len(suspect), len(runs))}{SUSPECT}: {_name_doubts(suspect)}"
-    yield from _count_sentences(map(_describe_failures, valid), len(valid))
-    yield from _count_sentences(map(_describe_impossible, valid), len(valid))
+    failed = [  # where no doubt of the run says so
+        f"{run.failures[0]:.0f} of {run.failures[1]:.0f} requests failed"
+        for run in valid
+        if run.failures[0] and not run.doubts
+    ]
+    yield from _count_sentences(failed, len(valid))
+    figures = ([f"{key} {value:.6g}" for key, value in run.impossible.items()] for run in valid)
+    wrong = [
+        f"no measurement gives {list_first(each, _MOST_NAMED)}: not compared" for each in figures if each
+    ]
+    yield from _count_sentences(wrong, len(valid))
     whole = {describe_simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _count_sentences(remarks, len(valid))
@@ -563,18 +538,6 @@ def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
             yield f"{_format_share(len(failed), len(runs))}{kind}{one}: {failed[0]}"
 
 
-def _describe_impossible(run: Reported) -> str:
-    """Name the first three figures of a run that no measurement gives; "" if it has none."""
-    named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
-    return f"no measurement gives {list_first(named, _MOST_NAMED)}: not compared" if named else ""
-
-
-def _describe_failures(run: Reported) -> str:
-    """Write how many of a run's requests failed; "" if none did, or where the run has doubts of its own."""
-    failed, sent = run.failures
-    return f"{failed:.0f} of {sent:.0f} requests failed" if failed and not run.doubts else ""
-
-
 BROKEN = "fast because broken?"
 FAR = 10.0  # margins of KL: a quantization that works is nearer
 
@@ -586,8 +549,13 @@ def mark_answers(row: Line, baseline: Line | None, compared: ComparedLoad) -> Li
     by more than the margin. Where its KL divergence is known, that decides, and not the greedy answers.
     """
     own, like = _list_fingerprints(row), next(iter(_list_fingerprints(baseline)), None)
-    if row.quality is not None and row.quality.kl is not None:
-        problems = list(_question_divergence(row.quality, compared.kl_margin))
+    problems: list[str] = []
+    if row.quality is not None and (kl := row.quality.kl) is not None:
+        margin = compared.kl_margin
+        verdict = judge_quality(row.quality, margin)
+        if verdict is not None and verdict.verdict == DIFFERENT and kl.low > FAR * margin:
+            far = f"over {FAR:g} × {margin:g}"
+            problems.append(f"KL {format_spread(kl)} nats a token from the reference, {far}")
     else:
         found = (problem for answers in own for problem in answer_check.judge_answers(answers, like))
         problems = list(dict.fromkeys(found))
@@ -596,25 +564,15 @@ def mark_answers(row: Line, baseline: Line | None, compared: ComparedLoad) -> Li
         if own and like and baseline
         else ""
     )
-    is_faster = _is_faster(row, compared)
+    effect, is_faster = row.effects.get(compared.headline), False
+    if effect is not None:
+        is_faster = effect.call is Decision.FASTER
+        if effect.call is Decision.NONE:
+            times = effect.ratio if effect.higher_is_faster else 1 / effect.ratio
+            is_faster = times > 1 + compared.margin
     questions = [f"{BROKEN} {problem}" if is_faster else problem for problem in problems]
     broken = questions[0] if is_faster and questions else ""
     return replace(row, marks=(*questions, *row.marks), answers=parted, broken=broken)
-
-
-def _is_faster(row: Line, compared: ComparedLoad) -> bool:
-    """Whether a row is faster by the headline: by its verdict, without one by more than the margin."""
-    effect = row.effects.get(compared.headline)
-    if effect is None or effect.call is not Decision.NONE:
-        return effect is not None and effect.call is Decision.FASTER
-    return (effect.ratio if effect.higher_is_faster else 1 / effect.ratio) > 1 + compared.margin
-
-
-def _question_divergence(quality: Quality, margin: float) -> Iterator[str]:
-    """Yield one sentence where KL is above ten margins, with the verdict of different."""
-    verdict, kl = judge_quality(quality, margin), quality.kl
-    if kl is not None and verdict is not None and verdict.verdict == DIFFERENT and kl.low > FAR * margin:
-        yield f"KL {format_spread(kl)} nats a token from the reference, over {FAR:g} × {margin:g}"
 
 
 def _list_fingerprints(line: Line | None) -> list[Fingerprint]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -71,18 +72,16 @@ class SweptLoads(msgspec.Struct, frozen=True):
         alone = [point for point in self.points if len(point.comparison.lines) == 1]
         remarks = dict.fromkeys(remark for point in alone for remark in point.comparison.remarks)
         notes = [remark for remark in remarks if remark not in (ALONE, SIMULATION)]
-        marks = [(mark, point) for point in alone for mark in point.line.marks]
-        for mark, of in group_by(marks, lambda pair: pair[0]).items():
-            labels = [self._name_row(point.row) for _, point in of]
-            notes.append(f"{'all' if len(of) == len(self.points) else '; '.join(labels)}: {mark}")
-        return notes
-
-    def _name_row(self, row: LoadRow) -> str:
-        """Name a row: its name, load and lengths where the rows differ in them, and how many at a time."""
+        marks = [(mark, point.row) for point in alone for mark in point.line.marks]
         values = [(each.name, each.load.name, each.load.length_words) for each in self.rows]
         differ = [len(set(column)) > 1 for column in zip(*values, strict=True)]
-        own = zip((row.name, row.load.name, row.load.length_words), differ, strict=True)
-        return ", ".join([*(value for value, shown in own if shown and value), row.load.pressure_words])
+        for mark, of in group_by(marks, lambda pair: pair[0]).items():
+            labels = []  # name, load and lengths where the rows differ in them, and how many at a time
+            for _, row in of:
+                own = compress((row.name, row.load.name, row.load.length_words), differ)
+                labels.append(", ".join([*filter(None, own), row.load.pressure_words]))
+            notes.append(f"{'all' if len(of) == len(self.points) else '; '.join(labels)}: {mark}")
+        return notes
 
 
 def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
@@ -92,7 +91,13 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
     table takes two rows, else every load is a comparison of its own.
     """
     lone = {id(each) for each in comparisons if len(each.lines) == 1 and each.lines[0].runs}
-    every = _make_points(comparisons)
+    lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
+    rows = [_make_row(line, each) for line, each in lines]
+    near, alike = (settle_lengths((row.load for row in rows), share) for share in (_NEAR, _ALIKE))
+    every = [
+        LoadPoint(replace(row, load=load), line, each, (row.name, coarse.length_words, load.shape))
+        for (line, each), row, coarse, load in zip(lines, rows, near, alike, strict=True)
+    ]
     shown = set()
     for series, points in group_by(every, lambda point: point.series).items():
         loads = len({point.row.load.pressure for point in points})
@@ -109,17 +114,6 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
         for point in sorted(series, key=lambda point: point.row.load.pressure)
     )
     return SweptLoads(tuple(ordered), tuple(compared))
-
-
-def _make_points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
-    """Make a point of every row with runs, its lengths settled with those of the other loads."""
-    lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
-    rows = [_make_row(line, each) for line, each in lines]
-    near, alike = (settle_lengths((row.load for row in rows), share) for share in (_NEAR, _ALIKE))
-    return [
-        LoadPoint(replace(row, load=load), line, each, (row.name, coarse.length_words, load.shape))
-        for (line, each), row, coarse, load in zip(lines, rows, near, alike, strict=True)
-    ]
 
 
 def _make_row(line: Line, comparison: ComparedLoad) -> LoadRow:
@@ -260,7 +254,9 @@ def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
     widths = [column.width for column in columns]
     yield _MARK + align_cells([column.heading for column in columns], widths, gap=" ")
     for line in comparison.lines:
-        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _format_headline(comparison, line)
+        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _find_call(comparison, line)
+        if right not in (_BASELINE, _FAILED):
+            right = f"{format_speed_up(comparison, line)}  {right:>10}"
         yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
         if line.runs:
             yield _MARK + align_cells([column.format_cell(line, True) for column in columns], widths, gap=" ")
@@ -270,8 +266,12 @@ def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
         yield from _wrap(remark)
     for title, sentences in _list_notes(comparison):
         yield f"{title}:"
-        laid_out = _wrap_log if title == _FAILED else _wrap
-        yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
+        for sentence in sentences:
+            first, log = sentence, list[str]()
+            if title == _FAILED:  # the end of a server's log stays below the reason as it was written
+                first, *log = "\n".join(map(clean_line, sentence.splitlines())).splitlines() or [""]
+            yield from _wrap(f"{_MARK}{first}", _MARK * 2)
+            yield from (f"{_MARK * 2}{line.rstrip()}" for line in log)
     if (turns := make_turn_table(comparison)) is not None:
         yield from ("", f"{TURNS_TITLE}:", *render_text_table(turns).rstrip("\n").split("\n"))
 
@@ -311,12 +311,6 @@ def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
     """Select the headline, then the other figures with a verdict in their order, four in all."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
-
-
-def _format_headline(comparison: ComparedLoad, line: Line) -> str:
-    """Write a row's speed-up and verdict, as 3.61× (3.55–3.68) faster; or "baseline", "failed"."""
-    call = _find_call(comparison, line)
-    return call if call in (_BASELINE, _FAILED) else f"{format_speed_up(comparison, line)}  {call:>10}"
 
 
 def _find_call(comparison: ComparedLoad, line: Line) -> str:
@@ -436,8 +430,12 @@ def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
         ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
         (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
     ):
-        if pairs:
-            yield title, list(_gather_notes(pairs, len(comparison.lines)))
+        sentences = []  # each once, after the names of its rows
+        for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
+            names = "all" if len(about) == len(comparison.lines) > 1 else ", ".join(name for name, _ in about)
+            sentences.append(f"{names}: {sentence}")
+        if sentences:
+            yield title, sentences
 
 
 def explain_undecided(effect: Effect) -> str:
@@ -450,20 +448,8 @@ def explain_undecided(effect: Effect) -> str:
     return f"{power}; about {format_count(effect.more_runs, 'more run')} per side would decide it"
 
 
-def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
-    """Yield each sentence once, after the names of its rows, or "all" if all of `lines` rows have it."""
-    for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
-        yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
-
-
 def _wrap(text: str, indent: str = _MARK) -> list[str]:
     return wrap_text(clean_line(text), indent)
-
-
-def _wrap_log(text: str, indent: str) -> list[str]:
-    """Wrap a failed cell's reason; the end of its server's log stays below it as it was written."""
-    first, *more = "\n".join(map(clean_line, text.splitlines())).splitlines() or [""]
-    return [*wrap_text(first, indent), *(f"{indent}{line.rstrip()}" for line in more)]
 
 
 def _make_table(comparison: ComparedLoad) -> Table:
@@ -500,10 +486,18 @@ def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
 def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Make the JSON object of comparisons and of their table of loads; NaN is null, infinity its name."""
     found = arrange_loads(comparisons)
-    points = list(map(_make_json_load_row, found.rows))
-    swept = {"rows": points, "notes": found.notes}
-    made = {"format": FORMAT, "comparisons": list(map(_make_json_comparison, comparisons)), "loads": swept}
-    clean: dict[str, Any] = make_strict(made)
+    compared = [
+        {
+            "load": each.load.json(),
+            **{key: getattr(each, key) for key in ("baseline", "headline", "margin", "alpha")},
+            "figures": [asdict(figure) for figure in each.figures],
+            "rows": [_make_json_row(each, line) for line in each.lines],
+            "remarks": each.remarks,
+        }
+        for each in comparisons
+    ]
+    swept = {"rows": list(map(_make_json_load_row, found.rows)), "notes": found.notes}
+    clean: dict[str, Any] = make_strict({"format": FORMAT, "comparisons": compared, "loads": swept})
     return clean
 
 
@@ -556,19 +550,10 @@ def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
     }
 
 
-def _make_json_comparison(comparison: ComparedLoad) -> dict[str, Any]:
-    return {
-        "load": comparison.load.json(),
-        **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
-        "figures": [asdict(figure) for figure in comparison.figures],
-        "rows": [_make_json_row(comparison, line) for line in comparison.lines],
-        "remarks": comparison.remarks,
-    }
-
-
 def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
-    quality = line.quality
+    quality, split = line.quality, line.split
+    why = {"why": split} if split else None
     return {
         "name": line.name,
         "summaries": {
@@ -581,17 +566,11 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
             for key, effect in line.effects.items()
         },
         "speed_up": {"ratio": ratio, "low": low, "high": high},
-        "split": _make_json_split(line.split),
+        "split": {**asdict(split), "why": ""} if isinstance(split, Split) else why,
         **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},
         **({} if quality is None else {"quality": encode_row_quality(quality, comparison.kl_margin)}),
         "runs": [_make_json_run(run) for run in line.runs],
     }
-
-
-def _make_json_split(split: Split | str | None) -> dict[str, Any] | None:
-    if isinstance(split, Split):
-        return {**asdict(split), "why": ""}
-    return {"why": split} if split else None
 
 
 def _make_json_run(run: Reported) -> dict[str, Any]:

@@ -115,26 +115,22 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
 
 
 def _identify_kind(limit: StoredLimit) -> Kind:
-    return limit.record.axis, tuple(sorted(limit.record.objectives)), _describe_workload(limit)
-
-
-def _describe_workload(limit: StoredLimit) -> str:
-    """Describe profile of a campaign, lengths, shape and machine of a search's first run; "" without runs.
+    """Return a search's axis, objectives, and profile of a campaign, lengths, shape and machine in words.
 
     Lengths are those asked for, else as counted to three digits: a server may count a token or two more.
     """
-    if not limit.runs:
-        return ""
-    run = limit.runs[0]
-    load = run.load
-    ways = ((load.asked_input_len, load.input_len, "in"), (load.asked_output_len, load.output_len, "out"))
-    lengths = [
-        f"{float(f'{counted:.3g}') if asked is None else asked:g} {way}"
-        for asked, counted, way in ways
-        if asked is not None or counted is not None
-    ]
-    profile = "" if run.cell is None else run.cell.profile
-    return ", ".join(filter(None, (profile, " / ".join(lengths), load.shape, run.machine)))
+    about = ""
+    for run in limit.runs[:1]:
+        load = run.load
+        ways = ((load.asked_input_len, load.input_len, "in"), (load.asked_output_len, load.output_len, "out"))
+        lengths = [
+            f"{float(f'{counted:.3g}') if asked is None else asked:g} {way}"
+            for asked, counted, way in ways
+            if asked is not None or counted is not None
+        ]
+        profile = "" if run.cell is None else run.cell.profile
+        about = ", ".join(filter(None, (profile, " / ".join(lengths), load.shape, run.machine)))
+    return limit.record.axis, tuple(sorted(limit.record.objectives)), about
 
 
 def _name_rows(limits: Sequence[StoredLimit]) -> list[str]:
@@ -227,23 +223,18 @@ def _judge_intervals(
     pair = [estimate for side in (row, baseline) if (estimate := summarise_limits(side)) is not None]
     ratio = math.nan if pair[0].value is None or pair[1].value is None else pair[0].value / pair[1].value
     bare = Effect(Decision.NONE, ratio, units=1, higher_is_faster=True)
-    error = math.hypot(*map(_estimate_log_error, pair))
-    if math.isnan(error):
-        return replace(bare, why=_OPEN)
-    values = math.log(ratio), max(error, CLOCK_ERROR), _MANY
+    errors = []  # standard errors of the limits' logarithms
+    for each in pair:
+        if not each.low or each.high is None:
+            return replace(bare, why=_OPEN)
+        quantile = NormalDist().inv_cdf((1 + each.confidence) / 2)
+        errors.append(math.log(each.high / each.low) / (2 * quantile))
+    values = math.log(ratio), max(math.hypot(*errors), CLOCK_ERROR), _MANY
     estimated = statistics.Estimate(*map(np.array, values))
     tested = statistics.add_p_values(bare, estimated, ask.equivalence, ask.alpha)
     if math.isnan(tested.p):
         return tested
     return replace(tested, units=2)  # of fewer, how many more would decide is not defined
-
-
-def _estimate_log_error(estimate: LimitEstimate) -> float:
-    """Estimate the standard error of a limit's logarithm; NaN where its interval has an open or zero end."""
-    if not estimate.low or estimate.high is None:
-        return math.nan
-    quantile = NormalDist().inv_cdf((1 + estimate.confidence) / 2)
-    return math.log(estimate.high / estimate.low) / (2 * quantile)
 
 
 def restore_cause(judged: Effect, before: Effect) -> Effect:
@@ -290,26 +281,25 @@ def format_limit_ratio(row: LimitRow) -> str:
 
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
     """Write limits as CSV, a line a checkpoint with every digit; an unknown value is empty."""
-    rows = [_make_csv_row(each, row) for each in tables for row in each.rows]
+    rows = [
+        {
+            "objectives": "; ".join(each.objectives),
+            "about": each.about,
+            "axis": each.axis,
+            "checkpoint": row.name,
+            "baseline": each.baseline,
+            "searches": row.found,
+            "limit": getattr(row.limit, "value", None),
+            "limit_low": getattr(row.limit, "low", None),
+            "limit_high": getattr(row.limit, "high", None),
+            "call": None if row.effect is None else _CALLS[row.effect.call],
+            **{name: getattr(row.effect, name, None) for name in _EFFECT},
+            **(list_quality_cells(row.quality, each.kl_margin) if row.quality is not None else {}),
+        }
+        for each in tables
+        for row in each.rows
+    ]
     return format_csv_table(list(dict.fromkeys(key for row in rows for key in row)), rows)
-
-
-def _make_csv_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
-    limit, effect = row.limit, row.effect
-    return {
-        "objectives": "; ".join(compared.objectives),
-        "about": compared.about,
-        "axis": compared.axis,
-        "checkpoint": row.name,
-        "baseline": compared.baseline,
-        "searches": row.found,
-        "limit": getattr(limit, "value", None),
-        "limit_low": getattr(limit, "low", None),
-        "limit_high": getattr(limit, "high", None),
-        "call": None if effect is None else _CALLS[effect.call],
-        **{name: getattr(effect, name, None) for name in _EFFECT},
-        **(list_quality_cells(row.quality, compared.kl_margin) if row.quality is not None else {}),
-    }
 
 
 def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:

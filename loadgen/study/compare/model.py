@@ -48,13 +48,14 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
     The record lies in a place, or in the only directory of a place that has one. A record that cannot be read
     is passed over; a margin that is not between 0 and 1 counts as None.
     """
-    for record in (
-        contents
-        for given in places
-        if (contents := _find_record(reading.find_directory(expand_path(given)))) is not None
-    ):
+    for given in places:
+        directory = reading.find_directory(expand_path(given))
+        own = directory / RECORD
+        records = [own] if own.is_file() else list(directory.glob(f"*/{RECORD}"))
+        if len(records) != 1:
+            continue
         try:
-            contents = json.loads(json_fields.read_bounded(record))
+            contents = json.loads(json_fields.read_bounded(records[0]))
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(contents, dict):
@@ -64,20 +65,12 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
                 margin=margin if margin is not None and 0 < margin < 1 else None,
                 hardware=json_fields.read_word(contents.get("hardware")) or None,
                 kl_margin=json_fields.read_number(read_mapping(contents.get("quality")).get("margin")),
-                directory=record.parent,
+                directory=records[0].parent,
                 answer=read_mapping(contents.get("answer")),
                 reference=json_fields.read_word(read_mapping(contents.get("quality")).get("reference")),
                 description=json_fields.read_word(contents.get("description")),
             )
     return CampaignSettings()
-
-
-def _find_record(directory: Path) -> Path | None:
-    """Return the campaign.json of a directory, else of its only subdirectory that has one; else None."""
-    if (directory / RECORD).is_file():
-        return directory / RECORD
-    inside = list(directory.glob(f"*/{RECORD}"))
-    return inside[0] if len(inside) == 1 else None
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True):

@@ -16,7 +16,6 @@ from loadgen.features.quality.quality_record import (
     BACKWARD,
     FIGURES,
     Quality,
-    QualityFigure,
     QualityVerdict,
     judge_quality,
 )
@@ -151,13 +150,6 @@ def _format_figure(line: Line, key: str) -> str:
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
 
 
-class Need(msgspec.Struct, frozen=True):
-    """The GiB that a checkpoint takes, and how they are known."""
-
-    gib: float  # NaN: not known
-    how: str
-
-
 def make_fit_table(comparisons: Iterable[ComparedLoad]) -> Table:
     """Make a table of checkpoints: the GiB each needs, how known, and if it fits each size of memory."""
     rows: dict[str, list[Reported]] = {}
@@ -165,10 +157,10 @@ def make_fit_table(comparisons: Iterable[ComparedLoad]) -> Table:
         rows.setdefault(find_checkpoint_name(line), []).extend(line.runs)
     body = []
     for name, runs in rows.items():
-        need = compute_need(name, runs)
-        is_known = math.isfinite(need.gib)
-        answers = (("yes" if need.gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
-        body.append((name, f"{need.gib:.1f}" if is_known else "-", *answers, need.how))
+        gib, how = compute_need(name, runs)
+        is_known = math.isfinite(gib)
+        answers = (("yes" if gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
+        body.append((name, f"{gib:.1f}" if is_known else "-", *answers, how))
     sizes = ((f"gib_{size}", str(size)) for size in SIZES_GIB)
     columns = (("model", "model"), ("gib", "GiB"), *sizes, ("how", "how known"))
     notes = (
@@ -180,32 +172,31 @@ def make_fit_table(comparisons: Iterable[ComparedLoad]) -> Table:
     return make_table(columns, body, notes=notes)
 
 
-def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
+def compute_need(name: str, runs: Sequence[Reported]) -> tuple[float, str]:
     """Compute the GiB that a checkpoint needs: the most measured, else files or weights and KV; else NaN.
 
-    Measured are peaks of engines that take what they need; files without a known shape are without KV.
+    Measured are peaks of real engines that take what they need, not a share of all; files without a known
+    shape are without KV. Returned with how it is known.
     """
-    measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
+    measured = []
+    for run in runs:
+        engine = run.engine.lower()
+        named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
+        profile = next(named, engines.UNKNOWN)
+        if run.memory_bytes and engine and not profile.takes_all_memory and not profile.simulated:
+            measured.append(run.memory_bytes)
     if measured:
-        return Need(max(measured) / GIB, "measured")
+        return max(measured) / GIB, "measured"
     files = max((run.weight_bytes for run in runs if run.weight_bytes), default=None)
     weights = next((run.ceiling.weights for run in runs if run.ceiling is not None), None) or find_weights(
         name
     )
     if weights is not None:
-        kept = (files or weights.total_bytes) + weights.kv_bytes(context)
-        return Need(kept / GIB + OVERHEAD_GIB, "files + KV" if files else "computed")
+        kept = (files or weights.total_bytes) + weights.kv_bytes(CONTEXT)
+        return kept / GIB + OVERHEAD_GIB, "files + KV" if files else "computed"
     if files:
-        return Need(files / GIB + OVERHEAD_GIB, "files, no KV")
-    return Need(math.nan, "unknown model")
-
-
-def _takes_what_it_needs(run: Reported) -> bool:
-    """Whether a run's engine is known to take the memory that it needs, not a share of all, and is real."""
-    engine = run.engine.lower()
-    named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
-    profile = next(named, engines.UNKNOWN)
-    return bool(engine) and not profile.takes_all_memory and not profile.simulated
+        return files / GIB + OVERHEAD_GIB, "files, no KV"
+    return math.nan, "unknown model"
 
 
 QUALITY_TITLE = "Quality, against the reference"
@@ -237,38 +228,26 @@ def list_row_qualities(rows: Iterable[tuple[str, Quality | None, float]]) -> lis
 def make_quality_table(rows: Sequence[RowQuality]) -> Table:
     """Make the table of rows' qualities, a column for each figure that any row has; notes say why not."""
     shown = [each for each in _COLUMNS if any(getattr(row.quality, each.key) is not None for row in rows)]
-    has_bits = any(_has_bits(row.quality) for row in rows)
-    titles = ["checkpoint", *(each.title for each in shown), *(["bits/byte"] if has_bits else []), "verdict"]
-    body = [
-        (
-            row.name,
-            *(_format_interval(row.quality, each) for each in shown),
-            *([_format_bits(row.quality)] if has_bits else []),
-            row.verdict.verdict if row.verdict is not None else "-",
-        )
-        for row in rows
-    ]
+    bits = []  # a byte, the candidate's of the reference's, where they stand for a KL that there is none of
+    for row in rows:
+        quality, per_byte = row.quality, row.quality.bits_per_byte
+        if per_byte is None or quality.kl is not None or quality.of_reference:
+            bits.append("-")
+        else:
+            bits.append(f"{per_byte['candidate'].mean:.3f} of {per_byte['reference'].mean:.3f}")
+    has_bits = any(cell != "-" for cell in bits)
+    titles = ["checkpoint", *(each.title for each in shown), *["bits/byte"] * has_bits, "verdict"]
+    body = []
+    for row, cell in zip(rows, bits, strict=True):
+        intervals = ((getattr(row.quality, each.key), each.scale) for each in shown)
+        cells = ["-" if interval is None else format_spread(interval, scale) for interval, scale in intervals]
+        verdict = row.verdict.verdict if row.verdict is not None else "-"
+        body.append((row.name, *cells, *[cell] * has_bits, verdict))
     floors = dict.fromkeys(row.quality.noise_floor for row in rows if row.quality.noise_floor is not None)
     notes = [f"noise floor: {', '.join(map(format_spread, floors))} nats a token"] if floors else []
     return make_table(
         titles, body, notes=[_LEGEND, *notes, *(note for row in rows for note in _list_quality_notes(row))]
     )
-
-
-def _format_interval(quality: Quality, figure: QualityFigure) -> str:
-    interval = getattr(quality, figure.key)
-    return "-" if interval is None else format_spread(interval, figure.scale)
-
-
-def _has_bits(quality: Quality) -> bool:
-    """Whether bits a byte stand for a KL divergence that there is none of."""
-    return quality.kl is None and not quality.of_reference and quality.bits_per_byte is not None
-
-
-def _format_bits(quality: Quality) -> str:
-    """Format the candidate's and the reference's bits a byte, as 0.812 of 0.790, where they stand for KL."""
-    bits = quality.bits_per_byte if _has_bits(quality) else None
-    return "-" if bits is None else f"{bits['candidate'].mean:.3f} of {bits['reference'].mean:.3f}"
 
 
 def _list_quality_notes(row: RowQuality) -> Iterator[str]:

@@ -127,7 +127,11 @@ def _identify_run(run: Reported) -> object:
 def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
     """List the indices of the runs under each load: named ones by name, others where their facts agree."""
     loads = [run.load for run in reported]
-    by_key = group_by(range(len(reported)), lambda at: _make_load_key(reported[at]))
+    by_key: dict[Hashable, list[int]] = {}
+    for at, run in enumerate(reported):  # by name, with the prompt length in a ladder; unnamed, by every fact
+        climbs = run.facts is not None and run.facts.profile.ladder is not None
+        named = strip_load(run.load.name), run.load.input_len if climbs else None
+        by_key.setdefault(named if run.load.name else run.load, []).append(at)
     kept: list[list[int]] = []
     for members in sorted(by_key.values(), key=lambda members: not loads[members[0]].name):
         if loads[members[0]].name:
@@ -177,14 +181,6 @@ def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[S
             continue
         loads += _split_by_load(reported, members)
     return loads
-
-
-def _make_load_key(run: Reported) -> Hashable:
-    """Make the key of a run's load: its name, with the prompt length in a ladder; unnamed, every fact."""
-    if not run.load.name:
-        return run.load
-    climbs = run.facts is not None and run.facts.profile.ladder is not None
-    return strip_load(run.load.name), run.load.input_len if climbs else None
 
 
 def join_loads(runs: Sequence[Reported]) -> Load:
