@@ -14,8 +14,6 @@ from loadgen.features.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study import limit_record, repeats
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer
-from loadgen.study.answer.answer_columns import AnswerColumn, format_value
-from loadgen.study.answer.contest import Value
 from loadgen.study.arm_qualities import format_spread
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison import find_column
@@ -37,7 +35,6 @@ from loadgen.study.pages.page_parts import (
     Panel,
     is_wide,
 )
-from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import Table, make_table
 
@@ -395,7 +392,12 @@ def _plot_runs(
     curves = []
     for saturated, title in ((False, name), (True, f"{name}, saturated")):
         own = [at for at, run in enumerate(runs) if run.saturated is saturated]
-        x, labels = np.array([runs[at].load for at in own]), tuple(_label_run(runs[at]) for at in own)
+        x = np.array([runs[at].load for at in own])
+        verdicts = ["disturbed" if runs[at].disturbed else runs[at].verdict for at in own]
+        labels = tuple(
+            "saturated" if saturated else word if word in ("disturbed", "INVALID") else ""
+            for word in verdicts
+        )
         hollow = tuple(not runs[at].passed for at in own)
         if not saturated:
             curves.append(Curve(title, x, values[own], CurveStyle.JOINED, labels, hollow))
@@ -416,12 +418,6 @@ def _plot_runs(
         key, f"{name} over load", x_label, unit, tuple(curves), x_log=is_wide(loads), band=band,
         caption=" ".join(sentences),
     )  # fmt: skip
-
-
-def _label_run(run: LimitRun) -> str:
-    if run.saturated or run.disturbed:
-        return "saturated" if run.saturated else "disturbed"
-    return run.verdict if run.verdict == "INVALID" else ""
 
 
 _MOST_PANELS = 8
@@ -463,8 +459,12 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
     for row in list_qualities([comparison], ()):
         mean, distance = means[row.name], _find_distance(row)
         if mean is not None and distance is not None:
+            # Where its interval bounds nothing, both ends are the mean itself.
+            low, high = (mean.low, mean.high) if np.isfinite(mean.half) else (mean.mean, mean.mean)
+            value, low, high = map(column.scale, (mean.mean, max(low, 0.0), high))
+            speed = MeanInterval(mean=value, low=low, high=high)
             text = comparison_report.format_spread(column, mean)
-            points.append(_Point(row, distance, _scale_mean(column, mean), text))
+            points.append(_Point(row, distance, speed, text))
     load = comparison.load.name or comparison_report.describe_load(comparison.load)
     title = f"{column.label} against KL, {load}"
     return _plot_points(points, title, column.label, _BETTER[column.higher_is_faster])
@@ -512,13 +512,6 @@ def _find_distance(row: RowQuality) -> MeanInterval | None:
     return MeanInterval(mean=0.0, low=0.0, high=quality.noise_floor.high)
 
 
-def _scale_mean(column: ComparedFigure, mean: Mean) -> MeanInterval:
-    """Return a mean in its column's unit, with ends at the mean itself where its interval bounds nothing."""
-    ends = [mean.low, mean.high] if np.isfinite(mean.half) else [mean.mean] * 2
-    value, low, high = map(column.scale, (mean.mean, max(ends[0], 0.0), ends[1]))
-    return MeanInterval(mean=value, low=low, high=high)
-
-
 def make_answer_section(found: CheckpointAnswer) -> PageSection:
     """Make the section: recommendations, then the sentence of each row, the table and its notes."""
     lines = [
@@ -527,11 +520,16 @@ def make_answer_section(found: CheckpointAnswer) -> PageSection:
         for sentence in sentences
     ]
     titles = ["Checkpoint", *(column.title for column in found.columns)]
-    names = (row[0] for row in answer.make_answer_table(found).body)
-    rows = [
-        (name, *(_make_answer_cell(column, row.values[column.key]) for column in found.columns))
-        for name, row in zip(names, found.rows, strict=True)
-    ]
+    rows = []
+    for written, row in zip(answer.make_answer_table(found).body, found.rows, strict=True):
+        cells = [written[0]]
+        for column, text in zip(found.columns, written[1:], strict=True):
+            value = row.values[column.key]
+            if not (isinstance(value, str) or value.words) and math.isfinite(value.mean):
+                mean, _, half = text.partition(" ")  # a number has its whole value, and its half aside
+                text = Number(mean, value.mean * column.scale, f"answer.{column.key}", half)
+            cells.append(text)
+        rows.append(cells)
     return PageSection(
         answer.TITLE,
         "answer",
@@ -541,12 +539,3 @@ def make_answer_section(found: CheckpointAnswer) -> PageSection:
         style="answer",
         remarks=tuple(answer.list_notes(found)),
     )
-
-
-def _make_answer_cell(column: AnswerColumn, value: Value | str) -> str:
-    """Write a value as the table has it, a number with its whole value and its half interval aside."""
-    text = format_value(column, value)
-    if isinstance(value, str) or value.words or not math.isfinite(value.mean):
-        return text
-    mean, _, half = text.partition(" ")
-    return Number(mean, value.mean * column.scale, f"answer.{column.key}", half)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -88,7 +88,9 @@ def compose_document(
     `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads. The
     charts of 32 runs at most are drawn. A comparison of a single row without failures is left out.
     """
-    reported = _sort_as_tables(reported, comparisons)
+    tabled_runs = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
+    places = {id(run): place for place, run in enumerate(tabled_runs)}
+    reported = sorted(reported, key=lambda run: places.get(id(run), len(places)))  # the others come last
     drawn = _select_drawn(reported)
     divide = len(reported) <= _MOST_DIVIDED
     accounts = tuple(
@@ -104,12 +106,23 @@ def compose_document(
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     compared = [make_compared(comparison, number) for number, comparison in enumerate(shown, 1)]
-    searches, rest = make_limit_sections(limits), _list_rest(shown, () if tabled else pictures)
     quality = make_quality_section(comparisons if alone is None else alone, compared_limits)
-    sections: tuple[PageSection | Compared, ...] = (*searches, tabled, *compared, quality, *rest)
+    rest = () if tabled else pictures
+    ladders = all(panel.key.startswith("ladder") for panel in rest)
+    title = "Speed over input length" if ladders else "Latency against throughput"
+    sections: list[PageSection | Compared] = [
+        *make_limit_sections(limits), tabled, *compared, quality,
+        PageSection(title, "sweeps", menu=title, panels=rest),
+    ]  # fmt: skip
+    if any(len(comparison.lines) > 1 for comparison in shown):
+        title, table = "What fits which memory (GiB)", rankings.make_fit_table(shown)
+        sections.append(PageSection(title, "fits", menu=title, table=table, style="words"))
     levels = Counter(run.level for run in reported if run.level)
+    campaigns = {run.cell.campaign for run in reported if run.cell is not None}
+    names = list(dict.fromkeys(run.name for run in reported))
+    listed = " and ".join(names) if 0 < len(names) < 3 else f"{len(names)} checkpoints"
     return Document(
-        title=_make_title(reported),
+        title=campaigns.pop() if len(campaigns) == 1 else listed,
         subtitle=_make_subtitle(reported),
         sections=tuple(section for section in sections if section),
         accounts=accounts,
@@ -121,18 +134,6 @@ def compose_document(
         ),
         points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.record)),
     )
-
-
-def _list_rest(comparisons: Sequence[ComparedLoad], pictures: tuple[Panel, ...]) -> Iterator[PageSection]:
-    """Yield the sections after the comparisons: `pictures`, and memory needs if rows are compared."""
-    ladders = all(panel.key.startswith("ladder") for panel in pictures)
-    title = "Speed over input length" if ladders else "Latency against throughput"
-    yield PageSection(title, "sweeps", menu=title, panels=pictures)
-    if any(len(comparison.lines) > 1 for comparison in comparisons):
-        title = "What fits which memory (GiB)"
-        yield PageSection(
-            title, "fits", menu=title, table=rankings.make_fit_table(comparisons), style="words"
-        )
 
 
 def _plot_all_loads(
@@ -153,13 +154,6 @@ def _plot_all_loads(
     return (*of_load, *plot_ladders(reported, row))
 
 
-def _sort_as_tables(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
-    """Return the runs in the order of the tables' rows; runs in no table come last, in the given order."""
-    rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
-    places = {id(run): place for place, run in enumerate(rows)}
-    return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
-
-
 def _select_drawn(reported: Sequence[Reported]) -> set[int]:
     """Return the numbers, from 1, of up to 32 runs to draw: the first of each row and load, then the second.
 
@@ -173,15 +167,6 @@ def _select_drawn(reported: Sequence[Reported]) -> set[int]:
             turns.append((seen[row], number))
             seen[row] += 1
     return {number for _, number in sorted(turns)[:MOST_DRAWN]}
-
-
-def _make_title(reported: Sequence[Reported]) -> str:
-    """Return the one campaign's name, else the names of one or two checkpoints, else how many there are."""
-    campaigns = {run.cell.campaign for run in reported if run.cell is not None}
-    names = list(dict.fromkeys(run.name for run in reported))
-    if len(campaigns) == 1:
-        return campaigns.pop()
-    return " and ".join(names) if 0 < len(names) < 3 else f"{len(names)} checkpoints"
 
 
 def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from loadgen.features.attribution.parts import PARTS
-from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Floats, Panel, Spans
+from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Floats, Panel
 from loadgen.study.tables import cut_middle
 
 WIDTH = 340  # so wide that a telephone shows the letters readable
@@ -176,12 +176,26 @@ def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
     for index, curve in enumerate(panel.curves):
         shapes += _draw_curve(curve, index, axes)
     most = max((float(spans.at.max()) for spans in panel.spans), default=0.0)
-    shapes += [_draw_spans(spans, axes, most) for spans in panel.spans]
-    taken = [Box.around(point, MARK_SIZE / 2) for curve in panel.curves for point in axes.place_marks(curve)]
+    thick = float(np.clip(abs(axes.y.end - axes.y.start) / max(most, 1.0) * 0.62, 0.5, 9.0))
+    for spans in panel.spans:  # all stretches of one kind are one outline
+        at = axes.y.px(spans.at)
+        lines = _make_segments(axes.x.px(spans.begin), at, axes.x.px(spans.end), at)
+        shapes.append(Polyline(lines, str(spans.tone), thick, part=Part.SPANS))
+    marks = (point.tolist() for curve in panel.curves for point in axes.place_marks(curve))
+    reach = MARK_SIZE / 2
+    taken = [Box(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
     for curve in panel.curves:
-        shapes += _draw_labels(curve, axes, taken)
+        downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
+        for (x, y), text in zip(axes.place(curve.x, curve.y).tolist(), curve.labels, strict=False):
+            shapes.append(place_label(text, (x, y), downs, (axes.x.start, axes.x.end), taken))
     legend = _arrange_legend(panel)
-    shapes += _draw_legend(legend, head + _HEIGHT)
+    for number, row in enumerate(legend):
+        for place, (name, sample) in enumerate(row):
+            left = _EDGE + place * (WIDTH - 2 * _EDGE) / 2
+            baseline = head + _HEIGHT + _LEGEND * number + 9
+            moved = sample.points + np.array([left, baseline - 3.5])
+            shapes.append(msgspec.structs.replace(sample, points=moved))
+            shapes.append(Text(left + _SAMPLE, baseline, fit_name(name, _FULL), "text"))
     return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes), axes=axes)
 
 
@@ -294,22 +308,6 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Iterator[Polyline]:
         yield Polyline(point + marker, colour, 1.0, fill=fill, part=Part.MARKER)
 
 
-def _draw_labels(curve: Curve, axes: Axes, taken: list[Box]) -> Iterator[Text]:
-    """Yield a curve's labels next to its points, below those of a distribution; `taken` gets their boxes."""
-    downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
-    for (x, y), text in zip(axes.place(curve.x, curve.y).tolist(), curve.labels, strict=False):
-        yield place_label(text, (x, y), downs, (axes.x.start, axes.x.end), taken)
-
-
-def _draw_spans(spans: Spans, axes: Axes, most: float) -> Polyline:
-    """Return all stretches of one kind as one outline, thinner the higher the `most` of all kinds stands."""
-    x, y = axes
-    at = y.px(spans.at)
-    width = float(np.clip(abs(y.end - y.start) / max(most, 1.0) * 0.62, 0.5, 9.0))
-    lines = _make_segments(x.px(spans.begin), at, x.px(spans.end), at)
-    return Polyline(lines, str(spans.tone), width, part=Part.SPANS)
-
-
 def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
     """Yield bars from the top down, on one scale, each with its name and figure above it.
 
@@ -357,15 +355,6 @@ def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
     return [entries[start : start + in_a_row] for start in range(0, len(entries), in_a_row)]
 
 
-def _draw_legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Iterator[Polyline | Text]:
-    """Yield the samples and names of a legend whose upper edge is at `top`; long names are cut."""
-    for number, row in enumerate(rows):
-        for place, (name, sample) in enumerate(row):
-            left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
-            yield msgspec.structs.replace(sample, points=sample.points + np.array([left, baseline - 3.5]))
-            yield Text(left + _SAMPLE, baseline, fit_name(name, _FULL), "text")
-
-
 def _outline_box(left: float, top: float, right: float, bottom: float) -> Floats:
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
 
@@ -396,12 +385,6 @@ class Box(NamedTuple):
     top: float
     right: float
     bottom: float
-
-    @classmethod
-    def around(cls, point: Floats, reach: float) -> Box:
-        """Make the square around a point (x, y) that reaches `reach` pixels to each side."""
-        x, y = point.tolist()
-        return cls(x - reach, y - reach, x + reach, y + reach)
 
     def meets(self, other: Box) -> bool:
         """Whether the two boxes overlap."""

@@ -30,12 +30,18 @@ def render_page(document: Document) -> str:
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
     places.filters.update(drawn=_render_picture, exact=repr)
-    script = "".join(_strip_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
+    whole = "".join((_HERE / name).read_text("utf-8") for name in _SCRIPTS)
+    lines = (line.strip() for line in whole.splitlines())
+    script = "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+    accounts = document.accounts
+    title = accounts[0].headline if len(accounts) == 1 else document.title
+    if document.simulated:
+        title += " (SIMULATED)" if all(each.simulated for each in accounts) else " (partly SIMULATED)"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return places.get_template("page.html.j2").render(
         document=document,
-        alone=len(document.accounts) == 1,
-        title=_make_title(document),
+        alone=len(accounts) == 1,
+        title=title,
         version=__version__,
         levels=LEVELS,
         symbols=SYMBOLS,
@@ -45,20 +51,6 @@ def render_page(document: Document) -> str:
         script=Markup(script),  # nosec B704 # our own file
         script_digest=digest,
     ) + "\n"  # fmt: skip
-
-
-def _make_title(document: Document) -> str:
-    """Return the page's title, of a single run its model and load, and whether any run is SIMULATED."""
-    accounts = document.accounts
-    title = accounts[0].headline if len(accounts) == 1 else document.title
-    if document.simulated:
-        title += " (SIMULATED)" if all(each.simulated for each in accounts) else " (partly SIMULATED)"
-    return title
-
-
-def _strip_indents(script: str) -> str:
-    lines = (line.strip() for line in script.splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
 def _render_picture(panel: Panel, place: str) -> Markup:

@@ -15,7 +15,7 @@ from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.comparison_report import SweptLoads
 from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
-from loadgen.study.load_table import LoadRow, settle_lengths
+from loadgen.study.load_table import settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
@@ -101,9 +101,17 @@ def plot_loads(
     """
     stems: set[str] = set()
     for number, (shape, runs) in enumerate(group_by_shape(_select_timed(reported)).items(), 1):
+        rows: dict[str, list[Reported]] = {}
+        for name, group in group_by(runs, named).items():
+            by_load = group_by(group, lambda run: run.load.pressure).values()
+            if any(len({run.load.name for run in alike}) > 1 for alike in by_load):  # several profiles
+                by_profile = group_by(group, lambda run: run.load.name).items()
+                rows |= {f"{name}, {profile}": own for profile, own in by_profile}
+            else:
+                rows[name] = group
         points = {
             name: _make_points(group)
-            for name, group in _split_by_row(runs, named)
+            for name, group in rows.items()
             if len({run.load.pressure for run in group}) > 1
         }
         if not points:
@@ -149,19 +157,6 @@ def plot_settings(
         yield _plot_points(axes, "settings", {"": points}, captions, seen, CurveStyle.MARKS)
 
 
-def _split_by_row(
-    runs: Sequence[Reported], named: Callable[[Reported], str]
-) -> Iterator[tuple[str, list[Reported]]]:
-    """Yield rows and their runs; a row that ran several profiles under one load is split by profile."""
-    for name, group in group_by(runs, named).items():
-        by_load = group_by(group, lambda run: run.load.pressure).values()
-        if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
-            by_profile = group_by(group, lambda run: run.load.name).items()
-            yield from ((f"{name}, {profile}", own) for profile, own in by_profile)
-        else:
-            yield name, group
-
-
 def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
     """Select the runs with throughput, TTFT and TPOT; saturated ones with throughput alone."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
@@ -195,34 +190,30 @@ def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> I
 
 
 def _make_points(runs: Sequence[Reported]) -> list[Point]:
-    by_pressure = group_by(runs, lambda run: run.load.pressure)
-    return [
-        _make_point(group, limit, rate)
-        for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0])
-    ]
+    """Make a point of the runs at each load: means of figures that all valid runs have, else all runs.
 
-
-def _make_point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
-    """Make the point of the runs at one load: means of figures that all valid runs have, else all runs.
-
-    It also has the load and tokens/s per user (1000 ÷ mean TPOT).
+    They also have the load and tokens/s per user (1000 ÷ mean TPOT).
     """
-    valid = [run for run in runs if run.level != INVALID]
-    held = [run.held for run in valid or runs]
-    values = {key: [figures.get(key) for figures in held] for key in _KEYS}
-    figures = {
-        key: float(np.mean([value for value in of if value is not None]))
-        for key, of in values.items()
-        if None not in of
-    }
-    if _TPOT in figures:
-        figures[_SPEED] = 1e3 / figures[_TPOT]
-    load = rate if math.isfinite(rate) else limit
-    if math.isfinite(load):
-        figures[_LOAD] = load
-    label = f"{rate:g}/s" if math.isfinite(rate) else f"{limit:g}" if math.isfinite(limit) else "all"
-    saturated = any(run.saturated for run in valid or runs)
-    return Point(figures, label, limit, rate, not valid, saturated)
+    points = []
+    by_pressure = group_by(runs, lambda run: run.load.pressure)
+    for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0]):
+        valid = [run for run in group if run.level != INVALID]
+        held = [run.held for run in valid or group]
+        values = {key: [figures.get(key) for figures in held] for key in _KEYS}
+        figures = {
+            key: float(np.mean([value for value in of if value is not None]))
+            for key, of in values.items()
+            if None not in of
+        }
+        if _TPOT in figures:
+            figures[_SPEED] = 1e3 / figures[_TPOT]
+        load = rate if math.isfinite(rate) else limit
+        if math.isfinite(load):
+            figures[_LOAD] = load
+        label = f"{rate:g}/s" if math.isfinite(rate) else f"{limit:g}" if math.isfinite(limit) else "all"
+        saturated = any(run.saturated for run in valid or group)
+        points.append(Point(figures, label, limit, rate, not valid, saturated))
+    return points
 
 
 def _plot_points(
@@ -390,20 +381,15 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
         return PageSection("")
     table = load_table.make_load_table(found.rows, narrow=False)
     keys = [column.key for column in table.columns]
-    body = (
-        tuple(_make_cell(row, key, cell) for key, cell in zip(keys, cells, strict=True))
-        for row, cells in zip(found.rows, table.body, strict=True)
-    )
+    body = []
+    for row, cells in zip(found.rows, table.body, strict=True):
+        figures = [(cell, row.figures.get(key)) for key, cell in zip(keys, cells, strict=True)]
+        body.append(tuple(cell if mean is None else Number(cell, mean.mean) for cell, mean in figures))
     notes = (*load_table.list_legend(found.rows), *load_table.find_dips(found.rows), *found.notes)
     return PageSection(
         load_table.describe_common(found.rows) or load_table.UNNAMED, "loads", menu="Loads", style="loads",
         table=replace(table, body=tuple(body), notes=notes), panels=pictures,
     )  # fmt: skip
-
-
-def _make_cell(row: LoadRow, key: str, cell: str) -> str:
-    figure = row.figures.get(key)
-    return cell if figure is None else Number(cell, figure.mean)
 
 
 def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
@@ -416,12 +402,11 @@ def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
     for start in range(0, len(section.panels), _IN_A_ROW):
         drawings = [draw_panel(panel, titled=True) for panel in section.panels[start : start + _IN_A_ROW]]
         for place, drawing in enumerate(drawings):
-            shapes += (_move_shape(shape, place * drawing.width, top) for shape in drawing.shapes)
+            right = place * drawing.width
+            for shape in drawing.shapes:
+                if isinstance(shape, Text):
+                    shapes.append(replace(shape, x=shape.x + right, y=shape.y + top))
+                else:
+                    shapes.append(replace(shape, points=shape.points + np.array([right, top])))
         top += max(drawing.height for drawing in drawings)
     return about, Drawing(top, tuple(shapes), WIDTH * min(_IN_A_ROW, len(section.panels)))
-
-
-def _move_shape(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
-    if isinstance(shape, Text):
-        return replace(shape, x=shape.x + right, y=shape.y + down)
-    return replace(shape, points=shape.points + np.array([right, down]))

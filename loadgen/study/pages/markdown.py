@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.text import clean_line
-from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS, Compared, ComparedRow
+from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS, Compared
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.page_parts import PageSection
 from loadgen.study.pages.run_section import Account
@@ -26,7 +26,12 @@ def render_markdown(document: Document) -> str:
     if document.simulated:
         verdicts.append(f"SIMULATED: {_escape(document.simulated)}")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] if verdicts else []
-    lines += _render_answer(document.answer) if document.answer else []
+    if (table := document.answer.table) is not None:  # with each interval behind its mean
+        body = tuple(
+            tuple(f"{cell} {getattr(cell, 'aside', '')}".rstrip() for cell in row) for row in table.body
+        )
+        lines += _render_section(replace(document.answer, table=replace(table, body=body)))
+        lines += [*(f"- {_escape(note)}" for note in document.answer.remarks), ""]
     for title, table in document.compared_limits:
         lines += [f"## {_escape(title)}", "", *_render_words(table)]
     for section in document.sections:
@@ -48,16 +53,6 @@ def _render_section(section: PageSection) -> Iterator[str]:
         yield from _render_words(section.table)
 
 
-def _render_answer(section: PageSection) -> Iterator[str]:
-    """Yield what to take: its lines, the table with each interval behind its mean, and the remarks."""
-    if (table := section.table) is not None:
-        body = tuple(
-            tuple(f"{cell} {getattr(cell, 'aside', '')}".rstrip() for cell in row) for row in table.body
-        )
-        yield from _render_section(replace(section, table=replace(table, body=body)))
-    yield from (*(f"- {_escape(note)}" for note in section.remarks), "")
-
-
 def _render_comparison(part: Compared) -> Iterator[str]:
     comparison = part.comparison
     yield from (f"## {_escape(part.title)}", "")
@@ -73,7 +68,16 @@ def _render_comparison(part: Compared) -> Iterator[str]:
     yield ""
     roofline = ["Roofline"] if any(row.roofline for row in part.rows) else []
     titles = ["Checkpoint", *(figure.label for figure in comparison.figures), *roofline, "Runs"]
-    yield from _render_table(titles, [list(_render_row(row)) for row in part.rows])
+    body = []
+    for row in part.rows:
+        cells = [_escape(row.line.shown_name) + (" (baseline)" if row.is_baseline else "")]
+        for cell in row.cells:
+            mean = f"{cell.mean} {cell.spread}".rstrip()
+            between = f" ({cell.interval})" if cell.interval else ""
+            ratio = f"{cell.ratio}{between} {SYMBOLS[cell.call]}".removesuffix(" –")
+            cells.append(f"{mean}<br>{ratio}" if cell.ratio else mean)
+        body.append([*cells, *filter(None, [row.roofline]), str(len(row.line.runs))])
+    yield from _render_table(titles, body)
     if comparison.baseline:
         yield (
             f"Compared with {_escape(comparison.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
@@ -84,18 +88,6 @@ def _render_comparison(part: Compared) -> Iterator[str]:
         yield from (_escape(remark), "")
     for title, table in part.tables:
         yield from (f"### {title}", "", *_render_words(table))
-
-
-def _render_row(row: ComparedRow) -> Iterator[str]:
-    yield _escape(row.line.shown_name) + (" (baseline)" if row.is_baseline else "")
-    for cell in row.cells:
-        mean = f"{cell.mean} {cell.spread}".rstrip()
-        between = f" ({cell.interval})" if cell.interval else ""
-        ratio = f"{cell.ratio}{between} {SYMBOLS[cell.call]}".removesuffix(" –")
-        yield f"{mean}<br>{ratio}" if cell.ratio else mean
-    if row.roofline:
-        yield row.roofline
-    yield str(len(row.line.runs))
 
 
 def _render_missing(document: Document) -> Iterator[str]:

@@ -6,7 +6,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
@@ -22,9 +22,6 @@ from loadgen.study.pages.drawing import (
     draw_panel,
 )
 from loadgen.study.pages.page_parts import Floats, Panel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # On a page the style sheet has what is the same in every tick.
 _TICKS, _BY_STYLE = (Part.X_TICK, Part.Y_TICK, Part.X_LABEL), ("font-size", "text-anchor", "fill")
@@ -67,7 +64,11 @@ def _render_element(
     SubElement(root, "title", {"id": title_id}).text = f"{panel.title}: {panel.caption}"
     for shape in drawing.shapes:
         if isinstance(shape, Text):
-            element = SubElement(root, "text", _describe_text(shape, colour))
+            element = SubElement(root, "text", {
+                "x": f"{shape.x:.4g}", "y": f"{shape.y:.4g}", "font-size": f"{shape.size:g}",
+                "text-anchor": shape.anchor, "fill": colour(shape.colour),
+            })  # fmt: skip
+            element.attrib |= {"font-weight": "bold"} if shape.bold else {}
             element.text = shape.text
         else:
             element = SubElement(root, "path", _describe_path(shape, colour))
@@ -76,12 +77,6 @@ def _render_element(
             for attribute in _BY_STYLE if shape.part in _TICKS else ():
                 del element.attrib[attribute]
     return tostring(root, encoding="unicode")
-
-
-def _describe_text(text: Text, colour: Callable[[str], str]) -> dict[str, str]:
-    attributes = {"x": f"{text.x:.4g}", "y": f"{text.y:.4g}", "font-size": f"{text.size:g}",
-                  "text-anchor": text.anchor, "fill": colour(text.colour)}  # fmt: skip
-    return attributes | ({"font-weight": "bold"} if text.bold else {})
 
 
 def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
@@ -179,23 +174,17 @@ def render_png(drawing: Drawing) -> bytes:
                     shape.x, shape.y, shape.text, color=LIGHT[shape.colour], size=shape.size,
                     ha=_ALIGNED[shape.anchor], va="baseline", weight="bold" if shape.bold else "normal",
                 )  # fmt: skip
-            else:
-                _add_outline(axes, shape)
+                continue
+            x, y = shape.points.T
+            if shape.fill:
+                axes.fill(x, y, color=LIGHT[shape.fill], linewidth=0)
+            if shape.dots:
+                axes.plot(x, y, color=LIGHT[shape.stroke], linestyle="none", marker="o", alpha=DOTS_OPACITY,
+                          markersize=shape.width, markeredgewidth=0)  # fmt: skip
+            elif shape.stroke:
+                dashes: Any = {"dashes": tuple(np.array(shape.dash) / shape.width)} if shape.dash else {}
+                axes.plot(x, y, color=LIGHT[shape.stroke], linewidth=shape.width, solid_capstyle="butt",
+                          dash_capstyle="butt", solid_joinstyle="round", **dashes)  # fmt: skip
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA)
     return png.getvalue()
-
-
-def _add_outline(axes: Axes, outline: Polyline) -> None:
-    x, y = outline.points.T
-    if outline.fill:
-        axes.fill(x, y, color=LIGHT[outline.fill], linewidth=0)
-    if outline.dots:
-        axes.plot(x, y, color=LIGHT[outline.stroke], linestyle="none", marker="o", alpha=DOTS_OPACITY,
-                  markersize=outline.width, markeredgewidth=0)  # fmt: skip
-    elif outline.stroke:
-        dashes: dict[str, Any] = (
-            {"dashes": tuple(np.array(outline.dash) / outline.width)} if outline.dash else {}
-        )
-        axes.plot(x, y, color=LIGHT[outline.stroke], linewidth=outline.width, solid_capstyle="butt",
-                  dash_capstyle="butt", solid_joinstyle="round", **dashes)  # fmt: skip

@@ -17,7 +17,6 @@ from loadgen.features.attribution.attribution_section import (
     ABOUT,
     NOTHING,
     TITLE,
-    PartTime,
     describe_basis,
     describe_means,
     find_attribution,
@@ -104,8 +103,12 @@ def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterat
         quantiles = ((name, [*np.percentile(values, _RANKS), values[-1]]) for name, values in ordered)
         rows = [(name or title, *(f"{value:,.2f} ms" for value in row)) for name, row in quantiles]
         curves = [make_ecdf(name, values) for name, values in ordered]
-        if len(ordered) == 1:
-            curves.append(_mark_percentiles(ordered[0][1]))
+        if len(ordered) == 1:  # percentiles are marked, but those that have too few samples (P99: 100)
+            values = ordered[0][1]
+            shown = [rank for rank in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - rank / 100)]
+            x = np.percentile(values, shown)
+            labels = tuple(f"P{rank:g} {at:,.4g}" for rank, at in zip(shown, x.tolist(), strict=True))
+            curves.append(Curve("", x, np.array(shown), CurveStyle.POINTS, labels))
         yield Panel(
             f"{key}-distribution",
             title,
@@ -117,14 +120,6 @@ def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterat
             caption=f"Cumulative share of {_COUNTED.get(key, 'requests')}; n = {counted}{pooled_runs}.",
             numbers=make_table(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
         )
-
-
-def _mark_percentiles(values: Floats) -> Curve:
-    """Make labelled points at P50, P90 and P99, without those that have too few samples (P99: 100)."""
-    shown = [rank for rank in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - rank / 100)]
-    x = np.percentile(values, shown)
-    labels = tuple(f"P{rank:g} {value:,.4g}" for rank, value in zip(shown, x.tolist(), strict=True))
-    return Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
 
 
 def make_ecdf(name: str, ordered: Floats) -> Curve:
@@ -224,25 +219,20 @@ def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
     caption = "One point per request, at its send time."
     curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
-        caption, curves = _bin_over_time(at_s, ttft_ms)
+        step = choose_step_s(max(float(at_s.max()), 1e-3))
+        order = np.argsort(at_s, kind="stable")
+        bins = (at_s[order] / step).astype(np.int64)
+        first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1]))  # of each filled bin
+        parts = np.split(ttft_ms[order], first[1:])
+        x = (bins[first] + 0.5) * step
+        curves = (
+            Curve("median", x, np.array([np.median(part) for part in parts])),
+            Curve("max", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
+        )
+        caption = f"{len(at_s):,} requests: median and maximum of those sent in each {step:g} s."
     title, values = "Time to first token over time", {"ms": ttft_ms}
     panel = _plot_over_seconds("ttft-over-time", title, "ms", curves, caption, values)
     return replace(panel, x_label="s, when sent")
-
-
-def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
-    """Bin values by their times; return a caption, and curves of median and maximum of each filled bin."""
-    step = choose_step_s(max(float(at_s.max()), 1e-3))
-    order = np.argsort(at_s, kind="stable")
-    bins = (at_s[order] / step).astype(np.int64)
-    first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1]))
-    parts = np.split(values[order], first[1:])
-    x = (bins[first] + 0.5) * step
-    curves = (
-        Curve("median", x, np.array([np.median(part) for part in parts])),
-        Curve("max", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
-    )
-    return f"{len(at_s):,} requests: median and maximum of those sent in each {step:g} s.", curves
 
 
 def _plot_over_seconds(
@@ -388,7 +378,15 @@ def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns:
     parts = ((each.where, chart.quantities[each.quantity]) for each in shown)
     names = [", ".join(filter(None, both)) or chart.title for both in parts]
     named = list(zip(names, shown, strict=True))
-    curves = tuple(_make_sample_curve(name, each, begin_ns, chart.divisor) for name, each in named)
+    curves = []
+    for name, each in named:
+        few = thin_series(each, MOST_SAMPLES)
+        at_s, sampled, form = (few.at_ns - begin_ns) / 1e9, few.values / chart.divisor, CurveStyle.POINTS
+        if len(each.values) >= DENSE_SAMPLES:  # a line, lifted where samples are missing
+            apart, form = np.diff(at_s), CurveStyle.LINE
+            gaps = np.flatnonzero(apart > _GAP * np.median(apart)) + 1
+            at_s, sampled = np.insert(at_s, gaps, np.nan), np.insert(sampled, gaps, np.nan)
+        curves.append(Curve(name, at_s, sampled, form))
     counts = sorted({len(each.values) for each in shown})
     samples = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     points = ", a point each" if all(curve.form is CurveStyle.POINTS for curve in curves) else ""
@@ -396,21 +394,7 @@ def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns:
     values = {name: each.values / chart.divisor for name, each in named}
     only = f"{names[0]}: " if len(names) == 1 and shown[0].where else ""
     caption = f"{chart.caption} {only}{samples} samples{points}.{more}"
-    return _plot_over_seconds(chart.key, chart.title, chart.unit, curves, caption, values)
-
-
-def _make_sample_curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:
-    """Make the curve of a series, thinned to 400 samples: points, or from 150 samples a line with gaps.
-
-    Values are divided by `divisor`. The line is lifted where samples are missing.
-    """
-    few = thin_series(series, MOST_SAMPLES)
-    at_s, values = (few.at_ns - begin_ns) / 1e9, few.values / divisor
-    if len(series.values) < DENSE_SAMPLES:
-        return Curve(name, at_s, values, CurveStyle.POINTS)
-    apart = np.diff(at_s)
-    gaps = np.flatnonzero(apart > _GAP * np.median(apart)) + 1
-    return Curve(name, np.insert(at_s, gaps, np.nan), np.insert(values, gaps, np.nan))
+    return _plot_over_seconds(chart.key, chart.title, chart.unit, tuple(curves), caption, values)
 
 
 MOST_WAITS = 20  # of a panel
@@ -440,17 +424,19 @@ def _make_part_table(found: Attribution) -> Table:
     columns = list_columns(found)
     times = [{time.part.key: time for time in list_part_times(column.rows)} for column in columns]
     rows = [
-        (part.label, *(_format_time(each.get(part.key)) for each in times))
+        (
+            part.label,
+            *(
+                format_number("", time.mean_ms, aside=format_share(time.share)) if time else "–"
+                for time in (each.get(part.key) for each in times)
+            ),
+        )
         for part in PARTS
         if any(part.key in each for each in times)
     ]
     rows.append(("total", *(format_number("", mean_ms(each.rows)) for each in columns)))
     titles = (f"{each.title} (n = {each.waits:,})" for each in columns)
     return make_table(("ms, mean", *titles), rows, notes=(f"{ABOUT}: mean ms, and share of the whole",))
-
-
-def _format_time(time: PartTime | None) -> str:
-    return "–" if time is None else format_number("", time.mean_ms, aside=format_share(time.share))
 
 
 def plot_waits(run: Result, found: Attribution) -> Iterator[Panel]:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.text import GIB
-from loadgen.facts.run_facts import Facts
 from loadgen.features.routed.role_figures import describe_balance, divide_by_role
 from loadgen.features.sessions.session_figures import divide_by_branch, divide_by_turn
 from loadgen.features.targets.target_figures import divide_by_target
@@ -194,13 +193,19 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
 
 def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> Iterator[PageSection]:
     """Yield the sections of a run of loadgen in the order of the page, some of them empty."""
-    yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(_list_data(run)))
+    parts = [line.partition(": ") for line in run_lines.describe_data(run)]
+    sent = [(name, words) for name, _, words in parts]
+    if parts or run.facts.data.kind != RANDOM:  # nothing for random prompts of one length
+        sent.insert(0, ("prompts", run_lines.describe_prompts(run.facts)))
+    yield PageSection("What was sent", "data", menu="What was sent", facts=tuple(sent))
     doubts = tuple(
         rule.encode_finding(each) for each in run.verdict.findings if each.rule.code != _IN_ITS_COLUMN
     )
     yield PageSection("Doubts", "doubts", menu="Doubts", doubts=doubts)
-    latencies = _make_latency_table(run, metrics)
-    few = tuple(_explain_few_samples(latencies))
+    latencies, few = _make_latency_table(run, metrics), tuple[str, ...]()
+    if any(isinstance(cell, Number) and cell.aside for row in latencies.body for cell in row):
+        least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _RANKS)
+        few = (f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts",)
     yield PageSection("Latencies", "latencies", menu="Latencies", table=latencies, remarks=few)
     if divide:
         yield make_attribution_section(run)
@@ -220,9 +225,15 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
     yield PageSection("By branch", table=_tabulate("by_branch", "branch", "name", branches, _BY_BRANCH))
     both = _make_reconciled_table(run)
     yield PageSection("Client and server-reported figures", folded=True, table=both)
-    again = shlex.join(["loadgen", *run.facts.command[1:]])
-    notes = tuple(_explain_command(run.facts))
-    yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=notes)
+    again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
+    if not run.facts.seed_chosen:
+        notes.append(
+            f"The seed was random: --seed {run.facts.seed} repeats the same prompts, "
+            "and a prefix cache that still holds them shortens TTFT."
+        )
+    if HIDDEN in " ".join(run.facts.command):
+        notes.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
+    yield PageSection("Run it again", "again", menu="Run it again", text=again, remarks=tuple(notes))
     yield PageSection(
         "The report as text", "text", menu="As text", folded=True, text=report.render_report(run)
     )
@@ -245,15 +256,6 @@ def _make_charts(run: Result, draw: bool) -> PageSection:
     return PageSection(title, "drawn", menu=title, panels=panels, remarks=rare)
 
 
-def _list_data(run: Result) -> Iterator[tuple[str, str]]:
-    """Yield (name, words) on what the requests were made of; nothing for random prompts of one length."""
-    facts = run.facts
-    parts = [line.partition(": ") for line in run_lines.describe_data(run)]
-    if parts or facts.data.kind != RANDOM:
-        yield "prompts", run_lines.describe_prompts(facts)
-    yield from ((name, words) for name, _, words in parts)
-
-
 def _add_percentiles(run: Result) -> Metrics:
     """Return the run's metrics with P90, P95 and P99 of latencies added to the requested percentiles."""
     ask = run.ask
@@ -273,24 +275,15 @@ def _make_latency_table(run: Result, metrics: Metrics) -> Table:
     for figure, latency in _select_latencies(metrics):
         at = _METRICS + figure.field_name
         row = [format_number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
-        row.append(_make_percentile(f"{at}.median_ms", latency.median_ms, 50.0, latency.n))
+        values = [(f"{at}.median_ms", latency.median_ms, 50.0)]
         for rank in ranks:
             place = f"{at}.percentiles_ms.{percentile_name(rank)}" if rank in requested else ""
-            row.append(_make_percentile(place, latency.percentiles_ms[rank], rank, latency.n))
+            values.append((place, latency.percentiles_ms[rank], rank))
+        for place, value_ms, rank in values:
+            row.append(format_number(place, value_ms, aside=_note_few_samples(rank, latency.n)))
         rows.append((figure.label, *row, format_number(f"{at}.max_ms", latency.max_ms)))
     names = (f"P{percentile_name(rank)}" for rank in (50.0, *ranks))
     return make_table(("ms", "n", "mean", "std", "min", *names, "max"), rows)
-
-
-def _explain_few_samples(latencies: Table) -> Iterator[str]:
-    """Yield a sentence on what "from N" means if a cell of the table has that note."""
-    if any(isinstance(cell, Number) and cell.aside for row in latencies.body for cell in row):
-        least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _RANKS)
-        yield f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts"
-
-
-def _make_percentile(key: str, value_ms: float, rank: float, count: int) -> str:
-    return format_number(key, value_ms, aside=_note_few_samples(rank, count))
 
 
 def _note_few_samples(rank: float, count: int) -> str:
@@ -349,17 +342,6 @@ def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     yield "when", f"{facts.started:%Y-%m-%d %H:%M:%S} to {facts.finished:%H:%M:%S} UTC"
     yield "client", f"{facts.client.transport}, {facts.client.cpu_s:.2f} s of CPU"
     yield from facts.environment.items()
-
-
-def _explain_command(facts: Facts) -> Iterator[str]:
-    """Yield sentences on a random seed and on hidden secrets, which the run's command does not repeat."""
-    if not facts.seed_chosen:
-        yield (
-            f"The seed was random: --seed {facts.seed} repeats the same prompts, "
-            "and a prefix cache that still holds them shortens TTFT."
-        )
-    if HIDDEN in " ".join(facts.command):
-        yield f"{HIDDEN} replaces a secret, which is stored nowhere."
 
 
 def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:

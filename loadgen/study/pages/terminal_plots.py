@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,13 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
 
     Six runs are drawn, and a line counts the others. Without anything to plot it is a line with the reason.
     """
-    ours = [(name, summary.run) for name, summary in _name_runs(reported) if summary.run is not None]
+    loads_of = Counter(name for name, _ in {(run.name, run.load.pressure_words) for run in reported})
+    ours = []
+    for each in reported:
+        if each.run is not None:
+            name = load_table.mark_simulated(each.name, bool(each.simulated))
+            several = loads_of[each.name] > 1
+            ours.append((f"{name}, {each.load.pressure_words}" if several else name, each.run))
     shown = ours[:_MOST_RUNS]
     groups = [(name if len(shown) > 1 else "", [run]) for name, run in shown]
     panels = [*run_charts.plot_distributions(groups)]
@@ -46,25 +52,11 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
 
 def render_panel(panel: Panel, width: int, plain: bool) -> str:
     """Render a panel in characters as `render_plot` does, its labels in a line below."""
-    return render_plot(_drop_labels(panel), width, plain) + _list_labels(panel)
-
-
-def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
-    """Yield each run with its name, marked if simulated, and with its load where the name has several."""
-    loads = {(run.name, run.load.pressure_words) for run in reported}
-    counts = Counter(name for name, _ in loads)
-    for run in reported:
-        name = load_table.mark_simulated(run.name, bool(run.simulated))
-        yield f"{name}, {run.load.pressure_words}" if counts[run.name] > 1 else name, run
-
-
-def _drop_labels(panel: Panel) -> Panel:
-    """Return the panel without labels of points, its curves cut off at its top, and that at their highest."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
-    if panel.y_top is not None:
+    if panel.y_top is not None:  # curves are cut off there
         curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
-    most = [float(np.nanmax(curve.y)) for curve in curves if len(curve.y)]
-    return replace(panel, curves=curves, y_top=max(most))
+    most = max(float(np.nanmax(curve.y)) for curve in curves if len(curve.y))
+    return render_plot(replace(panel, curves=curves, y_top=most), width, plain) + _list_labels(panel)
 
 
 def _list_labels(panel: Panel) -> str:
