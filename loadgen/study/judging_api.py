@@ -172,13 +172,11 @@ def _read_source(named: Compared, number: int) -> Sources:
 
 
 def _summarise(run: Run) -> Reported:
-    """Summarise a run, as of its directory, else of the time when it started."""
     source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
     return run_summary.summarise_run(Path(source), run.result)
 
 
 def _name_summaries(summaries: Sequence[Reported], name: str) -> list[Reported]:
-    """Return runs under a row's name, as if of no place; unchanged if the name is ""."""
     return [replace(summary, name=name, place="") if name else summary for summary in summaries]
 
 

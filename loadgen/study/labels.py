@@ -289,7 +289,6 @@ def _format_label(item: object) -> str | None:
 
 
 def _list_flag_labels(command: str) -> Iterator[tuple[str, str]]:
-    """Yield the flags of a command line and their values without secrets, cut; "on" without a value."""
     for name, value in split_flags(secrecy.hide_secrets(command)):
         if name:
             yield name, "on" if value is None else value[:_LONGEST]

@@ -60,7 +60,6 @@ class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
     @model_validator(mode="before")
     @classmethod
     def _read_written_names(cls, data: Any) -> Any:
-        """Rename the numbers of a file, whose names say the unit."""
         if not isinstance(data, dict):
             return data
         for unit in ("ms", "tok/s"):
@@ -71,7 +70,6 @@ class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
 
     @model_serializer(mode="wrap")
     def _write_names(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Name the numbers by their unit, and leave the unit out."""
         row = write(self)
         return name_numbers({name: row[name] for name in row if name != "unit"}, self.unit)
 
@@ -265,7 +263,6 @@ def list_statements(record: LimitRecord) -> list[str]:
 
 
 def _list_sentences(record: LimitRecord) -> Iterator[str]:
-    """Yield the sentences of the answer, each where it is known, the limit first and notes last."""
     yield describe_limit(record)
     yield f"for {', '.join(record.objectives)}"
     edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
@@ -345,7 +342,6 @@ def _find_objective(run: LimitRun, objective: str) -> ObjectiveFigures | None:
 
 
 def _format_cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
-    """Write a run's cells by column, two for each objective; "-" where it has no figure."""
     cells = {"number": f"{run.number}", "load": format_load(run.load), "verdict": run.verdict or "-"}
     cells["outcome"] = clean_line(describe_standing(run))
     cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"

@@ -58,7 +58,6 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
     @field_validator("points")
     @classmethod
     def _check_numbers(cls, points: tuple[SweepPoint, ...]) -> tuple[SweepPoint, ...]:
-        """Check that no two points have one number, by which a point is found."""
         if len({point.number for point in points}) < len(points):
             raise ValueError("two have the same number")
         return points

@@ -125,7 +125,6 @@ def _read_throughput(candidate: Candidate, baseline: Candidate) -> Value | str:
 
 
 def _identify(run: Reported) -> Hashable:
-    """Return the repeat of a campaign's run; "" outside of one."""
     return "" if run.cell is None else run.cell.repeat
 
 
@@ -267,7 +266,6 @@ def write_plus_minus(value: Value, scale: float = 1.0) -> str:
 
 
 def _write_speeds(candidate: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
-    """Yield how fast the candidate is against the baseline in each contest, or that it is the baseline."""
     for contest in contests:
         where = f" under {contest.title}" if len(contests) > 1 and not contest.objectives else ""
         if candidate.name == contest.baseline:

@@ -215,7 +215,6 @@ def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float =
 
 
 def _differ_by_name(read: Callable[[Reported], Mapping[str, Any]]) -> Find[Pair]:
-    """Make the check that lists the differing values of the names that `read` returns of both runs."""
     return lambda pair: _describe_differences(read(pair.run), read(pair.baseline))
 
 
@@ -317,7 +316,6 @@ def _describe_rate(run: Reported) -> Value:
 
 
 def _describe_concurrency(run: Reported) -> Value:
-    """Return the concurrency limit; without one "no limit" of a run of ours, else None."""
     unknown = "no limit" if run.facts is not None else None  # a page without a limit may mean either
     return unknown if run.load.max_concurrency is None else run.load.max_concurrency
 
@@ -366,7 +364,6 @@ def find_cached_share(run: Reported) -> float | None:
 
 
 def _compare_caches(pair: Pair) -> Evidence | None:
-    """Write that the prompts of one run were in the server's cache before it, and the other's were not."""
     warm = [_CACHED in run.doubts for run in (pair.run, pair.baseline)]
     own, other = (find_cached_share(run) for run in (pair.run, pair.baseline))
     if not any(warm):
@@ -398,7 +395,6 @@ def _question_warmth(pair: Pair) -> Evidence | None:
 
 
 def _compare_formulas(pair: Pair) -> Evidence | None:
-    """Write the different formulas of two runs' speeds, if one lacks an output throughput; else None."""
     throughputs = [run.figure("output_throughput") for run in (pair.run, pair.baseline)]
     return _differ_in(lambda run: run.speed_formula, "speed = {}")(pair) if None in throughputs else None
 
@@ -508,7 +504,6 @@ def _compare_draft_texts(pair: Pair) -> Evidence | None:
 
 
 def _differ_in_trait(subject: str, form: str = "{}") -> Find[Pair]:
-    """Make the check that a subject of `describe_traits` differs; `form` is the text around the run's."""
     return _differ_in(lambda run: describe_traits(run).get(subject), form)
 
 

@@ -63,7 +63,6 @@ Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
 def _list_mean_figures(needs_tokens: bool) -> list[ComparedFigure]:
-    """Make a column of the mean of each latency that is compared as itself, by whether it needs tokens."""
     return [
         ComparedFigure(figure.statistic("mean"), f"{figure.label} {figure.unit}", figure.higher_is_better)
         for figure in LATENCIES
@@ -189,7 +188,6 @@ def find_default_row(checkpoints: Mapping[str, str]) -> str:
 
 
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
-    """Raise UsageError where no run has the figure `key`, or it does not rank speed; "" passes."""
     if not key:
         return
     if not any(read_figure(run, key) is not None for run in runs):
@@ -303,7 +301,6 @@ def _list_remarks(baseline: str, reference: BaselineRuns, rows: Sequence[Line]) 
 
 
 def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
-    """Return the tables with each figure's effects judged over all rows, and with marks from answers."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):

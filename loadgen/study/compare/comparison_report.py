@@ -308,7 +308,6 @@ def _list_columns(comparison: ComparedLoad) -> list[_Column]:
 
 
 def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
-    """Select the headline, then the other figures with a verdict in their order, four in all."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
@@ -380,7 +379,6 @@ def _format_mean(figure: ComparedFigure, summary: Mean | None) -> str:
 
 
 def _count_decimals(figure: ComparedFigure, summary: Mean) -> int:
-    """Count the decimals that a mean is written with: its column's, fewer beyond four digits; 0 of 0."""
     return count_decimals(figure.scale(summary.mean), SIGNIFICANT, figure.digits)
 
 
@@ -502,7 +500,6 @@ def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
 
 
 def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
-    """Yield by column the cells of each figure of a row; of a row without figures one line."""
     for key in line.summaries or ("",):
         summary, effect = line.summaries.get(key), line.effects.get(key)
         yield {

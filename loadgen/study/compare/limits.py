@@ -219,7 +219,6 @@ def _get_repeat(limit: StoredLimit) -> int | None:
 def _judge_intervals(
     row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions
 ) -> Effect:
-    """Judge the difference of two limits by their own intervals; no verdict where one has an open end."""
     pair = [estimate for side in (row, baseline) if (estimate := summarise_limits(side)) is not None]
     ratio = math.nan if pair[0].value is None or pair[1].value is None else pair[0].value / pair[1].value
     bare = Effect(Decision.NONE, ratio, units=1, higher_is_faster=True)

@@ -333,6 +333,5 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
 
 
 def _list_load_facts(run: Reported) -> dict[str, Any]:
-    """List by name the facts of the load that a run was asked for; None for an unknown one."""
     ours = run.told_by == OURS
     return run.load.list_facts(limited=ours or "max_concurrency" in run.figures, shaped=ours)

@@ -103,7 +103,6 @@ def add_step_figures(runs: Sequence[Reported], committed: float | None) -> list[
 
 
 def _list_figures(steps: DecodeSteps, committed: float | None) -> dict[str, float]:
-    """List a run's figures of its steps, with the TPOT at a committed acceptance length unless it is None."""
     figures = {STEP_MS: steps.step_ms, ACCEPTANCE: steps.acceptance}
     if committed is not None:
         figures[COMMITTED_MS] = steps.step_ms / (committed if steps.acceptance > _NO_DRAFTS else _NO_DRAFTS)

@@ -197,7 +197,6 @@ def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
 
 
 def _format_figure(figure: ComparedFigure, value: float) -> str:
-    """Format a value of a figure in the unit of its label, with the figure's decimals."""
     return f"{figure.scale(value):,.{figure.digits}f}"
 
 
@@ -253,7 +252,6 @@ def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
 
 
 def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
-    """Make a row's bar of a figure: mean, interval and ratio; for mean and median TPOT the roofline's too."""
     summary, effect = line.summaries[figure.key], line.effects.get(figure.key)
     text = _format_figure(figure, summary.mean)
     if effect is not None and effect.ratio == effect.ratio:
@@ -266,7 +264,6 @@ def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
 
 
 def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
-    """Make the panel of these bars; its caption is `better`, and explains intervals and rooflines if any."""
     sentences = [better]
     if any(bar.low == bar.low for bar in bars):
         sentences.append("The thin line is the 95 % confidence interval of the mean.")
@@ -327,7 +324,6 @@ def make_limit_sections(limits: Sequence[StoredLimit]) -> Iterator[PageSection]:
 
 
 def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
-    """Yield a panel for each objective with values, over the load, then one of goodput if any is above 0."""
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
     for place, objective in enumerate(record.objectives, 1):
         shown = [
@@ -452,7 +448,6 @@ def make_quality_section(
 
 
 def _plot_load(comparison: ComparedLoad) -> Panel | None:
-    """Plot the headline figure against KL, a point a row; None without two rows that have both."""
     column = find_column(comparison.headline)
     means = {line.name: line.summaries.get(comparison.headline) for line in comparison.lines}
     points = []
@@ -471,7 +466,6 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
 
 
 def _plot_limit(compared: ComparedLimits) -> Panel | None:
-    """Plot the highest load against KL, a point a row; None without two rows that have both."""
     limits = {row.name: row.limit for row in compared.rows}
     points = []
     for row in list_qualities((), [compared]):

@@ -256,7 +256,6 @@ def _make_y_axis(panel: Panel, head: float) -> Axis:
 
 
 def _draw_frame(panel: Panel, axes: Axes) -> Iterator[Polyline | Text]:
-    """Yield what is behind the curves: the band if there is one, the grid, and the axes' ticks and names."""
     x, y = axes
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
@@ -290,7 +289,6 @@ def _choose_style(index: int) -> tuple[str, tuple[float, ...]]:
 
 
 def _draw_curve(curve: Curve, index: int, axes: Axes) -> Iterator[Polyline]:
-    """Yield a curve's dots or line, in the style of its index or of the curve `of`, and its marks."""
     place = index if curve.of is None else curve.of
     colour, dash = _choose_style(place)
     if curve.form is CurveStyle.POINTS:
@@ -360,7 +358,6 @@ def _outline_box(left: float, top: float, right: float, bottom: float) -> Floats
 
 
 def _make_segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y1: Floats | float) -> Floats:
-    """Make an outline of separate lines, each from (x0, y0) to (x1, y1)."""
     ends = np.broadcast_arrays(x0, y0, x1, y1, np.nan, np.nan)
     return np.stack(ends, axis=1).reshape(-1, 2).astype(np.float64)
 

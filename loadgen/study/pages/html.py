@@ -58,6 +58,5 @@ def _render_picture(panel: Panel, place: str) -> Markup:
 
 
 def _render_variables(colours: Mapping[str, str], theme: str) -> Markup:
-    """Return CSS variables of the pictures' colours and of the page's own in a theme, light or dark."""
     variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
     return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours

@@ -158,14 +158,12 @@ def plot_settings(
 
 
 def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
-    """Select the runs with throughput, TTFT and TPOT; saturated ones with throughput alone."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
     held = ((run, run.held) for run in reported)
     return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
 
 
 def _find_load_axis(points: Sequence[Point]) -> _LoadAxis:
-    """Return the axis of concurrency if no point has a rate, of rate if all have one, else none."""
     if all(math.isinf(point.rate) for point in points):
         return _CONCURRENCY
     return _RATE if all(math.isfinite(point.rate) for point in points) else _BOTH
@@ -286,7 +284,6 @@ def _list_rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...
 
 
 def _list_remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
-    """Yield sentences on hollow points, if any is INVALID, and on how speed is defined, if that is drawn."""
     if any(point.invalid for point in points):
         yield f"The runs of a hollow point are {INVALID}."
     if axes.key == "speed":

@@ -148,7 +148,6 @@ def _render_run(account: Account, alone: bool) -> Iterator[str]:
 
 
 def _render_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table, its first column aligned left, and an empty line; cells are escaped."""
     yield f"| {' | '.join(title or ' ' for title in titles)} |"
     yield f"| --- |{' ---: |' * (len(titles) - 1)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)

@@ -128,7 +128,6 @@ class _Given:
 
     @cached_property
     def _ask(self) -> ComparisonOptions:
-        """The baseline and hardware of the command line, and settings of the campaign among the places."""
         hardware, campaign = Hardware.from_flags(self.asked), model.read_campaign_settings(self.asked.places)
         return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
 
@@ -161,7 +160,6 @@ class _Given:
 
 
 def _make_text(given: _Given) -> str:
-    """Return the report as text: with --layout each run's block, else searches, comparisons and notes."""
     if given.asked.layout:
         layout = result_block.find_layout(given.asked.layout)
         runs = given.reported
@@ -183,7 +181,6 @@ def _make_text(given: _Given) -> str:
 
 
 def _make_json(given: _Given) -> str:
-    """Return as one JSON object every figure of each run, and the comparisons; infinities are None."""
     rows = [
         {
             key: None if isinstance(value, float) and not math.isfinite(value) else value

@@ -238,7 +238,6 @@ def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
 def _plot_over_seconds(
     key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
 ) -> Panel:
-    """Make a panel of curves over seconds, with minimum, mean and maximum of the named values as a table."""
     extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
     rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
     numbers = make_table(("", "min", "mean", "max"), rows)
@@ -372,7 +371,6 @@ def _group_samples(run: Result) -> Iterator[tuple[_SampleChart, list[SampledSeri
 
 
 def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns: int) -> Panel:
-    """Make the panel of a chart's first eight series; its caption counts samples and series drawn."""
     shown = series[:MOST_SERIES]
     # A curve has the name of its place alone where the chart shows one quantity.
     parts = ((each.where, chart.quantities[each.quantity]) for each in shown)

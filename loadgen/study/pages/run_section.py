@@ -192,7 +192,6 @@ def _describe_result(reported: Reported) -> Iterator[PageSection]:
 
 
 def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> Iterator[PageSection]:
-    """Yield the sections of a run of loadgen in the order of the page, some of them empty."""
     parts = [line.partition(": ") for line in run_lines.describe_data(run)]
     sent = [(name, words) for name, _, words in parts]
     if parts or run.facts.data.kind != RANDOM:  # nothing for random prompts of one length
@@ -389,7 +388,6 @@ def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
 
 
 def _make_card(label: str, about: str, *figures: CardFigure | None) -> Iterator[Card]:
-    """Yield a card of those figures that are not None; nothing if none is left."""
     if known := tuple(each for each in figures if each is not None):
         yield Card(label, known, about)
 
@@ -412,7 +410,6 @@ def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]
 
 
 def _make_latency_card(figure: Figure, latency: Distribution, requested: Collection[float]) -> Iterator[Card]:
-    """Yield a card of P50 and P99 in ms, each with its number of samples where these are few."""
     key = _METRICS + figure.field_name
     at = f"{key}.percentiles_ms.{percentile_name(99.0)}" if 99.0 in requested else ""
     values = ((f"{key}.median_ms", latency.median_ms, 50.0), (at, latency.p99_ms, 99.0))
@@ -425,7 +422,6 @@ def _make_latency_card(figure: Figure, latency: Distribution, requested: Collect
 
 
 def _make_failure_card(metrics: Metrics) -> Card:
-    """Make the card of the failed share and count, also if 0, and of requests cut off, which did not fail."""
     requests, failed, cut_off = metrics.requests, metrics.failed, metrics.cut_off
     share = 100 * failed / max(requests, 1)
     figures = [CardFigure(Number(f"{share:.3g} %", share), "")]
