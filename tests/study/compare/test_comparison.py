@@ -21,7 +21,8 @@ from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.run_summary import Reported
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
-BASE = cells("Qwen3-8B", SLOW)
+BASE, FP8 = cells("Qwen3-8B", SLOW), cells("Qwen3-8B-FP8", FAST)
+LOW = replace(HIGH, name="low-load")
 
 
 def compared(*reported: list[Reported], failures: Any = (), **asked: Any) -> list[ComparedLoad]:
@@ -69,7 +70,7 @@ def test_only_runs_outside_a_campaign_are_asked_whether_they_are_repeats(measure
 
 
 def test_latencies_have_their_own_verdicts() -> None:
-    effects = line(only(compared(BASE, cells("Qwen3-8B-FP8", FAST))), "Qwen3-8B-FP8").effects
+    effects = line(only(compared(BASE, FP8)), "Qwen3-8B-FP8").effects
     assert effects["mean_tpot_ms"].call is Decision.FASTER
     assert effects["mean_tpot_ms"].ratio == pytest.approx(1 / effects["output_throughput"].ratio)
 
@@ -82,12 +83,9 @@ def test_one_run_a_side_has_figures_and_no_verdict() -> None:
 
 
 def test_rows_of_all_loads_are_one_family() -> None:
-    low = replace(HIGH, name="low-load")
-    alone = only(compared(BASE, cells("Qwen3-8B-FP8", FAST)))
-    both = compared(
-        BASE, cells("Qwen3-8B-FP8", FAST), cells("Qwen3-8B", SLOW, low), cells("Qwen3-8B-FP8", FAST, low)
-    )
-    p = [line(one, "Qwen3-8B-FP8").effects["output_throughput"].p_adjusted for one in (alone, *both)]
+    low = cells("Qwen3-8B", SLOW, LOW), cells("Qwen3-8B-FP8", FAST, LOW)
+    tables = [only(compared(BASE, FP8)), *compared(BASE, FP8, *low)]
+    p = [line(one, "Qwen3-8B-FP8").effects["output_throughput"].p_adjusted for one in tables]
     assert p == pytest.approx([p[0], 2 * p[0], 2 * p[0]])
 
 
@@ -98,14 +96,11 @@ def test_rows_of_all_loads_are_one_family() -> None:
         (["Qwen3-8B-FP8", "Qwen3-8B-AWQ"], {}, "Qwen3-8B-FP8"),
         (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("Qwen3-8B-FP8")}, "Qwen3-8B-FP8"),
         (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("gone")}, "Qwen3-8B"),
-        (
-            ["Qwen3-8B-FP8", "Qwen3-8B"],
-            {"baseline": "Qwen3-8B-FP8", "campaign": CampaignSettings("x")},
-            "Qwen3-8B-FP8",
-        ),
+        (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "Qwen3-8B-FP8", "campaign": CampaignSettings("x")},
+         "Qwen3-8B-FP8"),
         (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "qwen3-8b-fp8"}, "Qwen3-8B-FP8"),
     ],
-)
+)  # fmt: skip
 def test_the_baseline(names: list[str], asked: dict[str, str], baseline: str) -> None:
     found = only(compared([run(name, 1.0 + at) for at, name in enumerate(names)], **asked))
     assert (found.baseline, found.lines[0].name) == (baseline, baseline)
@@ -113,20 +108,15 @@ def test_the_baseline(names: list[str], asked: dict[str, str], baseline: str) ->
 
 def test_an_unknown_baseline_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'"):
-        compared(BASE, cells("Qwen3-8B-FP8", FAST), baseline="Qwen3-8B-FP9")
+        compared(BASE, FP8, baseline="Qwen3-8B-FP9")
 
 
-def test_a_baseline_of_several_rows_is_the_first() -> None:
-    found = only(compared(BASE, cells("Qwen3-8B", FAST, server="sglang"), baseline="Qwen3-8B"))
-    assert found.baseline == "Qwen3-8B on vllm"
-    assert "Qwen3-8B is 2 rows, of which Qwen3-8B on vllm is the baseline" in found.remarks
-
-
-def test_what_holds_for_all_tables_stands_under_the_first() -> None:
-    low = replace(HIGH, name="low-load")
-    rows = BASE, cells("Qwen3-8B", FAST, server="sglang"), cells("Qwen3-8B", SLOW, low)
-    found = compared(*rows, baseline="Qwen3-8B")
-    assert [sum("is 2 rows" in remark for remark in one.remarks) for one in found] == [1, 0]
+def test_a_baseline_of_several_rows_is_the_first_as_the_first_table_says() -> None:
+    rows = BASE, cells("Qwen3-8B", FAST, server="sglang"), cells("Qwen3-8B", SLOW, LOW)
+    high, low = compared(*rows, baseline="Qwen3-8B")
+    assert high.baseline == "Qwen3-8B on vllm"
+    said = "Qwen3-8B is 2 rows, of which Qwen3-8B on vllm is the baseline"
+    assert (said in high.remarks, said in low.remarks) == (True, False)
 
 
 def test_what_a_roofline_lacks_stands_under_the_first_table_without_one() -> None:
@@ -140,12 +130,10 @@ def test_what_a_roofline_lacks_stands_under_the_first_table_without_one() -> Non
 @pytest.mark.parametrize(
     ("rate", "asked", "headline"),
     [
-        (float("inf"), "", "output_throughput"),
-        (None, "", "output_throughput"),
-        (4.0, "", "mean_ttft_ms"),
+        (math.inf, "", "output_throughput"), (None, "", "output_throughput"), (4.0, "", "mean_ttft_ms"),
         (4.0, "mean_tpot_ms", "mean_tpot_ms"),
     ],
-)
+)  # fmt: skip
 def test_the_headline(rate: float | None, asked: str, headline: str) -> None:
     load = replace(HIGH, request_rate_per_s=rate)
     assert only(compared(cells("a", SLOW, load), cells("b", FAST, load), headline=asked)).headline == headline
@@ -209,9 +197,8 @@ def test_a_figure_that_no_measurement_gives_is_named_and_not_compared(ttft: floa
 def test_a_row_of_invalid_runs_has_no_verdict() -> None:
     row = [replace(one, level="INVALID", doubts=("failures",)) for one in cells("Qwen3-8B-FP8", FAST)]
     found = line(only(compared(BASE, row)), "Qwen3-8B-FP8")
-    assert {(one.call, one.why) for one in found.effects.values()} == {
-        (Decision.NONE, "its runs are INVALID")
-    }
+    decided = {(one.call, one.why) for one in found.effects.values()}
+    assert decided == {(Decision.NONE, "its runs are INVALID")}
 
 
 def test_failed_cells_are_failures_of_their_rows() -> None:
@@ -227,19 +214,15 @@ def test_failed_cells_are_failures_of_their_rows() -> None:
 
 
 def test_a_load_under_which_all_failed_is_told() -> None:
-    low = cells("Qwen3-8B", SLOW, replace(HIGH, name="low-load"))
     lost = [failed("Qwen3-8B-FP8", "hung", profile="long")]
-    found = compared(BASE, low, failures=lost)
-    assert [(one.load.name, [row.name for row in one.lines]) for one in found] == [
-        ("high-load", ["Qwen3-8B"]),
-        ("low-load", ["Qwen3-8B"]),
-        ("long", ["Qwen3-8B-FP8"]),
-    ]
+    found = compared(BASE, cells("Qwen3-8B", SLOW, LOW), failures=lost)
+    assert [(one.load.name, *(row.name for row in one.lines)) for one in found] == [
+        ("high-load", "Qwen3-8B"), ("low-load", "Qwen3-8B"), ("long", "Qwen3-8B-FP8"),
+    ]  # fmt: skip
 
 
 def test_without_the_baseline_a_load_has_figures_alone() -> None:
-    low = replace(HIGH, name="low-load")
-    rows = BASE, cells("a", FAST), cells("a", SLOW, low), cells("b", FAST, low)
+    rows = BASE, cells("a", FAST), cells("a", SLOW, LOW), cells("b", FAST, LOW)
     assert [one.baseline for one in compared(*rows)] == ["Qwen3-8B", "a"]
     high, found = compared(*rows, baseline="Qwen3-8B")
     assert {call(found, "a"), call(found, "b")} == {Decision.NONE}
@@ -249,10 +232,11 @@ def test_without_the_baseline_a_load_has_figures_alone() -> None:
 
 def test_one_row_is_told_that_it_is_alone() -> None:
     assert any("nothing to compare it with" in remark for remark in only(compared(BASE)).remarks)
+    assert compare_runs([], ComparisonOptions()) == []
 
 
 def test_a_run_that_is_given_twice_is_used_once() -> None:
-    found = only(compared(BASE, cells("Qwen3-8B-FP8", FAST), cells("Qwen3-8B-FP8", FAST)))
+    found = only(compared(BASE, FP8, FP8))
     assert line(found, "Qwen3-8B-FP8").effects["output_throughput"].units == 5
     assert any(remark.startswith("given twice, used once: Qwen3-8B-FP8/200.0") for remark in found.remarks)
 
@@ -263,10 +247,6 @@ def test_a_run_given_twice_is_used_where_it_was_named_itself() -> None:
     for given in ([within, itself], [itself, within]):
         (kept,), (repeated,) = run_groups.drop_repeated(given)
         assert (kept.place, repeated.place) == ("runs/one", "runs")
-
-
-def test_nothing_is_no_comparison() -> None:
-    assert compare_runs([], ComparisonOptions()) == []
 
 
 def answered(text: str) -> Fingerprint:
@@ -312,7 +292,7 @@ def test_the_thor_page_is_compared_and_marked() -> None:
 def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.split(".")[0] == "scipy"), "scipy"]:
         monkeypatch.setitem(sys.modules, name, None)
-    found = only(compared(BASE, cells("Qwen3-8B-FP8", FAST)))
+    found = only(compared(BASE, FP8))
     effect = line(found, "Qwen3-8B-FP8").effects["output_throughput"]
     assert effect.call is Decision.NONE
     assert effect.ratio == pytest.approx(2.002, abs=0.01)

@@ -17,7 +17,7 @@ from loadgen.base.errors import UsageError
 from loadgen.study import compare_command
 from loadgen.study.compare import limits
 from loadgen.study.compare.limits import ComparedLimits
-from loadgen.study.compare.model import ComparisonOptions, Decision
+from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LIMIT, LimitEstimate
 
@@ -34,21 +34,28 @@ def search(
     return StoredLimit(Path(f"{name}-{repeat}"), limit_record(limit=estimate, **changes), (made,))
 
 
+PAIR = search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0)
+
+
 def one(*searches: StoredLimit, ask: ComparisonOptions = ASK) -> ComparedLimits:
     (table,) = limits.compare_limits(searches, ask)
     return table
 
 
-def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
-    table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0))
-    effect = table.rows[1].effect
+def judged(*searches: StoredLimit) -> Effect:
+    """The effect of the second row."""
+    effect = one(*searches).rows[1].effect
     assert effect is not None
+    return effect
+
+
+def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
+    effect = judged(*PAIR)
     errors = [math.log(high / low) / (2 * 1.959964) for low, high in ((9.5, 10.5), (17.1, 19.0))]
     reach = 1.959964 * math.hypot(*errors)
     assert effect.ratio == pytest.approx(1.8)
-    assert (effect.low, effect.high) == pytest.approx(
-        (1.8 * math.exp(-reach), 1.8 * math.exp(reach)), rel=1e-4
-    )
+    ends = 1.8 * math.exp(-reach), 1.8 * math.exp(reach)
+    assert (effect.low, effect.high) == pytest.approx(ends, rel=1e-4)
     assert effect.call is Decision.FASTER
     assert (effect.why, effect.units, effect.more_runs) == (limits.WITHIN, 1, None)
 
@@ -63,7 +70,7 @@ def test_a_ratio_is_of_what_the_loads_count(changes: dict[str, Any], of: str) ->
 
 
 def test_the_answer_is_a_sentence_and_a_row() -> None:
-    table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0))
+    table = one(*PAIR)
     words = "m-FP8 serves 1.80× (1.67–1.94) the requests/s of m-BF16 at this objective"
     assert limits.describe_limit_ratio(table, table.rows[1]) == words
     drawn = limits.make_limit_table(table)
@@ -82,88 +89,64 @@ def test_repeated_searches_are_the_units_of_a_paired_test() -> None:
         for name, value in (("m-BF16", 10.0), ("m-FP8", 20.0))
         for repeat, share in enumerate(luck)
     ]
-    table = one(*searches)
-    effect = table.rows[1].effect
-    assert effect is not None
+    effect = judged(*searches)
     assert (effect.paired, effect.units, effect.call) == (True, 3, Decision.FASTER)
     assert effect.ratio == pytest.approx(2.0)
     assert effect.why != limits.WITHIN
-    limit = table.rows[0].limit
+    limit = one(*searches).rows[0].limit
     assert limit is not None
     assert limit.value == pytest.approx(10 * np.prod(luck) ** (1 / 3))
-
-
-def test_repeats_outside_a_campaign_are_not_paired() -> None:
-    searches = [search("m-BF16", v) for v in (10, 10.2)] + [search("m-FP8", v) for v in (20, 20.4)]
-    effect = one(*searches).rows[1].effect
-    assert effect is not None
-    assert (effect.paired, effect.call) == (False, Decision.FASTER)
+    outside = judged(*(search("m-BF16", v) for v in (10, 10.2)), *(search("m-FP8", v) for v in (20, 20.4)))
+    assert (outside.paired, outside.call) == (False, Decision.FASTER)
 
 
 def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
-    effect = one(search("m-BF16", 10.0, 9.5, None), search("m-FP8", 18.0, 17.1, 19.0)).rows[1].effect
-    assert effect is not None
-    assert effect.call is Decision.NONE
-    assert effect.ratio == pytest.approx(1.8)
+    effect = judged(search("m-BF16", 10.0, 9.5, None), PAIR[1])
+    assert (effect.call, effect.ratio) == (Decision.NONE, pytest.approx(1.8))
     assert "open end" in effect.why
 
 
-def test_a_search_without_a_limit_is_a_row_with_what_is_known() -> None:
-    table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", None, highest_passing=512.0))
-    drawn = limits.make_limit_table(table)
+def test_a_search_without_a_limit_is_a_row_with_what_is_known_and_in_no_figure() -> None:
+    open_ended = search("m-FP8", None, highest_passing=512.0)
+    drawn = limits.make_limit_table(one(PAIR[0], open_ended))
     assert drawn.body[1] == ("m-FP8", "-", "-", "0", "", "no verdict")
     assert "m-FP8: limit: at least 512 requests/s, not in the figures" in drawn.notes
-
-
-def test_searches_without_a_limit_are_not_counted_among_those_with_one() -> None:
-    open_ended = search("m-FP8", None, highest_passing=512.0)
-    row = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0), open_ended).rows[1]
+    row = one(*PAIR, open_ended).rows[1]
     assert (row.found, len(row.searches)) == (1, 2)
 
 
 def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:
-    tables = limits.compare_limits(
-        [
-            search("m", 10.0, 9.5, 10.5),
-            search("m", 10.0, 9.5, 10.5, objectives=("tpot p95 < 50 ms",)),
-            search("m", 10.0, 9.5, 10.5, axis="concurrency"),
-        ],
-        ASK,
-    )
+    kinds: list[dict[str, Any]] = [{}, {"objectives": ("tpot p95 < 50 ms",)}, {"axis": "concurrency"}]
+    tables = limits.compare_limits([search("m", 10.0, 9.5, 10.5, **kind) for kind in kinds], ASK)
     assert [len(table.rows) for table in tables] == [1, 1, 1]
     assert "nothing to compare it with" in limits.make_limit_table(tables[0]).notes[0]
 
 
 def test_holm_is_over_all_rows() -> None:
     pair = [search("a", 10.0, 9.0, 11.0), search("b", 12.5, 11.2, 13.8)]
-    alone = one(*pair).rows[1].effect
-    among = one(*pair, search("c", 12.4, 11.1, 13.7)).rows[1].effect
-    assert alone is not None
-    assert among is not None
+    alone, among = judged(*pair), judged(*pair, search("c", 12.4, 11.1, 13.7))
     assert among.p == alone.p
     assert among.p_adjusted == pytest.approx(2 * alone.p_adjusted)
 
 
 def test_the_baseline_is_the_one_asked_for() -> None:
-    searches = search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0)
-    assert one(*searches, ask=ComparisonOptions(baseline="m-FP8")).rows[0].name == "m-FP8"
+    assert one(*PAIR, ask=ComparisonOptions(baseline="m-FP8")).rows[0].name == "m-FP8"
     with pytest.raises(UsageError, match="no search is of it"):
-        limits.compare_limits(searches, ComparisonOptions(baseline="m-FP9"))
+        limits.compare_limits(PAIR, ComparisonOptions(baseline="m-FP9"))
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[str]:
     """Two searches on the disk, without their runs."""
     for name, value in (("bf16", 10.0), ("fp8", 18.0)):
-        record = limit_record(
-            name=name, runs=(), limit=LimitEstimate(value=value, low=0.95 * value, high=1.05 * value)
-        )
+        estimate = LimitEstimate(value=value, low=0.95 * value, high=1.05 * value)
+        record = limit_record(name=name, runs=(), limit=estimate)
         (tmp_path / name).mkdir()
         (tmp_path / name / LIMIT).write_text(record.model_dump_json())
     return [str(tmp_path / "bf16"), str(tmp_path / "fp8")]
 
 
-def test_compare_prints_two_searches_in_80_columns(
+def test_compare_prints_two_searches_and_writes_every_digit_as_csv_and_json(
     places: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare_command.main(places) == 0
@@ -171,11 +154,6 @@ def test_compare_prints_two_searches_in_80_columns(
     assert errors == ""
     assert "fp8 serves 1.80×" in out
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_compare_writes_every_digit_as_csv_and_json(
-    places: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
     assert compare_command.main([*places, "--json"]) == 0
     (made,) = json.loads(capsys.readouterr().out)["limits"]
     assert made["rows"][1]["effect"]["call"] == "more"

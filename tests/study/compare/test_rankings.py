@@ -21,7 +21,7 @@ from loadgen.features.quality.quality_record import BACKWARD, Quality
 from loadgen.study.compare import limits, rankings
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
-from loadgen.study.compare.rankings import Model, Need, compute_need
+from loadgen.study.compare.rankings import Model, compute_need
 from loadgen.study.compare_command import encode_comparison, list_qualities, render_comparison
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
@@ -39,17 +39,13 @@ GIB = 2**30
         ("Qwen3-4B-AWQ", ("Qwen3-4B", "AWQ"), "4B", "Dense AWQ"),
         ("Qwen3-4B", ("Qwen3-4B", ""), "4B", "Dense BF16"),
         ("Qwen3-30B-A3B", ("Qwen3-30B-A3B", ""), "30B (3B active)", "MoE BF16"),
-        (
-            "Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit",
-            ("Qwen3-Coder-30B-A3B-Instruct", "AWQ-8bit"),
-            "30B (3B active)",
-            "MoE AWQ-8bit",
-        ),
+        ("Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit", ("Qwen3-Coder-30B-A3B-Instruct", "AWQ-8bit"),
+         "30B (3B active)", "MoE AWQ-8bit"),
         ("Qwen3-8B-Int4-W4A16", ("Qwen3-8B", "Int4-W4A16"), "8B", "Dense Int4-W4A16"),
         ("EXAONE-3.5-7.8B", ("EXAONE-3.5-7.8B", ""), "7.8B", "Dense BF16"),
         ("nobody-knows", ("nobody-knows", ""), "-", "Dense BF16"),
     ],
-)
+)  # fmt: skip
 def test_a_name_is_base_model_and_quantization(
     name: str, model: tuple[str, str], params: str, kind: str
 ) -> None:
@@ -88,14 +84,10 @@ def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
 
 
 def test_rows_on_two_servers_have_an_effect_each() -> None:
-    rows = [
-        row
-        for server, times in (("vllm", 1.0), ("sglang", 2.0))
-        for row in [
-            *cells("Qwen3-8B", [100.0 * times], server=server),
-            *cells("Qwen3-8B-FP8", [150.0 * times * times], server=server),
-        ]
-    ]
+    rows: list[Reported] = []
+    for server, times in (("vllm", 1.0), ("sglang", 2.0)):
+        rows += cells("Qwen3-8B", [100.0 * times], server=server)
+        rows += cells("Qwen3-8B-FP8", [150.0 * times * times], server=server)
     (one,) = compare_runs(rows, ComparisonOptions())
     assert {row[1:] for row in rankings.make_effect_table(one).body} == {
         ("Qwen3-8B on vllm", "100.0", "150.0 (1.50×)"),
@@ -113,28 +105,15 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
     ],
 )
 def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> None:
-    found = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0, **told)])
-    assert found.how == how
-    assert found.gib == pytest.approx(gib, abs=0.1)
-
-
-def test_a_model_nobody_knows() -> None:
-    assert compute_need("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == Need(4.0, "files, no KV")
-    assert compute_need("x", [run("x", 1.0)]).how == "unknown model"
+    assert compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0, **told)]) == (pytest.approx(gib, abs=0.1), how)
+    assert compute_need("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == (4.0, "files, no KV")
+    assert compute_need("x", [run("x", 1.0)])[1] == "unknown model"
 
 
 def test_what_fits_of_the_rtx_page() -> None:
     table = rankings.make_fit_table(compare_runs(list(rtx()), ComparisonOptions()))
-    assert [column.title for column in table.columns] == [
-        "model",
-        "GiB",
-        "8",
-        "16",
-        "24",
-        "48",
-        "96",
-        "how known",
-    ]
+    titles = [column.title for column in table.columns]
+    assert titles == ["model", "GiB", "8", "16", "24", "48", "96", "how known"]
     answers = {row[0]: row[2:7] for row in table.body}
     assert answers["Qwen3-4B-AWQ"] == ("yes",) * 5
     assert answers["Qwen3-4B"] == ("no", "yes", "yes", "yes", "yes")
@@ -142,10 +121,11 @@ def test_what_fits_of_the_rtx_page() -> None:
     assert "8192 tokens" in table.notes[0]
 
 
-def test_more_context_needs_more() -> None:
-    runs = [run("Qwen3-8B", 1.0)]
-    more = compute_need("Qwen3-8B", runs, 32768).gib - compute_need("Qwen3-8B", runs, 8192).gib
-    assert more == pytest.approx(24576 * 36 * 2 * 8 * 128 * 2 / GIB)
+def test_more_context_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, _ = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0)])
+    monkeypatch.setattr(rankings, "CONTEXT", 32768)
+    more, _ = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0)])
+    assert more - usual == pytest.approx(24576 * 36 * 2 * 8 * 128 * 2 / GIB)
 
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]

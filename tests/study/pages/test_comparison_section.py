@@ -20,14 +20,13 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord
-from loadgen.study.pages import comparison_section, markdown, outputs
+from loadgen.study.pages import comparison_section, outputs
 from loadgen.study.pages.comparison_section import (
     make_answer_section,
     make_limit_sections,
     make_quality_section,
 )
 from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.drawing import draw_panel
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import CurveStyle, PageSection
 from loadgen.study.pages.picture_files import render_inline_svg
@@ -63,15 +62,10 @@ def test_a_row_without_its_figure_has_no_bar() -> None:
         made_runs.line("base", (run,)), made_runs.line("failed", (), failures=("died",))
     )
     assert [bar.name for bar in next(iter(comparison_section.plot_comparison(found))).bars] == ["base"]
-    assert [curve.name for curve in comparison_section.plot_row_distributions(found)[0].curves] == [
-        "base",
-        "",
-    ]
-
-
-def test_others_results_have_no_distributions() -> None:
-    found = made_runs.comparison(made_runs.line("a", (told("a", output_throughput=3.0),)))
-    assert comparison_section.plot_row_distributions(found) == []
+    drawn = comparison_section.plot_row_distributions(found)[0]
+    assert [curve.name for curve in drawn.curves] == ["base", ""]
+    others = made_runs.comparison(made_runs.line("a", (told("a", output_throughput=3.0),)))
+    assert comparison_section.plot_row_distributions(others) == []
 
 
 @pytest.mark.parametrize("count", [1, 8, 9])
@@ -84,10 +78,7 @@ def test_ladders_are_speed_over_input_length_eight_to_a_panel(count: int) -> Non
     drawn = list(comparison_section.plot_ladders(runs))
     assert [len(panel.curves) for panel in drawn] == [8] * (count // 8) + [count % 8] * bool(count % 8)
     assert drawn[0].curves[0].x.tolist() == [1.0, 30720.0]
-
-
-def test_one_length_is_no_ladder() -> None:
-    assert list(comparison_section.plot_ladders([told("m", load=Load(input_len=1.0), speed_tok_s=3.0)])) == []
+    assert list(comparison_section.plot_ladders(runs[::2])) == []  # one length is no ladder
 
 
 def section(record: LimitRecord) -> PageSection:
@@ -95,16 +86,12 @@ def section(record: LimitRecord) -> PageSection:
     return made
 
 
-def test_the_title_is_the_answer_and_the_rest_stands_below() -> None:
+def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None:
     made = section(limit_record())
-    assert made.title == "bf16, limit: 10.4 requests/s (95 %: 9.9 to 10.9)"
-    assert made.lines[0] == f"for {TTFT}"
+    assert (made.title, made.lines[0]) == ("bf16, limit: 10.4 requests/s (95 %: 9.9 to 10.9)", f"for {TTFT}")
     assert made.table is not None
     assert len(made.table.body) == 5
-
-
-def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None:
-    objective, goodput = section(limit_record()).panels
+    objective, goodput = made.panels
     value, bound, limit, saturated = objective.curves
     assert value.x.tolist() == [4, 8, 9.51, 11.3]
     assert value.y.tolist() == [120, 240, 330, 460]
@@ -130,12 +117,8 @@ def test_a_floor_is_drawn_with_its_lower_bound_and_whole() -> None:
     ]  # fmt: skip
     assert (panel.title, panel.y_top) == ("tps_user p10 over load", None)
     assert panel.numbers is not None
-    assert [column.title for column in panel.numbers.columns] == [
-        "load",
-        "tps_user p10",
-        "at least, 99 %",
-        "",
-    ]
+    titles = [column.title for column in panel.numbers.columns]
+    assert titles == ["load", "tps_user p10", "at least, 99 %", ""]
 
 
 def test_a_bound_that_is_unknown_is_not_drawn() -> None:
@@ -173,10 +156,8 @@ def test_each_row_is_a_point_with_both_intervals() -> None:
     (panel,) = section.panels
     points = [curve for curve in panel.curves if curve.form is CurveStyle.MARKS]
     assert [(curve.name, float(curve.x[0]), curve.hollow) for curve in points] == [
-        ("bf16", 0.0, (False,)),
-        ("fp8", 0.003, (False,)),
-        ("int2", 0.31, (True,)),
-    ]
+        ("bf16", 0.0, (False,)), ("fp8", 0.003, (False,)), ("int2", 0.31, (True,)),
+    ]  # fmt: skip
     lines = [curve for curve in panel.curves if curve.of == 1]
     assert lines[0].x.tolist() == [0.003 - 0.0004, 0.003 + 0.0004]
     assert lines[0].y.tolist() == [points[1].y[0]] * 2
@@ -185,14 +166,9 @@ def test_each_row_is_a_point_with_both_intervals() -> None:
     single = [curve for curve in panel.curves if curve.of == 2][1]
     assert single.y.tolist() == [200.0, 200.0]  # one run has no interval
     drawn = render_inline_svg(panel, "q")
-    assert {"bf16", "fp8", "int2"} <= {text for text in ("bf16", "fp8", "int2") if text in drawn}
-    assert draw_panel(panel).axes is not None
-
-
-def test_the_section_stands_in_the_document_and_its_markdown() -> None:
-    document = compose_document(RUNS, found())
-    assert document.section("quality").title == "Quality, against the reference"
-    assert "## Quality, against the reference" in markdown.render_markdown(document)
+    assert [name for name in ("bf16", "fp8", "int2") if name not in drawn] == []
+    page = render_markdown(compose_document(RUNS, found()))
+    assert "## Quality, against the reference" in page
 
 
 def test_a_picture_needs_two_distances() -> None:

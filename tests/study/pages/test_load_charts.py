@@ -45,24 +45,18 @@ def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
     assert (throughput.title, throughput.x_label) == ("Throughput against concurrency", "concurrency")
     assert (throughput.curves[0].x.tolist(), throughput.curves[0].y.tolist()) == ([1.0, 8.0], [90.0, 410.0])
     assert not any(throughput.curves[0].hollow)
+    assert list(load_charts.plot_loads(runs[::2])) == []  # one load
 
 
-def test_one_load_is_no_sweep() -> None:
-    assert list(load_charts.plot_loads([at("m", 8, 400.0, 50.0, 20.0), at("m", 8, 410.0, 51.0, 20.0)])) == []
-
-
-def test_rates_are_named_as_rates() -> None:
+def test_rates_are_named_as_rates_and_are_the_axis_where_all_have_one() -> None:
     rates = [
         at("m", None, 9.0 * min(rate, 9.0), 20.0, 10.0, request_rate_per_s=rate)
         for rate in (2.5, 1.0, math.inf)
     ]
     assert next(iter(load_charts.plot_loads(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
-
-
-def test_throughput_is_over_the_rate_where_that_limits_all() -> None:
-    rates = [at("m", None, 9.0 * rate, 20.0, 10.0, request_rate_per_s=rate) for rate in (1.0, 2.5)]
-    assert [panel.title for panel in load_charts.plot_loads(rates)][3:] == ["Throughput against request rate"]
-    mixed = [*rates, at("m", 8, 400.0, 50.0, 20.0)]
+    titles = [panel.title for panel in load_charts.plot_loads(rates[:2])]
+    assert titles[3:] == ["Throughput against request rate"]
+    mixed = [*rates[:2], at("m", 8, 400.0, 50.0, 20.0)]
     assert len(list(load_charts.plot_loads(mixed))) == 3
 
 
@@ -78,15 +72,12 @@ def test_rows_that_are_no_repeats_are_curves_of_their_own() -> None:
 
 def test_other_lengths_are_another_sweep() -> None:
     short = [at("m", n, 100.0 * n, 10.0, 10.0) for n in (1, 2)]
-    long = [
-        told("m", load=Load(input_len=4000.0, output_len=10.0, max_concurrency=n), output_throughput=5.0 * n,
-             mean_ttft_ms=9.0, mean_tpot_ms=9.0)
-        for n in (1, 2)
-    ]  # fmt: skip
+    long = [replace(run, load=replace(run.load, input_len=4000.0)) for run in short]
     assert [panel.key for panel in load_charts.plot_loads([*short, *long])] == [
-        "sweep-ttft-100-10", "sweep-tpot-100-10", "sweep-speed-100-10", "sweep-throughput-100-10",
-        "sweep-ttft-4000-10", "sweep-tpot-4000-10", "sweep-speed-4000-10", "sweep-throughput-4000-10",
-    ]  # fmt: skip
+        f"sweep-{key}-{length}-10"
+        for length in (100, 4000)
+        for key in ("ttft", "tpot", "speed", "throughput")
+    ]
 
 
 def test_percentiles_are_drawn_where_every_point_has_them() -> None:
@@ -125,6 +116,7 @@ def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     assert per_gpu.curves[0].x.tolist() == [45.0, 45.0]
     assert (whole.title, mixed.title) == ("Tokens/s per user against throughput",) * 2
     assert "Of the whole server" in whole.caption
+    assert "vLLM's plot_pareto divides throughput by concurrency" in whole.caption
 
 
 def test_invalid_points_are_hollow_and_no_part_of_a_mean() -> None:
@@ -217,18 +209,7 @@ def test_settings_under_one_load_are_a_labelled_point_each(
     assert {panel.curves[0].labels for panel in panels} == {labels}
     assert {panel.curves[0].form for panel in panels} == {CurveStyle.MARKS}
     assert panels[-1].curves[-1].name == "best of all"
-
-
-def test_one_setting_is_no_picture() -> None:
-    assert list(load_charts.plot_settings([at("m", 8, 400.0, 50.0, 20.0)] * 2)) == []
-
-
-def test_the_pareto_picture_says_how_others_count_it() -> None:
-    runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
-    assert (
-        "vLLM's plot_pareto divides throughput by concurrency"
-        in list(load_charts.plot_loads(runs))[2].caption
-    )
+    assert list(load_charts.plot_settings(runs[:1] * 2)) == []  # one setting is no picture
 
 
 def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,11 +263,16 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
     run = next(account.reported for account in found.accounts if account.reported.load.max_concurrency == 1)
     assert entry.value == run.figure("mean_ttft_ms")
     assert [panel.title for panel in loads.panels] == [
-        "TTFT against throughput",
-        "TPOT against throughput",
-        "Tokens/s per user against throughput",
+        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
         "Throughput against concurrency",
-    ]
+    ]  # fmt: skip
+    assert not made(several("m")[:1]).section("loads")
+    page, text = html.render_page(found), markdown.render_markdown(found)
+    assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
+    assert page.count("<h4>Throughput against concurrency</h4>") == 1
+    assert '<section id="sweeps">' not in page
+    assert "## made: 64 in / 16 out, 24 requests" in text
+    assert text.count("| m | 4 | ") == 1
 
 
 def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
@@ -322,15 +308,8 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     ]
     assert any("* m, P50" in line for line in lines)
     assert max(map(len, lines)) <= 80
-
-
-def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
-    found, reported = made(several("m", "n")), several("m", "n")
-    loads = found.section("loads")
-    assert loads.table is not None
-    text = terminal_plots.render_plots(reported, 80, plain=True, loads=loads.panels)
-    assert re.search(r"\de\d", text) is None
-    assert text.count("points, from the left: 1, 2, 4\n") == 4
+    assert not [line for line in lines if re.search(r"\de\d", line)]  # round numbers
+    assert lines.count("points, from the left: 1, 2, 4") == 4
 
 
 def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
@@ -339,17 +318,3 @@ def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
     drawn = terminal_plots.render_plots((), 80, plain=True, loads=[apart])
     assert drawn.count("*") == 2
     assert drawn.endswith("points, from the left: a, b\n")
-
-
-def test_one_run_has_no_table_of_loads() -> None:
-    assert not made(several("m")[:1]).section("loads")
-
-
-def test_page_and_markdown_hold_the_table_once() -> None:
-    found = made(several("m"))
-    page, text = html.render_page(found), markdown.render_markdown(found)
-    assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
-    assert page.count("<h4>Throughput against concurrency</h4>") == 1
-    assert '<section id="sweeps">' not in page
-    assert "## made: 64 in / 16 out, 24 requests" in text
-    assert text.count("| m | 4 | ") == 1

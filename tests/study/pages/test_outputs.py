@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
+from typing import Any
 
 import pytest
 
@@ -22,14 +24,10 @@ EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
 
 
 def campaign() -> str:
-    base = made_runs.reported(made_runs.run())
-    other = made_runs.reported(made_runs.run(speed=2.0, seed=1))
-    found = made_runs.comparison(
-        made_runs.line("base", (base,)),
-        made_runs.line(
-            "other", (other,), Decision.UNDECIDED, marks=("shorter answers",), failures=("2 cells: died",)
-        ),
-    )
+    base, other = (made_runs.reported(made_runs.run(speed=1.0 + at, seed=at)) for at in (0, 1))
+    remarks = {"marks": ("shorter answers",), "failures": ("2 cells: died",)}
+    row = made_runs.line("other", (other,), Decision.UNDECIDED, **remarks)
+    found = made_runs.comparison(made_runs.line("base", (base,)), row)
     failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
     return markdown.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
 
@@ -62,9 +60,8 @@ def test_what_is_said_of_three_rows_is_said_once() -> None:
     assert marks == [(), (), (), ("odd",), ()]
     page = markdown.render_markdown(compose_document([run, run], [found]))
     assert page.count("shorter") == 1
-    fewer = made_runs.comparison(
-        made_runs.line("base", (run,)), made_runs.line("m9", (run,), Decision.FASTER), *rows
-    )
+    base, other = made_runs.line("base", (run,)), made_runs.line("m9", (run,), Decision.FASTER)
+    fewer = made_runs.comparison(base, other, *rows)
     assert comparison_section.find_shared_remarks(fewer) == {"shorter": "m0, m1, m2, m3"}
 
 
@@ -108,24 +105,19 @@ def test_a_ratio_is_written_with_three_digits_or_more(value: float, text: str) -
 
 @loop_over(
     ("value", "text"),
-    [
-        (None, "–"),
-        (float("nan"), "–"),
-        ("inf", "inf"),
-        (True, "True"),
-        (1234567, "1,234,567"),
-        (2.005, "2.00"),
-    ],
+    [(None, "–"), (math.nan, "–"), ("inf", "inf"), (True, "True"), (1234567, "1,234,567"), (2.005, "2.00")],
 )
 def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) -> None:
-    shown = format_number("k", value)
-    assert shown == text
+    assert format_number("k", value) == text
 
 
-def test_a_terminal_s_plot_is_plain_ascii_in_its_width() -> None:
-    terminal = pytest.importorskip(
-        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
-    )
+@pytest.fixture
+def terminal() -> Any:
+    name = "loadgen.study.pages.terminal_plots"
+    return pytest.importorskip(name, reason="needs plotext", exc_type=ImportError)
+
+
+def test_a_terminal_s_plot_is_plain_ascii_in_its_width(terminal: Any) -> None:
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}") for seed in (0, 1)]
     for reported in (runs[:1], runs):
         drawn = terminal.render_plots(reported, 80, plain=True)
@@ -137,17 +129,11 @@ def test_a_terminal_s_plot_is_plain_ascii_in_its_width() -> None:
     assert "m1" in drawn
 
 
-def test_a_terminal_with_colours_has_colours() -> None:
-    terminal = pytest.importorskip(
-        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
-    )
+def test_a_terminal_with_colours_has_colours(terminal: Any) -> None:
     assert "\x1b[" in terminal.render_plots([made_runs.reported(made_runs.run())], 100, plain=False)
 
 
-def test_a_name_cannot_command_a_terminal() -> None:
-    terminal = pytest.importorskip(
-        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
-    )
+def test_a_name_cannot_command_a_terminal(terminal: Any) -> None:
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}\x1b[2J\x07é") for seed in (0, 1)]
     drawn = terminal.render_plots(runs, 80, plain=True)
     assert "\x1b" not in drawn
@@ -155,12 +141,7 @@ def test_a_name_cannot_command_a_terminal() -> None:
     assert drawn.isascii()
 
 
-def test_what_has_no_arrivals_is_not_plotted_and_says_so() -> None:
-    terminal = pytest.importorskip(
-        "loadgen.study.pages.terminal_plots", reason="needs plotext", exc_type=ImportError
-    )
+def test_what_has_no_arrivals_is_not_plotted_and_says_so(terminal: Any) -> None:
     told = Reported("m", {"output_throughput": 3.0}, Load(), "page.md")
-    assert (
-        terminal.render_plots([told], 80, plain=True)
-        == "nothing to plot: the sources have no request times\n"
-    )
+    drawn = terminal.render_plots([told], 80, plain=True)
+    assert drawn == "nothing to plot: the sources have no request times\n"

@@ -31,19 +31,15 @@ def panels(run: Result) -> dict[str, Panel]:
     return {panel.key: panel for panel in run_charts.plot_run(run)}
 
 
+LATENCY_KEYS = ("ttft", "tpot", "itl", "e2el")
+KEYS = [
+    *(f"{key}-distribution" for key in LATENCY_KEYS), "tokens-over-time", "concurrency-over-time",
+    "ttft-over-time", "timeline", "server-requests", "server-kv-cache",
+]  # fmt: skip
+
+
 def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
-    assert list(panels(made_runs.run())) == [
-        "ttft-distribution",
-        "tpot-distribution",
-        "itl-distribution",
-        "e2el-distribution",
-        "tokens-over-time",
-        "concurrency-over-time",
-        "ttft-over-time",
-        "timeline",
-        "server-requests",
-        "server-kv-cache",
-    ]
+    assert list(panels(made_runs.run())) == KEYS
 
 
 @loop_over("key", ["ttft", "itl", "e2el"])
@@ -82,13 +78,6 @@ def test_a_million_tokens_are_few_points() -> None:
         assert sum(len(spans.at) for spans in panel.spans) <= 3 * run_charts.MOST_REQUESTS
 
 
-def test_what_is_left_out_of_a_timeline_is_said() -> None:
-    assert panels(MILLION)["timeline"].caption == (
-        "Each line is a request. 286 of 4,000 are drawn, one in 14."
-    )
-    assert panels(made_runs.run())["timeline"].caption == "Each line is a request."
-
-
 def test_no_token_is_lost_between_the_bins() -> None:
     for run in (made_runs.run(), MILLION):
         curve = panels(run)["tokens-over-time"].curves[0]
@@ -109,37 +98,37 @@ def test_concurrency_of_a_small_run_is_exact() -> None:
     assert curve.y[-1] == 0
 
 
-def test_a_failed_request_stands_in_the_timeline_as_failed() -> None:
-    spans = {one.name: len(one.at) for one in panels(made_runs.run(requests=10, failed=3))["timeline"].spans}
-    assert spans == {"until its first token": 7, "until its last token": 7, "failed": 3}
+WHOLE = made_runs.run().facts.profile.model_copy(update={"stream": False})
 
 
-def test_whole_answers_have_an_end_and_nothing_before_it() -> None:
-    run = made_runs.run()
-    asked = run.facts.profile.model_copy(update={"stream": False})
-    whole = replace(run, facts=replace(run.facts, profile=asked))
-    drawn = panels(whole)
-    assert "e2el-distribution" in drawn
-    assert not {"ttft-distribution", "itl-distribution", "ttft-over-time"} & set(drawn)
-    assert [one.name for one in drawn["timeline"].spans] == ["until its answer"]
-
-
-def test_a_run_without_a_success_is_drawn_as_what_it_was() -> None:
-    drawn = panels(made_runs.run(requests=5, failed=5))
-    assert "ttft-distribution" not in drawn
-    assert [one.name for one in drawn["timeline"].spans] == ["failed"]
-
-
-def test_a_server_that_says_nothing_has_no_curves() -> None:
-    drawn = panels(made_runs.run(window=None))
-    assert not {"server-requests", "server-kv-cache"} & set(drawn)
+@loop_over(
+    ("run", "absent", "spans", "caption"),
+    [
+        (made_runs.run(), set(), {"until its first token": 24, "until its last token": 24}, ""),
+        (MILLION, set(), {"until its first token": 286, "until its last token": 286},
+         " 286 of 4,000 are drawn, one in 14."),
+        (made_runs.run(requests=10, failed=3), set(),
+         {"until its first token": 7, "until its last token": 7, "failed": 3}, ""),
+        (made_runs.run(profile=WHOLE), {"ttft-distribution", "tpot-distribution", "itl-distribution",
+         "ttft-over-time"}, {"until its answer": 24}, ""),
+        (made_runs.run(requests=5, failed=5), {*(f"{key}-distribution" for key in LATENCY_KEYS),
+         "tokens-over-time", "ttft-over-time"}, {"failed": 5}, ""),
+        (made_runs.run(window=None), {"server-requests", "server-kv-cache"},
+         {"until its first token": 24, "until its last token": 24}, ""),
+    ],
+)  # fmt: skip
+def test_what_a_run_lacks_is_not_drawn(
+    run: Result, absent: set[str], spans: dict[str, int], caption: str
+) -> None:
+    drawn = panels(run)
+    assert set(drawn) == set(KEYS) - absent
+    assert {one.name: len(one.at) for one in drawn["timeline"].spans} == spans
+    assert drawn["timeline"].caption == f"Each line is a request.{caption}"
 
 
 def test_the_steady_part_stands_out() -> None:
     run = made_runs.run()
-    band = panels(run)["tokens-over-time"].band
-    assert band is not None
-    assert band[:2] == (run.steady.begin_s, run.steady.end_s)  # type: ignore[union-attr]
+    assert panels(run)["tokens-over-time"].band == (run.steady.begin_s, run.steady.end_s)  # type: ignore[union-attr]
 
 
 @loop_over(
@@ -206,15 +195,10 @@ def test_samples_from_before_and_after_the_run_are_left_out() -> None:
 
 
 def test_each_sensor_has_its_chart_unit_and_place() -> None:
-    run = sampled(
-        evenly("server_bytes", "GPU 0", 40, 2**30),
-        evenly("rss_bytes", "", 40, 2**30),
-        evenly("power_w", "GPU 0", 40),
-        evenly("temperature_c", "GPU 0", 40),
-        evenly("temperature_c", "GPU 1", 40),
-        evenly("sm_mhz", "GPU 0", 40),
-        evenly("kv_cache_usage", "", 40, 0.01),
-    )
+    rows = [("server_bytes", "GPU 0", 2**30), ("rss_bytes", "", 2**30), ("kv_cache_usage", "", 0.01)]
+    rows += [("power_w", "GPU 0", 1), ("temperature_c", "GPU 0", 1), ("temperature_c", "GPU 1", 1)]
+    rows.append(("sm_mhz", "GPU 0", 1))
+    run = sampled(*(evenly(quantity, where, 40, scale) for quantity, where, scale in rows))
     drawn = {
         panel.key: (panel.y_label, [curve.name for curve in panel.curves], panel.curves[0].y.max())
         for panel in run_charts.plot_samples(run)
@@ -254,8 +238,8 @@ def test_a_run_that_is_read_back_has_its_samples(version: str, tmp_path: Path) -
 
 
 def test_damaged_samples_are_a_remark() -> None:
-    run = replace(RUN, samples=KeptSamples(error="samples.npz cannot be read: no archive"))
-    assert run_charts.list_rarely_sampled(run) == ["samples.npz cannot be read: no archive"]
+    why = "samples.npz cannot be read: no archive"
+    assert run_charts.list_rarely_sampled(replace(RUN, samples=KeptSamples(error=why))) == [why]
 
 
 BUSY = made.run(made.BUSY)
@@ -265,11 +249,8 @@ def test_the_table_has_mean_and_share_of_each_part() -> None:
     table = make_attribution_section(BUSY).table
     assert table is not None
     assert [column.title for column in table.columns] == [
-        "ms, mean",
-        "first token (n = 100)",
-        "beyond P99 TTFT (n = 1)",
-        "gaps beyond P99 (n = 31)",
-    ]
+        "ms, mean", "first token (n = 100)", "beyond P99 TTFT (n = 1)", "gaps beyond P99 (n = 31)",
+    ]  # fmt: skip
     rows = {row[0]: row[1:] for row in table.body}
     assert list(rows) == [
         "sent late", "round trip", "path delay", "HTTP, tokenizing", "queue", "prefill", "decode step",
@@ -295,16 +276,8 @@ def test_bars_are_whole_waits_longest_first() -> None:
         assert len(panel.numbers.body) == len(longest_ms)
     assert [spans.name for spans in gaps.spans] == ["decode step", "others' prefill", "unknown"]
     assert tokens.numbers is not None
-    assert tokens.numbers.body[0] == (
-        "request 99",
-        "512.10",
-        "0.10",
-        "0.20",
-        "1.80",
-        "440.00",
-        "60.00",
-        "10.00",
-    )
+    cells = ("request 99", "512.10", "0.10", "0.20", "1.80", "440.00", "60.00", "10.00")
+    assert tokens.numbers.body[0] == cells
     assert gaps.numbers is not None
     assert gaps.numbers.body[0][0] == "request 0, message 7"
 
