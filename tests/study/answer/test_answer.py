@@ -39,10 +39,7 @@ def test_a_sentence_has_speed_quality_and_state(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.11), "int4": made_quality(0.3, 0.02, 0.8)})
     runs = speeds(bf16=100, fp8=190, int4=230)
     cool, warm = MachineState(temperature_c={"GPU": 40.0}), MachineState(temperature_c={"GPU": 60.0})
-    states = [cool] * 6 + [warm] * 3
-    stated = [
-        run for one, state in zip(runs, states, strict=True) for run in with_facts([one], state_before=state)
-    ]
+    stated = [*with_facts(runs[:6], state_before=cool), *with_facts(runs[6:], state_before=warm)]
     found = answered(tmp_path, stated)
     assert list(answer.list_sentences(found)) == [
         "bf16: the baseline",
@@ -80,15 +77,8 @@ def test_a_sentence_says_what_was_decided(tmp_path: Path, means: dict[str, float
 
 def test_values_are_of_each_checkpoint_s_runs(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {})
-    launched = Launched(
-        how="vllm",
-        command=[],
-        environment={},
-        settings=ServerSettings(),
-        ready_s=42.0,
-        owned="ours",
-        first_token_s=43.5,
-    )
+    started: dict[str, Any] = {"how": "vllm", "command": [], "environment": {}, "settings": ServerSettings()}
+    launched = Launched(**started, ready_s=42.0, owned="ours", first_token_s=43.5)
     energy = Energy(joules=500.0, mean_w=50.0, source="a meter")
     runs = with_facts(
         speeds(bf16=100, fp8=200),
@@ -125,9 +115,8 @@ def test_what_is_worse_in_all_objectives_is_marked(tmp_path: Path) -> None:
 def test_names_are_cut_to_where_they_differ() -> None:
     names = ["Qwen3-8B-Instruct (20261126-204759-bench)", "Qwen3-8B-Instruct (20261126-204851-bench)"]
     runs = speeds(**dict.fromkeys(names, 100.0))
-    found = make_answer(
-        compare_runs(runs, ComparisonOptions()), [], ComparisonOptions(), AnswerRequest(), True
-    )
+    ask = ComparisonOptions()
+    found = make_answer(compare_runs(runs, ask), [], ask, AnswerRequest(), True)
     assert found is not None
     cut = [row[0] for row in answer.make_answer_table(found, 12).body]
     assert (len(set(cut)), {name[-8:] for name in cut}) == (2, {"9-bench)", "1-bench)"})
@@ -213,11 +202,8 @@ RESULTS: dict[str, Any] = {
         "mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": "mmlu"},
         "mmlu_law": {"acc,none": 0.4, "acc_stderr,none": 0.02, "alias": " - law"},
         "gsm8k": {
-            "alias": "gsm8k",
-            "exact_match,strict-match": 0.75,
-            "exact_match_stderr,strict-match": 0.02,
-            "exact_match,flexible-extract": 0.8,
-            "exact_match_stderr,flexible-extract": 0.02,
+            "alias": "gsm8k", "exact_match,strict-match": 0.75, "exact_match_stderr,strict-match": 0.02,
+            "exact_match,flexible-extract": 0.8, "exact_match_stderr,flexible-extract": 0.02,
         },
         "wikitext": {"alias": "wikitext", "word_perplexity,none": 9.5, "word_perplexity_stderr,none": "N/A"},
         "group": {"alias": "group"},
@@ -225,7 +211,7 @@ RESULTS: dict[str, Any] = {
     },
     "group_subtasks": {"mmlu": ["mmlu_law"], "gsm8k": [], "group": ["member"]},
     "lm_eval_version": "0.4.9",
-}
+}  # fmt: skip
 
 
 def test_the_first_metric_of_each_task_is_read(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import io
 import json
 import math
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +25,7 @@ from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
-from loadgen.study.compare.comparison_report import make_turn_table
+from loadgen.study.compare.comparison_report import SweptLoads, make_turn_table
 from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions
 from loadgen.study.pages.document import compose_document
 from loadgen.study.repeats import Mean
@@ -94,13 +96,11 @@ def test_markdown_is_a_table_and_a_list(found: list[ComparedLoad]) -> None:
 
 def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
     rows = list(csv.DictReader(io.StringIO(comparison_report.render_csv(found))))
-    row = next(
-        one for one in rows if (one["checkpoint"], one["figure"]) == ("Qwen3-8B-FP8", "output_throughput")
-    )
+    by_row = {(one["checkpoint"], one["figure"]): one for one in rows}
+    row, lost = by_row["Qwen3-8B-FP8", "output_throughput"], by_row["Qwen3-8B-GGUF", ""]
     effect = found[0].lines[1].effects["output_throughput"]
     assert (float(row["ratio"]), float(row["p_adjusted"])) == (effect.ratio, effect.p_adjusted)
     assert (row["call"], row["pairs"], row["paired"], row["headline"]) == ("faster", "5", "true", "true")
-    lost = next(one for one in rows if one["checkpoint"] == "Qwen3-8B-GGUF")
     assert (lost["mean"], lost["runs"]) == ("", "0")
     assert lost["failures"].startswith("no kernel")
 
@@ -116,12 +116,8 @@ def test_json_is_strict_and_whole(found: list[ComparedLoad]) -> None:
     assert high["rows"][3]["speed_up"]["ratio"] is None
     assert high["load"]["request_rate_per_s"] == "inf"
     assert fast["runs"][0]["cell"]["repeat"] == 0
-    assert low["rows"][0]["summaries"]["output_throughput"] == {
-        "mean": 50.0,
-        "units": 1,
-        "low": None,
-        "high": None,
-    }
+    known = {"mean": 50.0, "units": 1, "low": None, "high": None}
+    assert low["rows"][0]["summaries"]["output_throughput"] == known
 
 
 def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
@@ -162,20 +158,18 @@ def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     assert comparison_report.format_spread(figure, Mean(mean, half)) == shown
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("load", "said"),
     [
-        (Load(), "unknown load"),
-        (Load(name="input 6144"), "input 6144"),
-        (Load(input_len=2041.69, output_len=128.0), "2041.7 in / 128 out"),
-        (
-            Load(requests=1, max_concurrency=1, request_rate_per_s=0.5),
-            "1 request, one at a time, 0.5 requests/s",
-        ),
+        ({}, "unknown load"),
+        ({"name": "input 6144"}, "input 6144"),
+        ({"input_len": 2041.69, "output_len": 128.0}, "2041.7 in / 128 out"),
+        ({"requests": 1, "max_concurrency": 1, "request_rate_per_s": 0.5},
+         "1 request, one at a time, 0.5 requests/s"),
     ],
-)
-def test_a_load_in_words(load: Load, said: str) -> None:
-    assert comparison_report.describe_load(load) == said
+)  # fmt: skip
+def test_a_load_in_words(load: dict[str, Any], said: str) -> None:
+    assert comparison_report.describe_load(Load(**load)) == said
 
 
 def test_the_thor_page_renders_in_every_form() -> None:
@@ -190,11 +184,8 @@ def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
     """By Student's t of two pairs the interval is from 0.00 to 10⁹, and the least effect 10¹⁰ %."""
     wild = [*cells("base", [100.0, 101.0]), *cells("row", [30.0, 900.0])]
     comparisons = compare_runs(wild, ComparisonOptions())
-    texts = (
-        comparison_report.render_text(comparisons),
-        html.unescape(comparison_report.render_markdown(comparisons)),
-    )
-    for text in texts:
+    page = html.unescape(comparison_report.render_markdown(comparisons))
+    for text in (comparison_report.render_text(comparisons), page):
         assert "row: 2 pairs lie too far apart to detect any difference" in " ".join(text.split())
         assert "465.0 ±>100%" in text
         assert "(not bounded)" in text
@@ -204,18 +195,14 @@ def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
 
 def test_a_failed_starts_log_keeps_its_lines() -> None:
     log = (
-        "Traceback (most recent call last):",
-        '  File "serve.py", line 5, in <module>',
-        "    start()",
-        "OSError: x",
+        'Traceback (most recent call last):\n  File "serve.py", line 5, in <module>\n    start()\nOSError: x'
     )
-    why = "vllm ended with 1: no kernels; its whole log: a/server.log" + "".join(
-        f"\n  | {line}" for line in log
-    )
+    begun = "vllm ended with 1: no kernels; its whole log: a/server.log"
+    why = "\n  | ".join([begun, *log.splitlines()])
     comparisons = compare_runs(cells("base", SLOW), ComparisonOptions(), [failed("row", why)])
     lines = comparison_report.render_text(comparisons).splitlines()
-    at = lines.index("  row: vllm ended with 1: no kernels; its whole log: a/server.log")
-    assert lines[at + 1 : at + 5] == [f"      | {line}" for line in log]
+    at = lines.index(f"  row: {begun}")
+    assert lines[at + 1 : at + 5] == [f"      | {line}" for line in log.splitlines()]
     assert "Traceback" not in comparison_report.render_markdown(comparisons)
 
 
@@ -223,10 +210,8 @@ def at(concurrency: int | None, **changes: object) -> Load:
     return replace(HIGH, name="", max_concurrency=concurrency, **changes)
 
 
-def points(reported: list[Reported]) -> tuple[list[tuple[str, str]], int]:
-    """The rows of the table of loads, name and load, and how many loads are compared."""
-    found = comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions()))
-    return [(row.name, row.load.pressure_words) for row in found.rows], len(found.compared)
+def arranged(reported: Sequence[Reported]) -> SweptLoads:
+    return comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions()))
 
 
 SWEEP = [("a", "1 at a time"), ("a", "2 at a time"), ("a", "8 at a time")]
@@ -254,37 +239,27 @@ BOTH = [*SWEEP, *(("b", load) for _, load in SWEEP)]
 def test_what_is_a_row_of_loads_and_what_is_compared(
     reported: list[Reported], rows: list[tuple[str, str]], compared: int
 ) -> None:
-    assert points(reported) == (rows, compared)
+    found = arranged(reported)
+    assert [(row.name, row.load.pressure_words) for row in found.rows] == rows
+    assert len(found.compared) == compared
 
 
-def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth() -> None:
-    found = comparison_report.arrange_loads(
-        compare_runs([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)], ComparisonOptions())
-    )
-    assert [row.load.lengths[0] for row in found.rows] == [2049.0, 2049.0, 2049.0]
-
-
-def test_lengths_that_were_asked_for_are_rows_of_their_own() -> None:
+def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth_and_requested_ones_are_rows() -> None:
+    counted = arranged([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)])
+    assert [row.load.lengths[0] for row in counted.rows] == [2049.0, 2049.0, 2049.0]
     asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]
-    compared = compare_runs([run("a", 1.0, load) for load in asked], ComparisonOptions())
-    found = comparison_report.arrange_loads(compared)
+    found = arranged([run("a", 1.0, load) for load in asked])
     assert [row.load.lengths[0] for row in found.rows] == [1000, 1005, 1024]
 
 
 def test_runs_of_different_durations_are_rows_of_their_own() -> None:
-    timed = [run("a", 1.0, at(8, duration_s=duration)) for duration in (20.0, 8.2)]
-    found = comparison_report.arrange_loads(
-        compare_runs([*timed, run("a", 1.0, at(4, duration_s=5.0))], ComparisonOptions())
-    )
-    assert [row.load.duration_words for row in found.rows] == ["5 s", "20 s", "8.2 s"]
+    timed = [run("a", 1.0, at(n, duration_s=duration)) for n, duration in ((8, 20.0), (8, 8.2), (4, 5.0))]
+    assert [row.load.duration_words for row in arranged(timed).rows] == ["5 s", "20 s", "8.2 s"]
 
 
 def test_a_saturated_row_has_the_tokens_that_arrived_and_no_latency() -> None:
     measured = [made_runs.run(concurrency=1), made_runs.saturated(concurrency=8, seed=2)]
-    found = comparison_report.arrange_loads(
-        compare_runs([made_runs.reported(each) for each in measured], ComparisonOptions())
-    )
-    first, second = found.rows
+    first, second = arranged([made_runs.reported(each) for each in measured]).rows
     assert (first.saturated, second.judged) == (False, "saturated")
     assert second.figures["output_throughput"].mean == 24 * 16 / measured[1].metrics.duration_s
     assert "mean_ttft_ms" not in second.figures
@@ -296,7 +271,7 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
         *runs("a", [10.0, 12.0, 11.0], at(1), level="VALID"), run("a", 9.0, at(1), level="SUSPECT"),
         *runs("a", [20.0], at(2), level="VALID"), run("a", 1.0, at(2), level="INVALID"),
     ]  # fmt: skip
-    first, second = comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions())).rows
+    first, second = arranged(reported).rows
     figure = first.figures["output_throughput"]
     assert (figure.mean, first.runs, first.verdict) == (10.5, 4, "SUSPECT")
     assert figure.half == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2)
@@ -318,20 +293,16 @@ def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
         "      8  800.0   125.0  10.00",
     ]
     assert ALONE not in text
-    assert ALONE in " ".join(
-        comparison_report.render_text(compare_runs([run("a", 1.0)], ComparisonOptions())).split()
-    )
+    alone = comparison_report.render_text(compare_runs([run("a", 1.0)], ComparisonOptions()))
+    assert ALONE in " ".join(alone.split())
 
 
 def test_marks_of_a_row_name_its_load() -> None:
     suspect = {"level": "SUSPECT", "doubts": ("thin",)}
     reported = [run("a", 1.0, at(1)), run("a", 2.0, at(2), **suspect), run("a", 3.0, at(8), **suspect)]
-    found = comparison_report.arrange_loads(compare_runs(reported, ComparisonOptions()))
-    assert found.notes == ["2 at a time; 8 at a time: SUSPECT: thin"]
-    named = [*reported, run("b", 2.0, at(4), **suspect)]
-    assert comparison_report.arrange_loads(compare_runs(named, ComparisonOptions())).notes == [
-        "a, 2 at a time; a, 8 at a time; b, 4 at a time: SUSPECT: thin"
-    ]
+    assert arranged(reported).notes == ["2 at a time; 8 at a time: SUSPECT: thin"]
+    named = arranged([*reported, run("b", 2.0, at(4), **suspect)])
+    assert named.notes == ["a, 2 at a time; a, 8 at a time; b, 4 at a time: SUSPECT: thin"]
 
 
 def test_a_simulation_is_marked_in_every_form() -> None:
@@ -362,7 +333,8 @@ def test_a_simulation_is_not_ranked_against_a_server() -> None:
 def test_a_campaign_of_two_profiles_stays_two_comparisons() -> None:
     low = replace(HIGH, name="low", max_concurrency=1)
     reported = [one for load in (HIGH, low) for m in "ab" for one in cells(m, [1.0, 1.1], load)]
-    assert points(reported) == ([], 2)
+    found = arranged(reported)
+    assert (found.rows, len(found.compared)) == ((), 2)
 
 
 def test_eighty_columns_hold_repeats_and_percentiles() -> None:
@@ -402,15 +374,12 @@ def test_rows_of_sessions_are_compared_turn_by_turn() -> None:
         assert "TTFT and cached share by turn" in shown
 
 
-@loop_over(
-    ("title", "style"),
-    [("TTFT and cached share by turn", ""), ("Ranking", ' class="words"')],
-)
-def test_a_pages_table_of_numbers_is_to_the_right(title: str, style: str) -> None:
+def test_a_pages_table_of_numbers_is_to_the_right() -> None:
     html = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
     both = [reported("warm", True), reported("cold", False)]
     page = html.render_page(compose_document(both, compare_runs(both, ComparisonOptions())))
-    assert f'<summary>{title}</summary><div class="scroll" tabindex="0"><table{style}>' in page
+    for title, style in (("TTFT and cached share by turn", ""), ("Ranking", ' class="words"')):
+        assert f'<summary>{title}</summary><div class="scroll" tabindex="0"><table{style}>' in page
 
 
 def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:
@@ -419,8 +388,5 @@ def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:
     (compared,) = compare_runs([one, other], ComparisonOptions(headline=SESSION_MS))
     assert compared.headline == SESSION_MS
     assert "session ms" in comparison_report.render_text([compared])
-
-
-def test_a_comparison_without_sessions_has_no_such_table() -> None:
-    (compared,) = compare_runs([reported("warm", True)], ComparisonOptions())
-    assert make_turn_table(compared) is None
+    (alone,) = compare_runs([one], ComparisonOptions())
+    assert make_turn_table(alone) is None
