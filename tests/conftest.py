@@ -53,6 +53,13 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def engines() -> Iterator[None]:
     """Embedded engines in virtual time, within this process."""
     from fakes.virtual_serving import virtual_engines

@@ -29,12 +29,6 @@ ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def says(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = cli.main(argv)
     said = capsys.readouterr()
@@ -171,7 +165,6 @@ def test_a_wrong_command_is_refused_in_one_line(
 
 
 @pytest.mark.whole
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("words", "told"),
     [

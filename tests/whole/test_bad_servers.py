@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,7 @@ from loadgen.run.live_display import LineDisplay
 from loadgen.server import control
 from loadgen_servers.process import running
 
-pytestmark = [
-    pytest.mark.usefixtures("ports"),
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("ports")
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "1"]
 HEALTHY = "Server().serve()"
 HANGS = "print('loading weights', flush=True)\ntime.sleep(1000)"
@@ -60,9 +55,7 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
             ["command ended with 1 before it was ready: the GPU's memory ran out", f"  | {OUT_OF_MEMORY}"],
             id="out of memory",
         ),
-        pytest.param(
-            "die(3, 'no idea')", ["command ended with 3 before it was ready; its whole log:"], id="unknown"
-        ),
+        pytest.param("die(3, 'no idea')", ["ended with 3 before it was ready; its whole log:"], id="unknown"),
         pytest.param(
             "os.kill(os.getpid(), signal.SIGKILL)",
             ["command ended with -9 before it was ready: killed, as the kernel does when"],
@@ -171,13 +164,22 @@ def test_a_server_that_gives_no_token_is_not_benchmarked(
 
 
 @pytest.mark.whole
-def test_a_server_that_dies_of_its_first_token_is_told_as_dead(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("heed", "warmups", "why", "last"),
+    [
+        (f"die(9, {OUT_OF_MEMORY!r})", "0", "9 during the run: the GPU's memory ran out", OUT_OF_MEMORY),
+        ("die(7, 'my last words') if asked.number > 1 else None", "1", "7 during the run", "my last words"),
+    ],
+    ids=["of its first token", "of the warm-up"],
+)
+def test_a_server_that_dies_before_the_run_is_told_as_dead(
+    heed: str, warmups: str, why: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = f"Server(lambda asked: die(9, {OUT_OF_MEMORY!r})).serve()"
-    assert bench(launch_command(tmp_path, code)) == 1
+    code = f"Server(lambda asked: {heed}).serve()"
+    assert bench(launch_command(tmp_path, code), "--num-warmups", warmups) == 1
     said = told(capsys)
-    assert "command ended with 9 during the run: the GPU's memory ran out" in said
+    assert f"command ended with {why}" in said
+    assert said.endswith(f"\n  | {last}\n")
 
 
 DIES_LATER = "Server(lambda asked: die(7, 'my last words') if asked.number > 4 else None).serve()"
@@ -210,17 +212,6 @@ def test_after_a_server_has_died_no_other_profile_is_tried(
     assert bench(launch_command(tmp_path, DIES_LATER), "--profile", "./one.toml,./two.toml") == 1
     assert capsys.readouterr().out.count("Serving Benchmark Result") == 1
     assert not list(Path("runs").glob("*-two"))
-
-
-@pytest.mark.whole
-def test_a_server_that_dies_of_the_warm_up_is_told_as_dead(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = "Server(lambda asked: die(7, 'my last words') if asked.number > 1 else None).serve()"
-    assert bench(launch_command(tmp_path, code), "--num-warmups", "1") == 1
-    said = told(capsys)
-    assert "command ended with 7 during the run" in said
-    assert said.endswith("\n  | my last words\n")
 
 
 @pytest.mark.whole
@@ -308,41 +299,6 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     assert says in said
     assert said.count("\n") == 1
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
-
-
-@loop_over("engine", ["vllm", "sglang", "transformers"])
-@loop_over(
-    ("model", "says"),
-    [
-        ("./nowhere/at/all", "./nowhere/at/all does not exist or cannot be read"),
-        ("./empty", "empty holds no model: there is no config.json in it"),
-        ("./file", "file is a file: give the model's directory"),
-    ],
-)
-def test_a_model_that_is_none_is_told_before_anything_is_started(
-    engine: str, model: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("empty").mkdir(exist_ok=True)
-    Path("file").touch()
-    assert cli.main(["bench", "--launch", engine, "--model", model]) == 2
-    said = told(capsys)
-    assert says in said
-    assert said.count("\n") == 1
-    assert not Path("runs").exists()
-
-
-@pytest.mark.whole
-@loop_over("engine", ["vllm", "sglang", "transformers"])
-def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert cli.main(["bench", "--launch", engine, "--model", "org/name"]) == 2
-    said = told(capsys)
-    assert f"no {engine} " in said
-    assert "pip install" in said
-    assert said.count("\n") == 1
 
 
 @pytest.mark.whole

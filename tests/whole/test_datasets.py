@@ -16,17 +16,13 @@ from loadgen import cli
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 DATA = ROOT / "tests" / "data" / "datasets"
 CHAT = ["--backend", "openai-chat"]
 LAID_OVER = {"stream", "stream_options", "ignore_eos"}  # by the plan, on every body
 Values = dict[str, bytes]
-
-
-@pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def bench(api: CountingApi, *words: str | Path) -> int:

@@ -16,11 +16,7 @@ from fakes.scripted_server import ScriptedServer
 from loadgen import cli
 from loadgen.features.traces import trace_blocks
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("datasets", "traces")}
 # What a reader puts in the place of the examples' own server and model.

@@ -17,16 +17,12 @@ from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CHAT = ["--backend", "openai-chat"]
 TRACE = ["--trace", str(EXAMPLES / "timed.jsonl"), "--trace-format", "timed"]
 OF_THE_FILES = (b"salty", b"Oslo", b"inhabitants? Answer", b"What colour", b"bright or dark")
 ROWS = 10_000
-
-
-@pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @loop_over(

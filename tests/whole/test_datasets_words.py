@@ -19,6 +19,7 @@ from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import control
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 CHAT = [
     "--backend",
     "openai-chat",
@@ -30,11 +31,6 @@ CHAT = [
     "20",
 ]
 KEY = "sk-good-0123456789"
-
-
-@pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def stored() -> tuple[dict[str, Any], str]:
@@ -60,7 +56,6 @@ def test_prompts_reach_the_length_that_the_server_counts(tokenize: bool, length:
 
 
 @pytest.mark.whole
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12, of any thread
 def test_a_hosted_api_with_a_key_and_no_list_of_models_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

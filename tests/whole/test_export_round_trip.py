@@ -16,6 +16,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.request_sources import ModelTarget, Seed
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 TOKENIZER = str(ROOT / "tests" / "data" / "tokenizer")
@@ -23,11 +24,6 @@ OUT = "out.jsonl"
 CHAT = {"backend": "openai-chat"}
 SMALL = {"num_prompts": 5, "input_len": 20, "output_len": 4}
 RANDOM = {"range_ratio": "0.5", **SMALL}
-
-
-@pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def made(tokenizer: str | None = None, **keys: Any) -> Plan:

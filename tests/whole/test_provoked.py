@@ -17,11 +17,7 @@ from builders.provoked_processes import PROCESS_RUNS, PROCESSES_ALONE, engine
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,6 @@ from loadgen.study.series.campaign import campaign_command
 HERE = Path(__file__).parents[1]
 FOUND_BROKEN = Path(__file__).with_name("found_broken.csv")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, /dev/full and ulimit are Linux's")
-FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child takes no thread's lock
 NUMBERED = {"M": 2, "D": 16, "F": 18, "H": 9, "C": 7, "L": 8, "I": 8, "S": 6}
 FAULTS = [
     "close_before", "reset_before", "head_huge", "endless_1xx", "101", "inband_detail", "fr_error",
@@ -180,17 +179,10 @@ def test_a_self_test_that_held_nothing_ends_in_a_report(fields: dict[str, int]) 
     json.dumps(encode_run(of), allow_nan=False)
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 LOAD = ["--random-input-len", "5", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
 
 
 @pytest.mark.whole
-@FORKS
 @LINUX
 def test_what_is_kept_is_its_owners_alone(elsewhere: Path) -> None:
     with ScriptedServer(api(lambda _: stream())) as server:
@@ -204,7 +196,6 @@ def test_what_is_kept_is_its_owners_alone(elsewhere: Path) -> None:
 
 
 @pytest.mark.whole
-@FORKS
 def test_a_servers_log_that_was_removed_costs_what_it_says_alone(
     ports: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +232,6 @@ def uncompared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("uncompared")
-@FORKS
 def test_a_campaign_measures_what_stands_beside_an_odd_server(tmp_path: Path) -> None:
     with ScriptedServer(api(huge_usage)) as bad, ScriptedServer(api(lambda _: stream())) as good:
         path = written(
@@ -269,7 +259,6 @@ def fails_inside(of: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("uncompared")
-@FORKS
 @pytest.mark.parametrize("where", ["a run", "a ladder", "where it is attached to"])
 def test_a_fault_of_our_own_costs_its_cell_alone(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -391,7 +380,6 @@ def broken(redirected: str, words: list[str], errors: Path) -> tuple[int, str]:
 
 @pytest.mark.whole
 @LINUX
-@FORKS
 @pytest.mark.parametrize("redirected", BROKEN_OUTPUTS)
 def test_no_verb_ends_in_a_traceback_for_a_broken_output(redirected: str, kept: str, elsewhere: Path) -> None:
     ended = {

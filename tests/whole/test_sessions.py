@@ -23,15 +23,11 @@ from loadgen.figures.session_rows import find_sessions
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = Path(__file__).parents[2]
 EXCERPT = ROOT / "tests" / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 TURNS, SESSIONS = 4, 3
 ROLES = "user", "assistant"
-
-
-@pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def conversations(sessions: int = SESSIONS, turns: int = TURNS, **first: Any) -> str:

@@ -27,18 +27,12 @@ from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import At, Job
 
 pytestmark = [
+    pytest.mark.usefixtures("elsewhere"),
     pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 ROOT = Path(__file__).parents[2]
 PROMPTS = "--random-input-len 8 --random-output-len 3 --num-prompts 10 --seed 5 --transport wire"
 CLOSED, OPEN = f"{PROMPTS} --max-concurrency 4", f"{PROMPTS} --request-rate 500"
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def bench(server: ScriptedServer, flags: str) -> int:

@@ -12,11 +12,7 @@ from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, wh
 from loadgen import cli
 from loadgen.report.run_directory import RESULT
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.whole
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-warmups", "0", "--max-concurrency", "2"]
 OOPS = Answer([whole(b"{}", "500 Oops")])
 

@@ -16,6 +16,7 @@ from loadgen.records.text_tokens import TextTokenizer
 from loadgen.report import run_directory, saved_run
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 WORDS = [
     "import json",
     " and return",
@@ -30,11 +31,6 @@ BASE = "--random-input-len 8 --random-output-len 400 --num-prompts 4 --max-concu
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tokenizer(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def bench(answer: list[bytes], *flags: str) -> tuple[Path, dict[str, Any]]:

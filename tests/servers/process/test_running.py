@@ -176,12 +176,8 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER, flush=True)
     command = server(code, port)
     with start(Command(command.argv, {"REPLACED": "by the command"}), port, log) as running:
         until(lambda: running.exit_code() == 0, "it has printed")
-    assert running.tail() == [
-        r"of-the-caller by the command b'\xff\xfe' ''",
-        "True",
-        "[True, True, True]",
-        "True",
-    ]
+    found = r"of-the-caller by the command b'\xff\xfe' ''"
+    assert running.tail() == [found, "True", "[True, True, True]", "True"]
 
 
 @pytest.mark.whole
@@ -210,18 +206,16 @@ def test_a_command_that_cannot_be_run_is_refused_in_a_line(
     nothing_is_left(mark, port)
 
 
-def test_a_log_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(
-        LaunchError, match=r"the server's log .* cannot be written: No such file or directory"
-    ):
-        start(server(LISTENS, 1), 1, tmp_path / "nowhere" / "server.log")
-
-
-def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"), [("nowhere/server.log", "No such file or directory"), ("server.log", ".*symbolic link")]
+)
+def test_a_log_that_cannot_be_written_is_said_before_anything_runs(
+    name: str, why: str, tmp_path: Path
+) -> None:
     (tmp_path / "victim").write_text("own")
     (tmp_path / "server.log").symlink_to(tmp_path / "victim")
-    with pytest.raises(LaunchError, match=r"the server's log .* cannot be written: .*symbolic link"):
-        start(server(LISTENS, 1), 1, tmp_path / "server.log")
+    with pytest.raises(LaunchError, match=rf"the server's log .* cannot be written: {why}"):
+        start(server(LISTENS, 1), 1, tmp_path / name)
     assert (tmp_path / "victim").read_text() == "own"
 
 
@@ -260,15 +254,8 @@ while not listens(port):
 
 
 def client(port: int, log: Path, server: str, before: str = "", after: str = "") -> subprocess.Popen[bytes]:
-    script = CLIENT.format(
-        servers=str(ROOT / "servers"),
-        tests=str(ROOT / "tests"),
-        server=server,
-        port=port,
-        before=before,
-        after=after,
-        log=str(log),
-    )
+    places = {"servers": str(ROOT / "servers"), "tests": str(ROOT / "tests"), "log": str(log)}
+    script = CLIENT.format(server=server, port=port, before=before, after=after, **places)
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
 
 
@@ -353,13 +340,9 @@ def contained(directory: Path, port: int, works: bool) -> Command:
     engine.write_text(ENGINE.format(python=sys.executable, directory=str(directory), works=works), "utf-8")
     engine.chmod(0o755)
     inside = server(LISTENS, port)
-    return Command(
-        (str(engine), "run", *inside.argv),
-        inside.environment,
-        end=(str(engine), "stop"),
-        kill=(str(engine), "rm"),
-        root_pid=(str(engine), "inspect"),
-    )
+    end, kill, root_pid = ((str(engine), verb) for verb in ("stop", "rm", "inspect"))
+    argv = (str(engine), "run", *inside.argv)
+    return Command(argv, inside.environment, end=end, kill=kill, root_pid=root_pid)
 
 
 def called(directory: Path) -> list[str]:
@@ -426,27 +409,19 @@ def test_the_tail_is_printable_whatever_the_log_holds(
     assert kept(log).tail() == shown
 
 
-def test_of_a_large_log_only_the_end_is_read(tmp_path: Path) -> None:
+def test_of_a_large_log_only_the_end_is_read_and_counts_as_a_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as file:
         file.truncate(200 << 20)
         file.seek(0, os.SEEK_END)
         file.write(b"\nlast words\n")
     assert kept(log).tail(1) == ["last words"]
-
-
-def test_of_one_endless_line_the_end_counts_as_a_line(tmp_path: Path) -> None:
-    log = tmp_path / "log"
     log.write_bytes(os.urandom(1 << 20).replace(b"\n", b"") + b"\rend")
     assert kept(log).tail() == ["end"]
 
 
-def test_a_log_that_is_not_there_has_no_tail(tmp_path: Path) -> None:
-    assert kept(tmp_path / "none").tail() == []
-
-
-def test_random_bytes_are_printable(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(os.urandom(1 << 16))
-    shown = kept(log).tail(1000)
+def test_random_bytes_are_printable_and_no_log_has_no_tail(tmp_path: Path) -> None:
+    assert kept(tmp_path / "log").tail() == []
+    (tmp_path / "log").write_bytes(os.urandom(1 << 16))
+    shown = kept(tmp_path / "log").tail(1000)
     assert all(line.isprintable() and 0 < len(line) <= 200 for line in shown)

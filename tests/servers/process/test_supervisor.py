@@ -73,6 +73,17 @@ def tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
     pipe(supervisor.stdin).write(line)
 
 
+def serve(
+    supervisor: subprocess.Popen[bytes], port: int, mark: Path, code: str = LISTENS, **more: list[str]
+) -> int:
+    """Have it start a server of this code, wait until that listens, and return its pid."""
+    tell(supervisor, assignment([*server(code, port).argv], mark=str(mark), **more))
+    started = word(supervisor)
+    assert isinstance(started, ServerStarted)
+    until(lambda: listens(port), "the server listens")
+    return started.pid
+
+
 def word(supervisor: subprocess.Popen[bytes]) -> Event | None:
     """Its next; None when it has none any more."""
     line = pipe(supervisor.stdout).readline()
@@ -84,22 +95,14 @@ def pipe(end: IO[bytes] | None) -> IO[bytes]:
     return end
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_without_a_whole_assignment_nothing_is_started(
-    supervisor: subprocess.Popen[bytes], share: float, tmp_path: Path
+@pytest.mark.parametrize(("share", "client"), [(0.0, None), (0.5, None), (1.0, None), (1.0, 1)])
+def test_without_a_whole_assignment_or_for_a_client_that_is_gone_nothing_is_started(
+    supervisor: subprocess.Popen[bytes], share: float, client: int | None, tmp_path: Path
 ) -> None:
-    line = assignment([sys.executable, "-c", "print('started')"])[:-1]
-    tell(supervisor, line[: int(share * len(line))])
-    pipe(supervisor.stdin).close()
-    assert supervisor.wait(PATIENCE_S) == 0
-    assert word(supervisor) is None
-    assert (tmp_path / "log").read_bytes() == b""
-
-
-def test_for_a_client_that_is_gone_nothing_is_started(
-    supervisor: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    tell(supervisor, assignment([sys.executable, "-c", "print('started')"], client=1))
+    line = assignment([sys.executable, "-c", "print('started')"], client)
+    tell(supervisor, line if client else line[: int(share * len(line[:-1]))])
+    if client is None:
+        pipe(supervisor.stdin).close()
     assert supervisor.wait(PATIENCE_S) == 0
     assert word(supervisor) is None
     assert (tmp_path / "log").read_bytes() == b""
@@ -125,9 +128,7 @@ def test_it_tells_what_cannot_be_run(supervisor: subprocess.Popen[bytes]) -> Non
 def test_it_stops_the_server_and_ends(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path, how: str
 ) -> None:
-    tell(supervisor, assignment([*server(LISTENS, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), ServerStarted)
-    until(lambda: listens(port), "the server listens")
+    serve(supervisor, port, tmp_path)
     if how == "SIGTERM":
         supervisor.terminate()
     elif how == "more on standard input":
@@ -142,9 +143,7 @@ def test_it_stops_the_server_and_ends(
 def test_other_signals_do_not_reach_it(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path
 ) -> None:
-    tell(supervisor, assignment([*server(LISTENS, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), ServerStarted)
-    until(lambda: listens(port), "the server listens")
+    serve(supervisor, port, tmp_path)
     supervisor.send_signal(signal.SIGINT)
     supervisor.send_signal(signal.SIGHUP)
     pipe(supervisor.stdin).close()
@@ -156,9 +155,7 @@ def test_other_signals_do_not_reach_it(
 def test_sigterm_a_second_time_ends_the_grace(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path, code: str
 ) -> None:
-    tell(supervisor, assignment([*server(code, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), ServerStarted)
-    until(lambda: listens(port), "the server listens")
+    serve(supervisor, port, tmp_path, code)
     supervisor.terminate()
     until(lambda: pending(supervisor.pid, signal.SIGTERM) == 0, "the first has come")
     supervisor.terminate()
@@ -188,20 +185,15 @@ for _ in range(5):
 listen()
 wait()
 """
-    tell(supervisor, assignment([*server(code, port).argv], mark=str(tmp_path)))
-    started = word(supervisor)
-    assert isinstance(started, ServerStarted)
-    until(lambda: listens(port), "the server listens")
+    pid = serve(supervisor, port, tmp_path, code)
     children = psutil.Process(supervisor.pid).children
-    until(lambda: [child.pid for child in children(recursive=True)] == [started.pid], "no zombie is left")
+    until(lambda: [child.pid for child in children(recursive=True)] == [pid], "no zombie is left")
 
 
 def test_a_killed_supervisor_takes_the_first_process_along(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path
 ) -> None:
-    tell(supervisor, assignment([*server(IGNORES_SIGTERM, port).argv], mark=str(tmp_path)))
-    assert isinstance(word(supervisor), ServerStarted)
-    until(lambda: listens(port), "the server listens")
+    serve(supervisor, port, tmp_path, IGNORES_SIGTERM)
     supervisor.kill()
     until(lambda: not marked(str(tmp_path)), "the server is gone")
 
@@ -210,10 +202,7 @@ def test_a_killed_supervisor_takes_the_first_process_along(
 def test_without_a_working_engine_a_container_is_ended_as_a_process(
     supervisor: subprocess.Popen[bytes], port: int, tmp_path: Path, end: list[str]
 ) -> None:
-    argv = [*server(LISTENS, port).argv]
-    tell(supervisor, assignment(argv, mark=str(tmp_path), end=end, kill=["no-such-engine", "rm"]))
-    assert isinstance(word(supervisor), ServerStarted)
-    until(lambda: listens(port), "the server listens")
+    serve(supervisor, port, tmp_path, end=end, kill=["no-such-engine", "rm"])
     supervisor.terminate()
     assert word(supervisor) == ServerEnded(-signal.SIGTERM)
     assert supervisor.wait(PATIENCE_S) == 0
