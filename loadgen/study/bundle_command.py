@@ -29,14 +29,7 @@ from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.report.section import ReportOptions, make_section
 from loadgen.study.bundle import archive, manifest, signature
 from loadgen.study.bundle.archive import BundlePart, Packed
-from loadgen.study.bundle.manifest import (
-    ANSWERS,
-    ANSWERS_WHY,
-    INTERRUPTED,
-    KINDS,
-    LARGEST_RESULT,
-    Manifest,
-)
+from loadgen.study.bundle.manifest import ANSWERS, ANSWERS_WHY, INTERRUPTED, KINDS, LARGEST_RESULT, Manifest
 from loadgen.study.verify import verify_command
 
 

@@ -156,11 +156,7 @@ class Sweep:
     """
 
     def __init__(
-        self,
-        record: SweepRecord,
-        runs: Mapping[int, Run],
-        directory: Path | None = None,
-        partial: str = "",
+        self, record: SweepRecord, runs: Mapping[int, Run], directory: Path | None = None, partial: str = ""
     ) -> None:
         self.record = record  # what sweep.json holds
         self.directory, self.partial = directory, partial

@@ -15,13 +15,7 @@ def limit_run(number: int, load: float, value_ms: float, bound_ms: float | None,
     met = Standing.MEETS if bound_ms is not None and bound_ms <= 500 else Standing.FAILS
     standing = Standing.NOT_SHOWN if bound_ms is None else met
     figures = ObjectiveFigures(
-        objective=TTFT,
-        samples=1200,
-        over=3,
-        value=value_ms,
-        bound=bound_ms,
-        limit=500,
-        standing=standing,
+        objective=TTFT, samples=1200, over=3, value=value_ms, bound=bound_ms, limit=500, standing=standing
     )
     made = LimitRun(
         number=number,

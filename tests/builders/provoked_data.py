@@ -70,16 +70,8 @@ OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "or off",
         set(),
     ),
-    "lengths-cut": (
-        of_file(made_data.data(clipped=40)),
-        "40 of 320 requests were clipped",
-        set(),
-    ),
-    "few-lengths-cut": (
-        of_file(made_data.data(clipped=20)),
-        "20 of 320 requests were clipped",
-        set(),
-    ),
+    "lengths-cut": (of_file(made_data.data(clipped=40)), "40 of 320 requests were clipped", set()),
+    "few-lengths-cut": (of_file(made_data.data(clipped=20)), "20 of 320 requests were clipped", set()),
     "random-routing": (
         run(checkpoint=EXPERTS),
         "random tokens measure noise: the model has 128 experts, and routing is not that of text",

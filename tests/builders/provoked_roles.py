@@ -75,5 +75,5 @@ OF_ROLES: dict[str, tuple[RunEvidence, str, set[str]]] = {
         run(role_windows=(role_window("a:8000"), role_window(ended_s=12.34))),
         "worker b:8000 ended by 12.3 s: it did not answer",
         set(),
-    ),
+    )
 }

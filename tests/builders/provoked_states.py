@@ -84,11 +84,7 @@ OF_STATES: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "86.5 of 119.7 GiB of shared memory are page cache, 3.0 GiB are free",
         set(),
     ),
-    "gpu-memory-unknown": (
-        run(state_before=SPARK),
-        "GPU 0 (NVIDIA GB10) reports no memory in use",
-        set(),
-    ),
+    "gpu-memory-unknown": (run(state_before=SPARK), "GPU 0 (NVIDIA GB10) reports no memory in use", set()),
 }
 
 SOUND_STATES = {

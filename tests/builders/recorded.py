@@ -59,10 +59,7 @@ def timed(name: str) -> tuple[list[int], list[bytes]]:
 
 
 def capture(
-    data: Sequence[bytes],
-    at_ns: Sequence[int] | None = None,
-    failure: Failure | None = None,
-    status: int = 0,
+    data: Sequence[bytes], at_ns: Sequence[int] | None = None, failure: Failure | None = None, status: int = 0
 ) -> Capture:
     """A capture of these reads at these times (read i at i + 1 µs by default); unframed with a status."""
     arrived = np.array(at_ns if at_ns is not None else [1000 * (i + 1) for i in range(len(data))], np.int64)

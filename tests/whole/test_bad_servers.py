@@ -115,11 +115,7 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     ],
 )
 def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
-    code: str,
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(control, "_ANSWER_S", 0.5)
     assert bench(launch_command(tmp_path, code), "--launch-timeout-sec", "1.5") == 1

@@ -127,11 +127,7 @@ def test_a_base_url_works_as_it_is_pasted(
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("given", "reported"),
-    [
-        ([], "no trusted authority has signed"),
-        (["--insecure"], ""),
-        (["--ca-cert", "ca.pem"], ""),
-    ],
+    [([], "no trusted authority has signed"), (["--insecure"], ""), (["--ca-cert", "ca.pem"], "")],
 )
 def test_a_private_authority_is_named_or_let_be(
     given: list[str], reported: str, authority: trustme.CA, capsys: pytest.CaptureFixture[str]

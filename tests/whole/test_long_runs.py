@@ -116,10 +116,7 @@ class Day:
     def kept(self) -> tuple[float, float]:
         """Of each request: the bytes that stayed, and the objects."""
         objects = self.blocks[LATE] - self.blocks[WARM]
-        return (
-            self.stayed_bytes / ((LAST_HOUR - LATE) * PER_HOUR),
-            objects / ((LATE - WARM) * PER_HOUR),
-        )
+        return (self.stayed_bytes / ((LAST_HOUR - LATE) * PER_HOUR), objects / ((LATE - WARM) * PER_HOUR))
 
     def stop(self) -> None:
         raise AssertionError("nobody asked for it")

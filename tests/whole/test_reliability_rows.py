@@ -20,15 +20,7 @@ from builders.campaign_files import cells, failures, the_directory, written
 from builders.made_cases import measured
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, ScriptedServer, api, chunk, stream, token
-from fakes.surroundings import (
-    Service,
-    argv,
-    ended,
-    run_directory,
-    shell,
-    started,
-    succeeded,
-)
+from fakes.surroundings import Service, argv, ended, run_directory, shell, started, succeeded
 from fakes.surroundings import report as reported_again
 from loadgen import cli
 from loadgen.base.structs import replace

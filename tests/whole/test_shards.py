@@ -26,10 +26,7 @@ from loadgen.report.saved_run import encode_run
 from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import At, Job
 
-pytestmark = [
-    pytest.mark.usefixtures("elsewhere"),
-    pytest.mark.whole,
-]
+pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.whole]
 ROOT = Path(__file__).parents[2]
 PROMPTS = "--random-input-len 8 --random-output-len 3 --num-prompts 10 --seed 5 --transport wire"
 CLOSED, OPEN = f"{PROMPTS} --max-concurrency 4", f"{PROMPTS} --request-rate 500"

@@ -170,10 +170,7 @@ def _find_percentile(named: Mapping[float, float], rank: float, below: bool = Fa
 
 
 def _bound_percentile(
-    objective: Objective,
-    above: Sequence[float | None],
-    below: Sequence[float | None],
-    sent: Sequence[float],
+    objective: Objective, above: Sequence[float | None], below: Sequence[float | None], sent: Sequence[float]
 ) -> tuple[float | None, float | None] | None:
     """Bound a percentile on its slow and fast side at 99 %, by Student's t of the runs' logarithms.
 

@@ -17,15 +17,7 @@ from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.result_file import make_strict
 from loadgen.study import load_table, repeats
 from loadgen.study.compare.comparison import INVALID, find_column
-from loadgen.study.compare.model import (
-    ALONE,
-    ComparedFigure,
-    ComparedLoad,
-    Decision,
-    Effect,
-    Line,
-    Split,
-)
+from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, Decision, Effect, Line, Split
 from loadgen.study.compare.rankings import encode_row_quality, list_quality_cells
 from loadgen.study.load_table import SIMULATION, LoadRow, settle_lengths
 from loadgen.study.repeats import Mean

@@ -12,13 +12,7 @@ from msgspec.structs import asdict
 
 from loadgen.base.text import GIB
 from loadgen.engines import engines
-from loadgen.features.quality.quality_record import (
-    BACKWARD,
-    FIGURES,
-    Quality,
-    QualityVerdict,
-    judge_quality,
-)
+from loadgen.features.quality.quality_record import BACKWARD, FIGURES, Quality, QualityVerdict, judge_quality
 from loadgen.features.roofline import models
 from loadgen.study.arm_qualities import ITSELF, format_spread
 from loadgen.study.compare.comparison import find_column

@@ -11,16 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 
-from loadgen.study.pages.drawing import (
-    DOTS_OPACITY,
-    LIGHT,
-    Axis,
-    Drawing,
-    Part,
-    Polyline,
-    Text,
-    draw_panel,
-)
+from loadgen.study.pages.drawing import DOTS_OPACITY, LIGHT, Axis, Drawing, Part, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Floats, Panel
 
 # On a page the style sheet has what is the same in every tick.

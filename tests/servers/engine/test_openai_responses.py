@@ -41,10 +41,7 @@ def test_its_events_and_their_members_are_among_the_recorded_ones() -> None:
             {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
             [("user", [{"text": "Hi"}])],
         ),
-        (
-            {"input": [{"type": "function_call_output", "call_id": "c", "output": "sun"}]},
-            [("", None)],
-        ),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "sun"}]}, [("", None)]),
     ],
 )
 def test_a_request_is_that_of_chat(body: dict[str, Any], messages: list[tuple[str, Any]]) -> None:

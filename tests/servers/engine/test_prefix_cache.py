@@ -147,10 +147,7 @@ def test_a_cached_beginning_is_not_prefilled_but_attended_to() -> None:
         (10, 10 * 90 + 55, 0),
         (0, 0, 101),
     ]
-    assert times == [
-        [MS + 10 * MS + 50_500, MS + 100_000],
-        [MS + MS + 9_550, MS + 100_000],
-    ]
+    assert times == [[MS + 10 * MS + 50_500, MS + 100_000], [MS + MS + 9_550, MS + 100_000]]
     assert (scheduler.cache.queried, scheduler.cache.found) == (200, 90)
 
 

@@ -144,12 +144,7 @@ def test_tokens_come_when_the_log_says(
 def test_waits_are_where_vllm_counts_them() -> None:
     asked = [{"kind": "http", "ms": 5, "requests": [0]}, {"kind": "queue", "ms": 20, "requests": [0]}]
     row = Played({"injections": asked}, [(0, 10, 1)]).requests[0]
-    assert (row.received_ns, row.queued_ns, row.scheduled_ns, row.wrote_ns) == (
-        0,
-        5 * MS,
-        25 * MS,
-        [35 * MS],
-    )
+    assert (row.received_ns, row.queued_ns, row.scheduled_ns, row.wrote_ns) == (0, 5 * MS, 25 * MS, [35 * MS])
 
 
 def test_a_seed_draws_the_same_stalls() -> None:

@@ -112,18 +112,13 @@ def listeners(port: int) -> list[int | None]:
     ],
 )
 def test_who_takes_what_is_sent_to_loopback(
-    monkeypatch: pytest.MonkeyPatch,
-    connections: list[SimpleNamespace],
-    running: list[int],
-    owner: PortOwner,
+    monkeypatch: pytest.MonkeyPatch, connections: list[SimpleNamespace], running: list[int], owner: PortOwner
 ) -> None:
     monkeypatch.setattr(psutil, "net_connections", seen(*connections))
     assert check(running, 8000) is owner
 
 
-def test_a_socket_of_a_hidden_owner_is_foreign(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_socket_of_a_hidden_owner_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "net_connections", seen(listener("127.0.0.1", 8000, None)))
     with pytest.raises(ForeignListener, match="port 8000 is served by a process of another user"):
         check([ME, SOMEBODY], 8000)

@@ -94,11 +94,7 @@ def test_refused_ones_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("generated", "said"),
-    [
-        (12800.0, ""),
-        (12700.0, ""),
-        (12419.0, "output shorter than requested: 12419 of 12800 tokens"),
-    ],
+    [(12800.0, ""), (12700.0, ""), (12419.0, "output shorter than requested: 12419 of 12800 tokens")],
 )
 def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
     one = run("row", 1.0, figures={"total_output_tokens": generated})
@@ -107,11 +103,7 @@ def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
         explain_short_answers(one, None),
         explain_short_answers(untold, 128.0),
         explain_short_answers(untold, None),
-    ] == [
-        said or None,
-        said or None,
-        None,
-    ]
+    ] == [said or None, said or None, None]
 
 
 def test_the_thor_page_holds_what_the_issue_names() -> None:

@@ -68,10 +68,7 @@ def test_all_are_under_one_load_where_that_is_wanted() -> None:
         ([{"engine": "vLLM 1"}, {"engine": "vLLM 2"}], ["a (vLLM 1)", "a (vLLM 2)"]),
         ([{"engine": "vLLM 1"}, {"engine": ""}], ["a", "a"]),
         ([{"told_by": "page"}, {"told_by": "loadgen"}], ["a (page)", "a (loadgen)"]),
-        (
-            [{"machine": "Thor", "power_mode": "MAXN"}, {"machine": "H20"}],
-            ["a (Thor)", "a (H20)"],
-        ),
+        ([{"machine": "Thor", "power_mode": "MAXN"}, {"machine": "H20"}], ["a (Thor)", "a (H20)"]),
     ],
 )
 def test_runs_of_one_name_on_other_things_are_other_rows(
@@ -309,10 +306,7 @@ def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
         ([read("c1.json", LOW), read("c8.json")], ["m", "m"]),
         ([read(at, load) for at in "ab" for load in (LOW, HIGH)], ["m (a)", "m (a)", "m (b)", "m (b)"]),
         # Where a client or an engine tells them apart, nothing else has to.
-        (
-            [replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")],
-            ["m (page)", "m (vllm)"],
-        ),
+        ([replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")], ["m (page)", "m (vllm)"]),
         # Labels of one place, and only under one load.
         ([read("a", tp="1"), read("a", tp="4")], ["m (tp 1)", "m (tp 4)"]),
         ([read("a", Config="A, plain"), read("a", Config="B1 on")], ["m (A, plain)", "m (B1 on)"]),

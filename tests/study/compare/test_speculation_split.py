@@ -55,8 +55,7 @@ def stepped(name: str, step_ms: Sequence[float], lengths: Sequence[float]) -> li
     """Runs of a campaign, of which step times and acceptance lengths are known."""
     return [
         replace(
-            one,
-            figures={**one.figures, "mean_tpot_ms": step / length, STEP_MS: step, ACCEPTANCE: length},
+            one, figures={**one.figures, "mean_tpot_ms": step / length, STEP_MS: step, ACCEPTANCE: length}
         )
         for one, step, length in zip(cells(name, [100.0, 101.0, 99.0]), step_ms, lengths, strict=True)
     ]

@@ -43,8 +43,7 @@ def every() -> list[Panel]:
     """Each kind of panel once."""
     rows = [made_runs.reported(made_runs.run(concurrency=at, seed=at), "m") for at in (1, 2, 4)]
     found = made_runs.comparison(
-        made_runs.line("base", (rows[0],)),
-        made_runs.line("other", (rows[1],), Decision.FASTER, roofline=0.4),
+        made_runs.line("base", (rows[0],)), made_runs.line("other", (rows[1],), Decision.FASTER, roofline=0.4)
     )
     return [
         *run_charts.plot_run(made_runs.run(failed=2)),

@@ -199,15 +199,10 @@ def test_what_cannot_be_done_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("form", "library"),
-    [("--html", "jinja2"), ("--png", "matplotlib"), ("--plot", "plotext")],
+    ("form", "library"), [("--html", "jinja2"), ("--png", "matplotlib"), ("--plot", "plotext")]
 )
 def test_without_the_extra_one_line_tells_what_to_install(
-    runs: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    form: str,
-    library: str,
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str, library: str
 ) -> None:
     _without(monkeypatch, library)
     value = {"--html": ["a.html"], "--plot": []}.get(form, ["out"])
