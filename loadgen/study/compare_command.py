@@ -11,6 +11,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
+from loadgen.features.quality.quality_record import judge_quality
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.setting import list_rows
@@ -247,7 +248,11 @@ def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLi
     """List the quality of each row that has one, once for all loads and kinds of search, with its verdict."""
     rows = [(line.name, line.quality, each.kl_margin) for each in tables for line in each.lines]
     rows += [(row.name, row.quality, each.kl_margin) for each in searches for row in each.rows]
-    return rankings.list_row_qualities(rows)
+    found: dict[str, RowQuality] = {}
+    for name, quality, margin in rows:
+        if quality is not None:
+            found.setdefault(name, RowQuality(name, quality, judge_quality(quality, margin)))
+    return list(found.values())
 
 
 def encode_comparison(

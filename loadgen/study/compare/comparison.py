@@ -208,7 +208,7 @@ def _compare_load(group: Group, baseline: str, failed: Failed, ask: ComparisonOp
     every = [run for runs in group.rows.values() for run in runs]
     figures = _select_figures(every)
     load = run_groups.join_loads([*group.rows.get(baseline, ()), *every]) if every else group.load
-    headline = _choose_headline(load, every, ask.headline, figures)
+    headline = choose_headline(load, every, ask.headline)
     if every and headline not in (failure.key for failure in figures):
         figures.insert(0, find_column(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
@@ -248,19 +248,13 @@ def choose_usual(load: Load) -> str:
     return next(key for key in usual if key != _SPEED)
 
 
-def choose_headline(load: Load, runs: Sequence[Reported]) -> str:
-    """Choose the key of the figure that decides between runs under a load: the first usual column."""
-    return _choose_headline(load, runs, "", _select_figures(runs))
-
-
-def _choose_headline(
-    load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]
-) -> str:
-    """Choose the figure that decides: `asked` if a run of this load has it, else the first usual column.
+def choose_headline(load: Load, runs: Sequence[Reported], asked: str = "") -> str:
+    """Choose the key of the figure that decides: `asked` if a run of this load has it, else a usual column.
 
     Usual are throughputs first, at a finite request rate latencies; without any of them it is the first
     column that ranks speed, else the output throughput.
     """
+    figures = _select_figures(runs)
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
     if asked and any(read_figure(run, asked) is not None for run in runs):

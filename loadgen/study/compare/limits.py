@@ -303,26 +303,24 @@ def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
 
 def encode_limits(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
     """Make the JSON objects of compared limits; NaN is null, and infinity its name."""
-    clean: list[dict[str, Any]] = make_strict(
-        [
-            {key: getattr(each, key) for key in _ABOUT}
-            | {"rows": [_make_json_row(each, row) for row in each.rows]}
-            for each in tables
-        ]
-    )
+    encoded = []
+    for each in tables:
+        rows = []
+        for row in each.rows:
+            effect, quality = row.effect, row.quality
+            rows.append(
+                {
+                    "name": row.name,
+                    **({} if quality is None else {"quality": encode_row_quality(quality, each.kl_margin)}),
+                    "limit": None if row.limit is None else row.limit.model_dump(),
+                    "effect": None if effect is None else {**asdict(effect), "call": _CALLS[effect.call]},
+                    "searches": [search.directory and str(search.directory) for search in row.searches],
+                    "words": describe_limit_ratio(each, row),
+                }
+            )
+        encoded.append({**{key: getattr(each, key) for key in _ABOUT}, "rows": rows})
+    clean: list[dict[str, Any]] = make_strict(encoded)
     return clean
-
-
-def _make_json_row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
-    effect, quality = row.effect, row.quality
-    return {
-        "name": row.name,
-        **({} if quality is None else {"quality": encode_row_quality(quality, compared.kl_margin)}),
-        "limit": None if row.limit is None else row.limit.model_dump(),
-        "effect": None if effect is None else {**asdict(effect), "call": _CALLS[effect.call]},
-        "searches": [search.directory and str(search.directory) for search in row.searches],
-        "words": describe_limit_ratio(compared, row),
-    }
 
 
 def _list_cells(row: LimitRow) -> tuple[str, ...]:

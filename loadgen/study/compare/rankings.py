@@ -210,15 +210,6 @@ class RowQuality(msgspec.Struct, frozen=True):
     verdict: QualityVerdict | None
 
 
-def list_row_qualities(rows: Iterable[tuple[str, Quality | None, float]]) -> list[RowQuality]:
-    """List the rows with a quality, each name once, judged by the margin; given are name, quality, margin."""
-    found: dict[str, RowQuality] = {}
-    for name, quality, margin in rows:
-        if quality is not None:
-            found.setdefault(name, RowQuality(name, quality, judge_quality(quality, margin)))
-    return list(found.values())
-
-
 def make_quality_table(rows: Sequence[RowQuality]) -> Table:
     """Make the table of rows' qualities, a column for each figure that any row has; notes say why not."""
     shown = [each for each in _COLUMNS if any(getattr(row.quality, each.key) is not None for row in rows)]

@@ -135,28 +135,25 @@ class _Given:
     def _completed(self) -> tuple[list[Reported], list[str]]:
         return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
-    def list_panels(self) -> Iterator[tuple[str, Panel]]:
-        """Yield (file stem, panel) of every section and run.
+    def list_drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
+        """Yield (file stem, panel, drawing) of every picture, first one of all those of load together.
 
         The stem begins with the anchor of the comparison or run if there are several.
         """
         document = self.document
+        loads = document.section("loads")
+        if loads.panels:
+            about, whole = load_charts.draw_together(loads)
+            yield about.key, about, whole
         anchored = {each.key for each in document.compared} if len(document.compared) > 1 else set()
         parts = [(part.key if part.key in anchored else "", part.panels) for part in document.sections]
         for account in document.accounts:
             anchor = account.anchor if len(document.accounts) > 1 else ""
             parts.append((anchor, account.section("drawn").panels))
         for anchor, panels in parts:
-            yield from ((f"{anchor}-{panel.key}" if anchor else panel.key, panel) for panel in panels)
-
-    def list_drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
-        """Yield (file stem, panel, drawing) of every picture, first one of all those of load together."""
-        loads = self.document.section("loads")
-        if loads.panels:
-            about, whole = load_charts.draw_together(loads)
-            yield about.key, about, whole
-        for stem, panel in self.list_panels():
-            yield stem, panel, draw_panel(panel, titled=True)
+            for panel in panels:
+                stem = f"{anchor}-{panel.key}" if anchor else panel.key
+                yield stem, panel, draw_panel(panel, titled=True)
 
 
 def _make_text(given: _Given) -> str:

@@ -292,18 +292,16 @@ def _note_few_samples(rank: float, count: int) -> str:
 
 def _tabulate(at: str, title: str, name: str, rows: Sequence[Any], columns: _Columns) -> Table | None:
     """Make a table of rows, the field `name` first; `at` is their place in the JSON. None without rows."""
-    body = [
-        (getattr(row, name), *(_format_field(f"loadgen.{at}.{index}.{field}", getattr(row, field), digits)
-                               for _, field, digits in columns))
-        for index, row in enumerate(rows)
-    ]  # fmt: skip
+    body = []
+    for index, row in enumerate(rows):
+        cells = [getattr(row, name)]
+        for _, field, digits in columns:
+            key, value = f"loadgen.{at}.{index}.{field}", getattr(row, field)
+            is_share = field.endswith("_share") and value is not None
+            share = f"{100 * value:.{digits}f} %" if is_share else ""
+            cells.append(Number(share, value, key) if is_share else format_number(key, value, digits))
+        body.append(cells)
     return make_table((title, *(title for title, _, _ in columns)), body) if body else None
-
-
-def _format_field(key: str, value: Any, digits: int) -> str:
-    if key.endswith("_share") and value is not None:
-        return Number(f"{100 * value:.{digits}f} %", value, key)
-    return format_number(key, value, digits)
 
 
 def _make_reconciled_table(run: Result) -> Table | None:
