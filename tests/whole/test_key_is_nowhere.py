@@ -324,9 +324,11 @@ def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(
     key_file = tmp_path.parent / f"{tmp_path.name}-key"
     key_file.write_text(KEY + end, "utf-8", newline="")
     key_file.chmod(0o600)
-    words = {"variable": [], "named": ["--api-key-env", "MINE"], "file": ["--api-key-file", str(key_file)]}[
-        source
-    ]
+    words = {
+        "variable": [],
+        "named": ["--api-key-env", "MINE"],
+        "file": ["--api-key-file", str(key_file)],
+    }[source]
     server = serve(api(sometimes(ANSWERS["401"])))
     assert cli.main(["bench", "--base-url", BASE_URL, *LOAD, *words]) == 0
     heads = [asked.head for asked in server.asked]

@@ -335,8 +335,8 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     for each in (each for each in ranked if each.name in chosen.names):
         failed, sent = (math.fsum(run.failures[part] for run in each.runs) for part in (0, 1))
         if failed:
-            words = f"{failed:.0f} of {sent:.0f} requests failed, which are not in its figures"
-            remarks.append(ChoiceNote(f"{each.name}: {words}"))
+            lost = f"{failed:.0f} of {sent:.0f} requests failed"
+            remarks.append(ChoiceNote(f"{each.name}: {lost}, which are not in its figures"))
     same = list_one_servers([(each.name, each.runs) for each in ranked])
     remarks += map(ChoiceNote, same)
     if lacking and contest.objectives and advice is Advice.TAKE:
