@@ -63,9 +63,6 @@ USAGE = [
     ),
     ("--backend openai-chat --prompt-format ids --base-url {url}", "takes text, not token ids"),
     ("--prompt-format text-vllm --base-url {url}", "--tokenizer"),
-    ("--tokenizer /no/such --preset instant", "--tokenizer /no/such: there is no such directory"),
-    ("--tokenizer ./no --base-url {url}", "--tokenizer ./no: there is no such directory"),
-    ("--tokenizer {file} --base-url {url}", "is a file: name the directory that it is in"),
     ("--tokenizer /proc/self/fd --base-url {url}", "holds no files of a tokenizer or a model"),
     ("--prompt-format text-vllm --tokenizer ./absent --base-url {url}", "absent"),
     ("--goodput ttft:100 --disable-stream", "--disable-stream"),
@@ -73,54 +70,46 @@ USAGE = [
     ("--goodput ttft", "write NAME:MILLISECONDS"),
     ("--goodput ttft:nan", "finite"),
     ("--percentile-metrics ttft,latency", "latency"),
-    ("--metric-percentiles 99,abc", "abc"),
-    ("--metric-percentiles 101", "101"),
-    ("--metric-percentiles nan", "nan"),
     ("--http2", "--http2 goes with --transport httpx"),
     ("--http2 --transport httpx --base-url {url}", "https"),
-    ("--transport carrier-pigeon", "--transport"),
     ("--base-url unix:/run/vllm.sock", "a Unix socket has no TCP to measure"),
     ("--base-url http+unix://%2Frun%2Fvllm", "a Unix socket has no TCP to measure"),
-    ("--base-url localhost:8000", "write it like http://localhost:8000"),
-    ("--base-url http://", "write it like http://localhost:8000"),
-    ("--base-url http://[::1", "write it like http://localhost:8000"),
-    ("--base-url http://localhost:port", "write it like http://localhost:8000"),
+    *(
+        (f"--base-url {wrong}", "write it like http://localhost:8000")
+        for wrong in ("localhost:8000", "http://", "http://[::1", "http://localhost:port")
+    ),
     ("--port 99999", "99999"),
-    ("--port abc", "--port"),
     ("--port 0", "http://127.0.0.1:0"),
     ("--base-url http://127.0.0.1:1 --host x", "--host"),
-    ("--max-concurrency 0", "max"),
-    ("--max-concurrency -3", "max"),
-    ("--max-concurrency 1.5", "--max-concurrency"),
-    ("--num-prompts 0", "num"),
-    ("--num-prompts -1", "num"),
-    ("--random-input-len 0", "input"),
-    ("--random-output-len -5", "output"),
-    ("--random-prefix-len -1", "prefix"),
-    ("--random-range-ratio 1", "--random-range-ratio"),
-    ("--random-range-ratio nan", "--random-range-ratio"),
-    ("--random-range-ratio abc", "--random-range-ratio"),
-    ("--request-rate -1", "--request-rate"),
-    ("--request-rate 0", "--request-rate"),
-    ("--request-rate nan", "--request-rate"),
-    ("--request-rate 1e-30", "--request-rate"),
-    ("--burstiness 0", "--burstiness"),
-    ("--burstiness nan", "--burstiness"),
-    ("--temperature abc", "--temperature"),
-    ("--temperature nan", "temperature"),
-    ("--top-p inf", "top"),
     ("--num-warmups many", "neither a number nor `wave`"),
-    ("--num-warmups -1", "--num-warmups"),
-    ("--request-timeout nan", "timeout"),
-    ("--request-timeout -1", "timeout"),
-    ("--request-timeout inf", "timeout"),
-    ("--stall-timeout inf", "timeout"),
-    ("--ready-check-timeout-sec nan --base-url http://127.0.0.1:1", "--ready-check-timeout-sec"),
-    ("--ready-check-timeout-sec -1 --base-url http://127.0.0.1:1", "--ready-check-timeout-sec"),
-    ("--ready-check-timeout-sec inf --base-url http://127.0.0.1:1", "--ready-check-timeout-sec"),
-    ("--vocab-size 0 --base-url {url}", "vocab"),
-    ("--vocab-size -5 --base-url {url}", "vocab"),
-    ("--seed x", "--seed"),
+    *((f"--metric-percentiles {wrong}", wrong[-3:]) for wrong in ("99,abc", "101", "nan")),
+    *(
+        (f"{flag} {value}", told)
+        for flag, values, told in [
+            ("--max-concurrency", "0 -3", "max"), ("--max-concurrency", "1.5", "--max-concurrency"),
+            ("--num-prompts", "0 -1", "num"), ("--random-input-len", "0", "input"),
+            ("--random-output-len", "-5", "output"), ("--random-prefix-len", "-1", "prefix"),
+            ("--temperature", "nan", "temperature"), ("--top-p", "inf", "top"),
+            ("--request-timeout", "nan -1 inf", "timeout"), ("--stall-timeout", "inf", "timeout"),
+            *(
+                (flag, values, flag)
+                for flag, values in [
+                    ("--port", "abc"), ("--transport", "carrier-pigeon"), ("--temperature", "abc"),
+                    ("--random-range-ratio", "1 nan abc"), ("--request-rate", "-1 0 nan 1e-30"),
+                    ("--burstiness", "0 nan"), ("--num-warmups", "-1"), ("--seed", "x"),
+                ]
+            ),
+        ]
+        for value in values.split()
+    ),
+    *(
+        (f"{flag} {value} --base-url {{url}}", told)
+        for flag, values, told in [
+            ("--ready-check-timeout-sec", "nan -1 inf", "--ready-check-timeout-sec"),
+            ("--vocab-size", "0 -5", "vocab"),
+        ]
+        for value in values.split()
+    ),
     ("--extra-body {}x", "is not a JSON object"),
     ("--extra-body [1]", "is not a JSON object"),
     ('--extra-body {{"a":NaN}}', "sent as JSON"),
@@ -131,7 +120,7 @@ USAGE = [
     ("--metadata novalue", "write KEY=VALUE"),
     ("--run-dir {file}/x --base-url {url}", "choose another --run-dir"),
     ("--save-result --result-dir {file}/x --base-url {url}", "choose another --result-dir"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture
