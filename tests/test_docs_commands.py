@@ -43,29 +43,13 @@ from loadgen_servers.engine.cli import parser as engine_parser
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("skills/*/*.md"))]
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "bench": bench_parser,
-    "history": history_parser,
-    "ladder": ladder_parser,
-    "selftest": selftest_parser,
-    "engine": engine_parser,
-    "audit": audit_parser,
-    "report": report_parser,
-    "compare": compare_parser,
-    "campaign": campaign_parser,
-    "gate": gate_parser,
-    "sweep": sweep_parser,
-    "data": lambda: data_parser({}),
-    "data describe": describe_parser,
-    "data learn": learn_parser,
-    "explain": explain_parser,
-    "export": export_parser,
-    "shards": shards_parser,
-    "merge": merge_parser,
-    "limit": limit_parser,
-    "quality": quality_parser,
-    "bundle": bundle_parser,
-    "verify": verify_parser,
-}
+    "bench": bench_parser, "history": history_parser, "ladder": ladder_parser, "selftest": selftest_parser,
+    "engine": engine_parser, "audit": audit_parser, "report": report_parser, "compare": compare_parser,
+    "campaign": campaign_parser, "gate": gate_parser, "sweep": sweep_parser, "data": lambda: data_parser({}),
+    "data describe": describe_parser, "data learn": learn_parser, "explain": explain_parser,
+    "export": export_parser, "shards": shards_parser, "merge": merge_parser, "limit": limit_parser,
+    "quality": quality_parser, "bundle": bundle_parser, "verify": verify_parser,
+}  # fmt: skip
 FLAGS = {"profiles": set[str]()}  # verbs without a parser
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -129,18 +113,10 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "README.md",
-        "servers.md",
-        "hosted.md",
-        "ladder.md",
-        "jetson.md",
-        "spark.md",
-        "recipes.md",
-        "comparing.md",
-        "audit.md",
-        "report.md",
+        "README.md", "servers.md", "hosted.md", "ladder.md", "jetson.md", "spark.md", "recipes.md",
+        "comparing.md", "audit.md", "report.md",
     ],
-)
+)  # fmt: skip
 def test_the_pages_that_show_how_have_command_lines(name: str) -> None:
     (page,) = (page for page in PAGES if page.name == name)
     assert list(commands(page.read_text("utf-8")))

@@ -209,11 +209,8 @@ def test_every_stored_field_is_described() -> None:
 
 def test_a_field_is_described_by_its_comment_behind_it_or_else_before_it() -> None:
     assert field_tables.describe_fields(Described) == {
-        "plain": "",
-        "behind": "a time",
-        "before": "two lines; null: none",
-        "last": '"" if empty',
-    }
+        "plain": "", "behind": "a time", "before": "two lines; null: none", "last": '"" if empty',
+    }  # fmt: skip
 
 
 class Described:

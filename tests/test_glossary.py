@@ -9,13 +9,9 @@ from collections.abc import Iterator
 from builders.lint import CLIENT, ROOT, RULES, SERVERS, Source, of_each
 
 PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("skills/**/*.md"),
-        *ROOT.glob("loadgen/**/*.j2"),
-    ]
-)
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("skills/**/*.md"),
+     *ROOT.glob("loadgen/**/*.j2")],
+)  # fmt: skip
 
 # A word of our own making, and what the field says. CONTRIBUTING.md has the table for people.
 GLOSSARY = {

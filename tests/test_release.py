@@ -193,17 +193,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None] | None, str, str]] = {
     "no tag": (None, "v1.0", "no tag v1.0: make it, or fetch it"),
     "changed": (leave_a_file, TAG, f"1 files differ from {TAG}: commit them, or git stash -u"),
     "another commit": (commit_more, TAG, f"HEAD is not at {TAG}: git checkout {TAG}"),
-    "no notes": (
-        tag_again,
-        "v9.9.8",
-        "CHANGELOG.md has no section [9.9.8]: rename [Unreleased], commit, and",
-    ),
-    "no version": (
-        tag_a_word,
-        "vnext",
-        "the version here is 9.9.9, which is not vnext: name a tag as v1.2.3",
-    ),
-}
+    "no notes": (tag_again, "v9.9.8",
+                 "CHANGELOG.md has no section [9.9.8]: rename [Unreleased], commit, and"),
+    "no version": (tag_a_word, "vnext",
+                   "the version here is 9.9.9, which is not vnext: name a tag as v1.2.3"),
+}  # fmt: skip
 
 
 @pytest.mark.whole

@@ -379,18 +379,12 @@ def test_files_are_written_in_one_place_which_follows_no_link(source: Source) ->
             True,
         ),
         (
-            [
-                "open(path)",
-                "path.open('rb')",
-                "os.open(path, os.O_RDONLY)",
-                "files.write_text(path, text)",
-                "records.copy()",
-                "pool.open()",
-            ],
+            ["open(path)", "path.open('rb')", "os.open(path, os.O_RDONLY)", "files.write_text(path, text)",
+             "records.copy()", "pool.open()"],
             False,
         ),
     ],
-)
+)  # fmt: skip
 def test_what_writes_a_file_is_known(calls: list[str], expected: bool) -> None:
     nodes = {code: ast.parse(code, mode="eval").body for code in calls}
     found = {code: isinstance(node, ast.Call) and writes(node) for code, node in nodes.items()}

@@ -15,14 +15,9 @@ from loadgen.study.run_summary import FailedCell, Reported
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 HIGH = Load(
-    name="high-load",
-    requests=100,
-    input_len=2048.0,
-    output_len=128.0,
-    asked_output_len=128,
-    max_concurrency=8,
-    request_rate_per_s=float("inf"),
-)
+    name="high-load", requests=100, input_len=2048.0, output_len=128.0, asked_output_len=128,
+    max_concurrency=8, request_rate_per_s=float("inf"),
+)  # fmt: skip
 _KEYS = {
     "Successful requests": "completed",
     "Total input tokens": "total_input_tokens",
@@ -67,13 +62,9 @@ def cells(name: str, throughputs: Sequence[float], load: Load = HIGH, **told: An
 def cell(name: str, repeat: int, server: str = "vllm", profile: str = "high-load", start: str = "") -> Cell:
     """A place in a campaign; each repeat has a start of its own unless one is named."""
     return Cell(
-        campaign="thor",
-        checkpoint=name,
-        server=server,
-        profile=profile,
-        repeat=repeat,
+        campaign="thor", checkpoint=name, server=server, profile=profile, repeat=repeat,
         start=start or f"r{repeat}",
-    )
+    )  # fmt: skip
 
 
 def failed(name: str, reason: str, repeat: int = 0, profile: str = "high-load") -> FailedCell:

@@ -35,25 +35,11 @@ def answered(index: int, slot: int, sent_ns: int, ttft_ms: float, tpot_ms: float
     """A request whose answer comes as steadily as this."""
     arrival_ns = sent_ns + np.array([ttft_ms + i * tpot_ms for i in range(OUTPUT)]) * MS
     return Record(
-        index,
-        slot,
-        sent_ns,
-        sent_ns,
-        int(arrival_ns[-1]),
-        arrival_ns=arrival_ns.astype(np.int64),
-        tokens=np.ones(OUTPUT, np.int64),
-        planned_input=INPUT,
-        planned_output=OUTPUT,
-        input_tokens=INPUT,
-        output_tokens=OUTPUT,
-        usage=True,
-        visible_ns=int(arrival_ns[0]),
-        reads=OUTPUT + 2,
-        unstamped_reads=1,
-        lag_sum_ns=OUTPUT * MS // 20,
-        lag_max_ns=MS // 10,
-        finish_reason="length",
-    )
+        index, slot, sent_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns.astype(np.int64),
+        tokens=np.ones(OUTPUT, np.int64), planned_input=INPUT, planned_output=OUTPUT, input_tokens=INPUT,
+        output_tokens=OUTPUT, usage=True, visible_ns=int(arrival_ns[0]), reads=OUTPUT + 2, unstamped_reads=1,
+        lag_sum_ns=OUTPUT * MS // 20, lag_max_ns=MS // 10, finish_reason="length",
+    )  # fmt: skip
 
 
 def closed(
@@ -134,18 +120,11 @@ def observed(**fields: Any) -> ServerWindow:
     """What a server says that did this run and nothing else."""
     sample = ServerSample(at_s=1.0, running=SLOTS, waiting=0, kv_cache_usage=0.1)
     clean: dict[str, Any] = {
-        "names": "vllm",
-        "models": ("m",),
-        "prompt_tokens": REQUESTS * INPUT,
-        "generation_tokens": REQUESTS * OUTPUT,
-        "requests": {"length": REQUESTS},
-        "prefix_queries": REQUESTS * INPUT,
-        "prefix_hits": 0,
-        "preemptions": 0,
-        "running_before": 0,
-        "waiting_before": 0,
-        "samples": (sample,) * 6,
-    }
+        "names": "vllm", "models": ("m",), "prompt_tokens": REQUESTS * INPUT,
+        "generation_tokens": REQUESTS * OUTPUT, "requests": {"length": REQUESTS},
+        "prefix_queries": REQUESTS * INPUT, "prefix_hits": 0, "preemptions": 0, "running_before": 0,
+        "waiting_before": 0, "samples": (sample,) * 6,
+    }  # fmt: skip
     return ServerWindow(**{**clean, **fields})
 
 
@@ -159,19 +138,10 @@ def measured(capacity_per_s: float = 1e5, **fields: Any) -> Calibration:
     """A self-test that found the client this fast."""
     error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
     figures: dict[str, Any] = {
-        "measured": WHEN,
-        "environment": "e",
-        "transport": "wire",
-        "streams": SLOTS,
-        "interval_ms": 10,
-        "ttft": error,
-        "gap": error,
-        "e2e": error,
-        "events_per_read": 1,
-        "capacity_tokens_per_s": capacity_per_s,
-        "capacity_streams": 1000,
-        "cpu_us_per_token": 10,
-    }
+        "measured": WHEN, "environment": "e", "transport": "wire", "streams": SLOTS, "interval_ms": 10,
+        "ttft": error, "gap": error, "e2e": error, "events_per_read": 1,
+        "capacity_tokens_per_s": capacity_per_s, "capacity_streams": 1000, "cpu_us_per_token": 10,
+    }  # fmt: skip
     return Calibration(**{**figures, **fields})
 
 

@@ -46,12 +46,7 @@ def data(kind: str = "sharegpt", reusable: float | None = None, **changes: Any) 
 def images(**changes: Any) -> ImageFacts:
     """What is reported of the images of a plan: one in each request."""
     known: dict[str, Any] = {
-        "format": "jpeg",
-        "sizes": ((64, 64, REQUESTS),),
-        "counts": (1,),
-        "distinct": REQUESTS,
-        "mean_bytes": 2000,
-        "transport": "data",
-        "digest": "0123456789abcdef",
-    }
+        "format": "jpeg", "sizes": ((64, 64, REQUESTS),), "counts": (1,), "distinct": REQUESTS,
+        "mean_bytes": 2000, "transport": "data", "digest": "0123456789abcdef",
+    }  # fmt: skip
     return ImageFacts(**{**known, **changes})

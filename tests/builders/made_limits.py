@@ -41,13 +41,8 @@ def limit_record(**changes: Any) -> LimitRecord:
         objectives=(TTFT,),
         within=0.05,
         budget_s=1800,
-        runs=(
-            limit_run(0, 4, 120, 130),
-            limit_run(1, 16, 2200, 2900, saturated=True),
-            limit_run(2, 8, 240, 271),
-            limit_run(3, 11.3, 460, 520.3),
-            limit_run(4, 9.51, 330, 360),
-        ),
+        runs=(limit_run(0, 4, 120, 130), limit_run(1, 16, 2200, 2900, saturated=True),
+              limit_run(2, 8, 240, 271), limit_run(3, 11.3, 460, 520.3), limit_run(4, 9.51, 330, 360)),
         ended="within",
         limit=LimitEstimate(value=10.4, low=9.9, high=10.9),
         highest_passing=9.51,
@@ -59,7 +54,7 @@ def limit_record(**changes: Any) -> LimitRecord:
         headroom=41.2,
         knee=LimitEstimate(value=9.1, low=8.2, high=None),
         notes=("P99 needs 459 requests a run",),
-    )
+    )  # fmt: skip
     return made.model_copy(update=changes)
 
 
@@ -67,14 +62,7 @@ def speed_run(number: int, load: float, speed_tok_s: float, bound_tok_s: float) 
     """One run of a search for a floor of the output speed."""
     standing = Standing.MEETS if bound_tok_s >= 30 else Standing.FAILS
     figures = ObjectiveFigures(
-        objective=SPEED,
-        unit="tok/s",
-        samples=1200,
-        over=3,
-        value=speed_tok_s,
-        bound=bound_tok_s,
-        limit=30,
-        fast_bound=speed_tok_s + 1,
-        standing=standing,
-    )
+        objective=SPEED, unit="tok/s", samples=1200, over=3, value=speed_tok_s, bound=bound_tok_s, limit=30,
+        fast_bound=speed_tok_s + 1, standing=standing,
+    )  # fmt: skip
     return limit_run(number, load, 0.0, None, objectives=(figures,), standing=standing, reason="")

@@ -11,17 +11,8 @@ from pathlib import Path
 
 BEGIN_S = 1_790_000_000.0  # of the log
 WORDS = (
-    "ledger",
-    "harbor",
-    "violet",
-    "mirror",
-    "cobalt",
-    "sparrow",
-    "timber",
-    "saffron",
-    "glacier",
-    "pewter",
-)
+    "ledger", "harbor", "violet", "mirror", "cobalt", "sparrow", "timber", "saffron", "glacier", "pewter",
+)  # fmt: skip
 SECRETS = ("user-17@corp.example", "sess-4711-aa", "prod-llm-large", "10.11.12.13")
 
 
@@ -59,17 +50,9 @@ def make_calls(sessions: int, seed: int = 1, per_s: float = 2.0) -> list[KnownCa
             messages, ids = [*messages, {"role": "user", "content": asked}], [*ids, *_spell(asked)]
             output_len, took_s = drawn.randint(1, 200), drawn.uniform(0.05, 4)
             calls.append(
-                KnownCall(
-                    round(begin_s, 6),
-                    round(took_s, 6),
-                    ids,
-                    messages,
-                    output_len,
-                    session,
-                    cancelled=drawn.random() < 0.05,
-                    temperature=drawn.choice((0.0, 0.7, 1.0)),
-                )
-            )
+                KnownCall(round(begin_s, 6), round(took_s, 6), ids, messages, output_len, session,
+                          cancelled=drawn.random() < 0.05, temperature=drawn.choice((0.0, 0.7, 1.0))),
+            )  # fmt: skip
             answer = _make_text(drawn, output_len)
             messages, ids = [*messages, {"role": "assistant", "content": answer}], [*ids, *_spell(answer)]
             begin_s += took_s + drawn.expovariate(0.2)

@@ -81,10 +81,7 @@ def made(turns: Sequence[int], rows: Sequence[Record], slots: int = 2, **facts: 
 def judged(turns: Sequence[int], rows: list[Record], slots: int = 8, **facts: Any) -> RunEvidence:
     """The same as a case to be judged, which nothing else speaks against."""
     keys = {
-        "num_prompts": sum(turns),
-        "max_concurrency": slots,
-        "output_len": OUTPUT,
-        **facts.pop("keys", {}),
-    }
+        "num_prompts": sum(turns), "max_concurrency": slots, "output_len": OUTPUT, **facts.pop("keys", {}),
+    }  # fmt: skip
     clean = {"requests": sum(turns), "session_turns": tuple(turns), "window": None}
     return case(rows, keys, **{**clean, **facts})

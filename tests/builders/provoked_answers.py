@@ -25,24 +25,18 @@ OF_CANCELLED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "320 of 320 requests were cancelled, none was answered in full",
         set(),
     ),
-    "no-abort": (
-        run(failed(10, FailureKind.USER_CANCELLED), window=observed()),
-        "the server finished 32 of the 32 requests that were cancelled",
-        set(),
-    ),
-}
+    "no-abort": (run(failed(10, FailureKind.USER_CANCELLED), window=observed()),
+                 "the server finished 32 of the 32 requests that were cancelled", set()),
+}  # fmt: skip
 
 
 def timed(**other: Any) -> Rows:
     """Answers whose timings are the client's own figures, but for `other`."""
     told = {
-        "cached_tokens": 0,
-        "server_prompt_tokens": INPUT,
-        "server_cached_tokens": 0,
-        "server_output_tokens": OUTPUT,
-        "server_prefill_ns": int((TTFT_MS - 2) * MS),
+        "cached_tokens": 0, "server_prompt_tokens": INPUT, "server_cached_tokens": 0,
+        "server_output_tokens": OUTPUT, "server_prefill_ns": int((TTFT_MS - 2) * MS),
         "server_decode_ns": int(TPOT_MS * (OUTPUT - 1) * MS),
-    }
+    }  # fmt: skip
     return changed(closed(), **(told | other))
 
 
@@ -52,17 +46,14 @@ def slots(count: int, rows: Rows | None = None) -> RunEvidence:
 
 
 OF_ANSWERS: dict[str, tuple[RunEvidence, str, set[str]]] = {
-    "few-slots": (
-        slots(4),
-        "the server has 4 slots for 8 requests at once: TTFT includes their queue (2 of",
-        set(),
-    ),
+    "few-slots": (slots(4), "the server has 4 slots for 8 requests at once: TTFT includes their queue (2 of",
+                  set()),
     "timings-differ": (
         run(timed(server_output_tokens=OUTPUT - 1)),
         "output tokens differ in 320 of 320 answers: 3520 by usage, 3200 by timings",
         set(),
     ),
-}
+}  # fmt: skip
 
 
 def _usage(prompt: int, generated: int, prompt_ms: float, predicted_ms: float) -> bytes:

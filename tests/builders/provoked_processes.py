@@ -182,11 +182,6 @@ PROCESS_RUNS = {
 }
 # Of them those that no run in virtual time has.
 PROCESSES_ALONE = {
-    "interrupted",
-    "cut-short",
-    "load-lost",
-    "rest-of-the-load",
-    "targets-unequal",
-    "stopped-by-rule",
+    "interrupted", "cut-short", "load-lost", "rest-of-the-load", "targets-unequal", "stopped-by-rule",
     "other-processes",
-}
+}  # fmt: skip

@@ -78,15 +78,11 @@ def few_hits(facts: Facts) -> dict[str, Any]:
 _CACHING = partial(engine_server, "--enable-prompt-tokens-details")
 OF_SESSIONS: dict[str, Provocation] = {
     "turns that fail in conversations": Provocation(
-        failing(5),
-        f"{_TALKS} --max-concurrency 2",
-        {"sessions-ended-early", "many-failures"},
+        failing(5), f"{_TALKS} --max-concurrency 2", {"sessions-ended-early", "many-failures"},
         prepare=talks([4] * 16),
     ),
     "conversations longer than the model's context": Provocation(
-        short_of_context,
-        f"{_TALKS} --max-concurrency 2",
-        {"context-limit"},
+        short_of_context, f"{_TALKS} --max-concurrency 2", {"context-limit"},
         prepare=talks([6] * 16, tokens=3),
     ),
     "a server without a prefix cache": Provocation(
@@ -96,35 +92,25 @@ OF_SESSIONS: dict[str, Provocation] = {
         prepare=talks([4] * 16),
     ),
     "cached tokens that the server counts otherwise": Provocation(
-        _CACHING,
-        f"{_TALKS} --max-concurrency 2",
-        {"cached-tokens-differ"},
-        prepare=talks([4] * 16),
+        _CACHING, f"{_TALKS} --max-concurrency 2", {"cached-tokens-differ"}, prepare=talks([4] * 16),
         play=changed_facts(few_hits),
     ),
     "a server that closes between two turns": Provocation(
-        closing_each,
-        f"{_TALKS} --max-concurrency 2",
-        {"reconnected", "many-resent"},
+        closing_each, f"{_TALKS} --max-concurrency 2", {"reconnected", "many-resent"},
         prepare=talks([3] * 16, 0.4),
     ),
     "one conversation longer than all others": Provocation(
-        _CACHING, f"{_TALKS} --max-concurrency 2", {"sessions-ran-dry"}, prepare=talks([*[2] * 20, 40])
+        _CACHING, f"{_TALKS} --max-concurrency 2", {"sessions-ran-dry"}, prepare=talks([*[2] * 20, 40]),
     ),
     "users who wait for their answers": Provocation(
-        partial(null_server, ttft_ms=250),
-        f"{_TALKS} --users 2 --user-rate 5",
-        {"users-waited"},
+        partial(null_server, ttft_ms=250), f"{_TALKS} --users 2 --user-rate 5", {"users-waited"},
         prepare=talks([4] * 16),
     ),
     "a client that hardly runs, between two turns": Provocation(
-        null_server,
-        f"{_TALKS} --max-concurrency 4",
-        {"turns-late", "reads-late", "busy-loop"},
-        prepare=talks([8] * 24, 0.1),
-        play=made.pauses(47, every_ms=64),
+        null_server, f"{_TALKS} --max-concurrency 4", {"turns-late", "reads-late", "busy-loop"},
+        prepare=talks([8] * 24, 0.1), play=made.pauses(47, every_ms=64),
     ),
-}
+}  # fmt: skip
 
 
 def engine(*flags: str) -> made.Server:
@@ -280,28 +266,24 @@ _OF_LOADS = {
     ),
     "time for more than there is": Provocation(null(), f"{FIVE} --duration 60", {"ran-out"}),
     "percentiles of few samples": Provocation(
-        null(), f"{FIVE} --metric-percentiles 99.9", {"thin-percentiles"}
+        null(), f"{FIVE} --metric-percentiles 99.9", {"thin-percentiles"},
     ),
     "two requests a slot": Provocation(
-        null(), f"{FIVE} --num-prompts 8 --metric-percentiles 50", {"few-per-slot"}
+        null(), f"{FIVE} --num-prompts 8 --metric-percentiles 50", {"few-per-slot"},
     ),
     "a last request that is long": Provocation(
-        null(), f"{FIVE} --num-prompts 20 --random-range-ratio 0.9", {"ramp-and-drain"}
+        null(), f"{FIVE} --num-prompts 20 --random-range-ratio 0.9", {"ramp-and-drain"},
     ),
     "a trace whose clock goes in steps, its prompts cut": Provocation(
-        engine(),
-        f"--trace trace.jsonl {_CUT}",
-        {"trace-grid", "lengths-cut"},
+        engine(), f"--trace trace.jsonl {_CUT}", {"trace-grid", "lengths-cut"},
         prepare=made.rows_in("trace.jsonl", _ROWS),
     ),
     "a trace whose clock goes in steps, of which four prompts are cut": Provocation(
-        engine(),
-        f"--trace trace.jsonl {_CUT}",
-        {"trace-grid", "few-lengths-cut"},
+        engine(), f"--trace trace.jsonl {_CUT}", {"trace-grid", "few-lengths-cut"},
         prepare=made.rows_in("trace.jsonl", _FEW_LONG),
     ),
     "a prefix of a block and a half": Provocation(
-        engine(), f"{FOUR} --random-prefix-len 24", {"reuse-not-as-expected"}
+        engine(), f"{FOUR} --random-prefix-len 24", {"reuse-not-as-expected"},
     ),
     "drafts of random tokens": Provocation(
         engine(),
@@ -315,9 +297,7 @@ _OF_LOADS = {
         {"steps-hidden", "latencies-differ"},
     ),
     "drafts that another client shares": Provocation(
-        engine("--acceptance", "0.9,0.5"),
-        f"{FOUR} --prompt-format words",
-        {"drafts-differ"},
+        engine("--acceptance", "0.9,0.5"), f"{FOUR} --prompt-format words", {"drafts-differ"},
         play=changed_facts(_accept_more),
     ),
     "an engine that fell back to a slower kernel": Provocation(
@@ -325,7 +305,7 @@ _OF_LOADS = {
         FOUR,
         {"fallback-kernel"},
         play=changed_facts(
-            lambda facts: {"as_run": EngineConfig(quantization="fp8", kernel="MarlinFP8ScaledMM")}
+            lambda facts: {"as_run": EngineConfig(quantization="fp8", kernel="MarlinFP8ScaledMM")},
         ),
     ),
     "experts that get random tokens": Provocation(
@@ -344,11 +324,11 @@ _OF_LOADS = {
                     {"began_ns": BEGAN_NS},
                     {"began_ns": BEGAN_NS + 900 * MS},
                     {"began_ns": BEGAN_NS, "error_ns": 25 * MS, "reference": "wall clock"},
-                )
-            }
+                ),
+            },
         ),
     ),
-}
+}  # fmt: skip
 
 
 def in_state(state: MachineState, sensed: SensorSummary | None = None) -> Play:

@@ -75,16 +75,10 @@ OF_SESSIONS: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "240 of 320 turns (75 %) waited for the answer before them",
         set(),
     ),
-    "turns-late": (
-        judged(TURNS, rows_of(TURNS, 8, late_ms=12.0)),
-        "later turns were sent 12.00 ms late by P99, 12.00 ms at most",
-        set(),
-    ),
-    "reconnected": (
-        judged(TURNS, _ROWS, client=client(reconnects=4)),
-        "4 of 320 turns went over a new connection",
-        set(),
-    ),
+    "turns-late": (judged(TURNS, rows_of(TURNS, 8, late_ms=12.0)),
+                   "later turns were sent 12.00 ms late by P99, 12.00 ms at most", set()),
+    "reconnected": (judged(TURNS, _ROWS, client=client(reconnects=4)),
+                    "4 of 320 turns went over a new connection", set()),
     "context-limit": (
         judged(TURNS, rows_of(TURNS, 8, ended(LONG, 20, 7))),
         "20 of 40 sessions ended at the model's context limit",
@@ -105,7 +99,7 @@ OF_SESSIONS: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "figures are of the first 6.7 of 28.2 s: then the first slot had no session left",
         set(),
     ),
-}
+}  # fmt: skip
 AT_EASE_IN_SESSIONS = {
     "sessions in a closed loop": judged(TURNS, _ROWS),
     "sessions whose server counts as usage does": counted(_ROWS, cached_of(_ROWS)),

@@ -7,11 +7,8 @@ from loadgen.verdict.evidence import RunEvidence
 
 # The run, the words that its evidence must have, and the doubts that go with it.
 OF_SHARDS: dict[str, tuple[RunEvidence, str, set[str]]] = {
-    "load-lost": (
-        run(lost=("shard 1/2 is missing: its 160 requests are lost",)),
-        "shard 1/2 is missing: its 160 requests are lost",
-        {"rest-of-the-load"},
-    ),
+    "load-lost": (run(lost=("shard 1/2 is missing: its 160 requests are lost",)),
+                  "shard 1/2 is missing: its 160 requests are lost", {"rest-of-the-load"}),
     "rest-of-the-load": (
         run(lost=("worker 1 was killed",)),
         "320 of 320 requests succeeded: their latencies are under less load",
@@ -32,7 +29,7 @@ OF_SHARDS: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "median TTFT of http://b:8000 is 80 ms, of the others 50 ms, and higher in each of 10",
         set(),
     ),
-}
+}  # fmt: skip
 # What a run that nothing speaks against may show.
 AT_EASE = {
     "shards that began as their clocks agree": run(

@@ -64,28 +64,24 @@ OF_STATES: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "power-cap": (run(state_before=CAPPED), "GPU 0 may draw 350 W of 700 W by default", set()),
-    "board-clock": (
-        run(state_before=ORIN, sensed=sensed(612)),
-        "17000000.gpu may run at 612 of 1,300 MHz in power mode MODE_30W (2)",
-        {"clocks-not-pinned"},
-    ),
+    "board-clock": (run(state_before=ORIN, sensed=sensed(612)),
+                    "17000000.gpu may run at 612 of 1,300 MHz in power mode MODE_30W (2)",
+                    {"clocks-not-pinned"}),
     "clocks-not-pinned": (
         run(
             state_before=replace(
-                ORIN, clocks={"17000000.gpu": ClockState(limit_mhz=1300.5, most_mhz=1300.5, pinned=False)}
+                ORIN,
+                clocks={"17000000.gpu": ClockState(limit_mhz=1300.5, most_mhz=1300.5, pinned=False)},
             ),
             sensed=sensed(1300),
         ),
         "17000000.gpu is not pinned",
         set(),
     ),
-    "page-cache": (
-        run(state_before=FULL, sensed=sensed(2400)),
-        "86.5 of 119.7 GiB of shared memory are page cache, 3.0 GiB are free",
-        set(),
-    ),
+    "page-cache": (run(state_before=FULL, sensed=sensed(2400)),
+                   "86.5 of 119.7 GiB of shared memory are page cache, 3.0 GiB are free", set()),
     "gpu-memory-unknown": (run(state_before=SPARK), "GPU 0 (NVIDIA GB10) reports no memory in use", set()),
-}
+}  # fmt: skip
 
 SOUND_STATES = {
     "a server's GPUs at their best": run(state_before=SERVER, sensed=sensed(1980), state_after=SERVER),

@@ -29,24 +29,12 @@ _KEYS = {
 }
 # 40 requests of 512 in and 64 out, 4 at a time: 10 waves of 100 ms and 63 tokens of 10 ms each.
 FIGURES: dict[str, Any] = {
-    "completed": 40,
-    "failed": 0,
-    "duration": 7.35,
-    "total_input_tokens": 20480,
-    "total_output_tokens": 2560,
-    "request_throughput": 5.44,
-    "output_throughput": 348.30,
-    "total_token_throughput": 3134.69,
-    "mean_ttft_ms": 100.25,
-    "median_ttft_ms": 99.75,
-    "p99_ttft_ms": 120.33,
-    "mean_tpot_ms": 10.02,
-    "median_tpot_ms": 10.01,
-    "p99_tpot_ms": 10.53,
-    "mean_itl_ms": 10.02,
-    "median_itl_ms": 9.89,
+    "completed": 40, "failed": 0, "duration": 7.35, "total_input_tokens": 20480, "total_output_tokens": 2560,
+    "request_throughput": 5.44, "output_throughput": 348.30, "total_token_throughput": 3134.69,
+    "mean_ttft_ms": 100.25, "median_ttft_ms": 99.75, "p99_ttft_ms": 120.33, "mean_tpot_ms": 10.02,
+    "median_tpot_ms": 10.01, "p99_tpot_ms": 10.53, "mean_itl_ms": 10.02, "median_itl_ms": 9.89,
     "p99_itl_ms": 15.61,
-}
+}  # fmt: skip
 LOAD = Load("high", 40, 512.0, 64.0, 64, 4)
 
 
@@ -71,12 +59,9 @@ def _row(line: int, cells: dict[str, str]) -> Reported:
     figures = {key: _number(cells[label]) for label, key in _KEYS.items() if cells[label]}
     n = int(figures["completed"])
     load = Load(
-        f"{cells['load']} load",
-        requests=n,
-        input_len=figures["total_input_tokens"] / n,
-        output_len=figures["total_output_tokens"] / n,
-        max_concurrency=figures.get("max_concurrency"),
-    )
+        f"{cells['load']} load", requests=n, input_len=figures["total_input_tokens"] / n,
+        output_len=figures["total_output_tokens"] / n, max_concurrency=figures.get("max_concurrency"),
+    )  # fmt: skip
     return Reported(cells["model"], figures, load, f"page.md, line {line}", told_by="page", file="page.md")
 
 

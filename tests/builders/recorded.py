@@ -20,11 +20,8 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
 
 APIS: dict[str, Dialect] = {
-    **DIALECTS,
-    "generate": Generate(),
-    "responses": Responses(),
-    "messages": Messages(),
-}
+    **DIALECTS, "generate": Generate(), "responses": Responses(), "messages": Messages(),
+}  # fmt: skip
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here
 LAG_NS = 250  # by which every user-space stamp is late
@@ -66,20 +63,10 @@ def capture(
     kernel = np.stack(np.divmod(arrived + OFFSET_NS, 1_000_000_000), axis=1)
     raw, read_lengths = join_reads(data)
     return Capture(
-        index=3,
-        slot=1,
-        intended_ns=1,
-        sent_ns=2,
-        end_ns=10**15,
-        framed=status == 0,
-        status=status,
-        failure=failure,
-        raw=raw,
-        read_lengths=read_lengths,
-        seen_ns=(arrived + LAG_NS).tobytes(),
-        kernel=kernel.astype(np.int64).tobytes(),
-        realtime_offset_ns=OFFSET_NS,
-    )
+        index=3, slot=1, intended_ns=1, sent_ns=2, end_ns=10**15, framed=status == 0, status=status,
+        failure=failure, raw=raw, read_lengths=read_lengths, seen_ns=(arrived + LAG_NS).tobytes(),
+        kernel=kernel.astype(np.int64).tobytes(), realtime_offset_ns=OFFSET_NS,
+    )  # fmt: skip
 
 
 def decode(name: str, data: list[bytes], at_ns: list[int] | None = None, **more: Any) -> Record:

@@ -50,18 +50,12 @@ def make_tokenizer(directory: Path, vocab_size: int = 4000, corpus_bytes: int = 
     tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
     (directory / "tokenizer_config.json").write_text(
         json.dumps(
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "eos_token": ADDED[1],
-                "pad_token": IN_VOCABULARY,
-                "additional_special_tokens": [ADDED[0]],
-                "clean_up_tokenization_spaces": False,
-                "model_max_length": 131072,
-                "chat_template": CHAT_TEMPLATE,
-            }
+            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": ADDED[1], "pad_token": IN_VOCABULARY,
+             "additional_special_tokens": [ADDED[0]], "clean_up_tokenization_spaces": False,
+             "model_max_length": 131072, "chat_template": CHAT_TEMPLATE},
         ),
         "utf-8",
-    )
+    )  # fmt: skip
     return directory
 
 

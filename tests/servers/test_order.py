@@ -13,31 +13,26 @@ SERVERS, BENCHMARKS = ROOT / "servers" / "loadgen_servers", ROOT / "benchmarks"
 # fmt: off
 ORDER = {
     SERVERS: [
-        "child_process", "log_file", "http_server",
-        "null/messages", "null/server", "null/__main__",
+        "child_process", "log_file", "http_server", "null/messages", "null/server", "null/__main__",
         "engine/step_times", "engine/prefix_cache", "engine/scheduler", "engine/presets", "engine/stalling",
-        "engine/messages", "engine/request", "engine/anthropic_messages",
-        "engine/openai_responses", "engine/metrics",
-        "engine/server", "engine/cli", "engine/__main__",
-        "launch/spec", "launch/installed", "launch/vllm", "launch/sglang",
-        "launch/transformers", "launch/llamacpp", "launch/custom", "launch/container", "launch/launchers",
-        "process/failure_causes", "process/embedded", "process/port_owner", "process/supervisor",
-        "process/running",
+        "engine/messages", "engine/request", "engine/anthropic_messages", "engine/openai_responses",
+        "engine/metrics", "engine/server", "engine/cli", "engine/__main__", "launch/spec", "launch/installed",
+        "launch/vllm", "launch/sglang", "launch/transformers", "launch/llamacpp", "launch/custom",
+        "launch/container", "launch/launchers", "process/failure_causes", "process/embedded",
+        "process/port_owner", "process/supervisor", "process/running",
     ],
     BENCHMARKS: [
-        "harness/process", "harness/page", "harness/truth", "harness/made_files",
-        "harness/faulty_server", "harness/self_signed", "harness/collector",
-        "harness/stalled_run", "harness/scores", "harness/impaired_path",
-        "clients/adapters",
-        "simulated/engine", "simulated/populations", "simulated/calibration", "simulated/queue",
-        "simulated/serving", "simulated/dependence", "simulated/drifts",
-        "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
-        "bars/sessions", "bars/scale", "bars/images", "bars/install", "bars/limits", "bars/limits_floors",
-        "bars/limits_clock", "bars/saturation", "bars/telemetry", "bars/attributing",
+        "harness/process", "harness/page", "harness/truth", "harness/made_files", "harness/faulty_server",
+        "harness/self_signed", "harness/collector", "harness/stalled_run", "harness/scores",
+        "harness/impaired_path", "clients/adapters", "simulated/engine", "simulated/populations",
+        "simulated/calibration", "simulated/queue", "simulated/serving", "simulated/dependence",
+        "simulated/drifts", "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data",
+        "bars/replay", "bars/sessions", "bars/scale", "bars/images", "bars/install", "bars/limits",
+        "bars/limits_floors", "bars/limits_clock", "bars/saturation", "bars/telemetry", "bars/attributing",
         "changing", "comparing", "gating", "kills", "memory", "attribution_cost", "merging", "pictures",
         "planned", "random_runs", "recipe_pictures", "run",
     ],
-}
+}  # fmt: skip
 # fmt: on
 
 

@@ -78,13 +78,9 @@ def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
         "reasoning": True,
     }
     assert labels.read_labels(document, {"max_concurrency"}) == {
-        "build": "v1",
-        "server.tp": "4",
-        "command.dtype": "fp8",
-        "command.eager": "on",
-        "sizes": "1,2",
+        "build": "v1", "server.tp": "4", "command.dtype": "fp8", "command.eager": "on", "sizes": "1,2",
         "reasoning": "true",
-    }
+    }  # fmt: skip
 
 
 @loop_over(

@@ -193,11 +193,8 @@ def test_a_floor_is_kept_and_shown_in_tokens_per_second() -> None:
 def test_a_ceiling_keeps_its_names_in_a_file() -> None:
     stored = limit_record().model_dump(mode="json")["runs"][0]["objectives"][0]
     assert [stored[name] for name in ("value_ms", "bound_ms", "limit_ms", "lower_ms")] == [
-        120,
-        130,
-        500,
-        None,
-    ]
+        120, 130, 500, None,
+    ]  # fmt: skip
 
 
 @loop_over(

@@ -64,17 +64,9 @@ def test_a_figures_spread_is_the_one_worked_out_by_hand() -> None:
 def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None:
     found = by_name([run(98), run(100)])
     assert list(found) == [
-        "request_throughput_per_s",
-        "output_throughput_per_s",
-        "total_throughput_per_s",
-        "mean_ttft_ms",
-        "p99_ttft_ms",
-        "mean_tpot_ms",
-        "p99_tpot_ms",
-        "mean_itl_ms",
-        "p99_itl_ms",
-        "mean_e2el_ms",
-    ]
+        "request_throughput_per_s", "output_throughput_per_s", "total_throughput_per_s", "mean_ttft_ms",
+        "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_itl_ms", "p99_itl_ms", "mean_e2el_ms",
+    ]  # fmt: skip
     assert found["output_throughput_per_s"].mean == pytest.approx(2 * found["request_throughput_per_s"].mean)
     assert found["total_throughput_per_s"].mean == pytest.approx(5 * found["output_throughput_per_s"].mean)
     ask = MetricOptions(metric_percentiles=(50.0, 99.9), goodput_limits={"ttft": 99.0})
@@ -171,18 +163,10 @@ def test_the_json_is_strict_and_holds_the_interval() -> None:
 @loop_over(
     ("share", "words"),
     [
-        (0.0251, "2.5 %"),
-        (0.79, "79 %"),
-        (0.996, "100 %"),
-        (1.0, "2 times"),
-        (2.4, "3.4 times"),
-        (9.0, "10 times"),
-        (9.01, ""),
-        (235453038.54, ""),
-        (math.inf, ""),
-        (math.nan, ""),
+        (0.0251, "2.5 %"), (0.79, "79 %"), (0.996, "100 %"), (1.0, "2 times"), (2.4, "3.4 times"),
+        (9.0, "10 times"), (9.01, ""), (235453038.54, ""), (math.inf, ""), (math.nan, ""),
     ],
-)
+)  # fmt: skip
 def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
     assert repeats.format_difference(share) == words
 
@@ -190,13 +174,10 @@ def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
 @loop_over(
     ("mean", "half", "vague"),
     [
-        (500.0, 2118.0, True),
-        (500.0, 500.0, True),
-        (500.0, 499.0, False),
-        (500.0, math.nan, False),
+        (500.0, 2118.0, True), (500.0, 500.0, True), (500.0, 499.0, False), (500.0, math.nan, False),
         (0, 1, False),
     ],
-)
+)  # fmt: skip
 def test_the_interval_of_a_mean_that_reaches_zero_is_vague(mean: float, half: float, vague: bool) -> None:
     assert repeats.is_vague(mean, half) is vague
 

@@ -21,11 +21,8 @@ HERE = Path("runs/r")
 
 def server(**changes: Any) -> Server:
     told = {
-        "url": "http://127.0.0.1:8000/v1/completions",
-        "engine": "vLLM",
-        "version": "0.32",
-        "model": "qwen3",
-    }
+        "url": "http://127.0.0.1:8000/v1/completions", "engine": "vLLM", "version": "0.32", "model": "qwen3",
+    }  # fmt: skip
     return Server(**{**told, **changes})
 
 
@@ -52,11 +49,8 @@ def test_a_run_tells_load_verdict_and_where_it_is_from() -> None:
     run = made()
     known = summarise_run(HERE, run)
     assert (known.load.name, known.load.requests, known.load.input_len, known.load.output_len) == (
-        "p",
-        3,
-        10,
-        5,
-    )
+        "p", 3, 10, 5,
+    )  # fmt: skip
     assert (known.load.asked_input_len, known.load.asked_output_len, known.load.seed) == (10, 5, 7)
     assert (known.load.max_concurrency, known.load.request_rate_per_s) == (2, math.inf)
     assert (known.source, known.told_by, known.engine) == ("runs/r", "loadgen", "vLLM 1")
@@ -74,49 +68,31 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
     [
         pytest.param({"label": "mine"}, "mine", id="the label first"),
         pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8")}, "Qwen3-8B-FP8", id="the files' name"),
-        pytest.param(
-            {"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("AWQ-4bit")},
-            "Qwen3-8B-AWQ-4bit",
-            id="what the files declare",
-        ),
-        pytest.param(
-            {"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
-            "Qwen3-8B-FP8",
-            id="not said twice",
-        ),
-        pytest.param(
-            {"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")},
-            "Qwen3-8B",
-            id="unquantized",
-        ),
-        pytest.param(
-            {"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")},
-            "Qwen3-8B-AWQ",
-            id="in the hub's cache",
-        ),
+        pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("AWQ-4bit")},
+                     "Qwen3-8B-AWQ-4bit", id="what the files declare"),
+        pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
+                     "Qwen3-8B-FP8", id="not said twice"),
+        pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")},
+                     "Qwen3-8B", id="unquantized"),
+        pytest.param({"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")},
+                     "Qwen3-8B-AWQ", id="in the hub's cache"),
         pytest.param(
             {"server": server(model_root="qwen3"), "checkpoint": checkpoint(path="/m/Qwen3-8B-GPTQ-Int4")},
             "Qwen3-8B-GPTQ-Int4",
             id="where the server repeats its served name",
         ),
-        pytest.param(
-            {"checkpoint": checkpoint("GGUF-Q4_K_M", "/m/Qwen3-8B-Q4_K_M.gguf")},
-            "Qwen3-8B-Q4_K_M",
-            id="a GGUF file",
-        ),
+        pytest.param({"checkpoint": checkpoint("GGUF-Q4_K_M", "/m/Qwen3-8B-Q4_K_M.gguf")}, "Qwen3-8B-Q4_K_M",
+                     id="a GGUF file"),
         pytest.param({"server": server(model="org/m")}, "m", id="the served name last"),
-        pytest.param(
-            {"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")},
-            "m",
-            id="simulated",
-        ),
+        pytest.param({"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")}, "m",
+                     id="simulated"),
         pytest.param(
             {"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
             "row",
             id="of a campaign",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, Any], name: str) -> None:
     assert summarise_run(HERE, made(**changes)).name == name
 

@@ -102,18 +102,12 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     ("code", "why"),
     [
         pytest.param(HANGS, "/health does not answer: All connection attempts failed", id="never listens"),
-        pytest.param(
-            "print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
-            "/health answers 503",
-            id="never healthy",
-        ),
-        pytest.param(
-            "print('loading weights', flush=True)\nServer(health=lambda: time.sleep(1000)).serve()",
-            "/health does not answer within 0.5 s",
-            id="never answers",
-        ),
+        pytest.param("print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
+                     "/health answers 503", id="never healthy"),
+        pytest.param("print('loading weights', flush=True)\nServer(health=lambda: time.sleep(1000)).serve()",
+                     "/health does not answer within 0.5 s", id="never answers"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
     code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

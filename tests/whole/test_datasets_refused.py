@@ -28,20 +28,14 @@ ROWS = 10_000
 @loop_over(
     ("words", "refusal", "reported"),
     [
-        (
-            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
-            refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'),
-            "tool",
-        ),
+        ([*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
+         refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'), "tool"),
         ([*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image"),
-        (
-            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
-            refuses("response_format", "response_format is not supported by this model"),
-            "response_format",
-        ),
+        ([*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
+         refuses("response_format", "response_format is not supported by this model"), "response_format"),
         (TRACE, refuses_ids, "prompt"),
     ],
-)
+)  # fmt: skip
 def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
     words: list[str], refusal: Refusal, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,15 +21,8 @@ from loadgen.server import control
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 CHAT = [
-    "--backend",
-    "openai-chat",
-    "--random-output-len",
-    "3",
-    "--max-concurrency",
-    "2",
-    "--num-prompts",
-    "20",
-]
+    "--backend", "openai-chat", "--random-output-len", "3", "--max-concurrency", "2", "--num-prompts", "20",
+]  # fmt: skip
 KEY = "sk-good-0123456789"
 
 

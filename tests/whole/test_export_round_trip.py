@@ -66,11 +66,8 @@ def test_texts_are_read_by_vllms_rules_too(keys: dict[str, Any]) -> None:
     before = made(TOKENIZER, **RANDOM, **keys)
     export_plan.export_requests(before, OUT, TOKENIZER)
     flags: dict[str, Any] = {
-        "custom_output_len": -1,
-        "disable_shuffle": True,
-        "skip_chat_template": True,
-        "num_prompts": 5,
-    }
+        "custom_output_len": -1, "disable_shuffle": True, "skip_chat_template": True, "num_prompts": 5,
+    }  # fmt: skip
     read: dict[str, Any] = {"dataset_path": OUT, "ignore_eos": True, "backend": before.profile.backend}
     for after in (made(TOKENIZER, dataset_name="custom", **flags, **read), made(**read)):
         assert bodies(after) == bodies(before)

@@ -106,14 +106,11 @@ def test_what_a_hosted_api_needs_is_said_in_one_line(
         (HostedApi(), "", []),
         (HostedApi(prefix="/api/v1"), "/api/v1/", []),
         (HostedApi(prefix="/v1beta/openai"), "/v1beta/openai/", []),
-        (
-            HostedApi(prefix="/openai/deployments/d", models=False),
-            "/openai/deployments/d/chat/completions?api-version=2024-10-21",
-            ["--model", MODEL],
-        ),
+        (HostedApi(prefix="/openai/deployments/d", models=False),
+         "/openai/deployments/d/chat/completions?api-version=2024-10-21", ["--model", MODEL]),
         (HostedApi(models=False), "/v1", ["--model", MODEL]),
     ],
-)
+)  # fmt: skip
 def test_a_base_url_works_as_it_is_pasted(
     api: HostedApi, path: str, words: list[str], authority: trustme.CA
 ) -> None:

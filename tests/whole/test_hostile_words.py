@@ -126,21 +126,9 @@ def nested(depth: int) -> list[Any]:
 
 
 ODD: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    1e308,
-    "x",
-    "9" * 5000,
-    "\ud800",
-    "\x1b[2J",
-    "x" * 10_000,
-    [],
-    {},
-    [1, "2", None],
+    None, True, -1, 0, 1e308, "x", "9" * 5000, "\ud800", "\x1b[2J", "x" * 10_000, [], {}, [1, "2", None],
     nested(900),
-]
+]  # fmt: skip
 
 
 @loop_over("odd", ODD)

@@ -61,16 +61,9 @@ def answer(index: int, sent_ns: int) -> Capture:
     arrived_ns = sent_ns + AFTER_NS
     stamps = np.stack([arrived_ns // S_NS, arrived_ns % S_NS], axis=1)
     return Capture(
-        index=index,
-        slot=index % 8,
-        intended_ns=sent_ns,
-        sent_ns=sent_ns,
-        end_ns=int(arrived_ns[-1]),
-        raw=RAW,
-        read_lengths=LENGTHS,
-        seen_ns=(arrived_ns + 10_000).tobytes(),
-        kernel=stamps.tobytes(),
-    )
+        index=index, slot=index % 8, intended_ns=sent_ns, sent_ns=sent_ns, end_ns=int(arrived_ns[-1]),
+        raw=RAW, read_lengths=LENGTHS, seen_ns=(arrived_ns + 10_000).tobytes(), kernel=stamps.tobytes(),
+    )  # fmt: skip
 
 
 @dataclass
@@ -127,12 +120,9 @@ class Day:
 
 def a_day() -> Plan:
     keys = {
-        "name": "day",
-        "input_len": 8,
-        "output_len": MESSAGES,
-        "num_prompts": REQUESTS,
+        "name": "day", "input_len": 8, "output_len": MESSAGES, "num_prompts": REQUESTS,
         "max_concurrency": WAVE,
-    }
+    }  # fmt: skip
     return plan.make(profile.build(keys), ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True))
 
 

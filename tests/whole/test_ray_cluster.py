@@ -73,25 +73,15 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     place = Path(tempfile.mkdtemp(prefix="lg"))  # Ray's sockets have short names
     environment = {
-        **os.environ,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_TMPDIR": str(place),
-        "TMPDIR": str(place),
-        MARK: str(place),
-    }
+        **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_TMPDIR": str(place), "TMPDIR": str(place), MARK: str(place),
+    }  # fmt: skip
     words = [sys.executable, "-m", "fakes.ray_nodes"]
     with (place / "errors").open("w+") as errors, Embedded(["--preset", "instant"]) as engine:
         process = subprocess.Popen(
-            words,
-            cwd=TESTS,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
+            words, cwd=TESTS, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            text=True, start_new_session=True,
+        )  # fmt: skip
         try:
             assert process.stdout is not None
             ready = next((json.loads(line) for line in process.stdout if line.startswith("{")), None)

@@ -126,15 +126,10 @@ def test_sources_that_raise_cost_what_was_not_looked_at_and_no_doubt(monkeypatch
 # The report.
 
 FULL = Result(
-    replace(
-        DOUBTFUL.facts,
-        notes=("a note",),
-        as_run=EngineConfig(version="1"),
-        cache_reset="emptied before the run",
-        fingerprint=make_empty_fingerprint("nobody asked"),
-    ),
+    replace(DOUBTFUL.facts, notes=("a note",), as_run=EngineConfig(version="1"),
+            cache_reset="emptied before the run", fingerprint=make_empty_fingerprint("nobody asked")),
     DOUBTFUL.records,
-)
+)  # fmt: skip
 
 
 def parts(of: Result) -> dict[str, str]:

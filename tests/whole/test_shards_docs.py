@@ -40,15 +40,9 @@ def test_every_block_of_the_page_runs_in_a_shell(tmp_path: Path, block: str) -> 
             .replace("--shard ", "--quiet --shard ")
         )
         done = subprocess.run(
-            ["bash", "-e"],
-            input=script,
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+            ["bash", "-e"], input=script, cwd=tmp_path, env=environment, capture_output=True, text=True,
+            timeout=150, check=False,
+        )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     for merged in (path for path in tmp_path.iterdir() if run_directory.is_run(path)):
         run = run_directory.load(merged)

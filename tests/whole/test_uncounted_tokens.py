@@ -46,12 +46,9 @@ def bench(answer: list[bytes], *flags: str) -> tuple[Path, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("answer", "flags"),
-    [
-        pytest.param(STREAM, (), id="a stream"),
-        pytest.param(WHOLE, ("--disable-stream",), id="in one piece"),
-        pytest.param(STREAM, ("--workers", "2"), id="of two workers", marks=pytest.mark.whole),
-    ],
-)
+    [pytest.param(STREAM, (), id="a stream"), pytest.param(WHOLE, ("--disable-stream",), id="in one piece"),
+     pytest.param(STREAM, ("--workers", "2"), id="of two workers", marks=pytest.mark.whole)],
+)  # fmt: skip
 def test_with_the_tokenizer_every_figure_is_of_tokens(model: Path, answer: list[bytes], flags: Any) -> None:
     directory, result = bench(answer, "--tokenizer", str(model), *flags)
     count = TextTokenizer(model).count("".join(WORDS))

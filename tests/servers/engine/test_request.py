@@ -62,16 +62,10 @@ def test_output_tokens(chat: bool, body: dict[str, Any], tokens: int) -> None:
 REFUSED = {
     "unknown model": ({"model": "nope", "prompt": "x"}, "404 Not Found", "NotFoundError", "model"),
     "too many output tokens": (
-        {"prompt": "x", "max_tokens": 101},
-        "400 Bad Request",
-        "BadRequestError",
-        "max_tokens",
+        {"prompt": "x", "max_tokens": 101}, "400 Bad Request", "BadRequestError", "max_tokens",
     ),
     "no room for the output": (
-        {"prompt": [1] * 90, "max_tokens": 11},
-        "400 Bad Request",
-        "BadRequestError",
-        "input_tokens",
+        {"prompt": [1] * 90, "max_tokens": 11}, "400 Bad Request", "BadRequestError", "input_tokens",
     ),
     "no output": ({"prompt": "x", "max_tokens": 0}, "400 Bad Request", "BadRequestError", "max_tokens"),
     "no prompt": ({"model": "m"}, "400 Bad Request", "BadRequestError", "prompt"),
@@ -81,7 +75,7 @@ REFUSED = {
     "logprobs": ({"prompt": "x", "logprobs": 1}, "400 Bad Request", "BadRequestError", "logprobs"),
     "a type": ({"prompt": "x", "max_tokens": "many"}, "400 Bad Request", "BadRequestError", None),
     "an unknown id": ({"prompt": [5, 1000]}, "400 Bad Request", "BadRequestError", None),
-}
+}  # fmt: skip
 
 
 @loop_over(("body", "status", "kind", "param"), REFUSED.values())

@@ -122,12 +122,8 @@ def test_the_first_token_ends_the_last_chunk_then_one_a_step() -> None:
     assert [w.kv_tokens for w in works] == [0, 0, 0, 251, 252]
     assert [w.attended_pairs for w in works] == [5050, 15_050, 50 * 200 + 1275, 0, 0]
     assert [names(t) for t in tokens] == [
-        ([], [], []),
-        ([], [], []),
-        ([], ["a"], []),
-        (["a"], [], []),
-        ([], [], ["a"]),
-    ]
+        ([], [], []), ([], [], []), ([], ["a"], []), (["a"], [], []), ([], [], ["a"]),
+    ]  # fmt: skip
     assert scheduler.begin(0) is None
     assert (scheduler.cache.in_use, scheduler.kv_context, scheduler.running) == (0, 0, 0)
 

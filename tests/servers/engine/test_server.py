@@ -260,14 +260,10 @@ def test_usage_errors_are_one_line_and_exit_2(
 @loop_over(
     "argv",
     [
-        ["--early-eos", "2"],
-        ["--max-num-seqs", "0"],
-        ["--port", "70000"],
-        ["--prest", "x"],
-        ["--cold-ms", "nan"],
-        ["--acceptance", "0.8,,0.7"],
+        ["--early-eos", "2"], ["--max-num-seqs", "0"], ["--port", "70000"], ["--prest", "x"],
+        ["--cold-ms", "nan"], ["--acceptance", "0.8,,0.7"],
     ],
-)
+)  # fmt: skip
 def test_a_bad_flag_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)

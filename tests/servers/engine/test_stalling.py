@@ -166,14 +166,10 @@ def test_a_seed_draws_the_same_stalls() -> None:
 
 
 REFUSED = {
-    "no time": (
-        '{"injections": [{"kind": "queue", "ms": 5}]}',
-        "injections.0: Value error, give one of at_s",
-    ),
-    "two times": (
-        '{"injections": [{"kind": "queue", "ms": 5, "share": 1, "per_s": 1}]}',
-        "injections.0: Value error, give one of",
-    ),
+    "no time": ('{"injections": [{"kind": "queue", "ms": 5}]}',
+                "injections.0: Value error, give one of at_s"),
+    "two times": ('{"injections": [{"kind": "queue", "ms": 5, "share": 1, "per_s": 1}]}',
+                  "injections.0: Value error, give one of"),
     "an unknown kind": ('{"injections": [{"kind": "x", "ms": 5, "share": 1}]}', "injections.0.kind: "),
     "steps of a queue": (
         '{"injections": [{"kind": "queue", "ms": 5, "share": 1, "steps": 2}]}',
@@ -184,7 +180,7 @@ REFUSED = {
         "injections.0: Value error, ms: the first of two",
     ),
     "no JSON": ("{", "Invalid JSON"),
-}
+}  # fmt: skip
 
 
 @loop_over(("text", "words"), REFUSED.values())

@@ -80,25 +80,16 @@ def test_what_is_put_before_path_is_shown_as_that(monkeypatch: pytest.MonkeyPatc
     ("argv", "environment", "line"),
     [
         (("x",), {"HF_TOKEN": "hf_1", "A": "1"}, "HF_TOKEN='***' A=1 x"),
-        (
-            ("x",),
-            {"AWS_SECRET_ACCESS_KEY": "s", "DB_PASSWORD": "p"},
-            "AWS_SECRET_ACCESS_KEY='***' DB_PASSWORD='***' x",
-        ),
+        (("x",), {"AWS_SECRET_ACCESS_KEY": "s", "DB_PASSWORD": "p"},
+         "AWS_SECRET_ACCESS_KEY='***' DB_PASSWORD='***' x"),
         (("x",), {"TOKENIZERS_PARALLELISM": "false"}, "TOKENIZERS_PARALLELISM=false x"),
         (("x", "--api-key", "a", "b", "--port", "1"), {}, "x --api-key '***' '***' --port 1"),
-        (
-            ("x", "--api-key=a", "--max-num-batched-tokens", "8"),
-            {},
-            "x '--api-key=***' --max-num-batched-tokens 8",
-        ),
-        (
-            ("run", "-e", "HF_TOKEN=a", "--env=API_KEY=b", "-e", "A=c"),
-            {},
-            "run -e 'HF_TOKEN=***' '--env=API_KEY=***' -e A=c",
-        ),
+        (("x", "--api-key=a", "--max-num-batched-tokens", "8"), {},
+         "x '--api-key=***' --max-num-batched-tokens 8"),
+        (("run", "-e", "HF_TOKEN=a", "--env=API_KEY=b", "-e", "A=c"), {},
+         "run -e 'HF_TOKEN=***' '--env=API_KEY=***' -e A=c"),
     ],
-)
+)  # fmt: skip
 def test_secrets_are_not_shown(argv: tuple[str, ...], environment: dict[str, str], line: str) -> None:
     assert shown(Command(argv, environment)) == line
 

@@ -79,17 +79,13 @@ VLLM = [
     ({"skip_tokenizer": True}, ["--skip-tokenizer-init"]),
     ({"prefix_caching": True}, ["--enable-prefix-caching"]),
     ({"prefix_caching": False}, ["--no-enable-prefix-caching"]),
-    (
-        {"trace_directory": "/traces"},
-        ["--profiler-config", '{"profiler": "torch", "torch_profiler_dir": "/traces"}'],
-    ),
+    ({"trace_directory": "/traces"},
+     ["--profiler-config", '{"profiler": "torch", "torch_profiler_dir": "/traces"}']),
     ({"spans_url": SPANS}, ["--otlp-traces-endpoint", SPANS]),
     ({"arguments": ("--max-model-len", "1")}, ["--max-model-len", "1"]),
-    (
-        {"context_len": 9, "arguments": ("--max-model-len", "1")},
-        ["--max-model-len", "9", "--max-model-len", "1"],
-    ),
-]
+    ({"context_len": 9, "arguments": ("--max-model-len", "1")},
+     ["--max-model-len", "9", "--max-model-len", "1"]),
+]  # fmt: skip
 SGLANG = [
     ({}, ["--enable-metrics"]),
     ({"skip_tokenizer": True}, ["--skip-tokenizer-init", "--enable-metrics"]),
@@ -201,11 +197,8 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
         ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
         ("transformers", {"memory_fraction": 0.5}, r"memory fraction \(0.5\): .*--cb-max-memory-percent"),
         ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it only takes text"),
-        (
-            "transformers",
-            {"prefix_caching": False},
-            r"prefix caching \(False\): only --server-args --continuous",
-        ),
+        ("transformers", {"prefix_caching": False},
+         r"prefix caching \(False\): only --server-args --continuous"),
         ("transformers", {"max_running": 8}, r"max running \(8\): only --server-args --continuous"),
         ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
         ("transformers", {"spans_url": SPANS}, "it exports no spans, leave out --receive-spans"),
@@ -213,7 +206,7 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
         ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
         ("transformers", {"quantization": "fp8"}, "quantizes to bnb-4bit or bnb-8bit, not fp8"),
     ],
-)
+)  # fmt: skip
 def test_what_an_engine_cannot_be_told_is_refused_by_name(
     venv: Venv, engine: str, asked: dict[str, Any], says: str
 ) -> None:
@@ -333,13 +326,10 @@ def test_an_engine_that_is_too_old_says_how_old_it_may_be(
 @loop_over(
     ("engine", "version"),
     [
-        ("vllm", "0.8.0"),
-        ("vllm", "0.10.1rc2.dev3+g1"),
-        ("vllm", "0.1.dev1+g1"),
-        ("vllm", "dev"),
+        ("vllm", "0.8.0"), ("vllm", "0.10.1rc2.dev3+g1"), ("vllm", "0.1.dev1+g1"), ("vllm", "dev"),
         ("sglang", "0.0.0.dev0"),
     ],
-)
+)  # fmt: skip
 def test_a_version_that_may_be_recent_is_served(venv: Venv, engine: str, version: str) -> None:
     assert command(engine, venv({engine: version})).argv
 

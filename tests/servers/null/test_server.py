@@ -82,13 +82,9 @@ def test_the_client_and_the_log_agree_on_every_request(dialect: str, interval: s
 
 # Flags of a shape; reads at least, and messages with a token, of an answer of 9 tokens.
 SHAPES = [
-    ("", 9, 9),
-    ("--tokens-per-message 3", 3, 3),
-    ("--messages-per-write 3", 3, 9),
-    ("--pieces 3", 25, 9),
-    ("--extra ping", 18, 9),
-    ("--stall-ms 40", 9, 9),
-]
+    ("", 9, 9), ("--tokens-per-message 3", 3, 3), ("--messages-per-write 3", 3, 9), ("--pieces 3", 25, 9),
+    ("--extra ping", 18, 9), ("--stall-ms 40", 9, 9),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "reads", "messages"), SHAPES)

@@ -263,13 +263,10 @@ def client(port: int, log: Path, server: str, before: str = "", after: str = "")
 @pytest.mark.parametrize("code", ["LISTENS", "IGNORES_SIGTERM", "LEAVES_DAEMON"])
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        pytest.param("running.Running.begin = die", "", id="spawned"),
-        pytest.param("running.Running._next_event = die", "", id="assigned"),
-        pytest.param("", "die()", id="started"),
-        pytest.param("", UNTIL_LISTENING + "die()", id="serving"),
-    ],
-)
+    [pytest.param("running.Running.begin = die", "", id="spawned"),
+     pytest.param("running.Running._next_event = die", "", id="assigned"),
+     pytest.param("", "die()", id="started"), pytest.param("", UNTIL_LISTENING + "die()", id="serving")],
+)  # fmt: skip
 def test_a_client_that_is_killed_leaves_nothing(
     mark: str, port: int, log: Path, code: str, before: str, after: str
 ) -> None:

@@ -353,38 +353,22 @@ def measured(before: MachineState | None, after: MachineState | None = None, nam
     ("run", "baseline", "evidence"),
     [
         pytest.param(measured(SLOW), measured(FAST), CPU, id="a CPU frequency cap"),
-        pytest.param(
-            measured(CAPPED), measured(SERVER), "power cap of GPU 0 350 W, baseline 700 W", id="a power cap"
-        ),
+        pytest.param(measured(CAPPED), measured(SERVER), "power cap of GPU 0 350 W, baseline 700 W",
+                     id="a power cap"),
         pytest.param(measured(FAST), measured(FAST), None, id="one state"),
         pytest.param(measured(None), measured(FAST), None, id="not recorded"),
-        pytest.param(
-            measured(FAST, SLOW),
-            measured(FAST, FAST),
-            "CPU clock limit at the end 1,700 MHz, baseline 3,400 MHz",
-            id="set during the run",
-        ),
+        pytest.param(measured(FAST, SLOW), measured(FAST, FAST),
+                     "CPU clock limit at the end 1,700 MHz, baseline 3,400 MHz", id="set during the run"),
         pytest.param(measured(SLOW, SLOW), measured(FAST, FAST), CPU, id="before and at the end: once"),
-        pytest.param(
-            measured(FAST, replace(FAST, temperature_c={"GPU 0": 90})),
-            measured(FAST, replace(FAST, temperature_c={"GPU 0": 60})),
-            None,
-            id="warmer at the end, which the load made",
-        ),
-        pytest.param(
-            measured(MachineState(power_mode="30W")),
-            measured(MachineState(power_mode="MAXN")),
-            None,
-            id="power modes, which another rule refuses",
-        ),
-        pytest.param(
-            replace(measured(SLOW), machine="H20"),
-            replace(measured(FAST), machine="Thor"),
-            None,
-            id="two machines",
-        ),
+        pytest.param(measured(FAST, replace(FAST, temperature_c={"GPU 0": 90})),
+                     measured(FAST, replace(FAST, temperature_c={"GPU 0": 60})), None,
+                     id="warmer at the end, which the load made"),
+        pytest.param(measured(MachineState(power_mode="30W")), measured(MachineState(power_mode="MAXN")),
+                     None, id="power modes, which another rule refuses"),
+        pytest.param(replace(measured(SLOW), machine="H20"), replace(measured(FAST), machine="Thor"), None,
+                     id="two machines"),
     ],
-)
+)  # fmt: skip
 def test_a_state_differs(run: Reported, baseline: Reported, evidence: str | None) -> None:
     assert explain_state_differences(run, baseline) == evidence
     found = [each for each in find_differences(run, baseline) if each.rule.code == "state"]

@@ -144,15 +144,11 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
 @loop_over(
     ("mean", "half", "shown"),
     [
-        (82.472, 0.4149, "82.47 ±0.41"),
-        (5052.48, 14.2, "5052 ±14"),
-        (0.0312, 0.001, "0.03 ±0.00"),
-        (298.07, math.nan, "298.1"),
-        (992.3, 164.0, "992 ±164"),
-        (102.2, 16.7, "102 ±17"),
+        (82.472, 0.4149, "82.47 ±0.41"), (5052.48, 14.2, "5052 ±14"), (0.0312, 0.001, "0.03 ±0.00"),
+        (298.07, math.nan, "298.1"), (992.3, 164.0, "992 ±164"), (102.2, 16.7, "102 ±17"),
         (0.0, math.nan, "0"),
     ],
-)
+)  # fmt: skip
 def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     figure = ComparedFigure("output_throughput", "tok/s", True)
     assert comparison_report.format_spread(figure, Mean(mean, half)) == shown

@@ -142,14 +142,11 @@ def two_starts(reported: list[Reported]) -> list[Reported]:
         (runs("a", [2, 3]), [run("b", 4), run("b", 5)], Units([2, 3], [4, 5], False)),
         (runs("a", [2]), runs("b", [4]), Units([2], [4], False)),
         (same_start(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
-        (
-            two_starts(cells("a", [1, 4, 9, 9])),
-            two_starts(cells("b", [2, 2, 3, 3])),
-            Units([2, 9], [2, 3], True),
-        ),
+        (two_starts(cells("a", [1, 4, 9, 9])), two_starts(cells("b", [2, 2, 3, 3])),
+         Units([2, 9], [2, 3], True)),
         (two_starts(cells("a", [1, 4, 9, 9])), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
     ],
-)
+)  # fmt: skip
 def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units: Units) -> None:
     found = statistics.pair_units(row, baseline, figure)
     assert (found.paired, found.left) == (units.paired, units.left)
@@ -221,11 +218,8 @@ def test_a_run_is_named_by_what_it_has_alone() -> None:
     extra = {"extra_body": {"priority": 1}}
     runs = [ours(**keys) for keys in ({}, {"min_tokens": 2}, extra, {**extra, "top_k": 3})]
     assert run_groups.name_rows(runs) == [
-        "m",
-        "m (min_tokens 2)",
-        "m (extra_body {'priority': 1})",
-        "m (top_k 3, extra_body {'priority': 1})",
-    ]
+        "m", "m (min_tokens 2)", "m (extra_body {'priority': 1})", "m (top_k 3, extra_body {'priority': 1})",
+    ]  # fmt: skip
 
 
 def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:

@@ -88,11 +88,8 @@ def measured(tokens: Sequence[int], step_ms: int, **facts: Any) -> Reported:
             "tokens": np.array(tokens),
         }
         counts: dict[str, Any] = {
-            "input_tokens": 8,
-            "output_tokens": sum(tokens),
-            "usage": True,
-            "exact_tokens": True,
-        }
+            "input_tokens": 8, "output_tokens": sum(tokens), "usage": True, "exact_tokens": True,
+        }  # fmt: skip
         each.append(Record(index, 0, sent_ns, sent_ns, int(arrival_ns[-1]), **times, **counts))
     made = made_runs.run(requests=2, **{"window": None, **facts})
     return summarise_run(Path("run"), Result(made.facts, Records.from_records(each)))

@@ -60,9 +60,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     campaign.write_text(html.render_page(whole), "utf-8")
     result = json.loads(json.dumps(encode_run(run)))
     return {
-        "single": single,
-        "campaign": campaign,
-        "result": result,
-        "comparison": found,
+        "single": single, "campaign": campaign, "result": result, "comparison": found,
         "compared": whole.compared[0],
-    }
+    }  # fmt: skip

@@ -120,14 +120,10 @@ def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["--html", "."], "report.html"),
-        (["--html", "a.html"], "a.html"),
-        (["--markdown", "a.md"], "a.md"),
-        (["--csv", "a.csv"], "a.csv"),
-        (["--svg", "."], "timeline.svg"),
-        (["--png", "."], "timeline.png"),
+        (["--html", "."], "report.html"), (["--html", "a.html"], "a.html"), (["--markdown", "a.md"], "a.md"),
+        (["--csv", "a.csv"], "a.csv"), (["--svg", "."], "timeline.svg"), (["--png", "."], "timeline.png"),
     ],
-)
+)  # fmt: skip
 def test_a_strangers_run_directory_links_no_output_elsewhere(
     runs: Path,
     monkeypatch: pytest.MonkeyPatch,

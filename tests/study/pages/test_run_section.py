@@ -93,11 +93,8 @@ def test_a_floors_card_has_its_speed_and_how_many_were_below() -> None:
 
 def test_whole_answers_have_no_latency_of_tokens() -> None:
     assert list(of(with_profile(made_runs.run(), stream=False))) == [
-        "Output",
-        "Requests",
-        "E2EL",
-        "Failure rate",
-    ]
+        "Output", "Requests", "E2EL", "Failure rate",
+    ]  # fmt: skip
 
 
 @loop_over(
