@@ -61,28 +61,22 @@ class LoadRow(msgspec.Struct, frozen=True):
         return f"{invalid}{SATURATED}"
 
 
-class LoadFigure(NamedTuple):
-    """A column of a load table that shows a figure: its key and its title."""
-
-    key: str
-    title: str
-
-
 _RANKS = {"median": "P50", "p99": "P99"}  # in titles; a mean has its unit
-FIGURES = (
-    LoadFigure("request_throughput", "req/s"),
-    LoadFigure("request_goodput", "goodput req/s"),
-    LoadFigure("output_throughput", "tok/s"),
-    *(
-        LoadFigure(figure.statistic(word), f"{figure.label} {_RANKS.get(word, figure.unit)}")
+# The titles of columns that show a figure, by its key.
+FIGURES = {
+    "request_throughput": "req/s",
+    "request_goodput": "goodput req/s",
+    "output_throughput": "tok/s",
+    **{
+        figure.statistic(word): f"{figure.label} {_RANKS.get(word, figure.unit)}"
         for figure in LATENCIES
         for word in figure.by_load
-    ),
-    LoadFigure("failed", "failed"),
-    LoadFigure("speed_tok_s", "speed tok/s"),
-    LoadFigure(PREFILL, "prefill tok/s"),
-    LoadFigure(DECODING, "decode tok/s"),
-)
+    },
+    "failed": "failed",
+    "speed_tok_s": "speed tok/s",
+    PREFILL: "prefill tok/s",
+    DECODING: "decode tok/s",
+}
 # In a narrow table.
 _SPARED = ("median_ttft_ms", "request_throughput", "mean_e2el_ms", "p99_ttft_ms", PREFILL, DECODING)
 _SPREAD = ("output_throughput",)  # what has room for its interval on a terminal
@@ -134,7 +128,7 @@ def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequenc
         differs = len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
         if differs and not (repeated and fact.title == _LOAD):
             columns.append((fact.label, fact.title if narrow else fact.label, fact.cell))
-    for key, title in FIGURES:
+    for key, title in FIGURES.items():
         means = [row.figures[key].mean for row in rows if key in row.figures]
         known = [mean for mean in means if math.isfinite(mean)]
         if any(known) if key == "failed" else known:
@@ -214,7 +208,7 @@ def make_load_row(run: Result) -> LoadRow:
     figures = list_throughputs(run.metrics)
     for each in COMMON:
         figures |= each.statistics(asdict(getattr(run.metrics, each.field_name)))
-    shown = {figure.key: figures.get(figure.key) for figure in FIGURES}
+    shown = {key: figures.get(key) for key in FIGURES}
     if facts.saturated:
         shown = saturated_figures(run)
     return LoadRow(

@@ -173,7 +173,7 @@ def test_our_own_runs_are_rows_and_repeats_one() -> None:
 
 
 def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
-    keys = [figure.key for figure in load_table.FIGURES if figure.key != "request_goodput"]
+    keys = [key for key in load_table.FIGURES if key != "request_goodput"]
     rows = [
         row(
             figures={key: Mean(123456.0, 12.0) for key in keys}, runs=n, input_len=1000.0 * n, verdict="VALID"
@@ -305,7 +305,7 @@ def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
 
 
 def test_a_table_too_wide_is_drawn_in_parts_with_whole_words() -> None:
-    figures = {each.key: Mean(1234.5) for each in load_table.FIGURES}
+    figures = dict.fromkeys(load_table.FIGURES, Mean(1234.5))
     rows = [
         replace(
             row(name=f"a-{at}", concurrency=at, figures=figures),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from loadgen.base.structs import replace
 from loadgen.base.text import GIB, format_count, list_first
 from loadgen.figures.distribution import CONFIDENCE, find_lower_place, find_upper_index
 from loadgen.figures.figure_table import SELECTABLE, find_figure
@@ -291,15 +293,6 @@ class Recommendation(msgspec.Struct, frozen=True):
         """The lines for a reader who has no terminal."""
         return [self.words, *(each.plain or each.text for each in self.remarks)]
 
-
-class _Choice(msgspec.Struct, frozen=True):
-    """What is chosen of ranked candidates under one set of constraints."""
-
-    advice: Advice
-    names: tuple[str, ...]
-    words: str
-    judged: Mapping[str, tuple[Judged, ...]]
-
     @property
     def open(self) -> list[str]:
         """The names of the candidates that no constraint excludes."""
@@ -317,10 +310,10 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     lacking |= contest.absent
     missing = [f"{name} ({why})" for name, why in lacking.items()]
     if not ranked:
-        words, none = f"undecided: {list_first(missing, _MOST_CHANGES)}", tuple[str, ...]()
-        return Recommendation(contest.title, Advice.UNDECIDED, none, words)
+        words = f"undecided: {list_first(missing, _MOST_CHANGES)}"
+        return Recommendation(contest.title, Advice.UNDECIDED, (), words)
     chosen = _choose(contest, ranked, asked, alone=not lacking or bool(contest.objectives))
-    advice, words = chosen.advice, chosen.words
+    advice, words = chosen.choice, chosen.words
     taken = chosen.names[0] if chosen.names else ""
     remarks = [*_list_changes(contest, ranked, asked, chosen)]
     behind = [name for name in chosen.open if name not in chosen.names]
@@ -344,7 +337,7 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
         words = f"undecided: {taken} has the highest limit found, but others have none"
     if missing:
         remarks.append(ChoiceNote(f"not ranked: {list_first(missing, _MOST_CHANGES)}"))
-    return Recommendation(contest.title, advice, chosen.names, words, tuple(remarks), chosen.judged)
+    return replace(chosen, choice=advice, words=words, remarks=tuple(remarks))
 
 
 def _rank(contest: Contest, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -366,24 +359,25 @@ def _rank(contest: Contest, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _choose(
     contest: Contest, ranked: Sequence[Candidate], asked: AnswerRequest, alone: bool = True
-) -> _Choice:
+) -> Recommendation:
     """Choose among ranked candidates under constraints; `alone`: no other checkpoint was measured."""
     judged = {each.name: tuple(judge_constraints(each, contest, asked)) for each in ranked}
+    chosen = partial(Recommendation, contest.title, judged=judged)
     open_ = [each for each in ranked if all(one.holds is not False for one in judged[each.name])]
     if not open_:
-        return _Choice(Advice.NONE, (), "take none: no checkpoint is within the constraints", judged)
+        return chosen(Advice.NONE, (), "take none: no checkpoint is within the constraints")
     top, *rest = (each.name for each in open_)
     if unknown := [one for one in judged[top] if one.holds is None]:
         certain = [name for name in rest if all(one.holds for one in judged[name])]
         but = f"; {certain[0]} is within all" if certain else ""
         why = "; ".join(f"{one.evidence}, required: {one.wanted}" for one in unknown)
         words = f"undecided: {top} is the fastest, but {why}{but}"
-        return _Choice(Advice.UNDECIDED, (top, *certain[:1]), words, judged)
+        return chosen(Advice.UNDECIDED, (top, *certain[:1]), words)
     against = {name: contest.compare(top, name) for name in rest}
     shown = (Decision.FASTER, Decision.EQUIVALENT)
     if rivals := [name for name, speed in against.items() if speed.call not in shown]:
         words = f"undecided: {_explain_undecided(top, rivals[0], against[rivals[0]])}"
-        return _Choice(Advice.UNDECIDED, (top, *rivals), words, judged)
+        return chosen(Advice.UNDECIDED, (top, *rivals), words)
     equal = [
         each
         for each in open_
@@ -392,15 +386,15 @@ def _choose(
     ]
     if len(equal) > 1:
         names, words = _choose_equal(equal)
-        return _Choice(Advice.TAKE, names, words, judged)
+        return chosen(Advice.TAKE, names, words)
     within = " within " + " and ".join(one.wanted for one in judged[top]) if judged[top] else ""
     if not rest and not alone:
-        return _Choice(Advice.UNDECIDED, (top,), f"undecided: {top} is the only one compared{within}", judged)
+        return chosen(Advice.UNDECIDED, (top,), f"undecided: {top} is the only one compared{within}")
     if not rest:
-        return _Choice(Advice.TAKE, (top,), f"take {top}: the only one{within}", judged)
+        return chosen(Advice.TAKE, (top,), f"take {top}: the only one{within}")
     of = "" if alone else " of those compared"
     lead = write_lead(contest, write_times(against[rest[0]]), rest[0])
-    return _Choice(Advice.TAKE, (top,), f"take {top}: the fastest{of}{within}, {lead}", judged)
+    return chosen(Advice.TAKE, (top,), f"take {top}: the fastest{of}{within}, {lead}")
 
 
 def _choose_equal(equal: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
@@ -432,7 +426,7 @@ def _explain_undecided(top: str, rival: str, speed: SpeedUp) -> str:
 
 
 def _list_changes(
-    contest: Contest, ranked: Sequence[Candidate], asked: AnswerRequest, chosen: _Choice
+    contest: Contest, ranked: Sequence[Candidate], asked: AnswerRequest, chosen: Recommendation
 ) -> Iterator[ChoiceNote]:
     """Yield under which other constraints a faster candidate is taken, then which others are excluded.
 
@@ -447,7 +441,7 @@ def _list_changes(
             continue
         needed = {key: value for one in unmet for key, value in one.needed.items()}
         again = _choose(contest, ranked, asked.change(needed))
-        if again.advice is not Advice.TAKE or again.names[0] != name or taken in again.names:
+        if again.choice is not Advice.TAKE or again.names[0] != name or taken in again.names:
             continue
         named.append(name)
         why = ", ".join(one.evidence for one in unmet)

@@ -115,7 +115,7 @@ def _make_row(line: Line, comparison: ComparedLoad) -> LoadRow:
     if load.input_len is not None and any(run.speed_formula for run in runs):
         load = replace(load, name="")  # a rung's name is its length, which has a column of its own
     held = [run.held for run in runs]
-    figures = [{each.key: of[each.key] for each in load_table.FIGURES if each.key in of} for of in held]
+    figures = [{key: of[key] for key in load_table.FIGURES if key in of} for of in held]
     saturated = any(run.saturated for run in runs)
     return LoadRow(
         name=line.name,

@@ -420,13 +420,8 @@ _MOST_PANELS = 8
 _CAPTION = "Both 95 % intervals are lines. A hollow point is different from the reference by its verdict."
 
 
-class _Point(msgspec.Struct, frozen=True):
-    """A row's place in the picture: its KL and its speed, each with the ends of its interval."""
-
-    row: RowQuality
-    distance: MeanInterval
-    speed: MeanInterval
-    text: str  # of the speed
+# A row, its KL and its speed, each with the ends of its interval, and the speed in words.
+_Point = tuple[RowQuality, MeanInterval, MeanInterval, str]
 
 
 def make_quality_section(
@@ -459,7 +454,7 @@ def _plot_load(comparison: ComparedLoad) -> Panel | None:
             value, low, high = map(column.scale, (mean.mean, max(low, 0.0), high))
             speed = MeanInterval(mean=value, low=low, high=high)
             text = comparison_report.format_spread(column, mean)
-            points.append(_Point(row, distance, speed, text))
+            points.append((row, distance, speed, text))
     load = comparison.load.name or comparison_report.describe_load(comparison.load)
     title = f"{column.label} against KL, {load}"
     return _plot_points(points, title, column.label, _BETTER[column.higher_is_faster])
@@ -473,7 +468,7 @@ def _plot_limit(compared: ComparedLimits) -> Panel | None:
         if limit is not None and limit.value is not None and distance is not None:
             low, high = (limit.value if end is None else end for end in (limit.low, limit.high))
             speed = MeanInterval(mean=limit.value, low=low, high=high)
-            points.append(_Point(row, distance, speed, limit_record.format_load(limit.value)))
+            points.append((row, distance, speed, limit_record.format_load(limit.value)))
     label = limit_record.name_unit(compared.axis, compared.of_sessions)
     return _plot_points(points, "Limit against KL", label, f"{describe_limits(compared)}. Higher is better.")
 
@@ -482,16 +477,15 @@ def _plot_points(points: Sequence[_Point], title: str, label: str, better: str) 
     if len(points) < 2:
         return None
     marks, lines = [], []
-    for place, point in enumerate(points):
-        hollow = point.row.verdict is not None and point.row.verdict.verdict == DIFFERENT
-        x, y, name = point.distance, point.speed, point.row.name
+    for place, (row, x, y, _) in enumerate(points):
+        hollow, name = row.verdict is not None and row.verdict.verdict == DIFFERENT, row.name
         marks.append(
             Curve(name, np.array([x.mean]), np.array([y.mean]), CurveStyle.MARKS, (name,), (hollow,))
         )
         across: tuple[Floats, Floats] = np.array([x.low, x.high]), np.full(2, y.mean)
         up: tuple[Floats, Floats] = np.full(2, x.mean), np.array([y.low, y.high])
         lines += [Curve("", *ends, CurveStyle.LINE, of=place) for ends in (across, up)]
-    numbers = [(point.row.name, format_spread(point.distance), point.text) for point in points]
+    numbers = [(row.name, format_spread(distance), text) for row, distance, _, text in points]
     return Panel(
         "", title, "KL, nats a token", label, (*marks, *lines), caption=f"{better} {_CAPTION}".strip(),
         numbers=make_table(("", "KL", label), numbers),

@@ -183,7 +183,7 @@ def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
         shapes.append(Polyline(lines, str(spans.tone), thick, part=Part.SPANS))
     marks = (point.tolist() for curve in panel.curves for point in axes.place_marks(curve))
     reach = MARK_SIZE / 2
-    taken = [Box(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
+    taken: list[Box] = [(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
     for curve in panel.curves:
         downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
         for (x, y), text in zip(axes.place(curve.x, curve.y).tolist(), curve.labels, strict=False):
@@ -375,18 +375,7 @@ def fit_name(name: str, most: float) -> str:
     return cut_middle(name, letters)
 
 
-class Box(NamedTuple):
-    """A rectangle that is taken."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def meets(self, other: Box) -> bool:
-        """Whether the two boxes overlap."""
-        apart = self.right <= other.left or other.right <= self.left
-        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
+Box = tuple[float, float, float, float]  # a rectangle that is taken: left, top, right, bottom
 
 
 def place_label(
@@ -404,9 +393,9 @@ def place_label(
     for down, (aside, anchor) in product(downs, sides):
         x, y = point[0] + aside, point[1] + down
         left = x if anchor == "start" else x - long
-        box = Box(left, y - _RISE * _TEXT, left + long, y + _FALL * _TEXT)
-        inside = ends[0] <= box.left and box.right <= ends[1] + _NEAR
-        if inside and not any(box.meets(other) for other in taken):
-            taken.append(box)
+        top, right, bottom = y - _RISE * _TEXT, left + long, y + _FALL * _TEXT
+        inside = ends[0] <= left and right <= ends[1] + _NEAR
+        if inside and not any(left < r and a < right and top < b and t < bottom for a, t, r, b in taken):
+            taken.append((left, top, right, bottom))
             return Text(x, y, text, anchor=anchor, part=Part.LABEL)
     return Text(point[0] + sides[0][0], point[1] + downs[0], "", anchor=sides[0][1], part=Part.LABEL)

@@ -75,17 +75,10 @@ _PICTURES = (
 )  # fmt: skip
 
 
-class _LoadAxis(NamedTuple):
-    """The meaning of the points' loads: in a title, at an axis, and as their labels."""
-
-    name: str  # "": they have no axis
-    label: str
-    words: str
-
-
-_CONCURRENCY = _LoadAxis("concurrency", "concurrency", "the concurrency")
-_RATE = _LoadAxis("request rate", "requests/s asked", "requests per second")
-_BOTH = _LoadAxis("", "", "the concurrency, or requests per second (/s)")
+# What the points' loads are: in a title, where "" has no axis, at an axis, and as their labels.
+_CONCURRENCY = ("concurrency", "concurrency", "the concurrency")
+_RATE = ("request rate", "requests/s asked", "requests per second")
+_BOTH = ("", "", "the concurrency, or requests per second (/s)")
 
 _SATURATED_SHOWN = "A saturated point is hollow: every token that arrived until the run was ended early."
 _SATURATED_LEFT_OUT = "Saturated points are left out: their latencies never settled."
@@ -117,8 +110,8 @@ def plot_loads(
         if not points:
             continue
         drawn = dict(list(points.items())[:MOST_CURVES])
-        axis = _find_load_axis([point for along in drawn.values() for point in along])
-        captions = [f"{shape.words}; labels are {axis.words}."]
+        *_, words = _find_load_axis([point for along in drawn.values() for point in along])
+        captions = [f"{shape.words}; labels are {words}."]
         if len(points) > len(drawn):
             captions.append(f"{len(drawn)} of {len(points)} checkpoints are drawn.")
         stem = f"{shape.stem}-{number}" if shape.spread or shape.stem in stems else shape.stem
@@ -163,7 +156,7 @@ def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
     return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
 
 
-def _find_load_axis(points: Sequence[Point]) -> _LoadAxis:
+def _find_load_axis(points: Sequence[Point]) -> tuple[str, str, str]:
     if all(math.isinf(point.rate) for point in points):
         return _CONCURRENCY
     return _RATE if all(math.isfinite(point.rate) for point in points) else _BOTH
@@ -177,13 +170,13 @@ def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> I
     every = [point for curve in points.values() for point in curve if not point.saturated]
     if not every:
         return
-    load, drawn = _find_load_axis(every), set()
+    (name, label, _), drawn = _find_load_axis(every), set()
     for axes in _PICTURES:
         keys = {axes.x, *(key for _, key in axes.curves)}
-        fits = len(points) * len(axes.curves) <= MOST_CURVES and (axes.x != _LOAD or (loads and load.name))
+        fits = len(points) * len(axes.curves) <= MOST_CURVES and (axes.x != _LOAD or (loads and name))
         if fits and axes.key not in drawn and all(keys <= point.figures.keys() for point in every):
             drawn.add(axes.key)
-            title, x_label = axes.title.format(load.name), axes.x_label or load.label
+            title, x_label = axes.title.format(name), axes.x_label or label
             yield axes._replace(title=title, x_label=x_label)
 
 
