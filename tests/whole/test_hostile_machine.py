@@ -209,40 +209,23 @@ def test_a_number_of_5000_digits_is_none_of_a_counter() -> None:
     assert (environment._read_number("9" * 5000), environment._read_number("12")) == (0, 12)
 
 
-def fifo(place: Path) -> None:
-    os.mkfifo(place)
+CACHES: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a device": lambda place: place.symlink_to("/dev/zero"),
+    "huge": lambda place: place.write_bytes(b"[" * (2 << 20)),
+    "deep": lambda place: place.write_bytes(b'{"calibrations":' + b"[" * 100_000),
+    "binary": lambda place: place.write_bytes(b"\xff\x00"),
+}
 
 
-def folder(place: Path) -> None:
-    place.mkdir()
-
-
-def device(place: Path) -> None:
-    place.symlink_to("/dev/zero")
-
-
-def huge(place: Path) -> None:
-    place.write_bytes(b"[" * (2 << 20))
-
-
-def deep(place: Path) -> None:
-    place.write_bytes(b'{"calibrations":' + b"[" * 100_000)
-
-
-def binary(place: Path) -> None:
-    place.write_bytes(b"\xff\x00")
-
-
-@pytest.mark.parametrize("made", [fifo, folder, device, huge, deep, binary])
+@pytest.mark.parametrize("kind", CACHES)
 def test_a_cache_that_is_none_is_ignored_with_a_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    made: Callable[[Path], None],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept_selftests.cache_path().parent.mkdir(parents=True)
-    made(kept_selftests.cache_path())
+    CACHES[kind](kept_selftests.cache_path())
     assert kept_selftests.read_remembered("wire", "here") is None
     assert caplog.text.count("earlier self-tests are ignored") == 1
 
