@@ -139,16 +139,9 @@ def _measure_spread(name: str, label: str, values: Sequence[float]) -> Spread:
     most, half_width = STABLE_SHARE * abs(mean), _compute_half_width(std, len(values))
     needed = (runs for runs in range(2, _MOST_RUNS + 1) if _compute_half_width(std, runs) <= most)
     return Spread(
-        name=name,
-        label=label,
-        runs=len(values),
-        mean=mean,
-        std=std,
-        cv=std / abs(mean) if mean else 0.0,
-        half_width=half_width,
-        stable=half_width <= most,
-        runs_needed=next(needed, None),
-    )
+        name=name, label=label, runs=len(values), mean=mean, std=std, cv=std / abs(mean) if mean else 0.0,
+        half_width=half_width, stable=half_width <= most, runs_needed=next(needed, None),
+    )  # fmt: skip
 
 
 def _compute_half_width(std: float, runs: int) -> float:

@@ -39,12 +39,9 @@ from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import Table, make_table
 
 SYMBOLS = {
-    Decision.FASTER: "▲",
-    Decision.SLOWER: "▼",
-    Decision.EQUIVALENT: "≈",
-    Decision.UNDECIDED: "?",
+    Decision.FASTER: "▲", Decision.SLOWER: "▼", Decision.EQUIVALENT: "≈", Decision.UNDECIDED: "?",
     Decision.NONE: "–",
-}
+}  # fmt: skip
 _MANY = 3  # rows: what holds for as many is written once
 LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
 
@@ -519,11 +516,6 @@ def make_answer_section(found: CheckpointAnswer) -> PageSection:
             cells.append(text)
         rows.append(cells)
     return PageSection(
-        answer.TITLE,
-        "answer",
-        menu=answer.TITLE,
-        lines=(*lines, *answer.list_sentences(found)),
-        table=make_table(titles, rows),
-        style="answer",
-        remarks=tuple(answer.list_notes(found)),
-    )
+        answer.TITLE, "answer", menu=answer.TITLE, lines=(*lines, *answer.list_sentences(found)),
+        table=make_table(titles, rows), style="answer", remarks=tuple(answer.list_notes(found)),
+    )  # fmt: skip

@@ -106,15 +106,9 @@ class _Given:
         """The whole report, composed once for all forms."""
         read = self.read
         document = compose_document(
-            self.reported,
-            self.comparisons,
-            read.failures,
-            read.errors,
-            sweeps=read.sweeps,
-            limits=read.limits,
-            compared_limits=self.compared_limits,
-            alone=self.alone,
-        )
+            self.reported, self.comparisons, read.failures, read.errors, sweeps=read.sweeps,
+            limits=read.limits, compared_limits=self.compared_limits, alone=self.alone,
+        )  # fmt: skip
         words = clean_line(self._ask.campaign.description)
         if words and len(self.asked.places) == 1:
             document = replace(document, title=words, subtitle=(document.title, *document.subtitle))
