@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import psutil
@@ -74,7 +74,7 @@ def tell(supervisor: subprocess.Popen[bytes], line: bytes) -> None:
 
 
 def serve(
-    supervisor: subprocess.Popen[bytes], port: int, mark: Path, code: str = LISTENS, **more: list[str]
+    supervisor: subprocess.Popen[bytes], port: int, mark: Path, code: str = LISTENS, **more: Any
 ) -> int:
     """Have it start a server of this code, wait until that listens, and return its pid."""
     tell(supervisor, assignment([*server(code, port).argv], mark=str(mark), **more))
