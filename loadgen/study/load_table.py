@@ -208,9 +208,8 @@ def make_load_row(run: Result) -> LoadRow:
     figures = list_throughputs(run.metrics)
     for each in COMMON:
         figures |= each.statistics(asdict(getattr(run.metrics, each.field_name)))
-    shown = {key: figures.get(key) for key in FIGURES}
-    if facts.saturated:
-        shown = saturated_figures(run)
+    measured = {key: figures.get(key) for key in FIGURES}
+    shown = saturated_figures(run) if facts.saturated else measured
     return LoadRow(
         name=facts.label or facts.server.model,
         load=identify_measured_load(run),
