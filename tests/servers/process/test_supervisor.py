@@ -96,7 +96,7 @@ def pipe(end: IO[bytes] | None) -> IO[bytes]:
 
 
 @pytest.mark.parametrize(("share", "client"), [(0.0, None), (0.5, None), (1.0, None), (1.0, 1)])
-def test_without_a_whole_assignment_or_for_a_client_that_is_gone_nothing_is_started(
+def test_half_an_assignment_or_a_client_that_is_gone_starts_nothing(
     supervisor: subprocess.Popen[bytes], share: float, client: int | None, tmp_path: Path
 ) -> None:
     line = assignment([sys.executable, "-c", "print('started')"], client)

@@ -240,7 +240,7 @@ def test_what_is_a_row_of_loads_and_what_is_compared(
     assert len(found.compared) == compared
 
 
-def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth_and_requested_ones_are_rows() -> None:
+def test_counted_lengths_are_one_to_a_hundredth_and_asked_ones_are_rows() -> None:
     counted = arranged([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)])
     assert [row.load.lengths[0] for row in counted.rows] == [2049.0, 2049.0, 2049.0]
     asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]

@@ -107,7 +107,7 @@ def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
     assert "open end" in effect.why
 
 
-def test_a_search_without_a_limit_is_a_row_with_what_is_known_and_in_no_figure() -> None:
+def test_a_search_without_a_limit_is_a_row_and_in_no_figure() -> None:
     open_ended = search("m-FP8", None, highest_passing=512.0)
     drawn = limits.make_limit_table(one(PAIR[0], open_ended))
     assert drawn.body[1] == ("m-FP8", "-", "-", "0", "", "no verdict")
@@ -147,7 +147,7 @@ def places(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "bf16"), str(tmp_path / "fp8")]
 
 
-def test_compare_prints_two_searches_and_writes_every_digit_as_csv_and_json(
+def test_two_searches_are_printed_and_written_with_every_digit(
     places: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare_command.main(places) == 0

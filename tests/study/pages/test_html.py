@@ -284,7 +284,7 @@ def test_what_a_valid_run_was_not_checked_for_stands_next_to_it() -> None:
     assert not_checked == ", ".join(run.verdict.not_checked) != ""
 
 
-def test_each_latency_is_explained_and_the_command_to_repeat_it_has_the_seed() -> None:
+def test_each_latency_is_explained_and_the_command_has_the_seed() -> None:
     page, _ = single(concurrency=3)
     asked = re.findall('<details class="what"><summary aria-label="What is (.*?)\\?"', page)
     assert asked == ["Output", "TTFT", "TPOT", "ITL", "E2EL", "Failure rate"]
