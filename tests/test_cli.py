@@ -154,13 +154,10 @@ def test_a_wrong_command_is_refused_in_one_line(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--profile ./mine.toml", "mine.toml: unknown key 'input_ln', did you mean 'input_len'?"),
-        ("--preset nonesuch", "nonesuch"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), [
+    ("--profile ./mine.toml", "mine.toml: unknown key 'input_ln', did you mean 'input_len'?"),
+    ("--preset nonesuch", "nonesuch"),
+])  # fmt: skip
 def test_a_refused_command_leaves_no_engine_that_it_had_started(
     words: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,22 +170,19 @@ def test_a_refused_command_leaves_no_engine_that_it_had_started(
         os.waitpid(-1, os.WNOHANG)
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "told"),
-    [
-        (["--help"], 0, "The verb for each question:"),
-        (["help"], 0, "The verb for each question:"),
-        (["--version"], 0, "loadgen "),
-        (["bench", "--help"], 0, "--max-concurrency"),
-        (["bench", "--base-url", "x", "-h"], 0, "--max-concurrency"),
-        (["profiles"], 0, "high-load"),
-        (["profiles", "high-load"], 0, "input_len = 2048"),
-        (["profiles", "--help"], 0, "loadgen profiles [NAME]"),
-        (["profiles", "a", "b"], 2, "loadgen profiles [NAME]"),
-        (["report"], 2, "loadgen report RUN_DIR"),
-        (["report", "--help"], 0, "loadgen report RUN_DIR"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "code", "told"), [
+    (["--help"], 0, "The verb for each question:"),
+    (["help"], 0, "The verb for each question:"),
+    (["--version"], 0, "loadgen "),
+    (["bench", "--help"], 0, "--max-concurrency"),
+    (["bench", "--base-url", "x", "-h"], 0, "--max-concurrency"),
+    (["profiles"], 0, "high-load"),
+    (["profiles", "high-load"], 0, "input_len = 2048"),
+    (["profiles", "--help"], 0, "loadgen profiles [NAME]"),
+    (["profiles", "a", "b"], 2, "loadgen profiles [NAME]"),
+    (["report"], 2, "loadgen report RUN_DIR"),
+    (["report", "--help"], 0, "loadgen report RUN_DIR"),
+])  # fmt: skip
 def test_verbs_help_themselves(
     argv: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,16 +197,13 @@ def test_without_a_verb_the_help_is_an_error(capsys: pytest.CaptureFixture[str])
     assert err == cli.render_help()
 
 
-@pytest.mark.parametrize(
-    ("raised", "code", "told"),
-    [
-        (SystemExit("no licence for this library"), 1, "loadgen: no licence for this library\n"),
-        (SystemExit(("a", 1)), 1, "loadgen: ('a', 1)\n"),
-        (SystemExit(7), 7, ""),
-        (SystemExit(True), 1, ""),
-        (SystemExit(), 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("raised", "code", "told"), [
+    (SystemExit("no licence for this library"), 1, "loadgen: no licence for this library\n"),
+    (SystemExit(("a", 1)), 1, "loadgen: ('a', 1)\n"),
+    (SystemExit(7), 7, ""),
+    (SystemExit(True), 1, ""),
+    (SystemExit(), 0, ""),
+])  # fmt: skip
 def test_an_exit_that_a_library_asks_for_is_a_line_and_a_code(
     raised: SystemExit,
     code: int,
@@ -280,14 +271,11 @@ def test_help_for_an_engine_is_no_help_of_ours(
     assert "unknown flag --num-promts" in err
 
 
-@pytest.mark.parametrize(
-    ("argv", "told"),
-    [
-        (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, profiles"),
-        (["profiles", "hihg-load"], "did you mean 'high-load'?"),
-        (["report", "absent"], "absent is not a run directory"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "told"), [
+    (["bnech"], "no verb 'bnech', did you mean 'bench'?; there are bench, profiles"),
+    (["profiles", "hihg-load"], "did you mean 'high-load'?"),
+    (["report", "absent"], "absent is not a run directory"),
+])  # fmt: skip
 def test_wrong_verbs_and_names_are_told(
     argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,13 +286,10 @@ def test_wrong_verbs_and_names_are_told(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("words", "heavy"),
-    [
-        (["--help"], {"msgspec", "numpy", "httpx", "pydantic", "rich", "transformers", "asyncio"}),
-        (["bench", "--help"], {"numpy", "httpx", "pydantic", "rich", "transformers", "asyncio"}),
-    ],
-)
+@pytest.mark.parametrize(("words", "heavy"), [
+    (["--help"], {"msgspec", "numpy", "httpx", "pydantic", "rich", "transformers", "asyncio"}),
+    (["bench", "--help"], {"numpy", "httpx", "pydantic", "rich", "transformers", "asyncio"}),
+])  # fmt: skip
 def test_help_does_without_the_imports_of_a_run(words: list[str], heavy: set[str]) -> None:
     script = f"import sys; from loadgen.cli import main; main({words}); print(sorted(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}

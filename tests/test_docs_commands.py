@@ -110,13 +110,10 @@ def test_every_command_line_is_one_that_the_command_takes(page: Path) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md", "servers.md", "hosted.md", "ladder.md", "jetson.md", "spark.md", "recipes.md",
-        "comparing.md", "audit.md", "report.md",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "README.md", "servers.md", "hosted.md", "ladder.md", "jetson.md", "spark.md", "recipes.md",
+    "comparing.md", "audit.md", "report.md",
+])  # fmt: skip
 def test_the_pages_that_show_how_have_command_lines(name: str) -> None:
     (page,) = (page for page in PAGES if page.name == name)
     assert list(commands(page.read_text("utf-8")))
@@ -202,36 +199,30 @@ def test_the_comparing_page_has_the_published_tables(capsys: pytest.CaptureFixtu
     assert f"```\n{capsys.readouterr().out.rstrip()}\n```" in page
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("```\nloadgen bench --quiet   a remark\n```\n", ["bench --quiet   a remark"]),
-        ("```\na && .venv/bin/loadgen ladder \\\n  --quiet | tee x\n```\n", ["ladder    --quiet"]),
-        ("```\nHF_HUB_OFFLINE=1 loadgen bench\n```\n", ["bench"]),
-        ("as `loadgen profiles\nhigh-load` shows it", ["profiles high-load"]),
-        ("loadgen bench in prose, `loadgen` alone, `loadgen VERB --help`", []),
-        ("```\npython -m loadgen_servers.null --port 1\n```\n", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("```\nloadgen bench --quiet   a remark\n```\n", ["bench --quiet   a remark"]),
+    ("```\na && .venv/bin/loadgen ladder \\\n  --quiet | tee x\n```\n", ["ladder    --quiet"]),
+    ("```\nHF_HUB_OFFLINE=1 loadgen bench\n```\n", ["bench"]),
+    ("as `loadgen profiles\nhigh-load` shows it", ["profiles high-load"]),
+    ("loadgen bench in prose, `loadgen` alone, `loadgen VERB --help`", []),
+    ("```\npython -m loadgen_servers.null --port 1\n```\n", []),
+])  # fmt: skip
 def test_command_lines_are_found_where_they_stand(text: str, found: list[str]) -> None:
     assert list(commands(text)) == found
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("bench --launch vllm --server-args '--max-num-seqs 8' --profile a,b", ""),
-        ("bench --lunch vllm", "no flag --lunch"),
-        ("bench --formula output/time", "no flag --formula"),
-        ("ladder --formula output/time", ""),
-        ("selftest [--streams N] [--interval-ms MS]", ""),
-        ("selftest [--stream N]", "no flag --stream"),
-        ("report RUN_DIR [--explain]", ""),
-        ("report RUN_DIR --quiet", "no flag --quiet"),
-        ("bench --help", ""),
-        ("launch --quiet", "no verb launch"),
-    ],
-)
+@pytest.mark.parametrize(("command", "why"), [
+    ("bench --launch vllm --server-args '--max-num-seqs 8' --profile a,b", ""),
+    ("bench --lunch vllm", "no flag --lunch"),
+    ("bench --formula output/time", "no flag --formula"),
+    ("ladder --formula output/time", ""),
+    ("selftest [--streams N] [--interval-ms MS]", ""),
+    ("selftest [--stream N]", "no flag --stream"),
+    ("report RUN_DIR [--explain]", ""),
+    ("report RUN_DIR --quiet", "no flag --quiet"),
+    ("bench --help", ""),
+    ("launch --quiet", "no verb launch"),
+])  # fmt: skip
 def test_a_flag_that_does_not_exist_is_found(command: str, why: str) -> None:
     assert refused(command) == why
 

@@ -45,17 +45,14 @@ def test_the_short_help_has_each_texts_first_phrase(width: int, monkeypatch: pyt
     assert [flag for flag, text in common.items() if re.sub(r"\s", "", text) not in printed] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "leans"),
-    [
-        ("that has loadgen", True),
-        ("how many", True),
-        ("default 8000", True),
-        ("of the job, and of the directory of its runs", True),
-        ("as --quiet", True),
-        ("container image with loadgen installed", False),
-        ("wait S seconds for the server", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "leans"), [
+    ("that has loadgen", True),
+    ("how many", True),
+    ("default 8000", True),
+    ("of the job, and of the directory of its runs", True),
+    ("as --quiet", True),
+    ("container image with loadgen installed", False),
+    ("wait S seconds for the server", False),
+])  # fmt: skip
 def test_a_text_that_leans_on_another_is_found(text: str, leans: bool) -> None:
     assert bool(LEANING.match(text)) is leans

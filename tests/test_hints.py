@@ -125,17 +125,14 @@ def test_every_flag_that_a_message_names_can_be_typed(source: Source) -> Iterato
         yield from (f"line {line}: {fault}" for fault in wrong(text, verbs))
 
 
-@pytest.mark.parametrize(
-    ("text", "faults"),
-    [
-        ("pass --tokenizer DIR", []),
-        ("pass --tokeniser DIR", ["--tokeniser"]),
-        ("raise the context (--max-model-len)", ["--max-model-len"]),
-        ("raise the context (vLLM: --max-model-len)", []),
-        ("`loadgen merge --output DIR` joins them", []),
-        ("`loadgen merge --seed 1` joins them", ["loadgen merge --seed"]),
-        ("run `loadgen compare A`, or pass --seed", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "faults"), [
+    ("pass --tokenizer DIR", []),
+    ("pass --tokeniser DIR", ["--tokeniser"]),
+    ("raise the context (--max-model-len)", ["--max-model-len"]),
+    ("raise the context (vLLM: --max-model-len)", []),
+    ("`loadgen merge --output DIR` joins them", []),
+    ("`loadgen merge --seed 1` joins them", ["loadgen merge --seed"]),
+    ("run `loadgen compare A`, or pass --seed", []),
+])  # fmt: skip
 def test_what_cannot_be_typed_is_found(text: str, faults: list[str]) -> None:
     assert wrong(text, ("bench",)) == faults

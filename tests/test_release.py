@@ -25,18 +25,15 @@ ROOT = Path(__file__).parent.parent
 TAG = "v9.9.9"
 
 
-@pytest.mark.parametrize(
-    ("described", "named"),
-    [
-        ("v1.2.0-0-gabc1234", "1.2.0"),
-        ("v1.2.0-0-gabc1234-dirty", "1.2.1.dev0+gabc1234.dirty"),
-        ("v1.2.0-3-gabc1234", "1.2.1.dev3+gabc1234"),
-        ("v1.2.0-3-gabc1234-dirty", "1.2.1.dev3+gabc1234.dirty"),
-        ("v1.2.0rc1-0-gabc1234", "1.2.0rc1"),
-        ("v1.2.0rc1-2-gabc1234", "1.2.0rc2.dev2+gabc1234"),
-        ("v1-beta-0-gabc1234", "0+unknown"),
-    ],
-)
+@pytest.mark.parametrize(("described", "named"), [
+    ("v1.2.0-0-gabc1234", "1.2.0"),
+    ("v1.2.0-0-gabc1234-dirty", "1.2.1.dev0+gabc1234.dirty"),
+    ("v1.2.0-3-gabc1234", "1.2.1.dev3+gabc1234"),
+    ("v1.2.0-3-gabc1234-dirty", "1.2.1.dev3+gabc1234.dirty"),
+    ("v1.2.0rc1-0-gabc1234", "1.2.0rc1"),
+    ("v1.2.0rc1-2-gabc1234", "1.2.0rc2.dev2+gabc1234"),
+    ("v1-beta-0-gabc1234", "0+unknown"),
+])  # fmt: skip
 def test_the_version_follows_the_tag(described: str, named: str) -> None:
     assert tag_version.name_version(described) == named
 

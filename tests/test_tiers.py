@@ -61,15 +61,11 @@ def ran(tmp_path: Path, *words: str, more: str = "") -> str:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("words", "present", "missing"),
-    [
-        ([], ["test_that_sleeps is a unit test and sleeps", f"examples: {EXAMPLES['unit']}"], ["may_sleep"]),
-        (["-m", "whole"], ["1 passed, 2 deselected"], ["test_that_sleeps is"]),
-        (["-m", "long"], [f"examples: {EXAMPLES['long']}", "1 passed, 2 deselected"], ["may_sleep"]),
-    ],
-    ids=["unit", "whole", "long"],
-)
+@pytest.mark.parametrize(("words", "present", "missing"), [
+    ([], ["test_that_sleeps is a unit test and sleeps", f"examples: {EXAMPLES['unit']}"], ["may_sleep"]),
+    (["-m", "whole"], ["1 passed, 2 deselected"], ["test_that_sleeps is"]),
+    (["-m", "long"], [f"examples: {EXAMPLES['long']}", "1 passed, 2 deselected"], ["may_sleep"]),
+], ids=["unit", "whole", "long"])  # fmt: skip
 def test_a_tier_runs_its_own(
     words: list[str], present: list[str], missing: list[str], tmp_path: Path
 ) -> None:

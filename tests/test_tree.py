@@ -362,29 +362,26 @@ def test_files_are_written_in_one_place_which_follows_no_link(source: Source) ->
             yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize(
-    ("calls", "expected"),
-    [
-        (
-            [
-                *(f"open(path, {mode!r})" for mode in ("w", "wb", "a", "x", "r+", "ab+")),
-                *(f"path.open({mode!r}, encoding='utf-8')" for mode in ("w", "a", "xb")),
-                "path.open(mode='w')",
-                "os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)",
-                "path.write_text(text)",
-                "figure.savefig(path)",
-                "shutil.copyfile(a, b)",
-                "shutil.copy(a, b)",
-            ],
-            True,
-        ),
-        (
-            ["open(path)", "path.open('rb')", "os.open(path, os.O_RDONLY)", "files.write_text(path, text)",
-             "records.copy()", "pool.open()"],
-            False,
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("calls", "expected"), [
+    (
+        [
+            *(f"open(path, {mode!r})" for mode in ("w", "wb", "a", "x", "r+", "ab+")),
+            *(f"path.open({mode!r}, encoding='utf-8')" for mode in ("w", "a", "xb")),
+            "path.open(mode='w')",
+            "os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)",
+            "path.write_text(text)",
+            "figure.savefig(path)",
+            "shutil.copyfile(a, b)",
+            "shutil.copy(a, b)",
+        ],
+        True,
+    ),
+    (
+        ["open(path)", "path.open('rb')", "os.open(path, os.O_RDONLY)", "files.write_text(path, text)",
+         "records.copy()", "pool.open()"],
+        False,
+    ),
+])  # fmt: skip
 def test_what_writes_a_file_is_known(calls: list[str], expected: bool) -> None:
     nodes = {code: ast.parse(code, mode="eval").body for code in calls}
     found = {code: isinstance(node, ast.Call) and writes(node) for code, node in nodes.items()}

@@ -110,25 +110,22 @@ def test_a_campaign_s_comparison_begins_with_what_to_take(
     assert compared(capsys, "--fits", place).startswith("What fits which memory (GiB)")
 
 
-@loop_over(
-    ("words", "said"),
-    [
-        ([], "the following arguments are required: PLACE; loadgen compare --help lists the flags"),
-        ([THOR, "--base", "x"], "unknown flag --base, did you mean '--baseline'?"),
-        ([THOR, "--baseline", "Qwen3-8B-FP9"],
-         "--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'?"),
-        ([THOR, "--margin", "0"], "--margin 0: give percent, above 0 and below 100"),
-        ([THOR, "--alpha", "2"], "--alpha 2: give a probability, as 0.05"),
-        ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
-        ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
-        ([THOR, "--csv", "--json"], "not allowed with argument"),
-        ([THOR, "--fits", "16GB", "--max-kl", "0"],
-         "argument --max-kl: '0': give a number from 1e-06 to 100"),
-        ([ONE, "--answer"], "--answer: there are not two checkpoints of one load to choose from"),
-        ([ONE, "--fits", "9GiB", "--max-kl", "1"], "--fits, --max-kl: there are not two checkpoints"),
-        ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
-    ],
-)  # fmt: skip
+@loop_over(("words", "said"), [
+    ([], "the following arguments are required: PLACE; loadgen compare --help lists the flags"),
+    ([THOR, "--base", "x"], "unknown flag --base, did you mean '--baseline'?"),
+    ([THOR, "--baseline", "Qwen3-8B-FP9"],
+     "--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'?"),
+    ([THOR, "--margin", "0"], "--margin 0: give percent, above 0 and below 100"),
+    ([THOR, "--alpha", "2"], "--alpha 2: give a probability, as 0.05"),
+    ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
+    ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
+    ([THOR, "--csv", "--json"], "not allowed with argument"),
+    ([THOR, "--fits", "16GB", "--max-kl", "0"],
+     "argument --max-kl: '0': give a number from 1e-06 to 100"),
+    ([ONE, "--answer"], "--answer: there are not two checkpoints of one load to choose from"),
+    ([ONE, "--fits", "9GiB", "--max-kl", "1"], "--fits, --max-kl: there are not two checkpoints"),
+    ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert said in refused(capsys, *words)
 
@@ -170,18 +167,15 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
     assert capsys.readouterr().err == f"loadgen: {place}/../one was named before: it is read once\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (
-            '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb", "description": "Two ways"}',
-            CampaignSettings("Qwen3-8B", 0.05, "h20-96gb", description="Two ways"),
-        ),
-        ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
-        ("[]", CampaignSettings()),
-        ('{"baseline"', CampaignSettings()),
-    ],
-)
+@pytest.mark.parametrize(("text", "told"), [
+    (
+        '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb", "description": "Two ways"}',
+        CampaignSettings("Qwen3-8B", 0.05, "h20-96gb", description="Two ways"),
+    ),
+    ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
+    ("[]", CampaignSettings()),
+    ('{"baseline"', CampaignSettings()),
+])  # fmt: skip
 def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")

@@ -83,16 +83,13 @@ def test_loads_that_were_repeated_narrow_the_interval() -> None:
     assert width(often) < width(once)
 
 
-@loop_over(
-    ("loads", "values"),
-    [
-        ([], []),
-        ([1, 2, 4, 8], [1, 2, 2, 2]),
-        ([1, 1, 2, 2, 4, 4], [1, 1, 2, 2, 2, 2]),
-        ([1, 2, 4, 8, 16], [3, 3, 3, 3, 3]),
-        ([1, 2, 4, 8, 16], [1, 2, 4, 8, 16]),
-        ([1, 2, 4, 8, 16, 32], [1, 2, 4, float("nan"), 0, 4]),
-    ],
-)
+@loop_over(("loads", "values"), [
+    ([], []),
+    ([1, 2, 4, 8], [1, 2, 2, 2]),
+    ([1, 1, 2, 2, 4, 4], [1, 1, 2, 2, 2, 2]),
+    ([1, 2, 4, 8, 16], [3, 3, 3, 3, 3]),
+    ([1, 2, 4, 8, 16], [1, 2, 4, 8, 16]),
+    ([1, 2, 4, 8, 16, 32], [1, 2, 4, float("nan"), 0, 4]),
+])  # fmt: skip
 def test_too_little_to_tell_a_knee_from_a_line_has_none(loads: list[float], values: list[float]) -> None:
     assert find_knee(loads, values, rises=False) is None

@@ -49,46 +49,37 @@ def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
     ]
 
 
-@loop_over(
-    ("changes", "first"),
-    [
-        ({"highest_passing": 512}, "limit: at least 512 at a time"),
-        ({"lowest_failing": 1}, "limit: below 1 at a time"),
-        ({"limit": LimitEstimate(value=46.2, low=None, high=48)}, "limit: 46.2 at a time (95 %: at most 48)"),
-        ({"limit": LimitEstimate(value=1234.5, low=None, high=None)}, "limit: 1,234 at a time"),
-        ({"limit": LimitEstimate(value=0.05, low=0.047, high=0.0531, confidence=0.9)},
-         "limit: 0.05 at a time (90 %: 0.047 to 0.0531)"),
-    ],
-)  # fmt: skip
+@loop_over(("changes", "first"), [
+    ({"highest_passing": 512}, "limit: at least 512 at a time"),
+    ({"lowest_failing": 1}, "limit: below 1 at a time"),
+    ({"limit": LimitEstimate(value=46.2, low=None, high=48)}, "limit: 46.2 at a time (95 %: at most 48)"),
+    ({"limit": LimitEstimate(value=1234.5, low=None, high=None)}, "limit: 1,234 at a time"),
+    ({"limit": LimitEstimate(value=0.05, low=0.047, high=0.0531, confidence=0.9)},
+     "limit: 0.05 at a time (90 %: 0.047 to 0.0531)"),
+])  # fmt: skip
 def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) -> None:
     assert limits.describe_limit(limit_record(axis="concurrency", **(NOTHING | changes))) == first
 
 
-@loop_over(
-    ("ended", "line"),
-    [
-        ("budget", "ended: the budget is spent"),
-        ("most-runs", "ended: no more runs were allowed"),
-        ("nothing-passes", "ended: no load is shown to meet the objectives"),
-        ("everything-passes", "ended: the highest load that was allowed meets the objectives"),
-        ("interrupted", "ended: interrupted, with what is known so far"),
-        ("server-died", "ended: the server ended, with what is known so far"),
-        ("ran-out", "ended: a run had nothing left to send: --num-sessions N sends sessions again,"),
-    ],
-)
+@loop_over(("ended", "line"), [
+    ("budget", "ended: the budget is spent"),
+    ("most-runs", "ended: no more runs were allowed"),
+    ("nothing-passes", "ended: no load is shown to meet the objectives"),
+    ("everything-passes", "ended: the highest load that was allowed meets the objectives"),
+    ("interrupted", "ended: interrupted, with what is known so far"),
+    ("server-died", "ended: the server ended, with what is known so far"),
+    ("ran-out", "ended: a run had nothing left to send: --num-sessions N sends sessions again,"),
+])  # fmt: skip
 def test_every_end_is_named(ended: str, line: str) -> None:
     assert line in limits.render_answer(limit_record(ended=ended))
 
 
-@pytest.mark.parametrize(
-    ("took_s", "needs_s", "says"),
-    [
-        (24.0, 41.2, "the next run needs about 41 s, 36 s of the budget are left"),
-        (24.0, 126.0, "the next run needs about 2.1 min, 36 s of the budget are left"),
-        (60.5, 41.2, "the budget is spent"),
-        (24.0, None, "the budget is spent"),
-    ],
-)
+@pytest.mark.parametrize(("took_s", "needs_s", "says"), [
+    (24.0, 41.2, "the next run needs about 41 s, 36 s of the budget are left"),
+    (24.0, 126.0, "the next run needs about 2.1 min, 36 s of the budget are left"),
+    (60.5, 41.2, "the budget is spent"),
+    (24.0, None, "the budget is spent"),
+])  # fmt: skip
 def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
     took_s: float, needs_s: float | None, says: str
 ) -> None:
@@ -127,13 +118,10 @@ def test_text_fits_80_columns_and_commands_no_terminal() -> None:
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
-        ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "line"), [
+    ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
+    ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
+])  # fmt: skip
 def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: str) -> None:
     assert line in limits.render_answer(limit_record(**changes))
 
@@ -197,18 +185,15 @@ def test_a_ceiling_keeps_its_names_in_a_file() -> None:
     ]  # fmt: skip
 
 
-@loop_over(
-    ("changes", "line"),
-    [
-        (
-            {"axis": "concurrency", "of_sessions": True},
-            "per kW: 26.7 sessions under way (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)",
-        ),
-        ({"axis": "concurrency"}, "per kW: 26.7 requests under way (95 %: 24.1 to 29.3), of 390 W"),
-        ({"of_sessions": True}, "per kW: 26.7 sessions/s (95 %: 24.1 to 29.3), of 390 W"),
-        ({}, "per kW: 26.7 requests/s (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),
-    ],
-)
+@loop_over(("changes", "line"), [
+    (
+        {"axis": "concurrency", "of_sessions": True},
+        "per kW: 26.7 sessions under way (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)",
+    ),
+    ({"axis": "concurrency"}, "per kW: 26.7 requests under way (95 %: 24.1 to 29.3), of 390 W"),
+    ({"of_sessions": True}, "per kW: 26.7 sessions/s (95 %: 24.1 to 29.3), of 390 W"),
+    ({}, "per kW: 26.7 requests/s (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),
+])  # fmt: skip
 def test_the_limit_per_kilowatt_is_there_where_power_is(changes: dict[str, Any], line: str) -> None:
     known = {
         "per_kw": LimitEstimate(value=26.7, low=24.1, high=29.3),

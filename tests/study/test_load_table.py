@@ -32,19 +32,16 @@ def titles(*rows: LoadRow) -> list[str]:
     return [column.title for column in load_table.make_load_table(rows).columns]
 
 
-@loop_over(
-    ("changes", "columns"),
-    [
-        ({}, ["conc."]),
-        ({"load": "high"}, ["load", "conc."]),
-        ({"input_len": 128.0}, ["in / out", "conc."]),
-        ({"requests": 64}, ["requests", "conc."]),
-        ({"duration_s": 10.0}, ["requests", "duration", "conc."]),
-        ({"shape": "range ratio 0.5"}, ["spread", "conc."]),
-        ({"rate_per_s": 2.5}, ["conc.", "asked req/s"]),
-        ({"runs": 3}, ["conc.", "runs"]),
-    ],
-)
+@loop_over(("changes", "columns"), [
+    ({}, ["conc."]),
+    ({"load": "high"}, ["load", "conc."]),
+    ({"input_len": 128.0}, ["in / out", "conc."]),
+    ({"requests": 64}, ["requests", "conc."]),
+    ({"duration_s": 10.0}, ["requests", "duration", "conc."]),
+    ({"shape": "range ratio 0.5"}, ["spread", "conc."]),
+    ({"rate_per_s": 2.5}, ["conc.", "asked req/s"]),
+    ({"runs": 3}, ["conc.", "runs"]),
+])  # fmt: skip
 def test_a_column_is_shown_where_rows_differ_in_it(changes: dict[str, Any], columns: list[str]) -> None:
     assert titles(row(), row(**changes)) == ["model", *columns, "tok/s"]
 
@@ -61,16 +58,13 @@ def test_failed_requests_are_a_column_if_any_failed() -> None:
     assert titles(none, some) == ["model", "conc.", "failed"]
 
 
-@loop_over(
-    ("changes", "title"),
-    [
-        ({}, "64 in / 16 out, 32 requests"),
-        ({"load": "high"}, "high: 64 in / 16 out, 32 requests"),
-        ({"duration_s": 10.0}, "64 in / 16 out, for 10 s"),
-        ({"shape": "burstiness 0.5", "runs": 3}, "64 in / 16 out, 32 requests, burstiness 0.5, 3 runs each"),
-        ({"input_len": None, "output_len": None, "requests": None}, ""),
-    ],
-)
+@loop_over(("changes", "title"), [
+    ({}, "64 in / 16 out, 32 requests"),
+    ({"load": "high"}, "high: 64 in / 16 out, 32 requests"),
+    ({"duration_s": 10.0}, "64 in / 16 out, for 10 s"),
+    ({"shape": "burstiness 0.5", "runs": 3}, "64 in / 16 out, 32 requests, burstiness 0.5, 3 runs each"),
+    ({"input_len": None, "output_len": None, "requests": None}, ""),
+])  # fmt: skip
 def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: str) -> None:
     assert load_table.describe_common([row(**changes), row(**changes)]) == title
     other = load_table.describe_common(
@@ -79,26 +73,20 @@ def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: s
     assert "64 in" not in other
 
 
-@pytest.mark.parametrize(
-    ("changes", "requests", "duration"),
-    [
-        pytest.param({}, "32", "", id="a number was asked for"),
-        pytest.param({"duration_s": 8.2}, "", "8.2 s", id="a time was asked for"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "requests", "duration"), [
+    pytest.param({}, "32", "", id="a number was asked for"),
+    pytest.param({"duration_s": 8.2}, "", "8.2 s", id="a time was asked for"),
+])  # fmt: skip
 def test_a_time_is_no_number_of_requests(changes: dict[str, Any], requests: str, duration: str) -> None:
     made = row(**changes)
     assert (made.load.count_words, made.load.duration_words) == (requests, duration)
 
 
-@pytest.mark.parametrize(
-    ("changes", "verdict"),
-    [
-        ({"verdict": "SUSPECT"}, "SUSPECT"),
-        ({"verdict": "SUSPECT", "saturated": True}, "saturated"),
-        ({"verdict": "INVALID", "saturated": True}, "INVALID, saturated"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "verdict"), [
+    ({"verdict": "SUSPECT"}, "SUSPECT"),
+    ({"verdict": "SUSPECT", "saturated": True}, "saturated"),
+    ({"verdict": "INVALID", "saturated": True}, "INVALID, saturated"),
+])  # fmt: skip
 def test_a_saturated_row_says_so_in_the_verdict(changes: dict[str, Any], verdict: str) -> None:
     table = load_table.make_load_table([row(**changes)])
     assert (table.columns[-1].title, table.body[0][-1]) == ("verdict", verdict)
@@ -210,15 +198,12 @@ def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
     assert row.load.lengths == (64.0, 16.0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "merged"),
-    [
-        ([row(timed=True, rate_per_s=9.99), row(timed=True, rate_per_s=10.01)], 1),
-        ([row(rate_per_s=9.99), row(rate_per_s=10.01)], 2),
-        ([row(input_len=99.0), row(input_len=101.0)], 1),
-        ([row(asked_input_len=99), row(asked_input_len=101)], 2),
-    ],
-)
+@pytest.mark.parametrize(("rows", "merged"), [
+    ([row(timed=True, rate_per_s=9.99), row(timed=True, rate_per_s=10.01)], 1),
+    ([row(rate_per_s=9.99), row(rate_per_s=10.01)], 2),
+    ([row(input_len=99.0), row(input_len=101.0)], 1),
+    ([row(asked_input_len=99), row(asked_input_len=101)], 2),
+])  # fmt: skip
 def test_what_was_drawn_makes_no_other_load(rows: list[LoadRow], merged: int) -> None:
     assert len(load_table.merge_repeats(rows)) == merged
 
@@ -259,17 +244,14 @@ def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
     assert "slo" not in [column.title for column in load_table.make_load_table([run_row()]).columns]
 
 
-@loop_over(
-    ("tokens", "dips"),
-    [
-        ((100, 190, 350, 600), []),
-        ((100, 190, 185, 190), []),  # as any curve that is full
-        ((100, 300, 280, 250), []),  # overload
-        ((100, 190, 120, 600), ["4 at a time"]),
-        ((100, 50, 120, 600), ["2 at a time"]),
-        ((300, 100, 90, 600), ["2 at a time", "4 at a time"]),
-    ],
-)
+@loop_over(("tokens", "dips"), [
+    ((100, 190, 350, 600), []),
+    ((100, 190, 185, 190), []),  # as any curve that is full
+    ((100, 300, 280, 250), []),  # overload
+    ((100, 190, 120, 600), ["4 at a time"]),
+    ((100, 50, 120, 600), ["2 at a time"]),
+    ((300, 100, 90, 600), ["2 at a time", "4 at a time"]),
+])  # fmt: skip
 def test_a_throughput_that_falls_and_rises_again_has_a_word(
     tokens: tuple[float, ...], dips: list[str]
 ) -> None:

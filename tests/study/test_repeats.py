@@ -104,16 +104,13 @@ def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
     assert any(line.startswith("Request throughput (req/s)    ") for line in table)
 
 
-@loop_over(
-    ("ttfts_ms", "stable", "needed"),
-    [
-        pytest.param([100, 100], True, 2, id="no spread"),
-        pytest.param([98, 100, 102], True, 3, id="4.97 % of the mean"),
-        pytest.param([98, 102], False, 4, id="t of one degree is 12.7"),  # 3.18·2.83/√4 = 4.5
-        pytest.param([80, 100, 120], False, 64, id="2·20/√64 = 5"),
-        pytest.param([1, 1000], False, None, id="hopeless"),
-    ],
-)
+@loop_over(("ttfts_ms", "stable", "needed"), [
+    pytest.param([100, 100], True, 2, id="no spread"),
+    pytest.param([98, 100, 102], True, 3, id="4.97 % of the mean"),
+    pytest.param([98, 102], False, 4, id="t of one degree is 12.7"),  # 3.18·2.83/√4 = 4.5
+    pytest.param([80, 100, 120], False, 64, id="2·20/√64 = 5"),
+    pytest.param([1, 1000], False, None, id="hopeless"),
+])  # fmt: skip
 def test_a_figure_is_stable_within_5_percent_of_the_mean(
     ttfts_ms: list[int], stable: bool, needed: int | None
 ) -> None:
@@ -160,24 +157,18 @@ def test_the_json_is_strict_and_holds_the_interval() -> None:
     }
 
 
-@loop_over(
-    ("share", "words"),
-    [
-        (0.0251, "2.5 %"), (0.79, "79 %"), (0.996, "100 %"), (1.0, "2 times"), (2.4, "3.4 times"),
-        (9.0, "10 times"), (9.01, ""), (235453038.54, ""), (math.inf, ""), (math.nan, ""),
-    ],
-)  # fmt: skip
+@loop_over(("share", "words"), [
+    (0.0251, "2.5 %"), (0.79, "79 %"), (0.996, "100 %"), (1.0, "2 times"), (2.4, "3.4 times"),
+    (9.0, "10 times"), (9.01, ""), (235453038.54, ""), (math.inf, ""), (math.nan, ""),
+])  # fmt: skip
 def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
     assert repeats.format_difference(share) == words
 
 
-@loop_over(
-    ("mean", "half", "vague"),
-    [
-        (500.0, 2118.0, True), (500.0, 500.0, True), (500.0, 499.0, False), (500.0, math.nan, False),
-        (0, 1, False),
-    ],
-)  # fmt: skip
+@loop_over(("mean", "half", "vague"), [
+    (500.0, 2118.0, True), (500.0, 500.0, True), (500.0, 499.0, False), (500.0, math.nan, False),
+    (0, 1, False),
+])  # fmt: skip
 def test_the_interval_of_a_mean_that_reaches_zero_is_vague(mean: float, half: float, vague: bool) -> None:
     assert repeats.is_vague(mean, half) is vague
 

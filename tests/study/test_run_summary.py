@@ -63,36 +63,33 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
     return Checkpoint(path=path, config_digest="d", quantization=quantization, weight_bytes=7)
 
 
-@loop_over(
-    ("changes", "name"),
-    [
-        pytest.param({"label": "mine"}, "mine", id="the label first"),
-        pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8")}, "Qwen3-8B-FP8", id="the files' name"),
-        pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("AWQ-4bit")},
-                     "Qwen3-8B-AWQ-4bit", id="what the files declare"),
-        pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
-                     "Qwen3-8B-FP8", id="not said twice"),
-        pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")},
-                     "Qwen3-8B", id="unquantized"),
-        pytest.param({"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")},
-                     "Qwen3-8B-AWQ", id="in the hub's cache"),
-        pytest.param(
-            {"server": server(model_root="qwen3"), "checkpoint": checkpoint(path="/m/Qwen3-8B-GPTQ-Int4")},
-            "Qwen3-8B-GPTQ-Int4",
-            id="where the server repeats its served name",
-        ),
-        pytest.param({"checkpoint": checkpoint("GGUF-Q4_K_M", "/m/Qwen3-8B-Q4_K_M.gguf")}, "Qwen3-8B-Q4_K_M",
-                     id="a GGUF file"),
-        pytest.param({"server": server(model="org/m")}, "m", id="the served name last"),
-        pytest.param({"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")}, "m",
-                     id="simulated"),
-        pytest.param(
-            {"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
-            "row",
-            id="of a campaign",
-        ),
-    ],
-)  # fmt: skip
+@loop_over(("changes", "name"), [
+    pytest.param({"label": "mine"}, "mine", id="the label first"),
+    pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8")}, "Qwen3-8B-FP8", id="the files' name"),
+    pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("AWQ-4bit")},
+                 "Qwen3-8B-AWQ-4bit", id="what the files declare"),
+    pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
+                 "Qwen3-8B-FP8", id="not said twice"),
+    pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")},
+                 "Qwen3-8B", id="unquantized"),
+    pytest.param({"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")},
+                 "Qwen3-8B-AWQ", id="in the hub's cache"),
+    pytest.param(
+        {"server": server(model_root="qwen3"), "checkpoint": checkpoint(path="/m/Qwen3-8B-GPTQ-Int4")},
+        "Qwen3-8B-GPTQ-Int4",
+        id="where the server repeats its served name",
+    ),
+    pytest.param({"checkpoint": checkpoint("GGUF-Q4_K_M", "/m/Qwen3-8B-Q4_K_M.gguf")}, "Qwen3-8B-Q4_K_M",
+                 id="a GGUF file"),
+    pytest.param({"server": server(model="org/m")}, "m", id="the served name last"),
+    pytest.param({"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")}, "m",
+                 id="simulated"),
+    pytest.param(
+        {"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
+        "row",
+        id="of a campaign",
+    ),
+])  # fmt: skip
 def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, Any], name: str) -> None:
     assert summarise_run(HERE, made(**changes)).name == name
 
@@ -110,15 +107,12 @@ LEVEL = MemoryUse(peak_bytes=9, steady_bytes=8, how="h")
 SENSED: dict[str, Any] = {"duration_s": 1, "period_s": 1, "samples": 1, "cpu_ms_per_sample": 0}
 
 
-@pytest.mark.parametrize(
-    ("sensed", "engine", "memory", "remark"),
-    [
-        ({"server": LEVEL}, "vLLM", 9, "memory is what vLLM reserved at its start, not what the model needs"),
-        ({"server": LEVEL}, "llama.cpp server", 9, ""),
-        ({"rss": LEVEL}, "vLLM", 9, "memory is the host's: no GPU memory was reported"),
-        ({}, "vLLM", None, ""),
-    ],
-)
+@pytest.mark.parametrize(("sensed", "engine", "memory", "remark"), [
+    ({"server": LEVEL}, "vLLM", 9, "memory is what vLLM reserved at its start, not what the model needs"),
+    ({"server": LEVEL}, "llama.cpp server", 9, ""),
+    ({"rss": LEVEL}, "vLLM", 9, "memory is the host's: no GPU memory was reported"),
+    ({}, "vLLM", None, ""),
+])  # fmt: skip
 def test_memory_is_the_server_s_peak_and_says_whose(
     sensed: dict[str, Any], engine: str, memory: int | None, remark: str
 ) -> None:

@@ -47,30 +47,27 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("code", "parts"),
-    [
-        pytest.param(
-            f"die(1, {OUT_OF_MEMORY!r})",
-            ["command ended with 1 before it was ready: the GPU's memory ran out", f"  | {OUT_OF_MEMORY}"],
-            id="out of memory",
-        ),
-        pytest.param("die(3, 'no idea')", ["ended with 3 before it was ready; its whole log:"], id="unknown"),
-        pytest.param(
-            "os.kill(os.getpid(), signal.SIGKILL)",
-            ["command ended with -9 before it was ready: killed, as the kernel does when"],
-            id="killed",
-        ),
-        pytest.param(
-            "die(0, 'done')", ["command ended with 0 before it was ready", "  | done"], id="no server at all"
-        ),
-        pytest.param(
-            r"os.write(1, bytes(range(256)) * 40 + b'\n\x1b[31mlast words\x1b[0m\n')" + "\nos._exit(5)",
-            ["command ended with 5", "\n  | last words\n"],
-            id="a log of binary",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("code", "parts"), [
+    pytest.param(
+        f"die(1, {OUT_OF_MEMORY!r})",
+        ["command ended with 1 before it was ready: the GPU's memory ran out", f"  | {OUT_OF_MEMORY}"],
+        id="out of memory",
+    ),
+    pytest.param("die(3, 'no idea')", ["ended with 3 before it was ready; its whole log:"], id="unknown"),
+    pytest.param(
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        ["command ended with -9 before it was ready: killed, as the kernel does when"],
+        id="killed",
+    ),
+    pytest.param(
+        "die(0, 'done')", ["command ended with 0 before it was ready", "  | done"], id="no server at all"
+    ),
+    pytest.param(
+        r"os.write(1, bytes(range(256)) * 40 + b'\n\x1b[31mlast words\x1b[0m\n')" + "\nos._exit(5)",
+        ["command ended with 5", "\n  | last words\n"],
+        id="a log of binary",
+    ),
+])  # fmt: skip
 def test_a_server_that_exits_at_once_is_told_with_its_code_cause_and_log(
     code: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,16 +95,13 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        pytest.param(HANGS, "/health does not answer: All connection attempts failed", id="never listens"),
-        pytest.param("print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
-                     "/health answers 503", id="never healthy"),
-        pytest.param("print('loading weights', flush=True)\nServer(health=lambda: time.sleep(1000)).serve()",
-                     "/health does not answer within 0.5 s", id="never answers"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "why"), [
+    pytest.param(HANGS, "/health does not answer: All connection attempts failed", id="never listens"),
+    pytest.param("print('loading weights', flush=True)\nServer(health=lambda: 503).serve()",
+                 "/health answers 503", id="never healthy"),
+    pytest.param("print('loading weights', flush=True)\nServer(health=lambda: time.sleep(1000)).serve()",
+                 "/health does not answer within 0.5 s", id="never answers"),
+])  # fmt: skip
 def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
     code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,14 +125,11 @@ def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("heed", "failure"),
-    [
-        pytest.param("lambda asked: 500", "generates no token: http-status: 500: as it was told", id="500"),
-        pytest.param("lambda asked: 401", "needs an API key and none was sent (401)", id="401"),
-        pytest.param("lambda asked: 204", "generates no token: http-status: 204", id="no content"),
-    ],
-)
+@pytest.mark.parametrize(("heed", "failure"), [
+    pytest.param("lambda asked: 500", "generates no token: http-status: 500: as it was told", id="500"),
+    pytest.param("lambda asked: 401", "needs an API key and none was sent (401)", id="401"),
+    pytest.param("lambda asked: 204", "generates no token: http-status: 204", id="no content"),
+])  # fmt: skip
 def test_a_server_that_gives_no_token_is_not_benchmarked(
     heed: str,
     failure: str,
@@ -154,14 +145,10 @@ def test_a_server_that_gives_no_token_is_not_benchmarked(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("heed", "warmups", "why", "last"),
-    [
-        (f"die(9, {OUT_OF_MEMORY!r})", "0", "9 during the run: the GPU's memory ran out", OUT_OF_MEMORY),
-        ("die(7, 'my last words') if asked.number > 1 else None", "1", "7 during the run", "my last words"),
-    ],
-    ids=["of its first token", "of the warm-up"],
-)
+@pytest.mark.parametrize(("heed", "warmups", "why", "last"), [
+    (f"die(9, {OUT_OF_MEMORY!r})", "0", "9 during the run: the GPU's memory ran out", OUT_OF_MEMORY),
+    ("die(7, 'my last words') if asked.number > 1 else None", "1", "7 during the run", "my last words"),
+], ids=["of its first token", "of the warm-up"])  # fmt: skip
 def test_a_server_that_dies_before_the_run_is_told_as_dead(
     heed: str, warmups: str, why: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,20 +249,17 @@ def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
 
 
 @pytest.mark.whole
-@loop_over(
-    ("line", "says"),
-    [
-        ("./none {port}", "./none is not installed, or not on PATH"),
-        ("./plain {port}", "./plain is not installed, or not on PATH"),
-        ("./orphan {port}", "./orphan cannot be run, it does not exist"),
-        ("./garbage {port}", "./garbage cannot be run, "),
-        ("./plain", "the command has no {port}"),
-        ("'./plain {port}", "the command cannot be read (no closing quotation)"),
-        ("{model} {port}", "the command has {model}, and no model is given"),
-        ("./plain {port} {gpus}", "the command has {gpus}: only {port}, {host}"),
-        (" ", "the command has no {port}"),
-    ],
-)
+@loop_over(("line", "says"), [
+    ("./none {port}", "./none is not installed, or not on PATH"),
+    ("./plain {port}", "./plain is not installed, or not on PATH"),
+    ("./orphan {port}", "./orphan cannot be run, it does not exist"),
+    ("./garbage {port}", "./garbage cannot be run, "),
+    ("./plain", "the command has no {port}"),
+    ("'./plain {port}", "the command cannot be read (no closing quotation)"),
+    ("{model} {port}", "the command has {model}, and no model is given"),
+    ("./plain {port} {gpus}", "the command has {gpus}: only {port}, {host}"),
+    (" ", "the command has no {port}"),
+])  # fmt: skip
 def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     line: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,13 +276,10 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("heed", "health"),
-    [
-        pytest.param("nothing", "lambda: press() or 503", id="before it is ready"),
-        pytest.param("lambda asked: press() or time.sleep(1000)", "lambda: 200", id="before its first token"),
-    ],
-)
+@pytest.mark.parametrize(("heed", "health"), [
+    pytest.param("nothing", "lambda: press() or 503", id="before it is ready"),
+    pytest.param("lambda asked: press() or time.sleep(1000)", "lambda: 200", id="before its first token"),
+])  # fmt: skip
 def test_ctrl_c_while_it_starts_leaves_nothing(
     heed: str, health: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

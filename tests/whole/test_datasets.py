@@ -55,16 +55,13 @@ def stored() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("file", "words", "laid"),
-    [
-        pytest.param(EXAMPLES / "bodies_with_tools.jsonl", [], {}, id="tools and a JSON schema"),
-        pytest.param(EXAMPLES / "images.jsonl", [], {}, id="an image as a data URL"),
-        pytest.param(DATA / "odd_bodies.jsonl", [], {}, id="numbers and escapes as they are written"),
-        pytest.param(DATA / "odd_bodies.jsonl", ["--temperature", "0.5", "--extra-body", '{"top_k": 7}'],
-                     {"temperature": b"0.5", "top_k": b"7"}, id="what flags lay over"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "words", "laid"), [
+    pytest.param(EXAMPLES / "bodies_with_tools.jsonl", [], {}, id="tools and a JSON schema"),
+    pytest.param(EXAMPLES / "images.jsonl", [], {}, id="an image as a data URL"),
+    pytest.param(DATA / "odd_bodies.jsonl", [], {}, id="numbers and escapes as they are written"),
+    pytest.param(DATA / "odd_bodies.jsonl", ["--temperature", "0.5", "--extra-body", '{"top_k": 7}'],
+                 {"temperature": b"0.5", "top_k": b"7"}, id="what flags lay over"),
+])  # fmt: skip
 def test_whole_bodies_arrive_as_they_stand_in_the_file(file: Path, words: list[str], laid: Values) -> None:
     api = CountingApi()
     assert bench(api, *CHAT, "--dataset-path", file, *words) == 0

@@ -25,17 +25,14 @@ OF_THE_FILES = (b"salty", b"Oslo", b"inhabitants? Answer", b"What colour", b"bri
 ROWS = 10_000
 
 
-@loop_over(
-    ("words", "refusal", "reported"),
-    [
-        ([*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
-         refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'), "tool"),
-        ([*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image"),
-        ([*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
-         refuses("response_format", "response_format is not supported by this model"), "response_format"),
-        (TRACE, refuses_ids, "prompt"),
-    ],
-)  # fmt: skip
+@loop_over(("words", "refusal", "reported"), [
+    ([*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
+     refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'), "tool"),
+    ([*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image"),
+    ([*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
+     refuses("response_format", "response_format is not supported by this model"), "response_format"),
+    (TRACE, refuses_ids, "prompt"),
+])  # fmt: skip
 def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
     words: list[str], refusal: Refusal, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,23 +56,20 @@ def test_a_refused_ignore_eos_is_left_out_and_the_other_way_named(caplog: pytest
     assert all(b"ignore_eos" not in body for body in api.served)
 
 
-@loop_over(
-    ("content", "reported"),
-    [
-        (b"", "is empty"),
-        (b"\x1f\x8b\x08\x00rest", "gzip cannot unpack it"),
-        (b'{"prompt": "caf\xe9"}\n', "UTF-8"),
-        (
-            b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',
-            "row 2",
-        ),
-        (b'{"prompt": "a", "output_tokens": 4}\n{"prompt": 7, "output_tokens": 4}\n', "row 2"),
-        (b'{"prompt": "a"}\n', "row 1"),
-        (b'{"text": "a"}\n', "row 1"),
-        (b'{"prompt": "a", "output_tokens": -3}\n', "row 1"),
-        (b"not JSON\n", "row 1"),
-    ],
-)
+@loop_over(("content", "reported"), [
+    (b"", "is empty"),
+    (b"\x1f\x8b\x08\x00rest", "gzip cannot unpack it"),
+    (b'{"prompt": "caf\xe9"}\n', "UTF-8"),
+    (
+        b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',
+        "row 2",
+    ),
+    (b'{"prompt": "a", "output_tokens": 4}\n{"prompt": 7, "output_tokens": 4}\n', "row 2"),
+    (b'{"prompt": "a"}\n', "row 1"),
+    (b'{"text": "a"}\n', "row 1"),
+    (b'{"prompt": "a", "output_tokens": -3}\n', "row 1"),
+    (b"not JSON\n", "row 1"),
+])  # fmt: skip
 def test_a_bad_file_is_refused_by_file_and_row_and_nothing_is_sent(
     content: bytes, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,18 +36,14 @@ def bodies(of: Plan) -> list[Any]:
     return [json.loads(of.body(i)) for i in range(len(of))]
 
 
-@pytest.mark.parametrize(
-    ("keys", "read_with"),
-    [
-        (RANDOM, {"ignore_eos": True}),
-        ({"dataset_path": str(EXAMPLES / "prompts.jsonl")}, {}),
-        ({"dataset_path": str(EXAMPLES / "bodies_with_tools.jsonl"), **CHAT}, CHAT),
-        ({"dataset_path": str(EXAMPLES / "images.jsonl"), **CHAT}, CHAT),
-        ({"dataset_path": str(EXAMPLES / "conversations_with_tools.jsonl"), **CHAT}, CHAT),
-        ({"trace": str(EXAMPLES / "weka.jsonl")}, {"ignore_eos": True}),
-    ],
-    ids=["ids", "prompts", "bodies", "images", "conversations", "a trace"],
-)
+@pytest.mark.parametrize(("keys", "read_with"), [
+    (RANDOM, {"ignore_eos": True}),
+    ({"dataset_path": str(EXAMPLES / "prompts.jsonl")}, {}),
+    ({"dataset_path": str(EXAMPLES / "bodies_with_tools.jsonl"), **CHAT}, CHAT),
+    ({"dataset_path": str(EXAMPLES / "images.jsonl"), **CHAT}, CHAT),
+    ({"dataset_path": str(EXAMPLES / "conversations_with_tools.jsonl"), **CHAT}, CHAT),
+    ({"trace": str(EXAMPLES / "weka.jsonl")}, {"ignore_eos": True}),
+], ids=["ids", "prompts", "bodies", "images", "conversations", "a trace"])  # fmt: skip
 def test_what_is_written_is_read_as_the_same_requests(
     keys: dict[str, Any], read_with: dict[str, Any]
 ) -> None:

@@ -80,14 +80,11 @@ def test_a_gateway_that_passes_on_what_the_engine_signs_is_that_engine(authority
     assert stored()[0]["server"]["engine"] == "vLLM"
 
 
-@pytest.mark.parametrize(
-    ("api", "words", "reported"),
-    [
-        (HostedApi(names=("big-1", "small-2")), [], "serves big-1, small-2: pass --model NAME"),
-        (HostedApi(models=False), [], "/v1/models lists no served model: pass --model"),
-        (HostedApi(key="sk-other"), [], "does not accept the key from OPENAI_API_KEY (401)"),
-    ],
-)
+@pytest.mark.parametrize(("api", "words", "reported"), [
+    (HostedApi(names=("big-1", "small-2")), [], "serves big-1, small-2: pass --model NAME"),
+    (HostedApi(models=False), [], "/v1/models lists no served model: pass --model"),
+    (HostedApi(key="sk-other"), [], "does not accept the key from OPENAI_API_KEY (401)"),
+])  # fmt: skip
 def test_what_a_hosted_api_needs_is_said_in_one_line(
     api: HostedApi, words: list[str], reported: str, authority: trustme.CA, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,18 +96,15 @@ def test_what_a_hosted_api_needs_is_said_in_one_line(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("api", "path", "words"),
-    [
-        (HostedApi(), "/v1/chat/completions", []),
-        (HostedApi(), "", []),
-        (HostedApi(prefix="/api/v1"), "/api/v1/", []),
-        (HostedApi(prefix="/v1beta/openai"), "/v1beta/openai/", []),
-        (HostedApi(prefix="/openai/deployments/d", models=False),
-         "/openai/deployments/d/chat/completions?api-version=2024-10-21", ["--model", MODEL]),
-        (HostedApi(models=False), "/v1", ["--model", MODEL]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("api", "path", "words"), [
+    (HostedApi(), "/v1/chat/completions", []),
+    (HostedApi(), "", []),
+    (HostedApi(prefix="/api/v1"), "/api/v1/", []),
+    (HostedApi(prefix="/v1beta/openai"), "/v1beta/openai/", []),
+    (HostedApi(prefix="/openai/deployments/d", models=False),
+     "/openai/deployments/d/chat/completions?api-version=2024-10-21", ["--model", MODEL]),
+    (HostedApi(models=False), "/v1", ["--model", MODEL]),
+])  # fmt: skip
 def test_a_base_url_works_as_it_is_pasted(
     api: HostedApi, path: str, words: list[str], authority: trustme.CA
 ) -> None:
@@ -142,18 +136,14 @@ HIDDEN = "TTFT: includes reasoning that is counted in usage and not streamed, in
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("api", "tokens", "reported"),
-    [
-        (HostedApi(reasoning=("Hm", " so"), text=("Hi",)), 3, SHOWN),
-        (HostedApi(reasoning=("Hm", " so"), reasoning_name="reasoning"), 5, SHOWN),
-        (HostedApi(reasoning=("Hm", " so", " on"), text=()), 3, SHOWN),  # the limit was too small for more
-        (HostedApi(hidden=2, text=("Hi",)), 3, HIDDEN),
-        (HostedApi(hidden=3, text=()), 3, HIDDEN),
-        (HostedApi(text=("Hi", " you")), 2, ""),
-    ],
-    ids=["shown", "another name", "only reasoning", "hidden", "only hidden", "none"],
-)
+@pytest.mark.parametrize(("api", "tokens", "reported"), [
+    (HostedApi(reasoning=("Hm", " so"), text=("Hi",)), 3, SHOWN),
+    (HostedApi(reasoning=("Hm", " so"), reasoning_name="reasoning"), 5, SHOWN),
+    (HostedApi(reasoning=("Hm", " so", " on"), text=()), 3, SHOWN),  # the limit was too small for more
+    (HostedApi(hidden=2, text=("Hi",)), 3, HIDDEN),
+    (HostedApi(hidden=3, text=()), 3, HIDDEN),
+    (HostedApi(text=("Hi", " you")), 2, ""),
+], ids=["shown", "another name", "only reasoning", "hidden", "only hidden", "none"])  # fmt: skip
 def test_a_reasoning_model_is_measured_and_the_first_token_named(
     api: HostedApi, tokens: int, reported: str, authority: trustme.CA
 ) -> None:

@@ -115,18 +115,15 @@ class Odd(Sensor):
         return Reading(values=self.values) if self.values is not None else None  # type: ignore[arg-type, return-value]
 
 
-@loop_over(
-    ("values", "kept"),
-    [
-        ({("power_w", "GPU 0"): float("nan"), ("sm_mhz", "GPU 0"): 1.0}, {("sm_mhz", "GPU 0"): 1.0}),
-        ({("energy_j", "GPU 0"): float("inf")}, {}),
-        ({("rss_bytes", ""): 10**400}, {}),
-        ({("temperature_c", "x"): -20.0}, {("temperature_c", "x"): -20.0}),
-        ({("temperature_c", "x"): "hot"}, {}),
-        (None, {}),
-        ([1], {}),
-    ],
-)
+@loop_over(("values", "kept"), [
+    ({("power_w", "GPU 0"): float("nan"), ("sm_mhz", "GPU 0"): 1.0}, {("sm_mhz", "GPU 0"): 1.0}),
+    ({("energy_j", "GPU 0"): float("inf")}, {}),
+    ({("rss_bytes", ""): 10**400}, {}),
+    ({("temperature_c", "x"): -20.0}, {("temperature_c", "x"): -20.0}),
+    ({("temperature_c", "x"): "hot"}, {}),
+    (None, {}),
+    ([1], {}),
+])  # fmt: skip
 def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[str, str], float]) -> None:
     reading = Sampler([Odd(values)], list)._sample(()).reading
     assert reading.values == kept
@@ -166,17 +163,14 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert times == sorted(times)
 
 
-@loop_over(
-    ("raw", "said"),
-    [
-        (b"schedutil\n", "schedutil"),
-        (b"\xff\xfe\x00", "\ufffd\ufffd"),
-        (b"NVIDIA Jetson\0", "NVIDIA Jetson"),
-        (b"\x1b[2Jx", "\ufffd[2Jx"),
-        (b"x" * 10_000, "x" * 299 + "…"),
-        (b"", ""),
-    ],
-)
+@loop_over(("raw", "said"), [
+    (b"schedutil\n", "schedutil"),
+    (b"\xff\xfe\x00", "\ufffd\ufffd"),
+    (b"NVIDIA Jetson\0", "NVIDIA Jetson"),
+    (b"\x1b[2Jx", "\ufffd[2Jx"),
+    (b"x" * 10_000, "x" * 299 + "…"),
+    (b"", ""),
+])  # fmt: skip
 def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, said: str) -> None:
     place = tmp_path / "file"
     place.write_bytes(raw)

@@ -81,29 +81,26 @@ def strict(found: EngineConfig) -> dict[str, Any]:
     return held
 
 
-@loop_over(
-    ("log", "field", "value"),
-    [
-        ("Model loading took " + "9" * 400 + " GiB", "weights_bytes", None),
-        ("Model loading took " + "9" * 20 + " GiB", "weights_bytes", None),
-        ("Model loading took 1.5 GiB", "weights_bytes", 3 << 29),
-        ("Loading weights took 1.2.3 seconds", "load_s", None),
-        ("Loading weights took ........ seconds", "load_s", None),
-        ("Load weight end. elapsed=" + "9" * 5000 + " s", "load_s", None),
-        ("server_args=ServerArgs(tp_size=" + "9" * 5000 + ")", "tensor_parallel", None),
-        ("server_args=ServerArgs(tp_size=2)", "tensor_parallel", 2),
-        ("KV cache size: " + "9" * 5000 + " tokens", "kv_capacity_tokens", None),
-        ("KV cache size: ,,, tokens", "kv_capacity_tokens", None),
-        ("cudagraph_capture_sizes': [" + "9" * 5000 + "]", "cuda_graph_sizes", ""),
-        ("cudagraph_capture_sizes': [1, " + "9" * 5000 + "]", "cuda_graph_sizes", "1 sizes up to 1"),
-        ("# GPU blocks: 5\nfor 9 tokens per request: " + "9" * 400 + "x", "kv_capacity_tokens", None),
-        ("# GPU blocks: 9 tokens per request: .x", "kv_capacity_tokens", None),
-        ("Using " + "a" * 5000 + "Kernel for X", "kernel", "a" * 299 + "…"),
-        ("Using Kernel for X", "kernel", ""),
-        ("non-default args: {'a': '\x1b]0;\u202e'}", "flags", "{'a': '\ufffd]0;\ufffd'}"),
-        ("non-default args: {'k': " + "1, " * 9000 + "'api_key': 's3cr3t'}", "flags", None),
-    ],
-)
+@loop_over(("log", "field", "value"), [
+    ("Model loading took " + "9" * 400 + " GiB", "weights_bytes", None),
+    ("Model loading took " + "9" * 20 + " GiB", "weights_bytes", None),
+    ("Model loading took 1.5 GiB", "weights_bytes", 3 << 29),
+    ("Loading weights took 1.2.3 seconds", "load_s", None),
+    ("Loading weights took ........ seconds", "load_s", None),
+    ("Load weight end. elapsed=" + "9" * 5000 + " s", "load_s", None),
+    ("server_args=ServerArgs(tp_size=" + "9" * 5000 + ")", "tensor_parallel", None),
+    ("server_args=ServerArgs(tp_size=2)", "tensor_parallel", 2),
+    ("KV cache size: " + "9" * 5000 + " tokens", "kv_capacity_tokens", None),
+    ("KV cache size: ,,, tokens", "kv_capacity_tokens", None),
+    ("cudagraph_capture_sizes': [" + "9" * 5000 + "]", "cuda_graph_sizes", ""),
+    ("cudagraph_capture_sizes': [1, " + "9" * 5000 + "]", "cuda_graph_sizes", "1 sizes up to 1"),
+    ("# GPU blocks: 5\nfor 9 tokens per request: " + "9" * 400 + "x", "kv_capacity_tokens", None),
+    ("# GPU blocks: 9 tokens per request: .x", "kv_capacity_tokens", None),
+    ("Using " + "a" * 5000 + "Kernel for X", "kernel", "a" * 299 + "…"),
+    ("Using Kernel for X", "kernel", ""),
+    ("non-default args: {'a': '\x1b]0;\u202e'}", "flags", "{'a': '\ufffd]0;\ufffd'}"),
+    ("non-default args: {'k': " + "1, " * 9000 + "'api_key': 's3cr3t'}", "flags", None),
+])  # fmt: skip
 def test_a_log_says_what_can_be_or_nothing(log: str, field: str, value: object) -> None:
     held = strict(parse_log(log))
     if field == "flags" and value is None:
@@ -192,15 +189,12 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
         assert checkpoint.read_checkpoint(name) is None
 
 
-@loop_over(
-    ("raw", "said"),
-    [
-        (b"[" * 200_000, "is not valid JSON"),
-        (b"[1]", "is not a JSON object"),
-        (b"\xff\x00", "is not valid JSON"),
-        (b"x" * (65 << 20), "larger than"),
-    ],
-)
+@loop_over(("raw", "said"), [
+    (b"[" * 200_000, "is not valid JSON"),
+    (b"[1]", "is not a JSON object"),
+    (b"\xff\x00", "is not valid JSON"),
+    (b"x" * (65 << 20), "larger than"),
+])  # fmt: skip
 def test_a_config_that_is_none_is_said(tmp_path: Path, raw: bytes, said: str) -> None:
     config(tmp_path, raw)
     with pytest.raises(UsageError, match=said):
@@ -243,15 +237,12 @@ def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
     assert found.weight_bytes == 3
 
 
-@loop_over(
-    "raw",
-    [
-        struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 63),
-        struct.pack("<4sIQQ", b"GGUF", 3, 0, 9) + struct.pack("<Q", 1 << 63),
-        struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 1 << 63),
-        struct.pack("<4sIQQQ1s", b"GGUF", 3, 0, 1, 1, b"a") + struct.pack("<IIQ", 9, 9, 1 << 62) * 5000,
-    ],
-)
+@loop_over("raw", [
+    struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 63),
+    struct.pack("<4sIQQ", b"GGUF", 3, 0, 9) + struct.pack("<Q", 1 << 63),
+    struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 1 << 63),
+    struct.pack("<4sIQQQ1s", b"GGUF", 3, 0, 1, 1, b"a") + struct.pack("<IIQ", 9, 9, 1 << 62) * 5000,
+])  # fmt: skip
 def test_a_gguf_head_of_nonsense_is_a_head(tmp_path: Path, raw: bytes) -> None:
     place = tmp_path / "a.gguf"
     place.write_bytes(raw)

@@ -44,21 +44,18 @@ def broken_midway(*_: object) -> Iterator[str]:
     broken_one()
 
 
-@loop_over(
-    ("error", "said"),
-    [
-        (ZeroDivisionError("division by zero"), WHY),
-        (KeyError("x"), "KeyError: 'x'"),
-        (ValueError(), "ValueError"),
-        (ValueError("two\nlines\tand \x1b[2J\u202e"), "ValueError: two lines and ?[2J?"),
-        (OSError("x" * 999), f"OSError: {'x' * 200}"),
-        (
-            RecursionError("maximum recursion depth exceeded"),
-            "RecursionError: maximum recursion depth exceeded",
-        ),
-        (MemoryError(), "MemoryError"),
-    ],
-)
+@loop_over(("error", "said"), [
+    (ZeroDivisionError("division by zero"), WHY),
+    (KeyError("x"), "KeyError: 'x'"),
+    (ValueError(), "ValueError"),
+    (ValueError("two\nlines\tand \x1b[2J\u202e"), "ValueError: two lines and ?[2J?"),
+    (OSError("x" * 999), f"OSError: {'x' * 200}"),
+    (
+        RecursionError("maximum recursion depth exceeded"),
+        "RecursionError: maximum recursion depth exceeded",
+    ),
+    (MemoryError(), "MemoryError"),
+])  # fmt: skip
 def test_a_part_that_raises_is_named_with_its_exception_in_one_line(error: Exception, said: str) -> None:
     def raises() -> str:
         raise error
@@ -159,20 +156,17 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     assert report.render_report(FULL) == text(whole | {section.name: told(section.name)})
 
 
-@loop_over(
-    ("of", "function", "section"),
-    [
-        (result_block, "render_block", "block"),
-        (verdict, "summarize_doubts", "verdict"),
-        (steady_state, "describe_steady_state", "steady-state"),
-        (steady_state, "find_steady_state", "steady-state"),
-        (reconcile, "reconcile_figures", "reconciliation"),
-        (reconcile, "render_rows", "reconciliation"),
-        (run_roofline, "list_bound_figures", "roofline"),
-        (engine_config, "render_config", "launched"),
-        (answer_check, "render_lines", "fingerprint"),
-    ],
-)
+@loop_over(("of", "function", "section"), [
+    (result_block, "render_block", "block"),
+    (verdict, "summarize_doubts", "verdict"),
+    (steady_state, "describe_steady_state", "steady-state"),
+    (steady_state, "find_steady_state", "steady-state"),
+    (reconcile, "reconcile_figures", "reconciliation"),
+    (reconcile, "render_rows", "reconciliation"),
+    (run_roofline, "list_bound_figures", "roofline"),
+    (engine_config, "render_config", "launched"),
+    (answer_check, "render_lines", "fingerprint"),
+])  # fmt: skip
 def test_what_a_section_is_made_of_may_raise(
     of: Any, function: str, section: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,14 +212,11 @@ def stored(derived: dict[str, Callable[[], Any]]) -> dict[str, Any]:
 
 
 @loop_over("part", DERIVED)
-@loop_over(
-    ("make", "why"),
-    [
-        (broken_one, WHY),
-        (lambda: {1, 2}, "TypeError: Object of type set is not JSON serializable"),
-        (lambda: {"a": {(1, 2): 3}}, "TypeError: "),
-    ],
-)
+@loop_over(("make", "why"), [
+    (broken_one, WHY),
+    (lambda: {1, 2}, "TypeError: Object of type set is not JSON serializable"),
+    (lambda: {"a": {(1, 2): 3}}, "TypeError: "),
+])  # fmt: skip
 def test_a_part_of_the_json_that_cannot_be_made_is_null_and_named(
     part: str, make: Callable[[], Any], why: str
 ) -> None:

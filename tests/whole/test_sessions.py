@@ -115,16 +115,13 @@ def test_a_context_that_outgrows_the_model_ends_its_conversation() -> None:
     assert facts["requests"] == SESSIONS * TURNS
 
 
-@pytest.mark.parametrize(
-    ("first", "asked", "words", "reported"),
-    [
-        ({"system": "be kind"}, "system", "System role not supported",
-         "refuses a system prompt (400: System role not supported): "),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools",
-         '"auto" tool choice requires --enable-auto-tool-choice',
-         'refuses tools (400: "auto" tool choice requires --enable-auto-tool-choice'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("first", "asked", "words", "reported"), [
+    ({"system": "be kind"}, "system", "System role not supported",
+     "refuses a system prompt (400: System role not supported): "),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools",
+     '"auto" tool choice requires --enable-auto-tool-choice',
+     'refuses tools (400: "auto" tool choice requires --enable-auto-tool-choice'),
+])  # fmt: skip
 def test_what_a_server_refuses_is_named_with_row_and_conversation(
     first: dict[str, Any], asked: str, words: str, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,25 +164,22 @@ def test_another_plan_than_the_expected_one_is_not_sent(capsys: pytest.CaptureFi
         assert bench(server, f"{CLOSED} --shard 1/2 --expect-plan {digest}") == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--shard 1/2", "--shard needs --seed, the same in every shard"),
-        ("--seed 1 --shard 2/2", "shards are counted from 0: the last of 2 is 1/2"),
-        ("--seed 1 --shard auto", "no launcher has numbered this process"),
-        (
-            "--seed 1 --shard 0/5 --max-concurrency 4",
-            "5 shards of --max-concurrency 4: some would have no slot",
-        ),
-        ("--seed 1 --shard 0/2 --start-at +9", "--start-at +SECONDS counts from when each command began"),
-        ("--start-at 1", "give a later instant, the same to all shards"),
-        ("--start-at 99999999999", "hours ahead: give one within a day"),
-        ("--start-at noon", "'noon' is not an instant: give seconds since 1970"),
-        ("--start-at +9 --repeat 2", "--start-at is of one run: leave out --repeat, and name one profile"),
-        ("--expect-plan abc", "'abc' is not a plan's digest"),
-        (f"--expect-plan {'0' * 32} --repeat 2", "--expect-plan is of one run"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    ("--shard 1/2", "--shard needs --seed, the same in every shard"),
+    ("--seed 1 --shard 2/2", "shards are counted from 0: the last of 2 is 1/2"),
+    ("--seed 1 --shard auto", "no launcher has numbered this process"),
+    (
+        "--seed 1 --shard 0/5 --max-concurrency 4",
+        "5 shards of --max-concurrency 4: some would have no slot",
+    ),
+    ("--seed 1 --shard 0/2 --start-at +9", "--start-at +SECONDS counts from when each command began"),
+    ("--start-at 1", "give a later instant, the same to all shards"),
+    ("--start-at 99999999999", "hours ahead: give one within a day"),
+    ("--start-at noon", "'noon' is not an instant: give seconds since 1970"),
+    ("--start-at +9 --repeat 2", "--start-at is of one run: leave out --repeat, and name one profile"),
+    ("--expect-plan abc", "'abc' is not a plan's digest"),
+    (f"--expect-plan {'0' * 32} --repeat 2", "--expect-plan is of one run"),
+])  # fmt: skip
 def test_what_cannot_be_a_shard_is_refused_at_once(
     flags: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,15 +197,12 @@ def test_a_shard_needs_a_running_server(capsys: pytest.CaptureFixture[str]) -> N
     assert "--shard is a part of the load on a running server: pass its --base-url" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"shard": "2/2", "seed": 1}, "shard: 2/2: shards are counted from 0"),
-        ({"start_at": "soon"}, "start_at: 'soon' is not an instant"),
-        ({"expect_plan": "x"}, "expect_plan: 'x' is not a plan's digest"),
-        ({"shard": "0/2"}, "--shard needs --seed"),
-    ],
-)
+@pytest.mark.parametrize(("keywords", "message"), [
+    ({"shard": "2/2", "seed": 1}, "shard: 2/2: shards are counted from 0"),
+    ({"start_at": "soon"}, "start_at: 'soon' is not an instant"),
+    ({"expect_plan": "x"}, "expect_plan: 'x' is not a plan's digest"),
+    ({"shard": "0/2"}, "--shard needs --seed"),
+])  # fmt: skip
 def test_a_call_refuses_the_same(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(loadgen.LoadgenError, match=message.replace("(", r"\(")):
         loadgen.bench("http://127.0.0.1:9", **keywords)

@@ -24,32 +24,29 @@ def every(number: int) -> Callable[[Asked], Answer]:
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
-@pytest.mark.parametrize(
-    ("script", "words", "rule", "least", "most"),
-    [
-        pytest.param(lambda _: Answer([0.01, *OOPS.pieces]), [], "the first ", 10, 60, id="a dead server"),
-        pytest.param(
-            every(2), ["--max-failures", "5"], "--max-failures 5: ", 11, 120, id="too many failures"
-        ),
-        pytest.param(every(2), ["--max-failures", "10%"], "--max-failures 10%: ", 20, 150, id="a share"),
-        pytest.param(
-            lambda _: stream(3, 0.01),
-            ["--max-duration", "0.5"],
-            "--max-duration 0.5 s: ",
-            2,  # of twenty where the machine is not busy
-            190,
-            id="time for sending is up",
-        ),
-        pytest.param(
-            lambda _: stream(3, 0.6),
-            ["--max-duration", "0.3", "--drain-timeout", "0.2"],
-            "--max-duration 0.3 s: 2 requests still under way after the --drain-timeout of 0.2 s were cut",
-            2,
-            2,
-            id="what is under way is cut",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("script", "words", "rule", "least", "most"), [
+    pytest.param(lambda _: Answer([0.01, *OOPS.pieces]), [], "the first ", 10, 60, id="a dead server"),
+    pytest.param(
+        every(2), ["--max-failures", "5"], "--max-failures 5: ", 11, 120, id="too many failures"
+    ),
+    pytest.param(every(2), ["--max-failures", "10%"], "--max-failures 10%: ", 20, 150, id="a share"),
+    pytest.param(
+        lambda _: stream(3, 0.01),
+        ["--max-duration", "0.5"],
+        "--max-duration 0.5 s: ",
+        2,  # of twenty where the machine is not busy
+        190,
+        id="time for sending is up",
+    ),
+    pytest.param(
+        lambda _: stream(3, 0.6),
+        ["--max-duration", "0.3", "--drain-timeout", "0.2"],
+        "--max-duration 0.3 s: 2 requests still under way after the --drain-timeout of 0.2 s were cut",
+        2,
+        2,
+        id="what is under way is cut",
+    ),
+])  # fmt: skip
 def test_a_rule_ends_a_run_and_is_named(
     script: Callable[[Asked], Answer],
     words: list[str],

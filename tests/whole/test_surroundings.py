@@ -60,23 +60,20 @@ def said_well(found: Ended) -> None:
     assert "Error" not in found.err
 
 
-@pytest.mark.parametrize(
-    ("line", "codes"),
-    [
-        # What could not be printed could not be written: a disk may be behind it.
-        pytest.param('"$@" >/dev/full', {FIGURES, UNWRITTEN}, id="stdout is full"),
-        pytest.param('"$@" | head -1; exit ${PIPESTATUS[0]}', {FIGURES}, id="stdout is read no further"),
-        pytest.param('"$@" >&-', {FIGURES, UNWRITTEN}, id="stdout is closed"),
-        pytest.param('"$@" 2>&-', {FIGURES}, id="stderr is closed"),
-        pytest.param('"$@" >&- 2>&-', {FIGURES, UNWRITTEN}, id="both are closed"),
-        pytest.param('"$@" <&- >&- 2>&-', {FIGURES, UNWRITTEN}, id="all are closed"),
-        pytest.param('"$@" 2>/dev/full', {FIGURES, UNWRITTEN}, id="stderr is full"),
-        pytest.param('"$@" >/dev/full 2>/dev/full', {FIGURES, UNWRITTEN}, id="both are full"),
-        pytest.param(
-            '"$@" 2>&1 | head -c 1; exit ${PIPESTATUS[0]}', {FIGURES}, id="both go to a closed pipe"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "codes"), [
+    # What could not be printed could not be written: a disk may be behind it.
+    pytest.param('"$@" >/dev/full', {FIGURES, UNWRITTEN}, id="stdout is full"),
+    pytest.param('"$@" | head -1; exit ${PIPESTATUS[0]}', {FIGURES}, id="stdout is read no further"),
+    pytest.param('"$@" >&-', {FIGURES, UNWRITTEN}, id="stdout is closed"),
+    pytest.param('"$@" 2>&-', {FIGURES}, id="stderr is closed"),
+    pytest.param('"$@" >&- 2>&-', {FIGURES, UNWRITTEN}, id="both are closed"),
+    pytest.param('"$@" <&- >&- 2>&-', {FIGURES, UNWRITTEN}, id="all are closed"),
+    pytest.param('"$@" 2>/dev/full', {FIGURES, UNWRITTEN}, id="stderr is full"),
+    pytest.param('"$@" >/dev/full 2>/dev/full', {FIGURES, UNWRITTEN}, id="both are full"),
+    pytest.param(
+        '"$@" 2>&1 | head -c 1; exit ${PIPESTATUS[0]}', {FIGURES}, id="both go to a closed pipe"
+    ),
+])  # fmt: skip
 def test_a_broken_output_costs_words_and_no_figure(
     line: str, codes: set[int], service: Service, tmp_path: Path
 ) -> None:
@@ -87,15 +84,11 @@ def test_a_broken_output_costs_words_and_no_figure(
     assert assert_adds_up(whole(tmp_path), 8)["completed"] == 8
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"PYTHONIOENCODING": "ascii"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        {"PYTHONIOENCODING": "latin-1:strict"},
-    ],
-    ids=["ascii", "the C locale", "latin-1"],
-)
+@pytest.mark.parametrize("environ", [
+    {"PYTHONIOENCODING": "ascii"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"PYTHONIOENCODING": "latin-1:strict"},
+], ids=["ascii", "the C locale", "latin-1"])  # fmt: skip
 def test_a_terminal_without_our_characters_gets_others(
     environ: dict[str, str], service: Service, tmp_path: Path
 ) -> None:

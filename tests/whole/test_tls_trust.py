@@ -57,14 +57,11 @@ def of_another_host(authority: trustme.CA) -> trustme.LeafCert:
     return authority.issue_cert("elsewhere.example")
 
 
-@pytest.mark.parametrize(
-    ("issued", "trusts", "said"),
-    [
-        pytest.param(good, False, ["no trusted authority", "--ca-cert FILE", "--insecure"], id="unknown"),
-        pytest.param(expired, True, ["out of date", "expired", "--insecure", "--ca-cert"], id="expired"),
-        pytest.param(of_another_host, True, ["is for another host", "--insecure"], id="another host"),
-    ],
-)
+@pytest.mark.parametrize(("issued", "trusts", "said"), [
+    pytest.param(good, False, ["no trusted authority", "--ca-cert FILE", "--insecure"], id="unknown"),
+    pytest.param(expired, True, ["out of date", "expired", "--insecure", "--ca-cert"], id="expired"),
+    pytest.param(of_another_host, True, ["is for another host", "--insecure"], id="another host"),
+])  # fmt: skip
 def test_a_certificate_that_is_refused_says_why_and_what_to_do(
     authority: trustme.CA,
     trusted: str,
@@ -190,14 +187,11 @@ def test_a_key_of_another_certificate_is_said(
         ServerProbe(access)
 
 
-@pytest.mark.parametrize(
-    ("base_url", "given", "said"),
-    [
-        ("http://127.0.0.1", {"ca_cert": "x"}, "--ca-cert is for TLS: it needs an https base URL"),
-        ("http://127.0.0.1", {"client_key": "x"}, "--client-key is for TLS"),
-        ("https://127.0.0.1", {"client_key": "x"}, "pass --client-cert too"),
-    ],
-)
+@pytest.mark.parametrize(("base_url", "given", "said"), [
+    ("http://127.0.0.1", {"ca_cert": "x"}, "--ca-cert is for TLS: it needs an https base URL"),
+    ("http://127.0.0.1", {"client_key": "x"}, "--client-key is for TLS"),
+    ("https://127.0.0.1", {"client_key": "x"}, "pass --client-cert too"),
+])  # fmt: skip
 def test_what_does_not_go_together_is_refused(base_url: str, given: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ServerProbe(ServerAddress(base_url, **given))  # type: ignore[arg-type]

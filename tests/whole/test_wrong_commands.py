@@ -223,13 +223,10 @@ def files_in(directory: Path) -> list[Path]:
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("files")
-@loop_over(
-    ("line", "says"),
-    [
-        *((line, "") for line in LINES),
-        *(row for row in NAMES if find_spec("scipy") or row[0][:7] != "compare"),
-    ],
-)
+@loop_over(("line", "says"), [
+    *((line, "") for line in LINES),
+    *(row for row in NAMES if find_spec("scipy") or row[0][:7] != "compare"),
+])  # fmt: skip
 def test_a_wrong_command_line_is_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_in(Path())
     assert cli.main(shlex.split(line)) == 2
@@ -244,20 +241,17 @@ def test_a_wrong_command_line_is_one_line(line: str, says: str, capsys: pytest.C
 @pytest.mark.whole
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are Unix's")
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        *((f"{verb} {{}}/a.toml", "a.toml") for verb in ("profiles", "bench --profile", "campaign")),
-        ("campaign --resume {}", "campaign.json"), ("data {}/a.jsonl", "a.jsonl"), ("data {}/a.csv", "a.csv"),
-        ("data --trace {}/a.jsonl", "a.jsonl"),
-        ("data --profile smoke --prompt-format corpus --prompt-corpus {}/a.txt", "a.txt"),
-        ("data --profile smoke --input-dist histogram:{}/a.csv", "a.csv"),
-        ("bench --profile smoke --api-key-file {}/key", "key"), ("compare {}/a.json", "a.json"),
-        ("compare {}", "sweep.json"), ("compare {}", "limit.json"), ("audit {}/a.md", "a.md"),
-        *(("report {}", name) for name in ("result.json", "sweep.json", "limit.json", "journal.bin")),
-        ("merge {}", "result.json"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "name"), [
+    *((f"{verb} {{}}/a.toml", "a.toml") for verb in ("profiles", "bench --profile", "campaign")),
+    ("campaign --resume {}", "campaign.json"), ("data {}/a.jsonl", "a.jsonl"), ("data {}/a.csv", "a.csv"),
+    ("data --trace {}/a.jsonl", "a.jsonl"),
+    ("data --profile smoke --prompt-format corpus --prompt-corpus {}/a.txt", "a.txt"),
+    ("data --profile smoke --input-dist histogram:{}/a.csv", "a.csv"),
+    ("bench --profile smoke --api-key-file {}/key", "key"), ("compare {}/a.json", "a.json"),
+    ("compare {}", "sweep.json"), ("compare {}", "limit.json"), ("audit {}/a.md", "a.md"),
+    *(("report {}", name) for name in ("result.json", "sweep.json", "limit.json", "journal.bin")),
+    ("merge {}", "result.json"),
+])  # fmt: skip
 def test_a_fifo_is_refused_and_not_waited_for(
     line: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

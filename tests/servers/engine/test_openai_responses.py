@@ -32,32 +32,26 @@ def test_its_events_and_their_members_are_among_the_recorded_ones() -> None:
     assert len(own) == 4
 
 
-@loop_over(
-    ("body", "messages"),
-    [
-        ({"input": "Hi"}, [("user", "Hi")]),
-        ({"instructions": "Be", "input": "Hi"}, [("system", "Be"), ("user", "Hi")]),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
-            [("user", [{"text": "Hi"}])],
-        ),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "sun"}]}, [("", None)]),
-    ],
-)
+@loop_over(("body", "messages"), [
+    ({"input": "Hi"}, [("user", "Hi")]),
+    ({"instructions": "Be", "input": "Hi"}, [("system", "Be"), ("user", "Hi")]),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
+        [("user", [{"text": "Hi"}])],
+    ),
+    ({"input": [{"type": "function_call_output", "call_id": "c", "output": "sun"}]}, [("", None)]),
+])  # fmt: skip
 def test_a_request_is_that_of_chat(body: dict[str, Any], messages: list[tuple[str, Any]]) -> None:
     chat = msgspec.json.decode(write_chat(msgspec.json.encode({**body, "max_output_tokens": 5})))
     assert [(each["role"], each["content"]) for each in chat["messages"]] == messages
     assert chat["max_completion_tokens"] == 5
 
 
-@loop_over(
-    ("body", "status", "why"),
-    [
-        (b'{"input": 5}', "400 Bad Request", "1 validation error: Expected `str | array`"),
-        (b'{"input":', "400 Bad Request", "1 validation error: Input data was truncated"),
-        (b'{"previous_response_id": "resp_1"}', "404 Not Found", "Response with id 'resp_1' not found."),
-    ],
-)
+@loop_over(("body", "status", "why"), [
+    (b'{"input": 5}', "400 Bad Request", "1 validation error: Expected `str | array`"),
+    (b'{"input":', "400 Bad Request", "1 validation error: Input data was truncated"),
+    (b'{"previous_response_id": "resp_1"}', "404 Not Found", "Response with id 'resp_1' not found."),
+])  # fmt: skip
 def test_what_it_does_not_serve_is_refused(body: bytes, status: str, why: str) -> None:
     with pytest.raises(Refusal) as caught:
         write_chat(body)

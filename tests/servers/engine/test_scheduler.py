@@ -236,15 +236,12 @@ def test_the_mean_of_drawn_steps_is_that_of_the_chances() -> None:
     assert set(gained) == {1, 2, 3, 4}
 
 
-@loop_over(
-    ("tokens", "chances", "steps"),
-    [
-        (1, CHANCES, DraftedSteps((1,))),
-        (9, (), DraftedSteps()),
-        (4, (0.0, 1.0), DraftedSteps((1, 2, 3, 4))),
-        (6, (1.0, 1.0, 0.0), DraftedSteps((1, 4, 6), past=1)),
-    ],
-)
+@loop_over(("tokens", "chances", "steps"), [
+    (1, CHANCES, DraftedSteps((1,))),
+    (9, (), DraftedSteps()),
+    (4, (0.0, 1.0), DraftedSteps((1, 2, 3, 4))),
+    (6, (1.0, 1.0, 0.0), DraftedSteps((1, 4, 6), past=1)),
+])  # fmt: skip
 def test_an_answer_ends_at_its_length(tokens: int, chances: tuple[float, ...], steps: DraftedSteps) -> None:
     assert draw_steps(b"", tokens, chances) == steps
     assert draw_steps(b"again", tokens, chances) == draw_steps(b"again", tokens, chances)

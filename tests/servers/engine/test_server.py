@@ -69,13 +69,10 @@ def test_control_paths(client: httpx.Client) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", {"prompt": [1, 2, 3]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello there"}]}),
-    ],
-)
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/completions", {"prompt": [1, 2, 3]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello there"}]}),
+])  # fmt: skip
 def test_streamed_and_whole_answers_count_alike(
     client: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
@@ -109,15 +106,12 @@ def test_own_metrics_are_those_that_vllm_reports() -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("flags", "cached"),
-    [
-        ((), [None, None, None, None]),
-        (("--enable-prompt-tokens-details",), [0, 96, 0, 0]),
-        (("--enable-prompt-tokens-details", "--block-size", "50"), [0, 50, 0, 0]),
-        (("--enable-prompt-tokens-details", "--no-enable-prefix-caching"), [0, 0, 0, 0]),
-    ],
-)
+@pytest.mark.parametrize(("flags", "cached"), [
+    ((), [None, None, None, None]),
+    (("--enable-prompt-tokens-details",), [0, 96, 0, 0]),
+    (("--enable-prompt-tokens-details", "--block-size", "50"), [0, 50, 0, 0]),
+    (("--enable-prompt-tokens-details", "--no-enable-prefix-caching"), [0, 0, 0, 0]),
+])  # fmt: skip
 def test_the_cache_answers_until_it_is_reset(flags: tuple[str, ...], cached: list[int | None]) -> None:
     body = {"prompt": list(range(100)), "max_tokens": 2}
     told: list[int | None] = []
@@ -257,13 +251,10 @@ def test_usage_errors_are_one_line_and_exit_2(
     assert err.count("\n") == 1
 
 
-@loop_over(
-    "argv",
-    [
-        ["--early-eos", "2"], ["--max-num-seqs", "0"], ["--port", "70000"], ["--prest", "x"],
-        ["--cold-ms", "nan"], ["--acceptance", "0.8,,0.7"],
-    ],
-)  # fmt: skip
+@loop_over("argv", [
+    ["--early-eos", "2"], ["--max-num-seqs", "0"], ["--port", "70000"], ["--prest", "x"],
+    ["--cold-ms", "nan"], ["--acceptance", "0.8,,0.7"],
+])  # fmt: skip
 def test_a_bad_flag_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(argv)

@@ -81,19 +81,16 @@ def container(*there: str, image: str = IMAGE, **settings: Any) -> Container:
     return Container(image, exists=there.__contains__, new_name=lambda: "loadgen-1", **settings)
 
 
-@pytest.mark.parametrize(
-    ("engines", "there", "gpu"),
-    [
-        (["docker"], [], []),
-        (["docker", "podman"], ["/dev/nvidiactl"], ["--gpus", "all"]),
-        (["docker"], ["/dev/dxg"], ["--gpus", "all"]),
-        (["docker"], ["/etc/nv_tegra_release"], JETSON),
-        (["docker"], ["/dev/nvmap", "/dev/nvidia0"], JETSON),
-        (["podman"], [], LABEL),
-        (["podman"], ["/dev/nvidia0"], CDI + LABEL),
-        (["podman"], ["/dev/nvmap"], CDI + LABEL),
-    ],
-)
+@pytest.mark.parametrize(("engines", "there", "gpu"), [
+    (["docker"], [], []),
+    (["docker", "podman"], ["/dev/nvidiactl"], ["--gpus", "all"]),
+    (["docker"], ["/dev/dxg"], ["--gpus", "all"]),
+    (["docker"], ["/etc/nv_tegra_release"], JETSON),
+    (["docker"], ["/dev/nvmap", "/dev/nvidia0"], JETSON),
+    (["podman"], [], LABEL),
+    (["podman"], ["/dev/nvidia0"], CDI + LABEL),
+    (["podman"], ["/dev/nvmap"], CDI + LABEL),
+])  # fmt: skip
 def test_the_whole_command_on_each_kind_of_machine(
     tmp_path: Path, on_path: Callable[..., Path], engines: list[str], there: list[str], gpu: list[str]
 ) -> None:
@@ -110,26 +107,23 @@ def test_the_whole_command_on_each_kind_of_machine(
     assert found.directories == (f"{tmp_path}/hf",)  # made at the start, or docker would make it, as root
 
 
-@loop_over(
-    ("settings", "asked", "end"),
-    [
-        ({"serves": "sglang"}, {}, ["--entrypoint", "python3", IMAGE, "-m", "sglang.launch_server"]),
-        ({"serves": "transformers"}, {}, ["--entrypoint", "transformers", IMAGE, "serve"]),
-        (
-            {"arguments": ("--shm-size", "16g")},
-            {},
-            ["--entrypoint", "vllm", "--shm-size", "16g", IMAGE, "serve"],
-        ),
-        (
-            {"arguments": ("--entrypoint", "/start.sh")},
-            {},
-            ["--entrypoint", "/start.sh", IMAGE, "vllm", "serve"],
-        ),
-        ({"arguments": ("--entrypoint=",)}, {}, ["--entrypoint=", IMAGE, "vllm", "serve"]),
-        ({"template": "{model} --port={port}"}, {}, [IMAGE, "Qwen/Qwen3-8B", "--port=8123"]),
-        ({"template": "A=1 x {port}"}, {}, ["-e", "A=1", IMAGE, "x", "8123"]),
-    ],
-)
+@loop_over(("settings", "asked", "end"), [
+    ({"serves": "sglang"}, {}, ["--entrypoint", "python3", IMAGE, "-m", "sglang.launch_server"]),
+    ({"serves": "transformers"}, {}, ["--entrypoint", "transformers", IMAGE, "serve"]),
+    (
+        {"arguments": ("--shm-size", "16g")},
+        {},
+        ["--entrypoint", "vllm", "--shm-size", "16g", IMAGE, "serve"],
+    ),
+    (
+        {"arguments": ("--entrypoint", "/start.sh")},
+        {},
+        ["--entrypoint", "/start.sh", IMAGE, "vllm", "serve"],
+    ),
+    ({"arguments": ("--entrypoint=",)}, {}, ["--entrypoint=", IMAGE, "vllm", "serve"]),
+    ({"template": "{model} --port={port}"}, {}, [IMAGE, "Qwen/Qwen3-8B", "--port=8123"]),
+    ({"template": "A=1 x {port}"}, {}, ["-e", "A=1", IMAGE, "x", "8123"]),
+])  # fmt: skip
 def test_what_runs_inside(
     on_path: Callable[..., Path], settings: dict[str, Any], asked: dict[str, Any], end: list[str]
 ) -> None:
@@ -218,20 +212,17 @@ def test_no_two_containers_have_one_name(on_path: Callable[..., Path]) -> None:
     assert first != second
 
 
-@loop_over(
-    ("engines", "settings", "asked", "says"),
-    [
-        ([], {}, {}, "neither docker nor podman is on PATH: install one"),
-        (["docker"], {"engine": "podman"}, {}, "podman is not on PATH"),
-        (["docker"], {"image": ""}, {}, "'' is not an image's name: give one"),
-        (["docker"], {"image": "--privileged"}, {}, "'--privileged' is not an image's name"),
-        (["docker"], {"serves": "tgi"}, {}, "unknown engine tgi: give vllm, sglang, transformers"),
-        (["docker"], {}, {"python": "python3"}, "an image has its own Python"),
-        (["docker"], {}, {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
-        (["docker"], {"serves": "transformers"}, {"context_len": 9}, r"does not support context len \(9\)"),
-        (["docker"], {"template": "vllm serve"}, {}, r"has no \{port\}"),
-    ],
-)
+@loop_over(("engines", "settings", "asked", "says"), [
+    ([], {}, {}, "neither docker nor podman is on PATH: install one"),
+    (["docker"], {"engine": "podman"}, {}, "podman is not on PATH"),
+    (["docker"], {"image": ""}, {}, "'' is not an image's name: give one"),
+    (["docker"], {"image": "--privileged"}, {}, "'--privileged' is not an image's name"),
+    (["docker"], {"serves": "tgi"}, {}, "unknown engine tgi: give vllm, sglang, transformers"),
+    (["docker"], {}, {"python": "python3"}, "an image has its own Python"),
+    (["docker"], {}, {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
+    (["docker"], {"serves": "transformers"}, {"context_len": 9}, r"does not support context len \(9\)"),
+    (["docker"], {"template": "vllm serve"}, {}, r"has no \{port\}"),
+])  # fmt: skip
 def test_what_cannot_be_run_in_a_container_is_refused(
     on_path: Callable[..., Path],
     engines: list[str],

@@ -37,25 +37,22 @@ def test_a_custom_command_gets_arguments_last_and_the_environment() -> None:
     assert command("A=1 sh {port}", spec) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
 
 
-@loop_over(
-    ("template", "asked", "says"),
-    [
-        ("", {}, r"has no \{port\}"),
-        ("sh serve", {}, r"has no \{port\}: write it where the server expects its port"),
-        ("A={port}", {}, "is empty"),
-        ("'' {port}", {}, "is empty"),
-        ("sh 'serve {port}", {}, "cannot be read .no closing quotation"),
-        ("sh {port} {modle}", {}, r"has \{modle\}: only \{port\}, \{host\} and \{model\} are known"),
-        ("sh {port} ${HOME}", {}, r"has \{HOME\}"),
-        ("sh {port} {model}", {}, r"has \{model\}, and no model is given"),
-        ("sh {port} {model}", {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
-        ("surely-not-installed {port}", {}, "surely-not-installed is not installed, or not on PATH"),
-        ("sh {port}", {"context_len": 9}, r"does not support context len \(9\): write it into the command"),
-        ("sh {port}", {"prefix_caching": False}, r"prefix caching \(False\)"),
-        ("sh {port}", {"served_model_name": "q"}, r"served model name \(q\)"),
-        ("sh {port}", {"python": "python3"}, r"python \(python3\)"),
-    ],
-)
+@loop_over(("template", "asked", "says"), [
+    ("", {}, r"has no \{port\}"),
+    ("sh serve", {}, r"has no \{port\}: write it where the server expects its port"),
+    ("A={port}", {}, "is empty"),
+    ("'' {port}", {}, "is empty"),
+    ("sh 'serve {port}", {}, "cannot be read .no closing quotation"),
+    ("sh {port} {modle}", {}, r"has \{modle\}: only \{port\}, \{host\} and \{model\} are known"),
+    ("sh {port} ${HOME}", {}, r"has \{HOME\}"),
+    ("sh {port} {model}", {}, r"has \{model\}, and no model is given"),
+    ("sh {port} {model}", {"model": "/nowhere/at/all"}, "/nowhere/at/all does not exist"),
+    ("surely-not-installed {port}", {}, "surely-not-installed is not installed, or not on PATH"),
+    ("sh {port}", {"context_len": 9}, r"does not support context len \(9\): write it into the command"),
+    ("sh {port}", {"prefix_caching": False}, r"prefix caching \(False\)"),
+    ("sh {port}", {"served_model_name": "q"}, r"served model name \(q\)"),
+    ("sh {port}", {"python": "python3"}, r"python \(python3\)"),
+])  # fmt: skip
 def test_a_command_of_ones_own_that_cannot_serve_is_refused(
     template: str, asked: dict[str, Any], says: str
 ) -> None:
@@ -76,20 +73,17 @@ def test_what_is_put_before_path_is_shown_as_that(monkeypatch: pytest.MonkeyPatc
     assert shown(Command(("x",), {"PATH": "/a b:/usr/bin"})) == """PATH='/a b:'"$PATH" x"""
 
 
-@loop_over(
-    ("argv", "environment", "line"),
-    [
-        (("x",), {"HF_TOKEN": "hf_1", "A": "1"}, "HF_TOKEN='***' A=1 x"),
-        (("x",), {"AWS_SECRET_ACCESS_KEY": "s", "DB_PASSWORD": "p"},
-         "AWS_SECRET_ACCESS_KEY='***' DB_PASSWORD='***' x"),
-        (("x",), {"TOKENIZERS_PARALLELISM": "false"}, "TOKENIZERS_PARALLELISM=false x"),
-        (("x", "--api-key", "a", "b", "--port", "1"), {}, "x --api-key '***' '***' --port 1"),
-        (("x", "--api-key=a", "--max-num-batched-tokens", "8"), {},
-         "x '--api-key=***' --max-num-batched-tokens 8"),
-        (("run", "-e", "HF_TOKEN=a", "--env=API_KEY=b", "-e", "A=c"), {},
-         "run -e 'HF_TOKEN=***' '--env=API_KEY=***' -e A=c"),
-    ],
-)  # fmt: skip
+@loop_over(("argv", "environment", "line"), [
+    (("x",), {"HF_TOKEN": "hf_1", "A": "1"}, "HF_TOKEN='***' A=1 x"),
+    (("x",), {"AWS_SECRET_ACCESS_KEY": "s", "DB_PASSWORD": "p"},
+     "AWS_SECRET_ACCESS_KEY='***' DB_PASSWORD='***' x"),
+    (("x",), {"TOKENIZERS_PARALLELISM": "false"}, "TOKENIZERS_PARALLELISM=false x"),
+    (("x", "--api-key", "a", "b", "--port", "1"), {}, "x --api-key '***' '***' --port 1"),
+    (("x", "--api-key=a", "--max-num-batched-tokens", "8"), {},
+     "x '--api-key=***' --max-num-batched-tokens 8"),
+    (("run", "-e", "HF_TOKEN=a", "--env=API_KEY=b", "-e", "A=c"), {},
+     "run -e 'HF_TOKEN=***' '--env=API_KEY=***' -e A=c"),
+])  # fmt: skip
 def test_secrets_are_not_shown(argv: tuple[str, ...], environment: dict[str, str], line: str) -> None:
     assert shown(Command(argv, environment)) == line
 

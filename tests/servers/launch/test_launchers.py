@@ -143,19 +143,16 @@ def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, A
 
 
 @pytest.mark.whole
-@loop_over(
-    ("engine", "asked", "own"),
-    [
-        ("vllm", {}, VLLM_ENVIRONMENT),
-        ("vllm", {"host": "0.0.0.0"}, {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}),
-        ("vllm", {"environment": {"DO_NOT_TRACK": "0"}}, {**VLLM_ENVIRONMENT, "DO_NOT_TRACK": "0"}),
-        ("sglang", {}, {}),
-        ("sglang", {"trace_directory": "/traces"}, {"SGLANG_TORCH_PROFILER_DIR": "/traces"}),
-        ("vllm", {"spans_url": SPANS}, {**VLLM_ENVIRONMENT, **BY_HTTP}),
-        ("sglang", {"spans_url": SPANS}, BY_HTTP),
-        ("transformers", {"environment": {"A": "b"}}, {"HF_HUB_DISABLE_UPDATE_CHECK": "1", "A": "b"}),
-    ],
-)
+@loop_over(("engine", "asked", "own"), [
+    ("vllm", {}, VLLM_ENVIRONMENT),
+    ("vllm", {"host": "0.0.0.0"}, {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}),
+    ("vllm", {"environment": {"DO_NOT_TRACK": "0"}}, {**VLLM_ENVIRONMENT, "DO_NOT_TRACK": "0"}),
+    ("sglang", {}, {}),
+    ("sglang", {"trace_directory": "/traces"}, {"SGLANG_TORCH_PROFILER_DIR": "/traces"}),
+    ("vllm", {"spans_url": SPANS}, {**VLLM_ENVIRONMENT, **BY_HTTP}),
+    ("sglang", {"spans_url": SPANS}, BY_HTTP),
+    ("transformers", {"environment": {"A": "b"}}, {"HF_HUB_DISABLE_UPDATE_CHECK": "1", "A": "b"}),
+])  # fmt: skip
 def test_the_environment_has_what_the_engine_needs_and_the_callers_on_top(
     venv: Venv, engine: str, asked: dict[str, Any], own: dict[str, str]
 ) -> None:
@@ -191,22 +188,19 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
     assert found.environment["SGLANG_TORCH_PROFILER_DIR"] == str(place / "traces")
 
 
-@loop_over(
-    ("engine", "asked", "says"),
-    [
-        ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
-        ("transformers", {"memory_fraction": 0.5}, r"memory fraction \(0.5\): .*--cb-max-memory-percent"),
-        ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it only takes text"),
-        ("transformers", {"prefix_caching": False},
-         r"prefix caching \(False\): only --server-args --continuous"),
-        ("transformers", {"max_running": 8}, r"max running \(8\): only --server-args --continuous"),
-        ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
-        ("transformers", {"spans_url": SPANS}, "it exports no spans, leave out --receive-spans"),
-        ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
-        ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
-        ("transformers", {"quantization": "fp8"}, "quantizes to bnb-4bit or bnb-8bit, not fp8"),
-    ],
-)  # fmt: skip
+@loop_over(("engine", "asked", "says"), [
+    ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
+    ("transformers", {"memory_fraction": 0.5}, r"memory fraction \(0.5\): .*--cb-max-memory-percent"),
+    ("transformers", {"skip_tokenizer": True}, r"skip tokenizer \(True\): it only takes text"),
+    ("transformers", {"prefix_caching": False},
+     r"prefix caching \(False\): only --server-args --continuous"),
+    ("transformers", {"max_running": 8}, r"max running \(8\): only --server-args --continuous"),
+    ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
+    ("transformers", {"spans_url": SPANS}, "it exports no spans, leave out --receive-spans"),
+    ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
+    ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
+    ("transformers", {"quantization": "fp8"}, "quantizes to bnb-4bit or bnb-8bit, not fp8"),
+])  # fmt: skip
 def test_what_an_engine_cannot_be_told_is_refused_by_name(
     venv: Venv, engine: str, asked: dict[str, Any], says: str
 ) -> None:
@@ -215,18 +209,15 @@ def test_what_an_engine_cannot_be_told_is_refused_by_name(
 
 
 @loop_over("engine", list(RECENT))
-@loop_over(
-    ("model", "says"),
-    [
-        ("", "no model to serve"),
-        ("nowhere/to/be/found", "nowhere/to/be/found does not exist"),
-        ("./nowhere", "does not exist"),
-        ("~/models/x", "does not exist"),
-        ("missing.gguf", "missing.gguf does not exist"),
-        ("empty", "empty holds no model: there is no config.json"),
-        ("notes.txt", "notes.txt is a file: give the model's directory"),
-    ],
-)
+@loop_over(("model", "says"), [
+    ("", "no model to serve"),
+    ("nowhere/to/be/found", "nowhere/to/be/found does not exist"),
+    ("./nowhere", "does not exist"),
+    ("~/models/x", "does not exist"),
+    ("missing.gguf", "missing.gguf does not exist"),
+    ("empty", "empty holds no model: there is no config.json"),
+    ("notes.txt", "notes.txt is a file: give the model's directory"),
+])  # fmt: skip
 def test_a_model_that_is_none_is_refused_before_anything_starts(
     venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str, model: str, says: str
 ) -> None:
@@ -283,14 +274,11 @@ def test_sglang_is_found_by_its_own_command_on_path(alone: Path, venv: Venv) -> 
 
 
 @pytest.mark.whole
-@loop_over(
-    ("engine", "says"),
-    [
-        ("vllm", r"no vllm in the environment of .*python or on PATH: pip install -U vllm"),
-        ("sglang", r"no sglang in the environment of .*python or on PATH: pip install -U sglang"),
-        ("transformers", r"no transformers .* on PATH: pip install -U 'transformers\[serving\]>=5.5'"),
-    ],
-)
+@loop_over(("engine", "says"), [
+    ("vllm", r"no vllm in the environment of .*python or on PATH: pip install -U vllm"),
+    ("sglang", r"no sglang in the environment of .*python or on PATH: pip install -U sglang"),
+    ("transformers", r"no transformers .* on PATH: pip install -U 'transformers\[serving\]>=5.5'"),
+])  # fmt: skip
 def test_an_engine_that_is_nowhere_ends_in_its_install_line(alone: Path, engine: str, says: str) -> None:
     with pytest.raises(LaunchError, match=says):
         LAUNCHERS[engine](SPEC)
@@ -307,14 +295,11 @@ def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
 
 
 @pytest.mark.whole
-@loop_over(
-    ("engine", "version", "says"),
-    [
-        ("vllm", "0.6.3.post1", r"vllm 0.6.3.post1 \(.*/bin/vllm\) is older than 0.8.0: pip"),
-        ("sglang", "0.4.5", r"sglang 0.4.5 .* is older than 0.4.6"),
-        ("transformers", "4.57.1", r"transformers 4.57.1 .* is older than 5.5.0"),
-    ],
-)
+@loop_over(("engine", "version", "says"), [
+    ("vllm", "0.6.3.post1", r"vllm 0.6.3.post1 \(.*/bin/vllm\) is older than 0.8.0: pip"),
+    ("sglang", "0.4.5", r"sglang 0.4.5 .* is older than 0.4.6"),
+    ("transformers", "4.57.1", r"transformers 4.57.1 .* is older than 5.5.0"),
+])  # fmt: skip
 def test_an_engine_that_is_too_old_says_how_old_it_may_be(
     venv: Venv, engine: str, version: str, says: str
 ) -> None:
@@ -323,13 +308,10 @@ def test_an_engine_that_is_too_old_says_how_old_it_may_be(
 
 
 @pytest.mark.whole
-@loop_over(
-    ("engine", "version"),
-    [
-        ("vllm", "0.8.0"), ("vllm", "0.10.1rc2.dev3+g1"), ("vllm", "0.1.dev1+g1"), ("vllm", "dev"),
-        ("sglang", "0.0.0.dev0"),
-    ],
-)  # fmt: skip
+@loop_over(("engine", "version"), [
+    ("vllm", "0.8.0"), ("vllm", "0.10.1rc2.dev3+g1"), ("vllm", "0.1.dev1+g1"), ("vllm", "dev"),
+    ("sglang", "0.0.0.dev0"),
+])  # fmt: skip
 def test_a_version_that_may_be_recent_is_served(venv: Venv, engine: str, version: str) -> None:
     assert command(engine, venv({engine: version})).argv
 

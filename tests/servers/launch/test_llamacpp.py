@@ -38,22 +38,19 @@ def command(place: Path, model: str = "m.gguf", python: str | None = "llama-serv
     return LAUNCHERS["llamacpp"](ServerSpec(model=model, port=8123, python=python, **asked))
 
 
-@loop_over(
-    ("asked", "flags"),
-    [
-        ({}, [*PORT, *OWN]),
-        ({"served_model_name": "qwen3"}, ["--alias", "qwen3", *PORT, *OWN]),
-        # Slots share one context out: each is to have as much as was asked for.
-        ({"max_running": 8, "context_len": 4096}, [*PORT, "--ctx-size", "32768", "--parallel", "8", *OWN]),
-        ({"context_len": 4096}, [*PORT, "--ctx-size", "16384", "--parallel", "4", *OWN]),
-        ({"max_running": 1}, [*PORT, "--parallel", "1", *OWN]),
-        ({"seed": 7}, [*PORT, "--seed", "7", *OWN]),
-        ({"prefix_caching": True}, [*PORT, "--cache-prompt", *OWN]),
-        ({"prefix_caching": False}, [*PORT, "--no-cache-prompt", *OWN]),
-        ({"tensor_parallel": 1}, [*PORT, *OWN]),
-        ({"arguments": ("-ngl", "99")}, [*PORT, *OWN, "-ngl", "99"]),
-    ],
-)
+@loop_over(("asked", "flags"), [
+    ({}, [*PORT, *OWN]),
+    ({"served_model_name": "qwen3"}, ["--alias", "qwen3", *PORT, *OWN]),
+    # Slots share one context out: each is to have as much as was asked for.
+    ({"max_running": 8, "context_len": 4096}, [*PORT, "--ctx-size", "32768", "--parallel", "8", *OWN]),
+    ({"context_len": 4096}, [*PORT, "--ctx-size", "16384", "--parallel", "4", *OWN]),
+    ({"max_running": 1}, [*PORT, "--parallel", "1", *OWN]),
+    ({"seed": 7}, [*PORT, "--seed", "7", *OWN]),
+    ({"prefix_caching": True}, [*PORT, "--cache-prompt", *OWN]),
+    ({"prefix_caching": False}, [*PORT, "--no-cache-prompt", *OWN]),
+    ({"tensor_parallel": 1}, [*PORT, *OWN]),
+    ({"arguments": ("-ngl", "99")}, [*PORT, *OWN, "-ngl", "99"]),
+])  # fmt: skip
 def test_each_thing_asked_has_its_flag(place: Path, asked: dict[str, Any], flags: list[str]) -> None:
     made = command(place, **asked)
     assert list(made.argv) == [str(place / "llama-server"), "--model", "m.gguf", *flags]
@@ -66,15 +63,12 @@ def test_a_name_of_the_hub_is_downloaded_by_the_server(place: Path) -> None:
     assert made.environment == {"LLAMA_ARG_THREADS": "2"}
 
 
-@loop_over(
-    ("python", "found"),
-    [
-        ("llama-server", "llama-server"),
-        (".", "llama-server"),
-        ("build", "build/bin/llama-server"),
-        ("build/bin", "build/bin/llama-server"),
-    ],
-)
+@loop_over(("python", "found"), [
+    ("llama-server", "llama-server"),
+    (".", "llama-server"),
+    ("build", "build/bin/llama-server"),
+    ("build/bin", "build/bin/llama-server"),
+])  # fmt: skip
 def test_its_program_is_found_where_it_is_named(place: Path, python: str, found: str) -> None:
     assert command(place, python=python).argv[0] == str(place / found)
 
@@ -86,27 +80,24 @@ def test_without_a_place_it_is_the_one_on_path(place: Path, monkeypatch: pytest.
     assert command(place, python=None).argv[0] == str(place / "build" / "bin" / "llama-server")
 
 
-@loop_over(
-    ("asked", "says"),
-    [
-        ({"python": "nowhere"}, "--server-python nowhere is no program: build"),
-        ({"python": "empty"}, "--server-python empty has no llama-server in it: build"),
-        ({"model": ""}, "no model to serve: pass --model with a .gguf file"),
-        ({"model": "missing.gguf"}, "missing.gguf does not exist"),
-        ({"model": "./nowhere"}, "does not exist"),
-        ({"model": "notes.txt"}, "notes.txt is no .gguf file"),
-        ({"model": "empty"}, r"empty is a directory, .* convert_hf_to_gguf.py"),
-        ({"model": "inside"}, r"inside is a directory, .* give inside/b.gguf"),
-        (
-            {"memory_fraction": 0.9},
-            r"memory fraction \(0.9\): it takes what the model and --context-len need",
-        ),
-        ({"quantization": "fp8"}, r"quantization \(fp8\): a GGUF file has its own"),
-        ({"skip_tokenizer": True}, "skip tokenizer .* it takes token ids next to text"),
-        ({"tensor_parallel": 2}, r"no tensor parallelism \(2\): .* CUDA_VISIBLE_DEVICES"),
-        ({"trace_directory": "/t"}, "it has no profiler"),
-    ],
-)
+@loop_over(("asked", "says"), [
+    ({"python": "nowhere"}, "--server-python nowhere is no program: build"),
+    ({"python": "empty"}, "--server-python empty has no llama-server in it: build"),
+    ({"model": ""}, "no model to serve: pass --model with a .gguf file"),
+    ({"model": "missing.gguf"}, "missing.gguf does not exist"),
+    ({"model": "./nowhere"}, "does not exist"),
+    ({"model": "notes.txt"}, "notes.txt is no .gguf file"),
+    ({"model": "empty"}, r"empty is a directory, .* convert_hf_to_gguf.py"),
+    ({"model": "inside"}, r"inside is a directory, .* give inside/b.gguf"),
+    (
+        {"memory_fraction": 0.9},
+        r"memory fraction \(0.9\): it takes what the model and --context-len need",
+    ),
+    ({"quantization": "fp8"}, r"quantization \(fp8\): a GGUF file has its own"),
+    ({"skip_tokenizer": True}, "skip tokenizer .* it takes token ids next to text"),
+    ({"tensor_parallel": 2}, r"no tensor parallelism \(2\): .* CUDA_VISIBLE_DEVICES"),
+    ({"trace_directory": "/t"}, "it has no profiler"),
+])  # fmt: skip
 def test_what_it_cannot_serve_or_be_asked_is_refused(place: Path, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(LaunchError, match=says):
         command(place, **asked)

@@ -101,13 +101,10 @@ def test_a_stall_is_one_pause_in_the_middle(tokens: int, paused: list[int]) -> N
     )
 
 
-@loop_over(
-    ("flag", "value"),
-    [
-        ("--tokens-per-message", "0"), ("--messages-per-write", "-1"), ("--pieces", "x"), ("--extra", "pong"),
-        ("--stall-ms", "long"), ("--stall-ms", "nan"), ("--stall-ms", "-1"),
-    ],
-)  # fmt: skip
+@loop_over(("flag", "value"), [
+    ("--tokens-per-message", "0"), ("--messages-per-write", "-1"), ("--pieces", "x"), ("--extra", "pong"),
+    ("--stall-ms", "long"), ("--stall-ms", "nan"), ("--stall-ms", "-1"),
+])  # fmt: skip
 def test_a_shape_that_is_none_is_refused_in_words(flag: str, value: str) -> None:
     with pytest.raises(ArgumentTypeError, match=re.escape(repr(value))):
         SHAPES[flag][0](value)

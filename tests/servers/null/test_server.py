@@ -132,16 +132,13 @@ def test_it_is_ready_names_its_model_and_knows_no_other_path(tmp_path: Path) -> 
     assert server.log == []
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b'{"prompt":[1],"max_tokens":2}', 400),
-        (b'{"stream":true,"prompt":"text"}', 200),
-        (b'{"stream":true,"prompt":[1],"max_tokens":1}', 200),
-        (b'{"stream":true,"prompt":[1],"max_tokens":-1}', 400),
-        (b'{"stream":true,"prompt":[1],"max_tokens":1000001}', 400),
-    ],
-)
+@pytest.mark.parametrize(("body", "status"), [
+    (b'{"prompt":[1],"max_tokens":2}', 400),
+    (b'{"stream":true,"prompt":"text"}', 200),
+    (b'{"stream":true,"prompt":[1],"max_tokens":1}', 200),
+    (b'{"stream":true,"prompt":[1],"max_tokens":-1}', 400),
+    (b'{"stream":true,"prompt":[1],"max_tokens":1000001}', 400),
+])  # fmt: skip
 def test_requests_it_takes_and_does_not(body: bytes, status: int, tmp_path: Path) -> None:
     with null_server(tmp_path, "--ttft-ms", "0", "--interval-ms", "0") as server:
         (capture,) = drive(job_of(server.target(), 1, 1, body=lambda _: body)).captures

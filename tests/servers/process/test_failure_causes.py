@@ -78,63 +78,54 @@ def test_what_a_server_logs_and_lives_with_is_no_cause(name: str) -> None:
     assert cause(log(name), 1) == ""
 
 
-@loop_over(
-    ("line", "begin"),
-    [
-        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried",
-         "the host's memory"),
-        ("RuntimeError: CUDA out of memory occurred when warming up sampler",
-         "the GPU's memory ran out in the warm-up"),
-        ("[rank1]: torch.AcceleratorError: CUDA error: invalid device ordinal", "there are fewer GPUs"),
-        ("ValueError: fp6 quantization is currently not supported in cpu.",
-         "the GPU cannot run this quantization (fp6 "),
-        ("ValueError: Invalid quantization method on CPU: exl2. Available methods on CPU: []",
-         "the engine does not know the quantization exl2:"),
-        ("OSError: /models/none does not appear to have a file named config.json. Checkout",
-         "--model is not a model (config.json)"),
-        ("OSError: Can't load tokenizer for '/models/x'. If you were", "the tokenizer cannot be loaded"),
-        ("RuntimeError: Cannot find any model weights with `/models/x`",
-         "the model's directory has no weights (/models/x)"),
-        ("OSError: [Errno 28] No space left on device", "a disk is full"),
-        ("ImportError: /usr/lib/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEa",
-         "a library was built for another version of torch (undefined symbol: _ZN3c10"),
-        ("ModuleNotFoundError: No module named 'fastapi'\n", "its Python has no fastapi: install"),
-        ("launch_server.py: error: argument --tp-size: invalid int value: 'two'",
-         "the engine rejects its arguments, argument --tp-size"),
-        ("docker: permission denied while trying to connect to the docker API at unix:///var/run/docker.sock",
-         "this user may not use docker"),
-        ("Error: initializing source docker://nope:1: unable to pull: manifest for nope:1 not found",
-         "the image does not exist (nope:1)"),
-        ("AssertionError: Torch not compiled with CUDA enabled", "the engine finds no usable GPU"),
-        ("ImportError: cannot import name 'fp8_gemm' from 'sgl_kernel' (unknown location)",
-         "SGLang's kernels are missing"),
-    ],
-)  # fmt: skip
+@loop_over(("line", "begin"), [
+    ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried",
+     "the host's memory"),
+    ("RuntimeError: CUDA out of memory occurred when warming up sampler",
+     "the GPU's memory ran out in the warm-up"),
+    ("[rank1]: torch.AcceleratorError: CUDA error: invalid device ordinal", "there are fewer GPUs"),
+    ("ValueError: fp6 quantization is currently not supported in cpu.",
+     "the GPU cannot run this quantization (fp6 "),
+    ("ValueError: Invalid quantization method on CPU: exl2. Available methods on CPU: []",
+     "the engine does not know the quantization exl2:"),
+    ("OSError: /models/none does not appear to have a file named config.json. Checkout",
+     "--model is not a model (config.json)"),
+    ("OSError: Can't load tokenizer for '/models/x'. If you were", "the tokenizer cannot be loaded"),
+    ("RuntimeError: Cannot find any model weights with `/models/x`",
+     "the model's directory has no weights (/models/x)"),
+    ("OSError: [Errno 28] No space left on device", "a disk is full"),
+    ("ImportError: /usr/lib/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEa",
+     "a library was built for another version of torch (undefined symbol: _ZN3c10"),
+    ("ModuleNotFoundError: No module named 'fastapi'\n", "its Python has no fastapi: install"),
+    ("launch_server.py: error: argument --tp-size: invalid int value: 'two'",
+     "the engine rejects its arguments, argument --tp-size"),
+    ("docker: permission denied while trying to connect to the docker API at unix:///var/run/docker.sock",
+     "this user may not use docker"),
+    ("Error: initializing source docker://nope:1: unable to pull: manifest for nope:1 not found",
+     "the image does not exist (nope:1)"),
+    ("AssertionError: Torch not compiled with CUDA enabled", "the engine finds no usable GPU"),
+    ("ImportError: cannot import name 'fp8_gemm' from 'sgl_kernel' (unknown location)",
+     "SGLang's kernels are missing"),
+])  # fmt: skip
 def test_a_line_is_explained(line: str, begin: str) -> None:
     assert cause(f"Loading weights\n{line}", 1).startswith(begin)
 
 
-@loop_over(
-    "line",
-    [
-        "WARNING 11-20 12:00:00 [x.py:1] ModuleNotFoundError: No module named 'flash_attn'",
-        "/usr/lib/site.py:1: UserWarning: CUDA initialization: Found no NVIDIA driver on your system.",
-        "ModuleNotFoundError: No module named 'torchaudio'\nServer is ready",
-        "IndexError: index out of range in self",
-    ],
-)
+@loop_over("line", [
+    "WARNING 11-20 12:00:00 [x.py:1] ModuleNotFoundError: No module named 'flash_attn'",
+    "/usr/lib/site.py:1: UserWarning: CUDA initialization: Found no NVIDIA driver on your system.",
+    "ModuleNotFoundError: No module named 'torchaudio'\nServer is ready",
+    "IndexError: index out of range in self",
+])  # fmt: skip
 def test_what_does_not_explain_an_end_is_not_taken_for_it(line: str) -> None:
     assert cause(line, 1) == ""
 
 
-@loop_over(
-    ("exit_code", "begin"),
-    [
-        (-9, "killed, as the kernel does"), (137, "killed, as the kernel does"),
-        (-4, "it uses instructions that this CPU does not have"), (139, "it crashed (segmentation fault)"),
-        (-7, "it ran out of shared memory"), (0, ""), (1, ""), (-15, ""), (None, ""),
-    ],
-)  # fmt: skip
+@loop_over(("exit_code", "begin"), [
+    (-9, "killed, as the kernel does"), (137, "killed, as the kernel does"),
+    (-4, "it uses instructions that this CPU does not have"), (139, "it crashed (segmentation fault)"),
+    (-7, "it ran out of shared memory"), (0, ""), (1, ""), (-15, ""), (None, ""),
+])  # fmt: skip
 def test_without_a_word_the_signal_counts(exit_code: int | None, begin: str) -> None:
     found = cause("Loading weights", exit_code)
     assert found.startswith(begin)

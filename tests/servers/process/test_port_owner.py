@@ -100,17 +100,14 @@ def listeners(port: int) -> list[int | None]:
     ]
 
 
-@loop_over(
-    ("connections", "running", "owner"),
-    [
-        ([listener("0.0.0.0", 8000, ME)], [ME], PortOwner.OURS),
-        ([listener("::", 8000, ME)], [ME], PortOwner.OURS),
-        ([listener("127.0.0.1", 8001, SOMEBODY)], [ME], PortOwner.NO_ONE),
-        ([listener("10.0.0.7", 8000, SOMEBODY)], [ME], PortOwner.NO_ONE),
-        ([listener("127.0.0.1", 8000, SOMEBODY, psutil.CONN_ESTABLISHED)], [ME], PortOwner.NO_ONE),
-        ([listener("127.0.0.1", 8000, None)], [], PortOwner.UNKNOWN),
-    ],
-)
+@loop_over(("connections", "running", "owner"), [
+    ([listener("0.0.0.0", 8000, ME)], [ME], PortOwner.OURS),
+    ([listener("::", 8000, ME)], [ME], PortOwner.OURS),
+    ([listener("127.0.0.1", 8001, SOMEBODY)], [ME], PortOwner.NO_ONE),
+    ([listener("10.0.0.7", 8000, SOMEBODY)], [ME], PortOwner.NO_ONE),
+    ([listener("127.0.0.1", 8000, SOMEBODY, psutil.CONN_ESTABLISHED)], [ME], PortOwner.NO_ONE),
+    ([listener("127.0.0.1", 8000, None)], [], PortOwner.UNKNOWN),
+])  # fmt: skip
 def test_who_takes_what_is_sent_to_loopback(
     monkeypatch: pytest.MonkeyPatch, connections: list[SimpleNamespace], running: list[int], owner: PortOwner
 ) -> None:

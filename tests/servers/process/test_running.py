@@ -48,16 +48,12 @@ def port() -> int:
     return free_port()
 
 
-@pytest.mark.parametrize(
-    ("given", "low", "high"),
-    [
-        ("32768\t60999\n", 20768, 32767),
-        ("1034\t65535\n", 1024, 65535),
-        ("1024\t65535\n", 1024, 65535),
-        ("", 1024, 65535),
-    ],
-    ids=["usual", "ten below", "all are given", "unreadable"],
-)
+@pytest.mark.parametrize(("given", "low", "high"), [
+    ("32768\t60999\n", 20768, 32767),
+    ("1034\t65535\n", 1024, 65535),
+    ("1024\t65535\n", 1024, 65535),
+    ("", 1024, 65535),
+], ids=["usual", "ten below", "all are given", "unreadable"])  # fmt: skip
 def test_a_free_port_is_none_that_connections_get_if_there_are_others(
     given: str, low: int, high: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,14 +96,11 @@ def test_a_server_is_known_while_it_runs_and_gone_when_it_was_stopped(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("code", "processes", "ends_with"),
-    [
-        (IGNORES_SIGTERM, 1, -signal.SIGKILL),
-        (HAS_WORKER, 2, -signal.SIGTERM),
-        (LEAVES_DAEMON, 2, -signal.SIGTERM),
-    ],
-)
+@pytest.mark.parametrize(("code", "processes", "ends_with"), [
+    (IGNORES_SIGTERM, 1, -signal.SIGKILL),
+    (HAS_WORKER, 2, -signal.SIGTERM),
+    (LEAVES_DAEMON, 2, -signal.SIGTERM),
+])  # fmt: skip
 def test_whatever_descends_from_it_is_stopped(
     mark: str, port: int, log: Path, code: str, processes: int, ends_with: int
 ) -> None:
@@ -181,17 +174,14 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER, flush=True)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(
-    ("executable", "says"),
-    [
-        ("no-such-server", "no-such-server cannot be run, it does not exist: check the name"),
-        ("{tmp}/plain.txt", "plain.txt cannot be run, permission denied: it must be an executable"),
-        ("{tmp}", "cannot be run, permission denied"),
-        ("{tmp}/script", "script cannot be run, it does not exist: check the name, PATH, and the first line"),
-        ("{tmp}/binary", "binary cannot be run, Exec format error"),
-        ("nul\0byte", "cannot be run, embedded null byte"),
-    ],
-)
+@pytest.mark.parametrize(("executable", "says"), [
+    ("no-such-server", "no-such-server cannot be run, it does not exist: check the name"),
+    ("{tmp}/plain.txt", "plain.txt cannot be run, permission denied: it must be an executable"),
+    ("{tmp}", "cannot be run, permission denied"),
+    ("{tmp}/script", "script cannot be run, it does not exist: check the name, PATH, and the first line"),
+    ("{tmp}/binary", "binary cannot be run, Exec format error"),
+    ("nul\0byte", "cannot be run, embedded null byte"),
+])  # fmt: skip
 def test_a_command_that_cannot_be_run_is_refused_in_a_line(
     mark: str, port: int, log: Path, tmp_path: Path, executable: str, says: str
 ) -> None:
@@ -382,22 +372,19 @@ def kept(log: Path) -> Running:
     return Running(Command((), {}), 0, log, 0.0, None)  # type: ignore[arg-type]
 
 
-@loop_over(
-    ("written", "shown"),
-    [
-        (b"", []),
-        (b"one\ntwo\n", ["one", "two"]),
-        (b"one\n\n   \ntwo", ["one", "two"]),
-        (b"windows\r\nlines\r\n", ["windows", "lines"]),
-        (b"load:   0%|\rload:  50%|\rload: 100%|#\nready", ["load: 100%|#", "ready"]),
-        (b"\x1b[1;32mINFO\x1b[0m up\x1b[K\x1b]0;title\x07!", ["INFO up!"]),
-        (b"tab\there", ["tab here"]),
-        (b"\x00\x01\xff\xfe", ["\ufffd" * 4]),
-        (b"half \xe2\x82", ["half \ufffd"]),
-        (b"x" * 300, ["x" * 199 + "…"]),
-        (b"".join(b"%d\n" % i for i in range(100)), [str(i) for i in range(85, 100)]),
-    ],
-)
+@loop_over(("written", "shown"), [
+    (b"", []),
+    (b"one\ntwo\n", ["one", "two"]),
+    (b"one\n\n   \ntwo", ["one", "two"]),
+    (b"windows\r\nlines\r\n", ["windows", "lines"]),
+    (b"load:   0%|\rload:  50%|\rload: 100%|#\nready", ["load: 100%|#", "ready"]),
+    (b"\x1b[1;32mINFO\x1b[0m up\x1b[K\x1b]0;title\x07!", ["INFO up!"]),
+    (b"tab\there", ["tab here"]),
+    (b"\x00\x01\xff\xfe", ["\ufffd" * 4]),
+    (b"half \xe2\x82", ["half \ufffd"]),
+    (b"x" * 300, ["x" * 199 + "…"]),
+    (b"".join(b"%d\n" % i for i in range(100)), [str(i) for i in range(85, 100)]),
+])  # fmt: skip
 def test_the_tail_is_printable_whatever_the_log_holds(
     tmp_path: Path, written: bytes, shown: list[str]
 ) -> None:

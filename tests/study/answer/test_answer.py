@@ -63,13 +63,10 @@ def test_a_sentence_splits_the_speed_by_steps_and_drafts() -> None:
     assert words == "1.90 × as fast as bf16, 1.3 × by its steps and 1.5 × by its drafts"
 
 
-@loop_over(
-    ("means", "words"),
-    [
-        ({"bf16": 100, "x": 100.05}, "1.00 × as fast as bf16, which is equivalent"),
-        ({"bf16": 100, "x": 50}, "0.50 × as fast as bf16"),
-    ],
-)
+@loop_over(("means", "words"), [
+    ({"bf16": 100, "x": 100.05}, "1.00 × as fast as bf16, which is equivalent"),
+    ({"bf16": 100, "x": 50}, "0.50 × as fast as bf16"),
+])  # fmt: skip
 def test_a_sentence_says_what_was_decided(tmp_path: Path, means: dict[str, float], words: str) -> None:
     keep_campaign(tmp_path, {})
     assert answered(tmp_path, speeds(**means)).rows[1].sentence == words
@@ -179,17 +176,14 @@ def test_a_size_of_memory(text: str, size: float) -> None:
     assert parse_size(text) == size
 
 
-@loop_over(
-    ("given", "said"),
-    [
-        ({"fits": "much"}, "--fits 'much': give a size of memory, as 16GiB"),
-        ({"fits": "0GiB"}, "--fits '0GiB': give a size of memory"),
-        ({"slo": "fast"}, "--slo 'fast' is not an objective"),
-        ({"max_kl": -1.0}, "--max-kl -1.0: give a number from 1e-06 to 100"),
-        ({"price_per_hour": "two"}, "--price-per-hour two: give a number from 1e-06 to 1000000"),
-        ({"lm_eval": ("fp8",)}, "--lm-eval 'fp8': write CHECKPOINT=FILE"),
-    ],
-)
+@loop_over(("given", "said"), [
+    ({"fits": "much"}, "--fits 'much': give a size of memory, as 16GiB"),
+    ({"fits": "0GiB"}, "--fits '0GiB': give a size of memory"),
+    ({"slo": "fast"}, "--slo 'fast' is not an objective"),
+    ({"max_kl": -1.0}, "--max-kl -1.0: give a number from 1e-06 to 100"),
+    ({"price_per_hour": "two"}, "--price-per-hour two: give a number from 1e-06 to 1000000"),
+    ({"lm_eval": ("fp8",)}, "--lm-eval 'fp8': write CHECKPOINT=FILE"),
+])  # fmt: skip
 def test_a_wrong_setting_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match="--") as caught:
         AnswerRequest.read(given)
@@ -225,14 +219,11 @@ def test_the_first_metric_of_each_task_is_read(tmp_path: Path) -> None:
     assert scores["wikitext word_perplexity"].half != scores["wikitext word_perplexity"].half
 
 
-@loop_over(
-    ("text", "said"),
-    [
-        ("{", "is not a results_*.json of lm-evaluation-harness"),
-        ("[]", "is not a results_*.json of lm-evaluation-harness"),
-        ('{"results": {"a": {"alias": "a"}, "b": 5}}', "no task has a score"),
-    ],
-)
+@loop_over(("text", "said"), [
+    ("{", "is not a results_*.json of lm-evaluation-harness"),
+    ("[]", "is not a results_*.json of lm-evaluation-harness"),
+    ('{"results": {"a": {"alias": "a"}, "b": 5}}', "no task has a score"),
+])  # fmt: skip
 def test_what_has_no_scores_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "results_1.json").write_text(text, "utf-8")
     with pytest.raises(UsageError, match="lm-evaluation-harness") as caught:

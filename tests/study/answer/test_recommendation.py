@@ -44,71 +44,68 @@ def sized() -> list[Reported]:
     ]
 
 
-@loop_over(
-    ("asked", "lines"),
-    [
-        (
-            {},
-            [
-                "take int4: the fastest, 1.24 × as fast as awq",
-                "next: awq, 0.81 × as fast",
-                "its KL is 0.11 (0.1 to 0.12): no --max-kl was given",
-            ],
-        ),
-        (
-            {"max_kl": 0.03},
-            [
-                "take fp8: the fastest within a KL of 0.03, 1.50 × as fast as bf16",
-                "with --max-kl 0.12: int4, 1.40 × as fast (its KL is 0.11 (0.1 to 0.12))",
-                "with --max-kl 0.08: awq, 1.13 × as fast (its KL is 0.06 (0.04 to 0.08))",
-                "next: bf16, 0.67 × as fast",
-            ],
-        ),
-        (
-            {"max_kl": 0.05},
-            [
-                "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), required: a KL of 0.05; "
-                "fp8 is within all",
-                "with --max-kl 0.12: int4, 1.24 × as fast (its KL is 0.11 (0.1 to 0.12))",
-            ],
-        ),
-        (
-            {"max_kl": 0.03, "fits": "8GiB"},
-            [
-                "take none: no checkpoint is within the constraints",
-                "with --max-kl 0.12: int4 (its KL is 0.11 (0.1 to 0.12))",
-                "with --max-kl 0.08: awq (its KL is 0.06 (0.04 to 0.08))",
-                "with --fits 9GiB: fp8 (it needs 9.0 GiB (measured))",
-                "excluded: bf16 (it needs 16.0 GiB (measured))",
-            ],
-        ),
-        (
-            {"slo": "tpot p95 < 35ms", "max_kl": 0.2, "fits": "4GiB"},
-            [
-                "take none: no checkpoint is within the constraints",
-                "with --fits 5GiB: int4 (it needs 5.0 GiB (measured))",
-                "excluded: awq (it needs 6.0 GiB (measured)), fp8 (it needs 9.0 GiB (measured)), bf16 (it "
-                "needs 16.0 GiB (measured))",
-            ],
-        ),
-        (
-            {"slo": "tpot p99 < 35ms"},
-            [
-                "undecided: int4 is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
-                "excluded: awq (tpot p99 is at least 35.3 ms), fp8 (tpot p99 is at least 40 ms), bf16 (tpot "
-                "p99 is at least 60 ms)",
-            ],
-        ),
-        (
-            {"slo": "tpot p99 < 35ms", "max_kl": 0.09},
-            [
-                "take none: no checkpoint is within the constraints",
-                "excluded: int4 (its KL is 0.11 (0.1 to 0.12)), awq (tpot p99 is at least 35.3 ms), fp8 "
-                "(tpot p99 is at least 40 ms) and 1 more",
-            ],
-        ),
-    ],
-)
+@loop_over(("asked", "lines"), [
+    (
+        {},
+        [
+            "take int4: the fastest, 1.24 × as fast as awq",
+            "next: awq, 0.81 × as fast",
+            "its KL is 0.11 (0.1 to 0.12): no --max-kl was given",
+        ],
+    ),
+    (
+        {"max_kl": 0.03},
+        [
+            "take fp8: the fastest within a KL of 0.03, 1.50 × as fast as bf16",
+            "with --max-kl 0.12: int4, 1.40 × as fast (its KL is 0.11 (0.1 to 0.12))",
+            "with --max-kl 0.08: awq, 1.13 × as fast (its KL is 0.06 (0.04 to 0.08))",
+            "next: bf16, 0.67 × as fast",
+        ],
+    ),
+    (
+        {"max_kl": 0.05},
+        [
+            "undecided: awq is the fastest, but its KL is 0.06 (0.04 to 0.08), required: a KL of 0.05; "
+            "fp8 is within all",
+            "with --max-kl 0.12: int4, 1.24 × as fast (its KL is 0.11 (0.1 to 0.12))",
+        ],
+    ),
+    (
+        {"max_kl": 0.03, "fits": "8GiB"},
+        [
+            "take none: no checkpoint is within the constraints",
+            "with --max-kl 0.12: int4 (its KL is 0.11 (0.1 to 0.12))",
+            "with --max-kl 0.08: awq (its KL is 0.06 (0.04 to 0.08))",
+            "with --fits 9GiB: fp8 (it needs 9.0 GiB (measured))",
+            "excluded: bf16 (it needs 16.0 GiB (measured))",
+        ],
+    ),
+    (
+        {"slo": "tpot p95 < 35ms", "max_kl": 0.2, "fits": "4GiB"},
+        [
+            "take none: no checkpoint is within the constraints",
+            "with --fits 5GiB: int4 (it needs 5.0 GiB (measured))",
+            "excluded: awq (it needs 6.0 GiB (measured)), fp8 (it needs 9.0 GiB (measured)), bf16 (it "
+            "needs 16.0 GiB (measured))",
+        ],
+    ),
+    (
+        {"slo": "tpot p99 < 35ms"},
+        [
+            "undecided: int4 is the fastest, but its tpot p99 is not known, required: tpot p99 < 35 ms",
+            "excluded: awq (tpot p99 is at least 35.3 ms), fp8 (tpot p99 is at least 40 ms), bf16 (tpot "
+            "p99 is at least 60 ms)",
+        ],
+    ),
+    (
+        {"slo": "tpot p99 < 35ms", "max_kl": 0.09},
+        [
+            "take none: no checkpoint is within the constraints",
+            "excluded: int4 (its KL is 0.11 (0.1 to 0.12)), awq (tpot p99 is at least 35.3 ms), fp8 "
+            "(tpot p99 is at least 40 ms) and 1 more",
+        ],
+    ),
+])  # fmt: skip
 def test_a_recommendation(tmp_path: Path, asked: dict[str, Any], lines: list[str]) -> None:
     keep_campaign(tmp_path, QUALITIES)
     (found,) = answered(tmp_path, sized(), **asked).recommendations
@@ -167,18 +164,15 @@ def test_broken_answers_are_not_recommended() -> None:
     assert (judged.holds, judged.evidence) == (None, f"{BROKEN} the answers repeat")
 
 
-@loop_over(
-    ("repeats", "slo", "holds", "evidence"),
-    [
-        (3, "e2el p95 < 60s", True, "e2el p95 is "),
-        (3, "e2el p95 < 1ms", False, "e2el p95 is "),
-        (1, "e2el p95 < 60s", None, "of too few requests"),
-        (3, "e2el p99.9 < 60s", None, "of too few requests"),
-        (3, "tps_user p10 > 1", True, "tps_user p10 is "),
-        (3, "tps_user p10 > 1e6", False, "tok/s"),
-        (1, "tps_user p5 > 1", None, "of too few requests"),
-    ],
-)
+@loop_over(("repeats", "slo", "holds", "evidence"), [
+    (3, "e2el p95 < 60s", True, "e2el p95 is "),
+    (3, "e2el p95 < 1ms", False, "e2el p95 is "),
+    (1, "e2el p95 < 60s", None, "of too few requests"),
+    (3, "e2el p99.9 < 60s", None, "of too few requests"),
+    (3, "tps_user p10 > 1", True, "tps_user p10 is "),
+    (3, "tps_user p10 > 1e6", False, "tok/s"),
+    (1, "tps_user p5 > 1", None, "of too few requests"),
+])  # fmt: skip
 def test_objectives_are_judged_by_the_requests_of_all_repeats(
     repeats: int, slo: str, holds: bool | None, evidence: str
 ) -> None:
@@ -253,28 +247,25 @@ def answers(tokens: Sequence[int], failed: int = 0, **figures: float) -> list[Re
 ALIKE = answers([128, 128, 128])
 
 
-@loop_over(
-    ("key", "own", "why"),
-    [
-        ("mean_e2el_ms", answers([128, 128, 128]), ""),
-        ("mean_e2el_ms", answers([122, 122, 122]), "122 tokens per answer, baseline 128"),
-        ("p95_e2el_ms", answers([122, 122, 122]), "122 tokens per answer"),
-        ("request_throughput", answers([122, 122, 122]), "is of whole answers"),
-        ("mean_e2el_ms", answers([122]), "122 tokens per answer"),
-        ("mean_e2el_ms", answers([110, 130, 136]), ""),  # they vary by as much from run to run
-        ("output_throughput", answers([122, 122, 122]), ""),
-        ("mean_tpot_ms", answers([122, 122, 122]), ""),
-        ("p95_e2el_ms", answers([128] * 3, failed=5), ""),
-        (
-            "p95_e2el_ms",
-            answers([128] * 3, failed=6),
-            "6 of 100 requests failed, more than p95_e2el_ms leaves out",
-        ),
-        ("p99_ttft_ms", answers([128] * 3, failed=2), "2 of 100 requests failed"),
-        ("median_e2el_ms", answers([128] * 3, failed=9), ""),
-        ("mean_ttft_ms", answers([128] * 3, failed=9), ""),
-    ],
-)
+@loop_over(("key", "own", "why"), [
+    ("mean_e2el_ms", answers([128, 128, 128]), ""),
+    ("mean_e2el_ms", answers([122, 122, 122]), "122 tokens per answer, baseline 128"),
+    ("p95_e2el_ms", answers([122, 122, 122]), "122 tokens per answer"),
+    ("request_throughput", answers([122, 122, 122]), "is of whole answers"),
+    ("mean_e2el_ms", answers([122]), "122 tokens per answer"),
+    ("mean_e2el_ms", answers([110, 130, 136]), ""),  # they vary by as much from run to run
+    ("output_throughput", answers([122, 122, 122]), ""),
+    ("mean_tpot_ms", answers([122, 122, 122]), ""),
+    ("p95_e2el_ms", answers([128] * 3, failed=5), ""),
+    (
+        "p95_e2el_ms",
+        answers([128] * 3, failed=6),
+        "6 of 100 requests failed, more than p95_e2el_ms leaves out",
+    ),
+    ("p99_ttft_ms", answers([128] * 3, failed=2), "2 of 100 requests failed"),
+    ("median_e2el_ms", answers([128] * 3, failed=9), ""),
+    ("mean_ttft_ms", answers([128] * 3, failed=9), ""),
+])  # fmt: skip
 def test_a_figure_that_is_another_quantity_has_no_verdict(key: str, own: list[Reported], why: str) -> None:
     for sides in ((own, ALIKE), (ALIKE, own)):
         found = explain_other_quantity(key, *sides)

@@ -262,24 +262,21 @@ def reported(requests: int, lost: int = 0, **ranks: float) -> Reported:
     return Reported("m", figures, HIGH, "m.json")
 
 
-@loop_over(
-    ("slo", "of", "standing"),
-    [
-        ("p95 < 100ms", [reported(100, p95=90.0 + at) for at in range(4)], Standing.MEETS),
-        ("p95 < 100ms", [reported(100, p95=99.0 + at) for at in range(4)], Standing.NOT_SHOWN),
-        ("p95 < 100ms", [reported(100, p95=120.0 + at) for at in range(4)], Standing.FAILS),
-        ("p95 < 100ms", [reported(100, p95=90.0)], Standing.NOT_SHOWN),  # of one run
-        ("p95 < 100ms", [reported(1000, p95=80.0, p99=90.0)], Standing.MEETS),  # 990 of 1,000 are within
-        ("p95 < 100ms", [reported(60, p95=80.0, p99=90.0)], Standing.NOT_SHOWN),
-        ("p95 < 100ms", [reported(1000, median=120.0, p95=200.0)], Standing.FAILS),
-        ("p95 < 100ms", [reported(1000, 100, p95=50.0, p99=50.0)], Standing.FAILS),
-        ("p95 < 100ms", [reported(1000, 50, p95=50.0, p99=50.0)], Standing.NOT_SHOWN),
-        ("p95 < 100ms", [reported(1000, 10, p95=50.0, p99=50.0)], Standing.MEETS),
-        ("p99 < 100ms", [reported(20, p99=50.0 + at) for at in range(4)], Standing.NOT_SHOWN),
-        ("p99 < 100ms", [reported(20, p99=50.0) for at in range(30)], Standing.NOT_SHOWN),
-        ("p99 < 100ms", [reported(500, p99=50.0 + at) for at in range(4)], Standing.MEETS),
-    ],
-)
+@loop_over(("slo", "of", "standing"), [
+    ("p95 < 100ms", [reported(100, p95=90.0 + at) for at in range(4)], Standing.MEETS),
+    ("p95 < 100ms", [reported(100, p95=99.0 + at) for at in range(4)], Standing.NOT_SHOWN),
+    ("p95 < 100ms", [reported(100, p95=120.0 + at) for at in range(4)], Standing.FAILS),
+    ("p95 < 100ms", [reported(100, p95=90.0)], Standing.NOT_SHOWN),  # of one run
+    ("p95 < 100ms", [reported(1000, p95=80.0, p99=90.0)], Standing.MEETS),  # 990 of 1,000 are within
+    ("p95 < 100ms", [reported(60, p95=80.0, p99=90.0)], Standing.NOT_SHOWN),
+    ("p95 < 100ms", [reported(1000, median=120.0, p95=200.0)], Standing.FAILS),
+    ("p95 < 100ms", [reported(1000, 100, p95=50.0, p99=50.0)], Standing.FAILS),
+    ("p95 < 100ms", [reported(1000, 50, p95=50.0, p99=50.0)], Standing.NOT_SHOWN),
+    ("p95 < 100ms", [reported(1000, 10, p95=50.0, p99=50.0)], Standing.MEETS),
+    ("p99 < 100ms", [reported(20, p99=50.0 + at) for at in range(4)], Standing.NOT_SHOWN),
+    ("p99 < 100ms", [reported(20, p99=50.0) for at in range(30)], Standing.NOT_SHOWN),
+    ("p99 < 100ms", [reported(500, p99=50.0 + at) for at in range(4)], Standing.MEETS),
+])  # fmt: skip
 def test_results_of_others_are_judged_by_all_that_was_sent(
     slo: str, of: Sequence[Reported], standing: Standing
 ) -> None:

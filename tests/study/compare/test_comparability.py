@@ -47,25 +47,22 @@ def loaded(**told: Any) -> Reported:
     return replace(run("row", 200.0, replace(HIGH, **told)), **PLACE)
 
 
-@loop_over(
-    ("row", "severity", "said"),
-    [
-        (loaded(input_len=2069.0), REFUSED, "2069 tokens per prompt, baseline 2048"),
-        (loaded(requests=200), REFUSED, "requests: 200, baseline 100"),
-        (loaded(max_concurrency=16), REFUSED, "concurrency 16, baseline 8"),
-        (loaded(request_rate_per_s=4.0), REFUSED, "4 requests/s, baseline inf"),
-        (loaded(asked_output_len=256), REFUSED, "256 tokens requested per answer, baseline 128"),
-        (loaded(output_len=64.0), REFUSED, "64 tokens per answer, baseline 128"),
-        (loaded(output_len=124.19), MARKED, "124.2 tokens per answer, baseline 128"),
-        (other(machine=""), None, ""),
-        (other(machine="H20"), REFUSED, "on H20, baseline Thor"),
-        (other(power_mode="30W"), REFUSED, "power mode 30W, baseline MAXN"),
-        (other(engine="vLLM 0.12.0"), MARKED, "vLLM 0.12.0, baseline vLLM 0.11.0"),
-        (other(told_by="sglang"), MARKED, "measured by sglang, baseline loadgen"),
-        (loaded(input_len=2067.0, output_len=127.0), None, ""),
-        (loaded(max_concurrency=None, request_rate_per_s=None, asked_output_len=None), None, ""),
-    ],
-)
+@loop_over(("row", "severity", "said"), [
+    (loaded(input_len=2069.0), REFUSED, "2069 tokens per prompt, baseline 2048"),
+    (loaded(requests=200), REFUSED, "requests: 200, baseline 100"),
+    (loaded(max_concurrency=16), REFUSED, "concurrency 16, baseline 8"),
+    (loaded(request_rate_per_s=4.0), REFUSED, "4 requests/s, baseline inf"),
+    (loaded(asked_output_len=256), REFUSED, "256 tokens requested per answer, baseline 128"),
+    (loaded(output_len=64.0), REFUSED, "64 tokens per answer, baseline 128"),
+    (loaded(output_len=124.19), MARKED, "124.2 tokens per answer, baseline 128"),
+    (other(machine=""), None, ""),
+    (other(machine="H20"), REFUSED, "on H20, baseline Thor"),
+    (other(power_mode="30W"), REFUSED, "power mode 30W, baseline MAXN"),
+    (other(engine="vLLM 0.12.0"), MARKED, "vLLM 0.12.0, baseline vLLM 0.11.0"),
+    (other(told_by="sglang"), MARKED, "measured by sglang, baseline loadgen"),
+    (loaded(input_len=2067.0, output_len=127.0), None, ""),
+    (loaded(max_concurrency=None, request_rate_per_s=None, asked_output_len=None), None, ""),
+])  # fmt: skip
 def test_a_difference_is_refused_or_marked(row: Reported, severity: Severity | None, said: str) -> None:
     found = find_differences(row, BASELINE)
     assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
@@ -132,26 +129,23 @@ def launched(**settings: Any) -> Launched:
     return Launched(how="vllm", command=["x"], environment={}, settings=known, ready_s=1.0, owned="pid")
 
 
-@loop_over(
-    ("facts", "severity", "said"),
-    [
-        ({}, None, ""),
-        ({"profile": profile.build({**KEYS, "range_ratio": "0.5"})}, REFUSED,
-         "range 0.5, prefix 0, burstiness 1, baseline range 0.0, prefix 0, burstiness 1"),
-        ({"server": replace(VLLM, simulated="instant")}, REFUSED,
-         "a simulation, baseline a real server"),
-        ({"client": CLIENT}, MARKED, "httpx, baseline ring or wire"),
-        ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),
-        ({"warmups": 4}, MARKED, "warmed up, baseline not warmed up"),
-        ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
-        ({"adapted": (AdaptedField(name="ignore_eos"),)}, MARKED, "ignore_eos left out, baseline True"),
-        ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
-         "temperature 0.7, baseline not given"),
-        ({"targets": ("http://a", "http://b")}, MARKED, "2 servers, baseline 1 server"),
-        ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
-        ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, baseline 0.9"),
-    ],
-)  # fmt: skip
+@loop_over(("facts", "severity", "said"), [
+    ({}, None, ""),
+    ({"profile": profile.build({**KEYS, "range_ratio": "0.5"})}, REFUSED,
+     "range 0.5, prefix 0, burstiness 1, baseline range 0.0, prefix 0, burstiness 1"),
+    ({"server": replace(VLLM, simulated="instant")}, REFUSED,
+     "a simulation, baseline a real server"),
+    ({"client": CLIENT}, MARKED, "httpx, baseline ring or wire"),
+    ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),
+    ({"warmups": 4}, MARKED, "warmed up, baseline not warmed up"),
+    ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
+    ({"adapted": (AdaptedField(name="ignore_eos"),)}, MARKED, "ignore_eos left out, baseline True"),
+    ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
+     "temperature 0.7, baseline not given"),
+    ({"targets": ("http://a", "http://b")}, MARKED, "2 servers, baseline 1 server"),
+    ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
+    ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, baseline 0.9"),
+])  # fmt: skip
 def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None, said: str) -> None:
     base: dict[str, Any] = {
         "as_run": EngineConfig(prefix_caching="off"),
@@ -165,18 +159,15 @@ def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None
     assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
 
 
-@loop_over(
-    ("row", "baseline", "figures", "evidence"),
-    [
-        ({"prompt_format": "corpus"}, {}, {},
-         ["drafts of another text (random corpus, baseline random ids)"]),
-        ({"data": made_data.data()}, {"data": made_data.data(file_digest="fe")}, {},
-         ["drafts of another text (sharegpt ids 01234567, baseline sharegpt ids fe)"]),
-        ({}, {}, {}, []),
-        ({"prompt_format": "corpus"}, {}, {COMMITTED_MS: 9.0}, []),
-        ({"prompt_format": "corpus", "as_run": None}, {"as_run": None}, {}, []),
-    ],
-)  # fmt: skip
+@loop_over(("row", "baseline", "figures", "evidence"), [
+    ({"prompt_format": "corpus"}, {}, {},
+     ["drafts of another text (random corpus, baseline random ids)"]),
+    ({"data": made_data.data()}, {"data": made_data.data(file_digest="fe")}, {},
+     ["drafts of another text (sharegpt ids 01234567, baseline sharegpt ids fe)"]),
+    ({}, {}, {}, []),
+    ({"prompt_format": "corpus"}, {}, {COMMITTED_MS: 9.0}, []),
+    ({"prompt_format": "corpus", "as_run": None}, {"as_run": None}, {}, []),
+])  # fmt: skip
 def test_drafts_of_another_text_are_refused_by_their_remedy(
     row: dict[str, Any], baseline: dict[str, Any], figures: dict[str, float], evidence: list[str]
 ) -> None:
@@ -208,43 +199,40 @@ def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Re
     return summarise_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
 
 
-@loop_over(
-    ("row", "baseline", "evidence"),
-    [
-        pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),
-        pytest.param(
-            of_data(file=False, prompt_corpus="x"), of_data(file=False), [], id="a key that names a file",
-        ),
-        pytest.param(
-            of_data(made_data.data(file_digest="fedcba987654321")), of_data(),
-            ["data sharegpt fedcba987654, baseline sharegpt 0123456789ab"], id="another file of one name",
-        ),
-        pytest.param(
-            of_data(), of_data(file=False, ignore_eos=False, output_len=11),
-            ["data sharegpt 0123456789ab, baseline as usual"], id="a file and random prompts",
-        ),
-        pytest.param(
-            of_data(made_data.trace(), trace="t", trace_format="mooncake", speed_up=2.0),
-            of_data(made_data.trace(), trace="t"),
-            ["speed_up 2, baseline as usual"], id="a trace sent faster",
-        ),
-        pytest.param(
-            of_data(made_data.trace(99.9), trace="t"), of_data(made_data.trace(100.1), trace="t"), [],
-            id="one trace whose ends were spread differently",
-        ),
-        pytest.param(
-            of_data(file=False, compat="sglang"), of_data(file=False), [], id="no range ratio to be read",
-        ),
-        pytest.param(
-            of_data(file=False, range_ratio="0.2", compat="sglang"), of_data(file=False, range_ratio="0.2"),
-            ["compat sglang, baseline as usual"], id="another meaning of a range ratio",
-        ),
-        pytest.param(
-            of_data(made_data.trace(), trace="t"), of_data(made_data.trace(), trace="t", self_timed=False),
-            ["self_timed as usual, baseline False"], id="another load of one trace",
-        ),
-    ],
-)  # fmt: skip
+@loop_over(("row", "baseline", "evidence"), [
+    pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),
+    pytest.param(
+        of_data(file=False, prompt_corpus="x"), of_data(file=False), [], id="a key that names a file",
+    ),
+    pytest.param(
+        of_data(made_data.data(file_digest="fedcba987654321")), of_data(),
+        ["data sharegpt fedcba987654, baseline sharegpt 0123456789ab"], id="another file of one name",
+    ),
+    pytest.param(
+        of_data(), of_data(file=False, ignore_eos=False, output_len=11),
+        ["data sharegpt 0123456789ab, baseline as usual"], id="a file and random prompts",
+    ),
+    pytest.param(
+        of_data(made_data.trace(), trace="t", trace_format="mooncake", speed_up=2.0),
+        of_data(made_data.trace(), trace="t"),
+        ["speed_up 2, baseline as usual"], id="a trace sent faster",
+    ),
+    pytest.param(
+        of_data(made_data.trace(99.9), trace="t"), of_data(made_data.trace(100.1), trace="t"), [],
+        id="one trace whose ends were spread differently",
+    ),
+    pytest.param(
+        of_data(file=False, compat="sglang"), of_data(file=False), [], id="no range ratio to be read",
+    ),
+    pytest.param(
+        of_data(file=False, range_ratio="0.2", compat="sglang"), of_data(file=False, range_ratio="0.2"),
+        ["compat sglang, baseline as usual"], id="another meaning of a range ratio",
+    ),
+    pytest.param(
+        of_data(made_data.trace(), trace="t"), of_data(made_data.trace(), trace="t", self_timed=False),
+        ["self_timed as usual, baseline False"], id="another load of one trace",
+    ),
+])  # fmt: skip
 def test_other_data_is_another_load(row: Reported, baseline: Reported, evidence: list[str]) -> None:
     assert [
         found.evidence for found in find_differences(row, baseline) if found.rule.code == "data"
@@ -274,35 +262,32 @@ def of_cache(share: float | None, *doubts: str, ttft_ms: float = 50.0, tpot_ms: 
 WARM = "prefix-cache"
 
 
-@loop_over(
-    ("row", "baseline", "severity", "said"),
-    [
-        pytest.param(of_cache(0.96, WARM), of_cache(0.002), REFUSED,
-                     "96 % of the prompt tokens cached, baseline 0.2 %", id="warm and cold"),
-        pytest.param(of_cache(0.0), of_cache(0.96, WARM), REFUSED,
-                     "0 % of the prompt tokens cached, baseline 96 %", id="cold and warm"),
-        pytest.param(of_cache(0.96, WARM), of_cache(0.95, WARM), None, "", id="both warm"),
-        pytest.param(of_cache(0.96, WARM), of_cache(0.5, WARM), REFUSED,
-                     "96 % of the prompt tokens cached, baseline 50 %", id="both warm, one half"),
-        pytest.param(of_cache(None, WARM), of_cache(None), REFUSED,
-                     "prompts cached, the baseline's not", id="by TTFT"),
-        pytest.param(of_cache(None), of_cache(None, WARM), REFUSED,
-                     "prompts not cached, the baseline's were", id="by TTFT, the baseline"),
-        pytest.param(of_cache(None, WARM), of_cache(None, WARM), None, "", id="both, by TTFT"),
-        pytest.param(of_cache(0.8), of_cache(0.4), None, "", id="both as planned: one cache is smaller"),
-        pytest.param(of_cache(0.06, WARM), of_cache(0.04), None, "", id="as good as alike"),
-        pytest.param(of_cache(None, ttft_ms=8.0), of_cache(None), MARKED,
-                     "TTFT of 8 ms, baseline 50 ms, at 2048 tokens of prompt: as of a warm cache",
-                     id="two steps for 2,048 tokens"),
-        pytest.param(of_cache(None), of_cache(None, ttft_ms=8.0), MARKED,
-                     "TTFT of 50 ms, baseline 8 ms, at 2048 tokens of prompt: as of a warm cache",
-                     id="the baseline in two steps"),
-        pytest.param(of_cache(None, ttft_ms=8.0, tpot_ms=3.0), of_cache(None), None, "",
-                     id="a faster server"),
-        pytest.param(of_cache(None, ttft_ms=500.0), of_cache(None), None, "", id="a slow prefill"),
-        pytest.param(of_cache(0.0, ttft_ms=8.0), of_cache(0.0), None, "", id="nothing cached, as reported"),
-    ],
-)  # fmt: skip
+@loop_over(("row", "baseline", "severity", "said"), [
+    pytest.param(of_cache(0.96, WARM), of_cache(0.002), REFUSED,
+                 "96 % of the prompt tokens cached, baseline 0.2 %", id="warm and cold"),
+    pytest.param(of_cache(0.0), of_cache(0.96, WARM), REFUSED,
+                 "0 % of the prompt tokens cached, baseline 96 %", id="cold and warm"),
+    pytest.param(of_cache(0.96, WARM), of_cache(0.95, WARM), None, "", id="both warm"),
+    pytest.param(of_cache(0.96, WARM), of_cache(0.5, WARM), REFUSED,
+                 "96 % of the prompt tokens cached, baseline 50 %", id="both warm, one half"),
+    pytest.param(of_cache(None, WARM), of_cache(None), REFUSED,
+                 "prompts cached, the baseline's not", id="by TTFT"),
+    pytest.param(of_cache(None), of_cache(None, WARM), REFUSED,
+                 "prompts not cached, the baseline's were", id="by TTFT, the baseline"),
+    pytest.param(of_cache(None, WARM), of_cache(None, WARM), None, "", id="both, by TTFT"),
+    pytest.param(of_cache(0.8), of_cache(0.4), None, "", id="both as planned: one cache is smaller"),
+    pytest.param(of_cache(0.06, WARM), of_cache(0.04), None, "", id="as good as alike"),
+    pytest.param(of_cache(None, ttft_ms=8.0), of_cache(None), MARKED,
+                 "TTFT of 8 ms, baseline 50 ms, at 2048 tokens of prompt: as of a warm cache",
+                 id="two steps for 2,048 tokens"),
+    pytest.param(of_cache(None), of_cache(None, ttft_ms=8.0), MARKED,
+                 "TTFT of 50 ms, baseline 8 ms, at 2048 tokens of prompt: as of a warm cache",
+                 id="the baseline in two steps"),
+    pytest.param(of_cache(None, ttft_ms=8.0, tpot_ms=3.0), of_cache(None), None, "",
+                 id="a faster server"),
+    pytest.param(of_cache(None, ttft_ms=500.0), of_cache(None), None, "", id="a slow prefill"),
+    pytest.param(of_cache(0.0, ttft_ms=8.0), of_cache(0.0), None, "", id="nothing cached, as reported"),
+])  # fmt: skip
 def test_a_warm_side_is_not_set_against_a_cold_one(
     row: Reported, baseline: Reported, severity: Severity | None, said: str
 ) -> None:
@@ -319,20 +304,17 @@ def drawn(seed: int, input_tokens: int = 64, output_tokens: int = 16, **facts: A
     return replace(row, figures={**row.figures, **figures})
 
 
-@loop_over(
-    ("row", "baseline", "codes"),
-    [
-        pytest.param(drawn(1, 69), drawn(2, 66), [], id="another draw"),
-        pytest.param(drawn(1, 69), drawn(1, 66), ["prompt length"], id="one plan, counted otherwise"),
-        pytest.param(drawn(1, 69, server=replace(VLLM, model="other")), drawn(2, 66), ["prompt length"],
-                     id="another model, which may count otherwise"),
-        pytest.param(drawn(1, 69, profile=profile.build({**KEYS, "input_len": 66})), drawn(2, 66),
-                     ["prompt length"], id="other lengths asked for"),
-        pytest.param(drawn(1, output_tokens=20), drawn(2), [], id="longer answers asked for by the draw"),
-        pytest.param(drawn(1, output_tokens=14), drawn(2), ["output length, much"],
-                     id="shorter ones than asked for"),
-    ],
-)  # fmt: skip
+@loop_over(("row", "baseline", "codes"), [
+    pytest.param(drawn(1, 69), drawn(2, 66), [], id="another draw"),
+    pytest.param(drawn(1, 69), drawn(1, 66), ["prompt length"], id="one plan, counted otherwise"),
+    pytest.param(drawn(1, 69, server=replace(VLLM, model="other")), drawn(2, 66), ["prompt length"],
+                 id="another model, which may count otherwise"),
+    pytest.param(drawn(1, 69, profile=profile.build({**KEYS, "input_len": 66})), drawn(2, 66),
+                 ["prompt length"], id="other lengths asked for"),
+    pytest.param(drawn(1, output_tokens=20), drawn(2), [], id="longer answers asked for by the draw"),
+    pytest.param(drawn(1, output_tokens=14), drawn(2), ["output length, much"],
+                 id="shorter ones than asked for"),
+])  # fmt: skip
 def test_lengths_of_two_draws_of_one_load_may_differ(
     row: Reported, baseline: Reported, codes: list[str]
 ) -> None:
@@ -349,26 +331,23 @@ def measured(before: MachineState | None, after: MachineState | None = None, nam
     return made_runs.reported(made_runs.run(model=name, state_before=before, state_after=after))
 
 
-@loop_over(
-    ("run", "baseline", "evidence"),
-    [
-        pytest.param(measured(SLOW), measured(FAST), CPU, id="a CPU frequency cap"),
-        pytest.param(measured(CAPPED), measured(SERVER), "power cap of GPU 0 350 W, baseline 700 W",
-                     id="a power cap"),
-        pytest.param(measured(FAST), measured(FAST), None, id="one state"),
-        pytest.param(measured(None), measured(FAST), None, id="not recorded"),
-        pytest.param(measured(FAST, SLOW), measured(FAST, FAST),
-                     "CPU clock limit at the end 1,700 MHz, baseline 3,400 MHz", id="set during the run"),
-        pytest.param(measured(SLOW, SLOW), measured(FAST, FAST), CPU, id="before and at the end: once"),
-        pytest.param(measured(FAST, replace(FAST, temperature_c={"GPU 0": 90})),
-                     measured(FAST, replace(FAST, temperature_c={"GPU 0": 60})), None,
-                     id="warmer at the end, which the load made"),
-        pytest.param(measured(MachineState(power_mode="30W")), measured(MachineState(power_mode="MAXN")),
-                     None, id="power modes, which another rule refuses"),
-        pytest.param(replace(measured(SLOW), machine="H20"), replace(measured(FAST), machine="Thor"), None,
-                     id="two machines"),
-    ],
-)  # fmt: skip
+@loop_over(("run", "baseline", "evidence"), [
+    pytest.param(measured(SLOW), measured(FAST), CPU, id="a CPU frequency cap"),
+    pytest.param(measured(CAPPED), measured(SERVER), "power cap of GPU 0 350 W, baseline 700 W",
+                 id="a power cap"),
+    pytest.param(measured(FAST), measured(FAST), None, id="one state"),
+    pytest.param(measured(None), measured(FAST), None, id="not recorded"),
+    pytest.param(measured(FAST, SLOW), measured(FAST, FAST),
+                 "CPU clock limit at the end 1,700 MHz, baseline 3,400 MHz", id="set during the run"),
+    pytest.param(measured(SLOW, SLOW), measured(FAST, FAST), CPU, id="before and at the end: once"),
+    pytest.param(measured(FAST, replace(FAST, temperature_c={"GPU 0": 90})),
+                 measured(FAST, replace(FAST, temperature_c={"GPU 0": 60})), None,
+                 id="warmer at the end, which the load made"),
+    pytest.param(measured(MachineState(power_mode="30W")), measured(MachineState(power_mode="MAXN")),
+                 None, id="power modes, which another rule refuses"),
+    pytest.param(replace(measured(SLOW), machine="H20"), replace(measured(FAST), machine="Thor"), None,
+                 id="two machines"),
+])  # fmt: skip
 def test_a_state_differs(run: Reported, baseline: Reported, evidence: str | None) -> None:
     assert explain_state_differences(run, baseline) == evidence
     found = [each for each in find_differences(run, baseline) if each.rule.code == "state"]
@@ -386,15 +365,11 @@ def kept(place: Path, name: str, state: MachineState | None) -> str:
     return str(place)
 
 
-@pytest.mark.parametrize(
-    ("state", "why"),
-    [
-        (SLOW, "other: CPU clock limit 1,700 MHz (first run of base: 3,400 MHz)"),
-        (None, "other: the state of its machine is not recorded"),
-        (FAST, ""),
-    ],
-    ids=["a CPU frequency cap", "not recorded", "one state"],
-)
+@pytest.mark.parametrize(("state", "why"), [
+    (SLOW, "other: CPU clock limit 1,700 MHz (first run of base: 3,400 MHz)"),
+    (None, "other: the state of its machine is not recorded"),
+    (FAST, ""),
+], ids=["a CPU frequency cap", "not recorded", "one state"])  # fmt: skip
 def test_unequal_states_are_refused_where_that_is_wanted(
     state: MachineState | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

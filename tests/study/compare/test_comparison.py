@@ -42,28 +42,22 @@ def call(found: ComparedLoad, name: str) -> Decision:
     return line(found, name).effects[found.headline].call
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (FAST, Decision.FASTER),
-        ([value / 2 for value in SLOW], Decision.SLOWER),
-        ([100.1, 100.9, 99.1, 100.4, 99.6], Decision.EQUIVALENT),
-        ([120.0, 85.0, 101.0, 95.0, 110.0], Decision.UNDECIDED),
-    ],
-)
+@pytest.mark.parametrize(("values", "said"), [
+    (FAST, Decision.FASTER),
+    ([value / 2 for value in SLOW], Decision.SLOWER),
+    ([100.1, 100.9, 99.1, 100.4, 99.6], Decision.EQUIVALENT),
+    ([120.0, 85.0, 101.0, 95.0, 110.0], Decision.UNDECIDED),
+])  # fmt: skip
 def test_a_row_gets_its_verdict(values: list[float], said: Decision) -> None:
     found = only(compared(BASE, cells("Qwen3-8B-FP8", values)))
     assert call(found, "Qwen3-8B-FP8") is said
     assert line(found, "Qwen3-8B").effects == {}
 
 
-@pytest.mark.parametrize(
-    ("measured", "words"),
-    [
-        (cells, "its 2 runs are 3× apart in tok/s (100 to 300): find what differed"),
-        (runs, "are these 2 runs repeats? They are 3× apart in tok/s (100 to 300); if not, name"),
-    ],
-)
+@pytest.mark.parametrize(("measured", "words"), [
+    (cells, "its 2 runs are 3× apart in tok/s (100 to 300): find what differed"),
+    (runs, "are these 2 runs repeats? They are 3× apart in tok/s (100 to 300); if not, name"),
+])  # fmt: skip
 def test_only_runs_outside_a_campaign_are_asked_whether_they_are_repeats(measured: Any, words: str) -> None:
     marks = line(only(compared(measured("Qwen3-8B", [100.0, 300.0]))), "Qwen3-8B").marks
     assert any(mark.startswith(words) for mark in marks), marks
@@ -89,18 +83,15 @@ def test_rows_of_all_loads_are_one_family() -> None:
     assert p == pytest.approx([p[0], 2 * p[0], 2 * p[0]])
 
 
-@loop_over(
-    ("names", "asked", "baseline"),
-    [
-        (["Qwen3-8B-FP8", "Qwen3-8B", "Qwen3-4B"], {}, "Qwen3-8B"),
-        (["Qwen3-8B-FP8", "Qwen3-8B-AWQ"], {}, "Qwen3-8B-FP8"),
-        (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("Qwen3-8B-FP8")}, "Qwen3-8B-FP8"),
-        (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("gone")}, "Qwen3-8B"),
-        (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "Qwen3-8B-FP8", "campaign": CampaignSettings("x")},
-         "Qwen3-8B-FP8"),
-        (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "qwen3-8b-fp8"}, "Qwen3-8B-FP8"),
-    ],
-)  # fmt: skip
+@loop_over(("names", "asked", "baseline"), [
+    (["Qwen3-8B-FP8", "Qwen3-8B", "Qwen3-4B"], {}, "Qwen3-8B"),
+    (["Qwen3-8B-FP8", "Qwen3-8B-AWQ"], {}, "Qwen3-8B-FP8"),
+    (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("Qwen3-8B-FP8")}, "Qwen3-8B-FP8"),
+    (["Qwen3-8B-FP8", "Qwen3-8B"], {"campaign": CampaignSettings("gone")}, "Qwen3-8B"),
+    (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "Qwen3-8B-FP8", "campaign": CampaignSettings("x")},
+     "Qwen3-8B-FP8"),
+    (["Qwen3-8B-FP8", "Qwen3-8B"], {"baseline": "qwen3-8b-fp8"}, "Qwen3-8B-FP8"),
+])  # fmt: skip
 def test_the_baseline(names: list[str], asked: dict[str, str], baseline: str) -> None:
     found = only(compared([run(name, 1.0 + at) for at, name in enumerate(names)], **asked))
     assert (found.baseline, found.lines[0].name) == (baseline, baseline)
@@ -127,25 +118,19 @@ def test_what_a_roofline_lacks_stands_under_the_first_table_without_one() -> Non
     assert below == {"high": [], "low": [], "another": ["no roofline: a"]}
 
 
-@pytest.mark.parametrize(
-    ("rate", "asked", "headline"),
-    [
-        (math.inf, "", "output_throughput"), (None, "", "output_throughput"), (4.0, "", "mean_ttft_ms"),
-        (4.0, "mean_tpot_ms", "mean_tpot_ms"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rate", "asked", "headline"), [
+    (math.inf, "", "output_throughput"), (None, "", "output_throughput"), (4.0, "", "mean_ttft_ms"),
+    (4.0, "mean_tpot_ms", "mean_tpot_ms"),
+])  # fmt: skip
 def test_the_headline(rate: float | None, asked: str, headline: str) -> None:
     load = replace(HIGH, request_rate_per_s=rate)
     assert only(compared(cells("a", SLOW, load), cells("b", FAST, load), headline=asked)).headline == headline
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("output_throughputt", "no run reports it, did you mean 'output_throughput'"),
-        ("completed", "it does not rank speed"),
-    ],
-)
+@pytest.mark.parametrize(("key", "said"), [
+    ("output_throughputt", "no run reports it, did you mean 'output_throughput'"),
+    ("completed", "it does not rank speed"),
+])  # fmt: skip
 def test_a_headline_that_cannot_be_is_refused(key: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         compared(BASE, headline=key)

@@ -128,42 +128,33 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     assert effect.ratio < 1 < low < ratio < high
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "shown"),
-    [
-        ("short", 10, "short"),
-        ("Qwen3-Coder-30B-AWQ-4bit", 16, "Qwen3…B-AWQ-4bit"),
-        ("Qwen3-Coder-30B-AWQ-8bit", 16, "Qwen3…B-AWQ-8bit"),
-    ],
-)
+@pytest.mark.parametrize(("name", "width", "shown"), [
+    ("short", 10, "short"),
+    ("Qwen3-Coder-30B-AWQ-4bit", 16, "Qwen3…B-AWQ-4bit"),
+    ("Qwen3-Coder-30B-AWQ-8bit", 16, "Qwen3…B-AWQ-8bit"),
+])  # fmt: skip
 def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: str) -> None:
     assert cut_middle(name, width) == shown
     assert len(shown) <= width
 
 
-@loop_over(
-    ("mean", "half", "shown"),
-    [
-        (82.472, 0.4149, "82.47 ±0.41"), (5052.48, 14.2, "5052 ±14"), (0.0312, 0.001, "0.03 ±0.00"),
-        (298.07, math.nan, "298.1"), (992.3, 164.0, "992 ±164"), (102.2, 16.7, "102 ±17"),
-        (0.0, math.nan, "0"),
-    ],
-)  # fmt: skip
+@loop_over(("mean", "half", "shown"), [
+    (82.472, 0.4149, "82.47 ±0.41"), (5052.48, 14.2, "5052 ±14"), (0.0312, 0.001, "0.03 ±0.00"),
+    (298.07, math.nan, "298.1"), (992.3, 164.0, "992 ±164"), (102.2, 16.7, "102 ±17"),
+    (0.0, math.nan, "0"),
+])  # fmt: skip
 def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     figure = ComparedFigure("output_throughput", "tok/s", True)
     assert comparison_report.format_spread(figure, Mean(mean, half)) == shown
 
 
-@loop_over(
-    ("load", "said"),
-    [
-        ({}, "unknown load"),
-        ({"name": "input 6144"}, "input 6144"),
-        ({"input_len": 2041.69, "output_len": 128.0}, "2041.7 in / 128 out"),
-        ({"requests": 1, "max_concurrency": 1, "request_rate_per_s": 0.5},
-         "1 request, one at a time, 0.5 requests/s"),
-    ],
-)  # fmt: skip
+@loop_over(("load", "said"), [
+    ({}, "unknown load"),
+    ({"name": "input 6144"}, "input 6144"),
+    ({"input_len": 2041.69, "output_len": 128.0}, "2041.7 in / 128 out"),
+    ({"requests": 1, "max_concurrency": 1, "request_rate_per_s": 0.5},
+     "1 request, one at a time, 0.5 requests/s"),
+])  # fmt: skip
 def test_a_load_in_words(load: dict[str, Any], said: str) -> None:
     assert comparison_report.describe_load(Load(**load)) == said
 
@@ -214,24 +205,21 @@ SWEEP = [("a", "1 at a time"), ("a", "2 at a time"), ("a", "8 at a time")]
 BOTH = [*SWEEP, *(("b", load) for _, load in SWEEP)]
 
 
-@loop_over(
-    ("reported", "rows", "compared"),
-    [
-        pytest.param([run("a", 1.0, at(n)) for n in (8, 1, 2)], SWEEP, 0, id="one model"),
-        pytest.param([run(m, 1.0, at(n)) for n in (8, 1, 2) for m in "ab"], BOTH, 3, id="two models"),
-        pytest.param([run(m, 1.0, at(n)) for n in (8, 1) for m in "ab"], [], 2, id="two loads, compared"),
-        pytest.param(
-            [run("a", 1.0, at(1)), run("a", 1.0, at(8)), run("b", 1.0, at(8))],
-            [("a", "1 at a time"), ("a", "8 at a time")], 1, id="one of two loads is compared",
-        ),
-        pytest.param(
-            [run("a", 1.0, HIGH), run("a", 2.0, replace(HIGH, name="low", input_len=64.0))],
-            [("a", "8 at a time"), ("a", "8 at a time")], 0, id="two profiles of other lengths",
-        ),
-        pytest.param([run("a", 1.0)], [], 1, id="one run"),
-        pytest.param([run("a", 1.0), run("b", 1.0)], [], 1, id="one load"),
-    ],
-)  # fmt: skip
+@loop_over(("reported", "rows", "compared"), [
+    pytest.param([run("a", 1.0, at(n)) for n in (8, 1, 2)], SWEEP, 0, id="one model"),
+    pytest.param([run(m, 1.0, at(n)) for n in (8, 1, 2) for m in "ab"], BOTH, 3, id="two models"),
+    pytest.param([run(m, 1.0, at(n)) for n in (8, 1) for m in "ab"], [], 2, id="two loads, compared"),
+    pytest.param(
+        [run("a", 1.0, at(1)), run("a", 1.0, at(8)), run("b", 1.0, at(8))],
+        [("a", "1 at a time"), ("a", "8 at a time")], 1, id="one of two loads is compared",
+    ),
+    pytest.param(
+        [run("a", 1.0, HIGH), run("a", 2.0, replace(HIGH, name="low", input_len=64.0))],
+        [("a", "8 at a time"), ("a", "8 at a time")], 0, id="two profiles of other lengths",
+    ),
+    pytest.param([run("a", 1.0)], [], 1, id="one run"),
+    pytest.param([run("a", 1.0), run("b", 1.0)], [], 1, id="one load"),
+])  # fmt: skip
 def test_what_is_a_row_of_loads_and_what_is_compared(
     reported: list[Reported], rows: list[tuple[str, str]], compared: int
 ) -> None:

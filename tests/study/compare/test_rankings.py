@@ -33,19 +33,16 @@ from loadgen.study.tables import render_text_table
 GIB = 2**30
 
 
-@loop_over(
-    ("name", "model", "params", "kind"),
-    [
-        ("Qwen3-4B-AWQ", ("Qwen3-4B", "AWQ"), "4B", "Dense AWQ"),
-        ("Qwen3-4B", ("Qwen3-4B", ""), "4B", "Dense BF16"),
-        ("Qwen3-30B-A3B", ("Qwen3-30B-A3B", ""), "30B (3B active)", "MoE BF16"),
-        ("Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit", ("Qwen3-Coder-30B-A3B-Instruct", "AWQ-8bit"),
-         "30B (3B active)", "MoE AWQ-8bit"),
-        ("Qwen3-8B-Int4-W4A16", ("Qwen3-8B", "Int4-W4A16"), "8B", "Dense Int4-W4A16"),
-        ("EXAONE-3.5-7.8B", ("EXAONE-3.5-7.8B", ""), "7.8B", "Dense BF16"),
-        ("nobody-knows", ("nobody-knows", ""), "-", "Dense BF16"),
-    ],
-)  # fmt: skip
+@loop_over(("name", "model", "params", "kind"), [
+    ("Qwen3-4B-AWQ", ("Qwen3-4B", "AWQ"), "4B", "Dense AWQ"),
+    ("Qwen3-4B", ("Qwen3-4B", ""), "4B", "Dense BF16"),
+    ("Qwen3-30B-A3B", ("Qwen3-30B-A3B", ""), "30B (3B active)", "MoE BF16"),
+    ("Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit", ("Qwen3-Coder-30B-A3B-Instruct", "AWQ-8bit"),
+     "30B (3B active)", "MoE AWQ-8bit"),
+    ("Qwen3-8B-Int4-W4A16", ("Qwen3-8B", "Int4-W4A16"), "8B", "Dense Int4-W4A16"),
+    ("EXAONE-3.5-7.8B", ("EXAONE-3.5-7.8B", ""), "7.8B", "Dense BF16"),
+    ("nobody-knows", ("nobody-knows", ""), "-", "Dense BF16"),
+])  # fmt: skip
 def test_a_name_is_base_model_and_quantization(
     name: str, model: tuple[str, str], params: str, kind: str
 ) -> None:
@@ -95,15 +92,12 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("told", "how", "gib"),
-    [
-        ({"memory_bytes": 12 * GIB, "engine": "transformers serve 5"}, "measured", 12.0),
-        ({"memory_bytes": 90 * GIB, "engine": "vLLM 0.11.0"}, "computed", 17.4),
-        ({"memory_bytes": 90 * GIB, "engine": ""}, "computed", 17.4),
-        ({"weight_bytes": 10 * GIB}, "files + KV", 12.1),
-    ],
-)
+@pytest.mark.parametrize(("told", "how", "gib"), [
+    ({"memory_bytes": 12 * GIB, "engine": "transformers serve 5"}, "measured", 12.0),
+    ({"memory_bytes": 90 * GIB, "engine": "vLLM 0.11.0"}, "computed", 17.4),
+    ({"memory_bytes": 90 * GIB, "engine": ""}, "computed", 17.4),
+    ({"weight_bytes": 10 * GIB}, "files + KV", 12.1),
+])  # fmt: skip
 def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> None:
     needed, by = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0, **told)])
     assert (round(needed, 1), by) == (gib, how)

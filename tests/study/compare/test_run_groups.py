@@ -33,21 +33,18 @@ def figure(one: Reported) -> float | None:
     return one.figure("output_throughput")
 
 
-@loop_over(
-    ("loads", "found"),
-    [
-        ([HIGH, HIGH], [{"a": 1, "b": 1}]),
-        ([HIGH, replace(HIGH, name="high")], [{"a": 1, "b": 1}]),
-        ([HIGH, replace(HIGH, name="low-load")], [{"a": 1}, {"b": 1}]),
-        ([replace(HIGH, name="High load"), replace(HIGH, requests=5)], [{"a": 1, "b": 1}]),
-        ([HIGH, UNNAMED], [{"a": 1, "b": 1}]),
-        ([UNNAMED, replace(UNNAMED, input_len=2041.7)], [{"a": 1, "b": 1}]),
-        ([UNNAMED, replace(UNNAMED, input_len=1024.0)], [{"a": 1}, {"b": 1}]),
-        ([UNNAMED, replace(UNNAMED, max_concurrency=16)], [{"a": 1}, {"b": 1}]),
-        ([Load(), Load()], [{"a": 1, "b": 1}]),
-        ([HIGH, Load(requests=100)], [{"a": 1}, {"b": 1}]),
-    ],
-)
+@loop_over(("loads", "found"), [
+    ([HIGH, HIGH], [{"a": 1, "b": 1}]),
+    ([HIGH, replace(HIGH, name="high")], [{"a": 1, "b": 1}]),
+    ([HIGH, replace(HIGH, name="low-load")], [{"a": 1}, {"b": 1}]),
+    ([replace(HIGH, name="High load"), replace(HIGH, requests=5)], [{"a": 1, "b": 1}]),
+    ([HIGH, UNNAMED], [{"a": 1, "b": 1}]),
+    ([UNNAMED, replace(UNNAMED, input_len=2041.7)], [{"a": 1, "b": 1}]),
+    ([UNNAMED, replace(UNNAMED, input_len=1024.0)], [{"a": 1}, {"b": 1}]),
+    ([UNNAMED, replace(UNNAMED, max_concurrency=16)], [{"a": 1}, {"b": 1}]),
+    ([Load(), Load()], [{"a": 1, "b": 1}]),
+    ([HIGH, Load(requests=100)], [{"a": 1}, {"b": 1}]),
+])  # fmt: skip
 def test_loads_are_told_apart_by_name_else_by_their_facts(
     loads: list[Load], found: list[dict[str, int]]
 ) -> None:
@@ -61,16 +58,13 @@ def test_all_are_under_one_load_where_that_is_wanted() -> None:
     ]
 
 
-@loop_over(
-    ("told", "names"),
-    [
-        ([{}, {}], ["a", "a"]),
-        ([{"engine": "vLLM 1"}, {"engine": "vLLM 2"}], ["a (vLLM 1)", "a (vLLM 2)"]),
-        ([{"engine": "vLLM 1"}, {"engine": ""}], ["a", "a"]),
-        ([{"told_by": "page"}, {"told_by": "loadgen"}], ["a (page)", "a (loadgen)"]),
-        ([{"machine": "Thor", "power_mode": "MAXN"}, {"machine": "H20"}], ["a (Thor)", "a (H20)"]),
-    ],
-)
+@loop_over(("told", "names"), [
+    ([{}, {}], ["a", "a"]),
+    ([{"engine": "vLLM 1"}, {"engine": "vLLM 2"}], ["a (vLLM 1)", "a (vLLM 2)"]),
+    ([{"engine": "vLLM 1"}, {"engine": ""}], ["a", "a"]),
+    ([{"told_by": "page"}, {"told_by": "loadgen"}], ["a (page)", "a (loadgen)"]),
+    ([{"machine": "Thor", "power_mode": "MAXN"}, {"machine": "H20"}], ["a (Thor)", "a (H20)"]),
+])  # fmt: skip
 def test_runs_of_one_name_on_other_things_are_other_rows(
     told: list[dict[str, Any]], names: list[str]
 ) -> None:
@@ -132,21 +126,18 @@ def two_starts(reported: list[Reported]) -> list[Reported]:
     ]
 
 
-@loop_over(
-    ("row", "baseline", "units"),
-    [
-        (cells("a", [2, 3, 4]), cells("b", [1, 1, 1]), Units([2, 3, 4], [1, 1, 1], True)),
-        (cells("a", [2, 3, 4])[::-1], cells("b", [1, 5, 6]), Units([2, 3, 4], [1, 5, 6], True)),
-        (cells("a", [2, 3, 4])[:2], cells("b", [1, 5, 6]), Units([2, 3], [1, 5], True, 1)),
-        (runs("a", [2, 3]), runs("b", [4, 5]), Units([2, 3], [4, 5], True)),
-        (runs("a", [2, 3]), [run("b", 4), run("b", 5)], Units([2, 3], [4, 5], False)),
-        (runs("a", [2]), runs("b", [4]), Units([2], [4], False)),
-        (same_start(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
-        (two_starts(cells("a", [1, 4, 9, 9])), two_starts(cells("b", [2, 2, 3, 3])),
-         Units([2, 9], [2, 3], True)),
-        (two_starts(cells("a", [1, 4, 9, 9])), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
-    ],
-)  # fmt: skip
+@loop_over(("row", "baseline", "units"), [
+    (cells("a", [2, 3, 4]), cells("b", [1, 1, 1]), Units([2, 3, 4], [1, 1, 1], True)),
+    (cells("a", [2, 3, 4])[::-1], cells("b", [1, 5, 6]), Units([2, 3, 4], [1, 5, 6], True)),
+    (cells("a", [2, 3, 4])[:2], cells("b", [1, 5, 6]), Units([2, 3], [1, 5], True, 1)),
+    (runs("a", [2, 3]), runs("b", [4, 5]), Units([2, 3], [4, 5], True)),
+    (runs("a", [2, 3]), [run("b", 4), run("b", 5)], Units([2, 3], [4, 5], False)),
+    (runs("a", [2]), runs("b", [4]), Units([2], [4], False)),
+    (same_start(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
+    (two_starts(cells("a", [1, 4, 9, 9])), two_starts(cells("b", [2, 2, 3, 3])),
+     Units([2, 9], [2, 3], True)),
+    (two_starts(cells("a", [1, 4, 9, 9])), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
+])  # fmt: skip
 def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units: Units) -> None:
     found = statistics.pair_units(row, baseline, figure)
     assert (found.paired, found.left) == (units.paired, units.left)
@@ -161,16 +152,13 @@ def test_runs_of_one_prompt_stream_are_one_unit() -> None:
     assert [*found.row, *found.baseline] == pytest.approx([2, 3, 5, 6])
 
 
-@loop_over(
-    ("row", "values", "remark"),
-    [
-        (cells("a", [2, 3]), [2, 3], ""),
-        (same_start(cells("a", [2, 3])), [2, 3], ONE_START),
-        (two_starts(cells("a", [1, 4, 9, 9])), [2, 9], ""),
-        (runs("a", [2, 3]), [2, 3], STARTS_UNREPORTED),
-        (runs("a", [2]), [2], ""),
-    ],
-)
+@loop_over(("row", "values", "remark"), [
+    (cells("a", [2, 3]), [2, 3], ""),
+    (same_start(cells("a", [2, 3])), [2, 3], ONE_START),
+    (two_starts(cells("a", [1, 4, 9, 9])), [2, 9], ""),
+    (runs("a", [2, 3]), [2, 3], STARTS_UNREPORTED),
+    (runs("a", [2]), [2], ""),
+])  # fmt: skip
 def test_units_of_one_side(row: list[Reported], values: list[float], remark: str) -> None:
     assert statistics.list_units(row, figure) == pytest.approx(values)
     assert statistics.explain_units(row) == remark
@@ -190,24 +178,21 @@ def at(url: str, simulated: str = "") -> Server:
     return Server(url=f"{url}/v1/completions", engine="vLLM", version="1", model="m", simulated=simulated)
 
 
-@loop_over(
-    ("first", "second", "names"),
-    [
-        ({}, {}, ["m", "m"]),
-        ({}, {"temperature": 0.7}, ["m", "m (temperature 0.7)"]),
-        ({}, {"stream": False}, ["m (streamed)", "m (not streamed)"]),
-        ({}, {"warmups": 4}, ["m (not warmed up)", "m (warmed up)"]),
-        ({"label": "x"}, {"label": "y"}, ["m (x)", "m (y)"]),
-        (
-            {"server": at("http://h:8000")}, {"server": at("http://h:8001")},
-            ["m (h:8000)", "m (h:8001)"],
-        ),
-        (
-            {"server": at("http://h:4321", "instant")}, {"server": at("http://h:5432", "instant")},
-            ["m", "m"],
-        ),
-    ],
-)  # fmt: skip
+@loop_over(("first", "second", "names"), [
+    ({}, {}, ["m", "m"]),
+    ({}, {"temperature": 0.7}, ["m", "m (temperature 0.7)"]),
+    ({}, {"stream": False}, ["m (streamed)", "m (not streamed)"]),
+    ({}, {"warmups": 4}, ["m (not warmed up)", "m (warmed up)"]),
+    ({"label": "x"}, {"label": "y"}, ["m (x)", "m (y)"]),
+    (
+        {"server": at("http://h:8000")}, {"server": at("http://h:8001")},
+        ["m (h:8000)", "m (h:8001)"],
+    ),
+    (
+        {"server": at("http://h:4321", "instant")}, {"server": at("http://h:5432", "instant")},
+        ["m", "m"],
+    ),
+])  # fmt: skip
 def test_runs_that_are_no_repeats_are_rows_of_their_own(
     first: dict[str, Any], second: dict[str, Any], names: list[str]
 ) -> None:
@@ -234,24 +219,21 @@ def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
 ASKED = replace(HIGH, name="", asked_input_len=2048)
 
 
-@loop_over(
-    ("change", "same"),
-    [
-        ({}, True),
-        ({"seed": 3}, True),
-        ({"input_len": 1900.0}, True),  # drawn: the requested length is the same
-        ({"asked_input_len": None}, True),
-        ({"asked_input_len": None, "input_len": 1900.0}, False),
-        ({"asked_input_len": 1024}, False),
-        ({"max_concurrency": 16}, False),
-        ({"max_concurrency": None}, False),  # of ours: no limit
-        ({"request_rate_per_s": 4.0}, False),
-        ({"requests": 50}, False),
-        ({"requests": 50, "duration_s": 10.0}, True),  # sent for a time
-        ({"asked_output_len": 64}, False),
-        ({"shape": "range ratio 0.5"}, False),
-    ],
-)
+@loop_over(("change", "same"), [
+    ({}, True),
+    ({"seed": 3}, True),
+    ({"input_len": 1900.0}, True),  # drawn: the requested length is the same
+    ({"asked_input_len": None}, True),
+    ({"asked_input_len": None, "input_len": 1900.0}, False),
+    ({"asked_input_len": 1024}, False),
+    ({"max_concurrency": 16}, False),
+    ({"max_concurrency": None}, False),  # of ours: no limit
+    ({"request_rate_per_s": 4.0}, False),
+    ({"requests": 50}, False),
+    ({"requests": 50, "duration_s": 10.0}, True),  # sent for a time
+    ({"asked_output_len": 64}, False),
+    ({"shape": "range ratio 0.5"}, False),
+])  # fmt: skip
 def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str, Any], same: bool) -> None:
     one, other = run("a", 1.0, ASKED), run("a", 1.0, replace(ASKED, **change))
     assert run_groups.is_same_load(one, other) is same
@@ -266,14 +248,11 @@ def tables(loads: list[tuple[str, Load]]) -> list[dict[str, int]]:
 EIGHT, SIXTEEN = HIGH, replace(HIGH, max_concurrency=16)
 
 
-@pytest.mark.parametrize(
-    ("loads", "found"),
-    [
-        ([("a", EIGHT), ("a", SIXTEEN), ("a", EIGHT)], [{"a": 2}, {"a": 1}]),
-        ([("a", EIGHT), ("b", EIGHT), ("a", SIXTEEN), ("b", SIXTEEN)], [{"a": 1, "b": 1}] * 2),
-        ([("a", EIGHT), ("b", SIXTEEN)], [{"a": 1, "b": 1}]),  # refused by the concurrency
-    ],
-)
+@pytest.mark.parametrize(("loads", "found"), [
+    ([("a", EIGHT), ("a", SIXTEEN), ("a", EIGHT)], [{"a": 2}, {"a": 1}]),
+    ([("a", EIGHT), ("b", EIGHT), ("a", SIXTEEN), ("b", SIXTEEN)], [{"a": 1, "b": 1}] * 2),
+    ([("a", EIGHT), ("b", SIXTEEN)], [{"a": 1, "b": 1}]),  # refused by the concurrency
+])  # fmt: skip
 def test_flags_over_a_profile_make_another_load(
     loads: list[tuple[str, Load]], found: list[dict[str, int]]
 ) -> None:
@@ -288,54 +267,48 @@ def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
     return run("m", 1.0 + len(place), load, place=place, unread=unread)
 
 
-@loop_over(
-    ("runs", "names"),
-    [
-        # Two places are two sides; what is in one place is a set of repeats.
-        ([read("before.json"), read("after.json")], ["m (before.json)", "m (after.json)"]),
-        ([read("runs"), read("runs"), read("runs")], ["m", "m", "m"]),
-        ([read("a"), read("a"), read("b")], ["m (a)", "m (a)", "m (b)"]),
-        ([read("one/x.json"), read("many/x.json")], ["m (one)", "m (many)"]),
-        # A sweep's points need no place, and each side of two sweeps has its own.
-        ([read("c1.json", LOW), read("c8.json")], ["m", "m"]),
-        ([read(at, load) for at in "ab" for load in (LOW, HIGH)], ["m (a)", "m (a)", "m (b)", "m (b)"]),
-        # Where a client or an engine tells them apart, nothing else has to.
-        ([replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")], ["m (page)", "m (vllm)"]),
-        # Labels of one place, and only under one load.
-        ([read("a", tp="1"), read("a", tp="4")], ["m (tp 1)", "m (tp 4)"]),
-        ([read("a", Config="A, plain"), read("a", Config="B1 on")], ["m (A, plain)", "m (B1 on)"]),
-        ([read("a", LOW, note="light"), read("a", HIGH, note="heavy")], ["m", "m"]),
-        ([read("a", flash="yes"), read("a", flash="")], ["m (flash yes)", "m"]),
-        ([read("a", build="x1"), read("a")], ["m (build x1)", "m"]),
-        ([read("a", build="v1"), read("b", build="v2")], ["m (a)", "m (b)"]),
-        (
-            [read("a", build="vA"), read("a", build="vB"), read("b", build="vA")],
-            ["m (a, vA)", "m (a, vB)", "m (b)"],
-        ),
-        (
-            [read("a", one="xx", two="xx", three="xx", four="xx"), read("a", one="yy", two="y", three="yy")],
-            ["m (xx, two xx, xx)", "m (yy, two y, yy)"],
-        ),
-    ],
-)
+@loop_over(("runs", "names"), [
+    # Two places are two sides; what is in one place is a set of repeats.
+    ([read("before.json"), read("after.json")], ["m (before.json)", "m (after.json)"]),
+    ([read("runs"), read("runs"), read("runs")], ["m", "m", "m"]),
+    ([read("a"), read("a"), read("b")], ["m (a)", "m (a)", "m (b)"]),
+    ([read("one/x.json"), read("many/x.json")], ["m (one)", "m (many)"]),
+    # A sweep's points need no place, and each side of two sweeps has its own.
+    ([read("c1.json", LOW), read("c8.json")], ["m", "m"]),
+    ([read(at, load) for at in "ab" for load in (LOW, HIGH)], ["m (a)", "m (a)", "m (b)", "m (b)"]),
+    # Where a client or an engine tells them apart, nothing else has to.
+    ([replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")], ["m (page)", "m (vllm)"]),
+    # Labels of one place, and only under one load.
+    ([read("a", tp="1"), read("a", tp="4")], ["m (tp 1)", "m (tp 4)"]),
+    ([read("a", Config="A, plain"), read("a", Config="B1 on")], ["m (A, plain)", "m (B1 on)"]),
+    ([read("a", LOW, note="light"), read("a", HIGH, note="heavy")], ["m", "m"]),
+    ([read("a", flash="yes"), read("a", flash="")], ["m (flash yes)", "m"]),
+    ([read("a", build="x1"), read("a")], ["m (build x1)", "m"]),
+    ([read("a", build="v1"), read("b", build="v2")], ["m (a)", "m (b)"]),
+    (
+        [read("a", build="vA"), read("a", build="vB"), read("b", build="vA")],
+        ["m (a, vA)", "m (a, vB)", "m (b)"],
+    ),
+    (
+        [read("a", one="xx", two="xx", three="xx", four="xx"), read("a", one="yy", two="y", three="yy")],
+        ["m (xx, two xx, xx)", "m (yy, two y, yy)"],
+    ),
+])  # fmt: skip
 def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
     runs: list[Reported], names: list[str]
 ) -> None:
     assert run_groups.name_rows(runs) == names
 
 
-@loop_over(
-    ("places", "names"),
-    [
-        (["/x/before.json", "/x/after.json"], ["before.json", "after.json"]),
-        (["runs/20260101-high", "runs/20260102-high"], ["20260101-high", "20260102-high"]),
-        (["one/a/f.json", "many/a/f.json"], ["one", "many"]),
-        (["one/f.json", "many/f.json", "many/g.json"], ["one/f.json", "many/f.json", "many/g.json"]),
-        (["f.json", "x/f.json"], ["f.json", "x/f.json"]),
-        (["/only/f.json"], ["f.json"]),
-        ([], []),
-    ],
-)
+@loop_over(("places", "names"), [
+    (["/x/before.json", "/x/after.json"], ["before.json", "after.json"]),
+    (["runs/20260101-high", "runs/20260102-high"], ["20260101-high", "20260102-high"]),
+    (["one/a/f.json", "many/a/f.json"], ["one", "many"]),
+    (["one/f.json", "many/f.json", "many/g.json"], ["one/f.json", "many/f.json", "many/g.json"]),
+    (["f.json", "x/f.json"], ["f.json", "x/f.json"]),
+    (["/only/f.json"], ["f.json"]),
+    ([], []),
+])  # fmt: skip
 def test_a_place_is_named_by_the_end_of_its_path_that_no_other_has(
     places: list[str], names: list[str]
 ) -> None:

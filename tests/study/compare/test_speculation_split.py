@@ -95,20 +95,17 @@ def measured(tokens: Sequence[int], step_ms: int, **facts: Any) -> Reported:
     return summarise_run(Path("run"), Result(made.facts, Records.from_records(each)))
 
 
-@loop_over(
-    ("tokens", "facts", "expected"),
-    [
-        ([1, 3, 1, 2, 3], {"as_run": NGRAM}, DecodeSteps(20.0, 2.25)),
-        ([1, 1, 1], {}, DecodeSteps(20.0, 1.0)),
-        ([1, 2, 2], {}, DecodeSteps(10.0, 1.0)),  # no drafts: two tokens in a message are two steps
-        (
-            [1, 4, 4, 4],
-            {"as_run": NGRAM, "window": ServerWindow(names="vllm", accepted_tokens=2, drafts=20)},
-            "the steps of m are hidden, whose mean acceptance length is 1.1: messages carry 18 tokens "
-            "beyond one each, and only 2 draft tokens were accepted: a message holds several steps",
-        ),
-    ],
-)
+@loop_over(("tokens", "facts", "expected"), [
+    ([1, 3, 1, 2, 3], {"as_run": NGRAM}, DecodeSteps(20.0, 2.25)),
+    ([1, 1, 1], {}, DecodeSteps(20.0, 1.0)),
+    ([1, 2, 2], {}, DecodeSteps(10.0, 1.0)),  # no drafts: two tokens in a message are two steps
+    (
+        [1, 4, 4, 4],
+        {"as_run": NGRAM, "window": ServerWindow(names="vllm", accepted_tokens=2, drafts=20)},
+        "the steps of m are hidden, whose mean acceptance length is 1.1: messages carry 18 tokens "
+        "beyond one each, and only 2 draft tokens were accepted: a message holds several steps",
+    ),
+])  # fmt: skip
 def test_steps_of_a_run_are_those_of_its_messages(
     tokens: list[int], facts: dict[str, Any], expected: DecodeSteps | str
 ) -> None:
@@ -131,16 +128,13 @@ def test_drafts_are_compared_by_category() -> None:
     assert both.by_category == {"math": 0.5, "qa": 0.5}
 
 
-@loop_over(
-    ("own", "step", "length", "expected"),
-    [
-        ({ACCEPTANCE: 2.5, STEP_MS: 30.0}, 30.0, 2.5, False),
-        ({}, 12.0, 1.0, False),  # ours, without drafts
-        ({ACCEPTANCE: 1.0, STEP_MS: 12.5}, 12.0, 1.0, False),
-        ({"spec_decode_acceptance_length": 2.5}, 30.0, 2.5, True),
-        ({"accept_length": 2.0}, 24.0, 2.0, True),
-    ],
-)
+@loop_over(("own", "step", "length", "expected"), [
+    ({ACCEPTANCE: 2.5, STEP_MS: 30.0}, 30.0, 2.5, False),
+    ({}, 12.0, 1.0, False),  # ours, without drafts
+    ({ACCEPTANCE: 1.0, STEP_MS: 12.5}, 12.0, 1.0, False),
+    ({"spec_decode_acceptance_length": 2.5}, 30.0, 2.5, True),
+    ({"accept_length": 2.0}, 24.0, 2.0, True),
+])  # fmt: skip
 def test_steps_are_measured_or_computed(
     own: dict[str, float], step: float, length: float, expected: bool
 ) -> None:
@@ -149,26 +143,20 @@ def test_steps_are_measured_or_computed(
     assert read_steps(one) == DecodeSteps(step, length, expected)
 
 
-@loop_over(
-    ("own", "by", "why"),
-    [
-        ({"mean_tpot_ms": None}, "loadgen", "row has no mean TPOT"),
-        ({}, "vllm", "row reports no acceptance length (vllm)"),
-        ({ACCEPTANCE: 2.5}, "loadgen", "the steps of row are hidden, whose mean acceptance length is 2.5"),
-    ],
-)
+@loop_over(("own", "by", "why"), [
+    ({"mean_tpot_ms": None}, "loadgen", "row has no mean TPOT"),
+    ({}, "vllm", "row reports no acceptance length (vllm)"),
+    ({ACCEPTANCE: 2.5}, "loadgen", "the steps of row are hidden, whose mean acceptance length is 2.5"),
+])  # fmt: skip
 def test_hidden_steps_say_why(own: dict[str, float | None], by: str, why: str) -> None:
     assert read_steps(run("row", 100.0, told_by=by, figures=own)) == why
 
 
-@loop_over(
-    ("steps", "lengths", "factors"),
-    [
-        (BASE_MS, LENGTHS, [(2.0, 1.95, 2.05), (1.0, 1.0, 1.0), (2.0, 1.95, 2.05)]),
-        (ROW_MS, [1.5] * 3, [(2.25, 2.21, 2.29), (1.5, 1.47, 1.53), (1.5, 1.49, 1.51)]),
-        (ROW_MS, LENGTHS, [(3.0, 2.87, 3.13), (1.5, 1.47, 1.53), (2.0, 1.95, 2.05)]),
-    ],
-)
+@loop_over(("steps", "lengths", "factors"), [
+    (BASE_MS, LENGTHS, [(2.0, 1.95, 2.05), (1.0, 1.0, 1.0), (2.0, 1.95, 2.05)]),
+    (ROW_MS, [1.5] * 3, [(2.25, 2.21, 2.29), (1.5, 1.47, 1.53), (1.5, 1.49, 1.51)]),
+    (ROW_MS, LENGTHS, [(3.0, 2.87, 3.13), (1.5, 1.47, 1.53), (2.0, 1.95, 2.05)]),
+])  # fmt: skip
 def test_a_speed_up_is_that_of_steps_times_that_of_drafts(
     steps: list[float], lengths: list[float], factors: list[tuple[float, float, float]]
 ) -> None:
@@ -179,17 +167,14 @@ def test_a_speed_up_is_that_of_steps_times_that_of_drafts(
     assert (found.units, found.paired, found.computed) == (3, True, False)
 
 
-@loop_over(
-    ("row", "expected"),
-    [
-        ([], None),
-        (cells("A-FP8", [200.0, 201.0, 199.0]), None),  # no side has drafts
-        (
-            [replace(one, figures={**one.figures, STEP_MS: None}) for one in ROW],
-            "the steps of A-FP8 are hidden, whose mean acceptance length is 2",
-        ),
-    ],
-)
+@loop_over(("row", "expected"), [
+    ([], None),
+    (cells("A-FP8", [200.0, 201.0, 199.0]), None),  # no side has drafts
+    (
+        [replace(one, figures={**one.figures, STEP_MS: None}) for one in ROW],
+        "the steps of A-FP8 are hidden, whose mean acceptance length is 2",
+    ),
+])  # fmt: skip
 def test_without_drafts_or_steps_nothing_is_split(row: list[Reported], expected: str | None) -> None:
     assert split_speed(row, BASE, 0.05) == expected
 
@@ -202,18 +187,15 @@ def test_one_run_a_side_is_split_without_intervals() -> None:
     assert describe_split(found) == "3.00× as fast by TPOT: 1.50× by its steps, 2.00× by its drafts"
 
 
-@loop_over(
-    ("split", "expected"),
-    [
-        (None, ""),
-        ("why", "not split into steps and drafts: why"),
-        (
-            Split(Factor(2.0), Factor(1.0), Factor(2.0), 1, False, computed=True),
-            "2.00× as fast by TPOT: 1.00× by its steps, 2.00× by its drafts "
-            "(steps computed: TPOT × acceptance length)",
-        ),
-    ],
-)
+@loop_over(("split", "expected"), [
+    (None, ""),
+    ("why", "not split into steps and drafts: why"),
+    (
+        Split(Factor(2.0), Factor(1.0), Factor(2.0), 1, False, computed=True),
+        "2.00× as fast by TPOT: 1.00× by its steps, 2.00× by its drafts "
+        "(steps computed: TPOT × acceptance length)",
+    ),
+])  # fmt: skip
 def test_a_split_is_one_sentence(split: Split | str | None, expected: str) -> None:
     assert describe_split(split) == expected
 
@@ -259,14 +241,11 @@ def test_without_drafts_the_tpot_stands_at_any_acceptance_length() -> None:
     }
 
 
-@loop_over(
-    ("runs", "committed", "why"),
-    [
-        (ROW, 0.5, "give tokens a step, 1 or more"),
-        (BASE, 2.5, "no run has drafts"),
-        ([run("row", 9.0, figures={ACCEPTANCE: 2.0})], 2.5, "the steps of row are hidden"),
-    ],
-)
+@loop_over(("runs", "committed", "why"), [
+    (ROW, 0.5, "give tokens a step, 1 or more"),
+    (BASE, 2.5, "no run has drafts"),
+    ([run("row", 9.0, figures={ACCEPTANCE: 2.0})], 2.5, "the steps of row are hidden"),
+])  # fmt: skip
 def test_an_acceptance_length_that_cannot_be_used(runs: list[Reported], committed: float, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         add_step_figures(runs, committed)

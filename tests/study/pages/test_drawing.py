@@ -47,14 +47,11 @@ def test_a_name_that_has_room_is_whole() -> None:
     assert cut.endswith("(SIMULATED), P99")
 
 
-@pytest.mark.parametrize(
-    ("points", "shown"),
-    [
-        pytest.param([(1, 1, "a"), (9, 9, "b")], ["a", "b"], id="apart"),
-        pytest.param([(1, 1, "client"), (1.05, 1, "slow"), (9, 9, "")], ["client", "slow", ""], id="near"),
-        pytest.param([(5, 5, f"saturated {n}") for n in range(30)], None, id="no room for all"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("points", "shown"), [
+    pytest.param([(1, 1, "a"), (9, 9, "b")], ["a", "b"], id="apart"),
+    pytest.param([(1, 1, "client"), (1.05, 1, "slow"), (9, 9, "")], ["client", "slow", ""], id="near"),
+    pytest.param([(5, 5, f"saturated {n}") for n in range(30)], None, id="no room for all"),
+])  # fmt: skip
 def test_no_label_lies_on_another(points: list[tuple[float, float, str]], shown: list[str] | None) -> None:
     labels = [text for text in texts(panel(marks(*points))) if text.part is Part.LABEL]
     assert len(labels) == len(points)  # one a point: the page's script counts them

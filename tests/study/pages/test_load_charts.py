@@ -184,21 +184,18 @@ def test_profiles_under_one_load_are_curves_of_their_own() -> None:
     assert [curve.name for curve in ttft.curves] == ["m, top_p=0.9", "m, top_p=0.95"]
 
 
-@pytest.mark.parametrize(
-    ("runs", "labels"),
-    [
-        pytest.param(
-            [at(f"m (--max-num-seqs={n})", 8, 100.0 * n, 9.0 / n, 10.0, name=f"max-num-seqs={n}")
-             for n in (2, 4)],
-            ("max-num-seqs=2", "max-num-seqs=4"), id="the server's settings",
-        ),
-        pytest.param(
-            [at("m", 8, 100.0, 9.0, 10.0, asked_input_len=n, asked_output_len=10) for n in (512, 2048)],
-            ("512 tokens in and 10 out", "2048 tokens in and 10 out"), id="lengths",
-        ),
-        pytest.param([at(name, 8, 100.0, 9.0, 10.0) for name in "ab"], ("a", "b"), id="models"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("runs", "labels"), [
+    pytest.param(
+        [at(f"m (--max-num-seqs={n})", 8, 100.0 * n, 9.0 / n, 10.0, name=f"max-num-seqs={n}")
+         for n in (2, 4)],
+        ("max-num-seqs=2", "max-num-seqs=4"), id="the server's settings",
+    ),
+    pytest.param(
+        [at("m", 8, 100.0, 9.0, 10.0, asked_input_len=n, asked_output_len=10) for n in (512, 2048)],
+        ("512 tokens in and 10 out", "2048 tokens in and 10 out"), id="lengths",
+    ),
+    pytest.param([at(name, 8, 100.0, 9.0, 10.0) for name in "ab"], ("a", "b"), id="models"),
+])  # fmt: skip
 def test_settings_under_one_load_are_a_labelled_point_each(
     runs: list[Reported], labels: tuple[str, ...]
 ) -> None:

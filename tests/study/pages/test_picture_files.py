@@ -119,14 +119,11 @@ def test_a_long_name_keeps_its_end() -> None:
     assert len(shown) <= 52
 
 
-@pytest.mark.parametrize(
-    "bars",
-    [
-        pytest.param((Bar("a", 0.0, "0"),), id="nothing"),
-        pytest.param((Bar("a", 1.0, "1", -5.0, 7.0),), id="an interval below nothing"),
-        pytest.param((Bar("a", 1.0, "1", best=3.0), Bar("b", 2.0, "2")), id="a best beyond the bar"),
-    ],
-)
+@pytest.mark.parametrize("bars", [
+    pytest.param((Bar("a", 0.0, "0"),), id="nothing"),
+    pytest.param((Bar("a", 1.0, "1", -5.0, 7.0),), id="an interval below nothing"),
+    pytest.param((Bar("a", 1.0, "1", best=3.0), Bar("b", 2.0, "2")), id="a best beyond the bar"),
+])  # fmt: skip
 def test_any_bar_can_be_drawn(bars: tuple[Bar, ...]) -> None:
     assert render_inline_svg(Panel(key="k", title="t", x_label="", bars=bars), "a").startswith("<svg")
 
@@ -138,15 +135,12 @@ def test_a_single_point_can_be_drawn() -> None:
         assert render_inline_svg(panel, "a").startswith("<svg")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
-        (-0.1, 102.0, [0, 20, 40, 60, 80, 100]),
-        (0.00031, 0.00049, [0.00035, 0.0004, 0.00045]),
-        (3.0, 3.0000001, [3, 3.00000002, 3.00000004, 3.00000006, 3.00000008, 3.0000001]),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
+    (-0.1, 102.0, [0, 20, 40, 60, 80, 100]),
+    (0.00031, 0.00049, [0.00035, 0.0004, 0.00045]),
+    (3.0, 3.0000001, [3, 3.00000002, 3.00000004, 3.00000006, 3.00000008, 3.0000001]),
+])  # fmt: skip
 def test_ticks_are_round_and_few(low: float, high: float, ticks: list[float]) -> None:
     assert choose_linear_ticks(low, high, 6).tolist() == pytest.approx(ticks)
 
@@ -155,15 +149,12 @@ def test_between_two_requests_there_is_no_tick() -> None:
     assert choose_linear_ticks(0.4, 3.6, 6, whole=True).tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (1.0, 10.0, [1, 2, 5, 10]),
-        (1.0, 100.0, [1, 3, 10, 30, 100]),
-        (9.0, 9e4, [10, 100, 1000, 10000]),
-        (6.0, 7.0, [6, 7]),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (1.0, 10.0, [1, 2, 5, 10]),
+    (1.0, 100.0, [1, 3, 10, 30, 100]),
+    (9.0, 9e4, [10, 100, 1000, 10000]),
+    (6.0, 7.0, [6, 7]),
+])  # fmt: skip
 def test_a_logarithmic_axis_has_fewer_ticks_the_more_decades(
     low: float, high: float, ticks: list[float]
 ) -> None:

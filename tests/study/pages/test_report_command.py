@@ -77,16 +77,13 @@ def test_several_in_a_layout_are_their_blocks(runs: Path, capsys: pytest.Capture
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("words", "written"),
-    [
-        (["--html", "a.html", "runs"], "a.html"),
-        (["runs", "--html", "a.htm"], "a.htm"),
-        (["--html", "runs"], "report.html"),
-        (["runs/run-0", "--html", "a.html", "runs/run-1"], "a.html"),
-        (["runs", "--html"], "report.html"),
-    ],
-)
+@pytest.mark.parametrize(("words", "written"), [
+    (["--html", "a.html", "runs"], "a.html"),
+    (["runs", "--html", "a.htm"], "a.htm"),
+    (["--html", "runs"], "report.html"),
+    (["runs/run-0", "--html", "a.html", "runs/run-1"], "a.html"),
+    (["runs", "--html"], "report.html"),
+])  # fmt: skip
 def test_a_page_is_written_wherever_the_flag_stands(
     runs: Path, capsys: pytest.CaptureFixture[str], words: list[str], written: str
 ) -> None:
@@ -117,13 +114,10 @@ def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[st
     assert names == {path.stem for path in Path("svg").glob("*.svg")}
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["--html", "."], "report.html"), (["--html", "a.html"], "a.html"), (["--markdown", "a.md"], "a.md"),
-        (["--csv", "a.csv"], "a.csv"), (["--svg", "."], "timeline.svg"), (["--png", "."], "timeline.png"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "name"), [
+    (["--html", "."], "report.html"), (["--html", "a.html"], "a.html"), (["--markdown", "a.md"], "a.md"),
+    (["--csv", "a.csv"], "a.csv"), (["--svg", "."], "timeline.svg"), (["--png", "."], "timeline.png"),
+])  # fmt: skip
 def test_a_strangers_run_directory_links_no_output_elsewhere(
     runs: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,21 +164,18 @@ def test_a_pasted_page_is_reported_too(runs: Path, capsys: pytest.CaptureFixture
     assert "nothing to plot" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--explain"], "nothing to report: name a run directory"),
-        (["--explain", "runs"], "--explain is of one run: name its directory alone"),
-        (["none"], "none is not a run directory: none/result.json: No such file or directory"),
-        (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
-        (["runs", "--layout", "sglan"], "no such layout, did you mean 'sglang'?"),
-        (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
-        (["runs", "--html", "none/a.html"], "cannot write none/a.html"),
-        (["runs", "--png", "runs/run-0/result.json"], "choose another --png"),
-        (["runs", "--csv", "-", "--baseline", "m0"], ""),
-        (["runs", "--markdown", "-", "--baseline", "mm"], "--baseline mm: no such row"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    (["--explain"], "nothing to report: name a run directory"),
+    (["--explain", "runs"], "--explain is of one run: name its directory alone"),
+    (["none"], "none is not a run directory: none/result.json: No such file or directory"),
+    (["runs", "--htlm", "x"], "unknown flag --htlm, did you mean '--html'?"),
+    (["runs", "--layout", "sglan"], "no such layout, did you mean 'sglang'?"),
+    (["runs", "--csv", "none/a.csv"], "cannot write none/a.csv: No such file or directory"),
+    (["runs", "--html", "none/a.html"], "cannot write none/a.html"),
+    (["runs", "--png", "runs/run-0/result.json"], "choose another --png"),
+    (["runs", "--csv", "-", "--baseline", "m0"], ""),
+    (["runs", "--markdown", "-", "--baseline", "mm"], "--baseline mm: no such row"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_one_line(
     runs: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:

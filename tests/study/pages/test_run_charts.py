@@ -102,21 +102,18 @@ WHOLE = made_runs.run().facts.profile.model_copy(update={"stream": False})
 SERVER = {"server-requests", "server-kv-cache"}
 
 
-@loop_over(
-    ("run", "absent", "spans", "caption"),
-    [
-        (made_runs.run(), set(), {"until its first token": 24, "until its last token": 24}, ""),
-        (MILLION, set(), {"until its first token": 286, "until its last token": 286},
-         " 286 of 4,000 are drawn, one in 14."),
-        (made_runs.run(requests=10, failed=3), SERVER,
-         {"until its first token": 7, "until its last token": 7, "failed": 3}, ""),
-        (made_runs.run(profile=WHOLE), {"ttft-distribution", "tpot-distribution", "itl-distribution",
-         "ttft-over-time"}, {"until its answer": 24}, ""),
-        (made_runs.run(requests=5, failed=5), {*(f"{key}-distribution" for key in LATENCY_KEYS),
-         "ttft-over-time", *SERVER}, {"failed": 5}, ""),
-        (made_runs.run(window=None), SERVER, {"until its first token": 24, "until its last token": 24}, ""),
-    ],
-)  # fmt: skip
+@loop_over(("run", "absent", "spans", "caption"), [
+    (made_runs.run(), set(), {"until its first token": 24, "until its last token": 24}, ""),
+    (MILLION, set(), {"until its first token": 286, "until its last token": 286},
+     " 286 of 4,000 are drawn, one in 14."),
+    (made_runs.run(requests=10, failed=3), SERVER,
+     {"until its first token": 7, "until its last token": 7, "failed": 3}, ""),
+    (made_runs.run(profile=WHOLE), {"ttft-distribution", "tpot-distribution", "itl-distribution",
+     "ttft-over-time"}, {"until its answer": 24}, ""),
+    (made_runs.run(requests=5, failed=5), {*(f"{key}-distribution" for key in LATENCY_KEYS),
+     "ttft-over-time", *SERVER}, {"failed": 5}, ""),
+    (made_runs.run(window=None), SERVER, {"until its first token": 24, "until its last token": 24}, ""),
+])  # fmt: skip
 def test_what_a_run_lacks_is_not_drawn(
     run: Result, absent: set[str], spans: dict[str, int], caption: str
 ) -> None:
