@@ -120,8 +120,7 @@ def test_a_campaign_s_comparison_begins_with_what_to_take(
     ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
     ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
     ([THOR, "--csv", "--json"], "not allowed with argument"),
-    ([THOR, "--fits", "16GB", "--max-kl", "0"],
-     "argument --max-kl: '0': give a number from 1e-06 to 100"),
+    ([THOR, "--fits", "16GB", "--max-kl", "0"], "argument --max-kl: '0': give a number from 1e-06 to 100"),
     ([ONE, "--answer"], "--answer: there are not two checkpoints of one load to choose from"),
     ([ONE, "--fits", "9GiB", "--max-kl", "1"], "--fits, --max-kl: there are not two checkpoints"),
     ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
@@ -168,10 +167,8 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    (
-        '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb", "description": "Two ways"}',
-        CampaignSettings("Qwen3-8B", 0.05, "h20-96gb", description="Two ways"),
-    ),
+    ('{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb", "description": "Two ways"}',
+     CampaignSettings("Qwen3-8B", 0.05, "h20-96gb", description="Two ways")),
     ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
     ("[]", CampaignSettings()),
     ('{"baseline"', CampaignSettings()),

@@ -186,10 +186,8 @@ def test_a_ceiling_keeps_its_names_in_a_file() -> None:
 
 
 @loop_over(("changes", "line"), [
-    (
-        {"axis": "concurrency", "of_sessions": True},
-        "per kW: 26.7 sessions under way (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)",
-    ),
+    ({"axis": "concurrency", "of_sessions": True},
+     "per kW: 26.7 sessions under way (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),
     ({"axis": "concurrency"}, "per kW: 26.7 requests under way (95 %: 24.1 to 29.3), of 390 W"),
     ({"of_sessions": True}, "per kW: 26.7 sessions/s (95 %: 24.1 to 29.3), of 390 W"),
     ({}, "per kW: 26.7 requests/s (95 %: 24.1 to 29.3), of 390 W (95 %: 381 to 399)"),

@@ -70,10 +70,10 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
                  "Qwen3-8B-AWQ-4bit", id="what the files declare"),
     pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
                  "Qwen3-8B-FP8", id="not said twice"),
-    pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")},
-                 "Qwen3-8B", id="unquantized"),
-    pytest.param({"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")},
-                 "Qwen3-8B-AWQ", id="in the hub's cache"),
+    pytest.param({"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")}, "Qwen3-8B",
+                 id="unquantized"),
+    pytest.param({"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")}, "Qwen3-8B-AWQ",
+                 id="in the hub's cache"),
     pytest.param(
         {"server": server(model_root="qwen3"), "checkpoint": checkpoint(path="/m/Qwen3-8B-GPTQ-Int4")},
         "Qwen3-8B-GPTQ-Int4",
@@ -84,11 +84,8 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
     pytest.param({"server": server(model="org/m")}, "m", id="the served name last"),
     pytest.param({"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")}, "m",
                  id="simulated"),
-    pytest.param(
-        {"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
-        "row",
-        id="of a campaign",
-    ),
+    pytest.param({"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
+                 "row", id="of a campaign"),
 ])  # fmt: skip
 def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, Any], name: str) -> None:
     assert summarise_run(HERE, made(**changes)).name == name

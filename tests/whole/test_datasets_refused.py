@@ -60,10 +60,8 @@ def test_a_refused_ignore_eos_is_left_out_and_the_other_way_named(caplog: pytest
     (b"", "is empty"),
     (b"\x1f\x8b\x08\x00rest", "gzip cannot unpack it"),
     (b'{"prompt": "caf\xe9"}\n', "UTF-8"),
-    (
-        b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',
-        "row 2",
-    ),
+    (b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',
+     "row 2"),
     (b'{"prompt": "a", "output_tokens": 4}\n{"prompt": 7, "output_tokens": 4}\n', "row 2"),
     (b'{"prompt": "a"}\n', "row 1"),
     (b'{"text": "a"}\n', "row 1"),

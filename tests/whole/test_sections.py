@@ -50,10 +50,7 @@ def broken_midway(*_: object) -> Iterator[str]:
     (ValueError(), "ValueError"),
     (ValueError("two\nlines\tand \x1b[2J\u202e"), "ValueError: two lines and ?[2J?"),
     (OSError("x" * 999), f"OSError: {'x' * 200}"),
-    (
-        RecursionError("maximum recursion depth exceeded"),
-        "RecursionError: maximum recursion depth exceeded",
-    ),
+    (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum recursion depth exceeded"),
     (MemoryError(), "MemoryError"),
 ])  # fmt: skip
 def test_a_part_that_raises_is_named_with_its_exception_in_one_line(error: Exception, said: str) -> None:

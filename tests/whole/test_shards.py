@@ -168,10 +168,7 @@ def test_another_plan_than_the_expected_one_is_not_sent(capsys: pytest.CaptureFi
     ("--shard 1/2", "--shard needs --seed, the same in every shard"),
     ("--seed 1 --shard 2/2", "shards are counted from 0: the last of 2 is 1/2"),
     ("--seed 1 --shard auto", "no launcher has numbered this process"),
-    (
-        "--seed 1 --shard 0/5 --max-concurrency 4",
-        "5 shards of --max-concurrency 4: some would have no slot",
-    ),
+    ("--seed 1 --shard 0/5 --max-concurrency 4", "5 shards of --max-concurrency 4: some would have no slot"),
     ("--seed 1 --shard 0/2 --start-at +9", "--start-at +SECONDS counts from when each command began"),
     ("--start-at 1", "give a later instant, the same to all shards"),
     ("--start-at 99999999999", "hours ahead: give one within a day"),

@@ -35,10 +35,8 @@ def test_its_events_and_their_members_are_among_the_recorded_ones() -> None:
 @loop_over(("body", "messages"), [
     ({"input": "Hi"}, [("user", "Hi")]),
     ({"instructions": "Be", "input": "Hi"}, [("system", "Be"), ("user", "Hi")]),
-    (
-        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
-        [("user", [{"text": "Hi"}])],
-    ),
+    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
+     [("user", [{"text": "Hi"}])]),
     ({"input": [{"type": "function_call_output", "call_id": "c", "output": "sun"}]}, [("", None)]),
 ])  # fmt: skip
 def test_a_request_is_that_of_chat(body: dict[str, Any], messages: list[tuple[str, Any]]) -> None:

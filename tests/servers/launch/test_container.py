@@ -110,16 +110,8 @@ def test_the_whole_command_on_each_kind_of_machine(
 @loop_over(("settings", "asked", "end"), [
     ({"serves": "sglang"}, {}, ["--entrypoint", "python3", IMAGE, "-m", "sglang.launch_server"]),
     ({"serves": "transformers"}, {}, ["--entrypoint", "transformers", IMAGE, "serve"]),
-    (
-        {"arguments": ("--shm-size", "16g")},
-        {},
-        ["--entrypoint", "vllm", "--shm-size", "16g", IMAGE, "serve"],
-    ),
-    (
-        {"arguments": ("--entrypoint", "/start.sh")},
-        {},
-        ["--entrypoint", "/start.sh", IMAGE, "vllm", "serve"],
-    ),
+    ({"arguments": ("--shm-size", "16g")}, {}, ["--entrypoint", "vllm", "--shm-size", "16g", IMAGE, "serve"]),
+    ({"arguments": ("--entrypoint", "/start.sh")}, {}, ["--entrypoint", "/start.sh", IMAGE, "vllm", "serve"]),
     ({"arguments": ("--entrypoint=",)}, {}, ["--entrypoint=", IMAGE, "vllm", "serve"]),
     ({"template": "{model} --port={port}"}, {}, [IMAGE, "Qwen/Qwen3-8B", "--port=8123"]),
     ({"template": "A=1 x {port}"}, {}, ["-e", "A=1", IMAGE, "x", "8123"]),

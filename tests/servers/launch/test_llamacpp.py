@@ -89,10 +89,7 @@ def test_without_a_place_it_is_the_one_on_path(place: Path, monkeypatch: pytest.
     ({"model": "notes.txt"}, "notes.txt is no .gguf file"),
     ({"model": "empty"}, r"empty is a directory, .* convert_hf_to_gguf.py"),
     ({"model": "inside"}, r"inside is a directory, .* give inside/b.gguf"),
-    (
-        {"memory_fraction": 0.9},
-        r"memory fraction \(0.9\): it takes what the model and --context-len need",
-    ),
+    ({"memory_fraction": 0.9}, r"memory fraction \(0.9\): it takes what the model and --context-len need"),
     ({"quantization": "fp8"}, r"quantization \(fp8\): a GGUF file has its own"),
     ({"skip_tokenizer": True}, "skip tokenizer .* it takes token ids next to text"),
     ({"tensor_parallel": 2}, r"no tensor parallelism \(2\): .* CUDA_VISIBLE_DEVICES"),

@@ -49,9 +49,7 @@ def port() -> int:
 
 
 @pytest.mark.parametrize(("given", "low", "high"), [
-    ("32768\t60999\n", 20768, 32767),
-    ("1034\t65535\n", 1024, 65535),
-    ("1024\t65535\n", 1024, 65535),
+    ("32768\t60999\n", 20768, 32767), ("1034\t65535\n", 1024, 65535), ("1024\t65535\n", 1024, 65535),
     ("", 1024, 65535),
 ], ids=["usual", "ten below", "all are given", "unreadable"])  # fmt: skip
 def test_a_free_port_is_none_that_connections_get_if_there_are_others(

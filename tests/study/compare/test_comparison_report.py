@@ -140,8 +140,7 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
 
 @loop_over(("mean", "half", "shown"), [
     (82.472, 0.4149, "82.47 ±0.41"), (5052.48, 14.2, "5052 ±14"), (0.0312, 0.001, "0.03 ±0.00"),
-    (298.07, math.nan, "298.1"), (992.3, 164.0, "992 ±164"), (102.2, 16.7, "102 ±17"),
-    (0.0, math.nan, "0"),
+    (298.07, math.nan, "298.1"), (992.3, 164.0, "992 ±164"), (102.2, 16.7, "102 ±17"), (0.0, math.nan, "0"),
 ])  # fmt: skip
 def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     figure = ComparedFigure("output_throughput", "tok/s", True)
@@ -209,14 +208,10 @@ BOTH = [*SWEEP, *(("b", load) for _, load in SWEEP)]
     pytest.param([run("a", 1.0, at(n)) for n in (8, 1, 2)], SWEEP, 0, id="one model"),
     pytest.param([run(m, 1.0, at(n)) for n in (8, 1, 2) for m in "ab"], BOTH, 3, id="two models"),
     pytest.param([run(m, 1.0, at(n)) for n in (8, 1) for m in "ab"], [], 2, id="two loads, compared"),
-    pytest.param(
-        [run("a", 1.0, at(1)), run("a", 1.0, at(8)), run("b", 1.0, at(8))],
-        [("a", "1 at a time"), ("a", "8 at a time")], 1, id="one of two loads is compared",
-    ),
-    pytest.param(
-        [run("a", 1.0, HIGH), run("a", 2.0, replace(HIGH, name="low", input_len=64.0))],
-        [("a", "8 at a time"), ("a", "8 at a time")], 0, id="two profiles of other lengths",
-    ),
+    pytest.param([run("a", 1.0, at(1)), run("a", 1.0, at(8)), run("b", 1.0, at(8))],
+                 [("a", "1 at a time"), ("a", "8 at a time")], 1, id="one of two loads is compared"),
+    pytest.param([run("a", 1.0, HIGH), run("a", 2.0, replace(HIGH, name="low", input_len=64.0))],
+                 [("a", "8 at a time"), ("a", "8 at a time")], 0, id="two profiles of other lengths"),
     pytest.param([run("a", 1.0)], [], 1, id="one run"),
     pytest.param([run("a", 1.0), run("b", 1.0)], [], 1, id="one load"),
 ])  # fmt: skip

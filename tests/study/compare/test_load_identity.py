@@ -148,9 +148,7 @@ def test_a_run_that_a_rule_ended_is_another_load() -> None:
 @loop_over(("facts", "codes"), [
     pytest.param({"seed_chosen": True, "plan_digest": "def"}, [], id="seed"),
     pytest.param({"repeat": 1, "runs": 2}, [], id="repeat"),
-    pytest.param(
-        {"client": Client(transport="wire", workers=3, cpu_s=1.0, wall_s=2.0)}, [], id="workers"
-    ),
+    pytest.param({"client": Client(transport="wire", workers=3, cpu_s=1.0, wall_s=2.0)}, [], id="workers"),
     pytest.param({"client": Client(transport="ring")}, [], id="ring and wire time alike"),
     pytest.param({"client": Client(transport="httpx")}, ["transport"], id="transport"),
     pytest.param({"targets": ("http://a", "http://b")}, ["number of servers"], id="base-url"),

@@ -134,8 +134,7 @@ def two_starts(reported: list[Reported]) -> list[Reported]:
     (runs("a", [2, 3]), [run("b", 4), run("b", 5)], Units([2, 3], [4, 5], False)),
     (runs("a", [2]), runs("b", [4]), Units([2], [4], False)),
     (same_start(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
-    (two_starts(cells("a", [1, 4, 9, 9])), two_starts(cells("b", [2, 2, 3, 3])),
-     Units([2, 9], [2, 3], True)),
+    (two_starts(cells("a", [1, 4, 9, 9])), two_starts(cells("b", [2, 2, 3, 3])), Units([2, 9], [2, 3], True)),
     (two_starts(cells("a", [1, 4, 9, 9])), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
 ])  # fmt: skip
 def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units: Units) -> None:
@@ -184,14 +183,8 @@ def at(url: str, simulated: str = "") -> Server:
     ({}, {"stream": False}, ["m (streamed)", "m (not streamed)"]),
     ({}, {"warmups": 4}, ["m (not warmed up)", "m (warmed up)"]),
     ({"label": "x"}, {"label": "y"}, ["m (x)", "m (y)"]),
-    (
-        {"server": at("http://h:8000")}, {"server": at("http://h:8001")},
-        ["m (h:8000)", "m (h:8001)"],
-    ),
-    (
-        {"server": at("http://h:4321", "instant")}, {"server": at("http://h:5432", "instant")},
-        ["m", "m"],
-    ),
+    ({"server": at("http://h:8000")}, {"server": at("http://h:8001")}, ["m (h:8000)", "m (h:8001)"]),
+    ({"server": at("http://h:4321", "instant")}, {"server": at("http://h:5432", "instant")}, ["m", "m"]),
 ])  # fmt: skip
 def test_runs_that_are_no_repeats_are_rows_of_their_own(
     first: dict[str, Any], second: dict[str, Any], names: list[str]

@@ -57,10 +57,7 @@ def test_the_value_and_the_time_under_the_pointer_are_the_run_s(
     ("ttft-distribution", r"≤ [\d.]+ ms(, P\d+ [\d.]+)?\n[\d.]+ %"),
     ("concurrency-over-time", r"[\d.]+ to [\d.]+ s\n\d+ requests?"),
     ("ttft-over-time", r"[\d.]+ s, when sent\n[\d.]+ ms"),
-    (
-        "timeline",
-        r"request \d+\nuntil its first token: [\d.]+ to [\d.]+ s \([\d.]+ s\)\nuntil its last.*",
-    ),
+    ("timeline", r"request \d+\nuntil its first token: [\d.]+ to [\d.]+ s \([\d.]+ s\)\nuntil its last.*"),
     ("server-requests", r"[\d.]+ s\nrunning: 3 requests\nwaiting: 1 request"),
     ("server-kv-cache", r"[\d.]+ s\n[\d.]+ %"),
 ])  # fmt: skip

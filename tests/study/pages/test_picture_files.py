@@ -150,9 +150,7 @@ def test_between_two_requests_there_is_no_tick() -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "ticks"), [
-    (1.0, 10.0, [1, 2, 5, 10]),
-    (1.0, 100.0, [1, 3, 10, 30, 100]),
-    (9.0, 9e4, [10, 100, 1000, 10000]),
+    (1.0, 10.0, [1, 2, 5, 10]), (1.0, 100.0, [1, 3, 10, 30, 100]), (9.0, 9e4, [10, 100, 1000, 10000]),
     (6.0, 7.0, [6, 7]),
 ])  # fmt: skip
 def test_a_logarithmic_axis_has_fewer_ticks_the_more_decades(

@@ -101,10 +101,8 @@ def test_whole_answers_have_no_latency_of_tokens() -> None:
     ({}, {}),
     ({"speed_tok_s": 41.234}, {"Speed": ["41.23 tokens/s"]}),
     ({"mean_ttft_ms": 120.25}, {"TTFT": ["mean 120.2 ms"]}),
-    (
-        {"mean_ttft_ms": 120.25, "median_ttft_ms": 100.0, "p99_ttft_ms": 400.0, "output_throughput": 3.5},
-        {"Output": ["3.50 tokens/s"], "TTFT": ["P50 100.0 ms", "P99 400.0 ms"]},
-    ),
+    ({"mean_ttft_ms": 120.25, "median_ttft_ms": 100.0, "p99_ttft_ms": 400.0, "output_throughput": 3.5},
+     {"Output": ["3.50 tokens/s"], "TTFT": ["P50 100.0 ms", "P99 400.0 ms"]}),
     ({"failed": 3, "median_itl_ms": None, "p99_itl_ms": float("nan")}, {"Failed": ["3 requests"]}),
 ])  # fmt: skip
 def test_others_runs_have_the_cards_that_their_figures_make(
