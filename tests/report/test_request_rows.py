@@ -144,30 +144,6 @@ def test_each_form_holds_the_same_rows(form: str, tmp_path: Path, capsys: pytest
         assert row | {"slot": 0} == wanted | {"slot": 0}
 
 
-@loop_over(
-    ("value", "cell"),
-    [
-        ("=cmd|'C calc'!A0", "'=cmd|'C calc'!A0"),
-        ("+1+1", "'+1+1"),
-        ("-1+1", "'-1+1"),
-        ("@SUM(A1)", "'@SUM(A1)"),
-        ("\t=1", "'\t=1"),
-        ("\r=1", "'\ufffd=1"),
-        ("a=1", "a=1"),
-        ("\x1b[2J", "\ufffd[2J"),
-        ("", ""),
-        (-5, "-5"),
-        (True, "true"),
-        (None, ""),
-    ],
-)
-def test_no_cell_begins_a_formula(value: object, cell: str) -> None:
-    file = io.BytesIO()
-    FORMS["csv"](iter([[dict.fromkeys(COLUMNS, value)]]), COLUMNS, file)
-    (row,) = csv.DictReader(io.StringIO(file.getvalue().decode(), newline=""))
-    assert row == dict.fromkeys(COLUMNS, cell)
-
-
 def test_of_several_servers_each_row_names_its_own() -> None:
     of = mixed()
     several = Result(replace(of.facts, targets=("http://a", "http://b")), of.records)
@@ -245,22 +221,6 @@ def test_parquet_without_its_extra_says_what_to_install(
     with pytest.raises(UsageError, match=r"in the clone, .venv/bin/pip install '.\[parquet\]'"):
         request_rows.write(mixed(), "parquet", tmp_path / "x.parquet")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_cannot_be_finished_leaves_the_one_that_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = request_rows.save(mixed(), tmp_path)
-    before = path.read_bytes()
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UsageError, match="No space left on device; choose another --output"):
-        request_rows.save(run(), tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == ["requests.jsonl"]
-    assert path.read_bytes() == before
 
 
 def test_rows_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

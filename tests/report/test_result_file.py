@@ -227,29 +227,6 @@ def test_appended_results_stand_on_lines_of_their_own(tmp_path: Path) -> None:
     assert path.read_text() == '{"a": 3}'
 
 
-def test_a_result_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "r.json").write_text("earlier")
-    (tmp_path / "link.json").symlink_to(tmp_path / "r.json")
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(UsageError, match="No space left"):
-        write_result(tmp_path / "r.json", {"a": 1})
-    assert (tmp_path / "r.json").read_text() == "earlier"
-    monkeypatch.undo()
-    with pytest.raises(UsageError, match="it is a symbolic link, which is not written through"):
-        write_result(tmp_path / "link.json", {"a": 2})
-    assert (tmp_path / "r.json").read_text() == "earlier"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "r.json"]
-
-
-def test_a_result_can_go_to_a_device() -> None:
-    write_result(Path(os.devnull), {"a": 1})
-    assert not Path(os.devnull).is_file()
-
-
-def full_disk(_: int) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose another --result-dir"):
         write_result(tmp_path, {})
