@@ -101,7 +101,6 @@ def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
-    """List the verdict and its doubts; with --explain also their conditions and remedies."""
     return (verdict.explain_doubts if options.explain else verdict.summarize_doubts)(result.verdict)
 
 
@@ -116,13 +115,11 @@ def _leave_out(result: Result, options: ReportOptions) -> Iterable[str]:
 
 
 def _mark_states(result: Result) -> Iterator[Mark]:
-    """Yield colour marks for the words that the run is incomplete or simulated."""
     yield Mark("PARTIAL", Colour.WARNING, bold=True)
     yield Mark("SIMULATED", Colour.WARNING, bold=True)
 
 
 def _mark_verdict(result: Result) -> Iterator[Mark]:
-    """Yield colour marks for the verdict's word and each doubt that decided it."""
     level = result.verdict.level
     yield from _mark_states(result)
     yield Mark(level.value, _OF_LEVEL[level], bold=True)

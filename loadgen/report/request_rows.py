@@ -209,7 +209,6 @@ def list_arrays(run: Result) -> dict[str, NDArray[Any]]:
 
 
 def _make_array(values: Sequence[Any], kind: str) -> NDArray[Any]:
-    """Make an array of a column's values: int64 with -1 for none, bool, or objects."""
     if kind == "int64":
         return np.array([UNKNOWN if value is None else value for value in values], np.int64)
     return np.array(values, bool if kind == "bool" else object)
@@ -236,14 +235,12 @@ def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: 
 
 
 def _write_csv(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
-    """Write the names of the columns in `wanted`, then each row, as CSV."""
     file.write(format_csv([wanted]).encode())
     for batch in batches:
         file.write(format_csv(row.values() for row in batch).encode())
 
 
 def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
-    """Write the rows as Parquet with the types in `wanted`; raises UsageError without pyarrow."""
     try:
         import pyarrow  # an extra, and 40 MB
         from pyarrow import parquet

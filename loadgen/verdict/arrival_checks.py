@@ -35,7 +35,6 @@ def _tally(which: Bool, shapes: AnswerShapes) -> str:
 
 
 def _find_whole_answers(run: RunEvidence) -> Evidence | None:
-    """Find evidence that most answers came at one instant each, not because the client read late."""
     shapes = run.shapes
     which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
     if not _is_most(which, shapes):
@@ -51,7 +50,6 @@ def _find_whole_answers(run: RunEvidence) -> Evidence | None:
 
 
 def _find_clumps(run: RunEvidence) -> Evidence | None:
-    """Find evidence that most answers come in clumps, the first too; a draft's tokens follow a lone first."""
     shapes = run.shapes
     clump = shapes.messages / shapes.instants
     which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
@@ -67,7 +65,6 @@ def _find_clumps(run: RunEvidence) -> Evidence | None:
 
 
 def _find_later_clumps(run: RunEvidence) -> Evidence | None:
-    """Find evidence that in most answers messages after the first come in clumps larger than a draft."""
     shapes = run.shapes
     clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
@@ -89,7 +86,6 @@ def _is_late(run: RunEvidence) -> bool:
 
 
 def _find_one_message(run: RunEvidence) -> Evidence | None:
-    """Find evidence that in most answers all tokens are counted on one message."""
     shapes = run.shapes
     which = shapes.messages == 1
     if not _is_most(which, shapes):
@@ -102,7 +98,6 @@ def _find_one_message(run: RunEvidence) -> Evidence | None:
 
 
 def _find_late_text(run: RunEvidence) -> Evidence | None:
-    """Find evidence that most answers' first token message is empty and far ahead of the text."""
     shapes = run.shapes
     which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
     if not _is_most(which, shapes):
@@ -121,7 +116,6 @@ def _has_late_second(shapes: AnswerShapes) -> Bool:
 
 
 def _find_extra_first(run: RunEvidence) -> Evidence | None:
-    """Find evidence that most answers' first message is far ahead, has text and is not a counted token."""
     shapes = run.shapes
     which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
     if not _is_most(which, shapes):
@@ -134,7 +128,6 @@ def _find_extra_first(run: RunEvidence) -> Evidence | None:
 
 
 def _find_more_messages(run: RunEvidence) -> Evidence | None:
-    """Find evidence that in most answers more messages have text than usage counts tokens."""
     messages = np.diff(run.records.start)
     which = run.records.ok & (run.records.output_tokens > 0) & (run.records.usage > 0)
     more = which & (messages > np.maximum(MORE_MESSAGES * run.records.output_tokens, 2))
@@ -179,7 +172,6 @@ class _Fewer(msgspec.Struct, frozen=True):
 
 
 def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
-    """Find evidence that messages carry one token each, by their words, and usage counts more tokens."""
     fewer = _Fewer.count(run)
     if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
         return None
@@ -194,7 +186,6 @@ def _find_unseen_tokens(run: RunEvidence) -> Evidence | None:
 
 
 def _find_full_first(run: RunEvidence) -> Evidence | None:
-    """Find evidence that most answers' first message carries many more tokens than the others."""
     shapes = run.shapes
     first, later = (
         shapes.first_tokens,

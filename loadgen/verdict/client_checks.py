@@ -93,7 +93,6 @@ def messages_together(run: RunEvidence) -> Evidence | None:
 
 
 def _is_late(run: RunEvidence) -> bool:
-    """Whether the client's read lag is late enough to coalesce messages."""
     return run.reads_late or not run.stamped
 
 
@@ -315,7 +314,6 @@ def misses_others(run: RunEvidence) -> bool:
 
 
 def _find_losses(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that segments were lost or late in a share of the answers over `above` up to `most`."""
     records = run.records
     answered = int(np.count_nonzero(records.reads))
     late, again = records.out_of_order.clip(0), records.retransmitted.clip(0)
@@ -350,7 +348,6 @@ network_losses = note(
 
 
 def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
-    """Find evidence that the client stood still, in a run whose reads the kernel stamped, or did not."""
     stopped_s = run.facts.client.stopped_s
     if stopped_s <= STOPPED_S or run.stamped is not stamped:
         return None

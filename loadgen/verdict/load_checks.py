@@ -86,7 +86,6 @@ def stopped_by_rule(run: RunEvidence) -> Evidence | None:
 
 
 def _find_failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that a share of the requests over `above` up to `most` failed."""
     sent = max(run.judged, 1)
     if not above < run.failed / sent <= most:
         return None
@@ -124,7 +123,6 @@ def all_cancelled(run: RunEvidence) -> Evidence | None:
 
 
 def _find_resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    """Find evidence that a share of the requests over `above` up to `most` was sent again."""
     count, sent = int((run.records.resends > 0).sum()), max(run.metrics.requests, 1)
     if not above < count / sent <= most:
         return None
@@ -191,7 +189,6 @@ def early_ends(run: RunEvidence) -> Evidence | None:
 
 
 def _find_other_lengths(run: RunEvidence, low: float, high: float) -> Evidence | None:
-    """Find evidence that counted answers sum to less than `low` or more than `high` of the requested."""
     records = run.records
     comparable = run.per_request.ok & (records.planned_output > 0) & (records.output_tokens >= 0)
     comparable &= ~text_tokens.mark_uncounted(records)

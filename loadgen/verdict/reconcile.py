@@ -130,7 +130,6 @@ def find_mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
 
 
 def _explain_count(window: ServerWindow, metrics: Metrics, more: bool) -> str:
-    """Explain why the server counts more than the client (`more`), or less."""
     if more and count_foreign_requests(window, metrics):
         if window.running_before or window.waiting_before:
             return "requests from before the run, of the warm-up or another client, finished in it"

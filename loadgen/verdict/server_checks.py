@@ -154,7 +154,6 @@ def preemptions(run: RunEvidence) -> Evidence | None:
 
 
 def _describe_tail(run: RunEvidence, key: str) -> Iterator[Evidence | None]:
-    """Yield what a part's share of the time beyond P99 is."""
     yield attribution_checks.describe_share(run, key)
 
 

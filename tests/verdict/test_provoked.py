@@ -129,25 +129,11 @@ def test_broken_metrics_cost_only_the_server_reported_figures(
 
 
 @pytest.mark.parametrize(
-    ("every", "doubt", "strict", "code"),
-    [
-        (2, "many-failures", "--strict", 3),
-        (2, "many-failures", "", 0),
-        (20, "failures", "--strict", 0),
-    ],
-    ids=["invalid, strict", "invalid", "suspect, strict"],
-)
-def test_strict_makes_an_exit_code_of_invalid_alone(
-    every: int, doubt: str, strict: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_on(failing(every)(), monkeypatch)
-    ended, ours, _ = bench(f"{FIVE} {strict}")
-    assert (ended, set(doubts(ours))) == (code, {doubt})
-
-
-@pytest.mark.parametrize(
     ("every", "words", "code"),
     [
+        (2, "", 0),
+        (2, "--strict", 3),
+        (20, "--strict", 0),
         (2, "--fail-on invalid", 3),
         (2, "--fail-on suspect", 9),
         (2, "--fail-on suspect,invalid,failures", 3),
@@ -160,7 +146,7 @@ def test_strict_makes_an_exit_code_of_invalid_alone(
         (20, "--slo 'ttft p50 < 1us' --fail-on slo,suspect", 9),
     ],
 )
-def test_fail_on_gives_each_condition_its_exit_code(
+def test_strict_and_fail_on_give_each_condition_its_exit_code(
     every: int, words: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_on(failing(every)(), monkeypatch)

@@ -157,7 +157,6 @@ def _describe_engine(facts: Facts) -> dict[str, Any]:
 
 
 def _hash_config(config: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a configuration as sorted JSON, as llm-d identifies one."""
     return sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
@@ -223,7 +222,6 @@ def _list_lengths(run: Result) -> tuple[NDArray[Any] | None, NDArray[Any] | None
 
 
 def _list_figures(run: Result) -> dict[str, Any]:
-    """List requests, latencies and throughput; a figure that the run does not have is left out."""
     metrics, known = run.metrics, list_known_throughputs(run.metrics)
     requests: dict[str, Any] = {
         "total": metrics.requests,
@@ -262,7 +260,6 @@ def _encode_distribution(unit: str, figure: Distribution) -> dict[str, Any]:
 
 
 def _summarize(unit: str, values: NDArray[np.float64]) -> dict[str, Any]:
-    """Summarize numbers, at least one, as llm-d's Statistics."""
     return {
         "units": unit,
         "mean": float(values.mean()),
