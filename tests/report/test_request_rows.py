@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import sys
 import tracemalloc
 from pathlib import Path

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
