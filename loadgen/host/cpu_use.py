@@ -66,6 +66,8 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
         with suppress(OSError):
             allowed |= os.sched_getaffinity(pid)
     ours = _read_processes(set(_list_descendants(mine, proc)) - set(server_pids), proc)
+    pressure = read_system_text(proc / "pressure" / "cpu").splitlines()
+    waits = (line for line in pressure if line.startswith("some "))
     return CpuTimes(
         at_ns=clock.now_ns(),
         ticks=int(time.clock_gettime(time.CLOCK_BOOTTIME) * _ticks_per_s()),
@@ -73,7 +75,7 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
         server=server,
         ours=ours,
         own_s=own.user + own.system + own.children_user + own.children_system,
-        waiting_us=_read_waiting_us(read_system_text(proc / "pressure" / "cpu")),
+        waiting_us=next((untrusted.read_digits(line.rpartition("total=")[2]) for line in waits), None),
         allowed=frozenset(allowed),
     )
 
@@ -177,14 +179,6 @@ def _read_busy_s(stat: str) -> Iterator[tuple[int, float]]:
         name, *columns = line.split()
         if name.startswith("cpu") and (number := untrusted.read_digits(name[3:])) is not None:
             yield number, sum(map(int, columns[:_BUSY])) / _ticks_per_s()
-
-
-def _read_waiting_us(pressure: str) -> int | None:
-    """Read the total µs of waiting from the line `some` of a pressure file; None if there is none."""
-    for line in pressure.splitlines():
-        if line.startswith("some "):
-            return untrusted.read_digits(line.rpartition("total=")[2])
-    return None
 
 
 def _ticks_per_s() -> int:

@@ -14,7 +14,7 @@ from loadgen.host.environment import start_git
 from loadgen.plan.plan import list_api_headers
 from loadgen.plan.profile import Profile
 from loadgen.run import assembly, reached_server
-from loadgen.run.command.credentials import Credentials, collect_credentials
+from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import Options, change_port, explain_no_server
 from loadgen.run.live_display import choose_display
 from loadgen.run.observation import Local
@@ -79,13 +79,18 @@ def _attach_server(
             from loadgen.run import launched_server  # few commands start a server
 
             return launched_server.attach_launched(options, asked, auth, loop, workload, stack, interrupts)
-        if options.base_url is not None:
+        if (base_url := options.base_url) is not None:
+            place, *more = (urls.parse_base_url(url, options.endpoint) for url in options.urls)
+            options = replace(options, endpoint=place.endpoint)
+            access, wait_s = make_address(options, place, auth, loop), options.ready_check_timeout_s
             try:
-                return _attach_url(options, auth, loop, interrupts)
+                local = reached_server.find_local(access)
+                session = open_session(options, access, local, wait_s, interrupts)
+                return reached_server.attach_others(session, (place, *more), loop) if more else session
             except NotReady as error:
                 if not options.default_url:
                     raise
-                raise NotReady(error.summary, explain_no_server(options.base_url)) from None
+                raise NotReady(error.summary, explain_no_server(base_url)) from None
         from loadgen.run import embedded_engine  # where another server answers, it is not needed
 
         begun = begun or embedded_engine.begin_engine(options, stack)
@@ -107,15 +112,6 @@ def _set_default_port(options: Options, workload: Profile) -> Options:
     if port == request_settings.find_default_port(None):
         return options
     return replace(options, base_url=change_port(options.base_url, port))
-
-
-def _attach_url(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
-    """Open a session with running servers, all ready and with the same model; raises as `attach`."""
-    place, *more = (urls.parse_base_url(url, options.endpoint) for url in options.urls)
-    options = replace(options, endpoint=place.endpoint)
-    access, wait_s = make_address(options, place, auth, loop), options.ready_check_timeout_s
-    session = open_session(options, access, reached_server.find_local(access), wait_s, interrupts)
-    return reached_server.attach_others(session, (place, *more), loop) if more else session
 
 
 def collect_settings(options: Options, profiles: Sequence[Profile]) -> ServerSettings:

@@ -78,7 +78,9 @@ class CaptureRun:
                 elif isinstance(message, CaptureFault):
                     fault = f": {message.reason}"
                 else:
-                    self._note(message.index)
+                    if message.index >= len(self.delivered):
+                        self.delivered.extend(bytes(message.index + 1))
+                    self.delivered[message.index] = True
                     yield message
             yield None
         self.inbox.sock.close()
@@ -89,11 +91,6 @@ class CaptureRun:
             yield from self._list_lost()
         else:
             _ENDING.append(pid)
-
-    def _note(self, index: int) -> None:
-        if index >= len(self.delivered):
-            self.delivered.extend(bytes(index + 1))
-        self.delivered[index] = True
 
     def _list_lost(self) -> Iterator[Capture]:
         """Yield a failed capture for each request that was lost with the process, counted in `lost`."""

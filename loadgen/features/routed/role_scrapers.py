@@ -48,17 +48,13 @@ def parse_metrics_urls(texts: Sequence[str]) -> list[MetricsUrl]:
                 f"{FLAG} {place.shown}: this URL is given twice, and its counters would be summed twice: "
                 "give each once"
             )
-    return [replace(place, name=name) for place, name in zip(places, _choose_names(places), strict=True)]
-
-
-def _choose_names(places: Sequence[MetricsUrl]) -> list[str]:
-    """Choose a name for each place: the first form of its host that no other has, else a numbered one."""
     forms = [(_name_short(place), _name_whole(place)) for place in places]
     counts = [Counter(names) for names in zip(*forms, strict=True)]
-    return [
-        next((name for name, count in zip(names, counts, strict=True) if count[name] == 1), f"{names[1]}#{i}")
-        for i, names in enumerate(forms, 1)
-    ]
+    named = []
+    for i, (place, names) in enumerate(zip(places, forms, strict=True), 1):
+        apart = (name for name, count in zip(names, counts, strict=True) if count[name] == 1)
+        named.append(replace(place, name=next(apart, f"{names[1]}#{i}")))
+    return named
 
 
 def _parse_url(text: str) -> MetricsUrl:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -163,10 +163,7 @@ def _explain_no_power(lines: Sequence[str]) -> str:
 @lru_cache(maxsize=64)  # many exporters answer with the same for seconds
 def _parse_lines(lines: tuple[str, ...]) -> tuple[ExportedValue, ...]:
     """Parse selected lines, without repeated zones and absent values; raises ValueError for other lines."""
-    return tuple(_parse_rows(lines))
-
-
-def _parse_rows(lines: Iterable[str]) -> Iterator[ExportedValue]:
+    rows = []
     for line in lines:
         sample = parse_line(line)
         family, metric = _BY_NAME[sample.name]
@@ -182,9 +179,9 @@ def _parse_rows(lines: Iterable[str]) -> Iterator[ExportedValue]:
         # A counter at 0 is one that does not count.
         if value == 0 and quantity != HELD_BACK:
             continue
-        yield ExportedValue(
-            family, metric, quantity, _RANKS[sample.name], labels.get(family.host, ""), unit, index, value
-        )
+        host, rank = labels.get(family.host, ""), _RANKS[sample.name]
+        rows.append(ExportedValue(family, metric, quantity, rank, host, unit, index, value))
+    return tuple(rows)
 
 
 def read_values(answer: ControlAnswer) -> tuple[tuple[ExportedValue, ...], str]:

@@ -207,7 +207,9 @@ class Workers:
                 self._hear(by_file[file])
                 if by_file[file].pipe.closed:
                     poll.unregister(file)
-                    self._note_end(by_file.pop(file))
+                    run = by_file.pop(file)
+                    if (why := run.note_end()) and any(other.pid for other in self.runs):
+                        _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
             now_ns = clock.now_ns()
             if not ready and now_ns - turn_ns < _TURN_S * 1e9:
                 continue
@@ -246,11 +248,6 @@ class Workers:
                 self.journal.warn(
                     f"cannot write the journal, measuring continues in memory: {message.journal_error}"
                 )
-
-    def _note_end(self, run: WorkerRun) -> None:
-        """Wait for a worker's exit; warn if it was lost and others go on."""
-        if (why := run.note_end()) and any(other.pid for other in self.runs):
-            _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
 
     def _count(self, progress: Progress) -> None:
         """Pass the sum of the workers' totals to the progress, and set the journal's count of requests."""

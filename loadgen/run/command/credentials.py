@@ -50,7 +50,9 @@ def collect_credentials(options: Options, own: bool = False, *more: object) -> C
     for name in choose_key_headers(options.base_url, named):
         if key and name.lower() not in named:
             headers[name] = f"Bearer {key}" if name == "Authorization" else key
-            origin = _name_origin(options)
+            flag = f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
+            in_file = options.api_key_file is not None
+            origin = f"--api-key-file {options.api_key_file}" if in_file else flag
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
     secrets = Secrets.collect(headers, tables, url=options.endpoint or "")
@@ -71,13 +73,6 @@ def check_key_flags(options: Options) -> None:
 def _find_key_header(options: Options) -> str:
     """Return the name of the first given header that is for a key, as written; "" if there is none."""
     return next((name for name in options.headers if name.lower() in _KEY_HEADERS), "")
-
-
-def _name_origin(options: Options) -> str:
-    """Name the source of the API key: its flag, as it was typed, else OPENAI_API_KEY."""
-    if options.api_key_file is not None:
-        return f"--api-key-file {options.api_key_file}"
-    return f"--api-key-env {options.api_key_env}" if options.api_key_env else DEFAULT_VARIABLE
 
 
 def read_api_key(variable: str | None, file: str | None) -> str:
