@@ -106,6 +106,9 @@ class Setting(msgspec.Struct, frozen=True):
     names_server: bool = False  # it makes sense only of a server that runs
     resumes: bool = False  # may differ when a series of runs is resumed: it changes no figure
 
+    def __repr__(self) -> str:
+        return f"Setting({self.help!r})"  # as the signature of Profile shows it
+
     @property
     def bounds(self) -> dict[str, float]:
         """The bounds of its reader, by pydantic's and msgspec's names: ge, le; {} if it has none."""

@@ -1,6 +1,6 @@
 """Outcomes of settings: what many values of each flag, key and keyword become, or why they are refused.
 
-`python tests/builders/settings_outcomes.py` stores them in tests/data/settings, one file for each way in.
+`python tests/builders/settings_outcomes.py` stores them in tests/settings/outcomes, one file for each way in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.validation import FLAGS, ServerSettings, validate_table
 
-STORED = Path(__file__).parents[1] / "data" / "settings"
+STORED = Path(__file__).parents[1] / "settings" / "outcomes"
 URL = "http://h:1"
 PARSER = bench_parser()
 DEFAULTS = Options()
