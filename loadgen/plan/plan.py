@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -310,9 +310,11 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
 
         sourced = image_requests.add_contents(sourced, inputs)
     made = sourced.requests
-    branches = None if sourced.turns is None else sourced.turns.has_branches
-    check_requests(profile.__dict__, sourced.facts.kind, branches)
-    turns = _find_sent_turns(sourced, profile, offsets_ns)
+    turns = sourced.turns
+    check_requests(profile.__dict__, sourced.facts.kind, None if turns is None else turns.has_branches)
+    if turns is not None:  # of sessions that begin within the plan
+        begun = len(turns) if offsets_ns is None else len(offsets_ns)
+        turns = turns.take_first(begun).scale_delays(profile.delay_factor)
     planned = made.input_lens if offsets_ns is None else offsets_ns
     count = len(planned) if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
@@ -329,6 +331,12 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
     elif cancelled is not None:
         cancelled = cancelled.take_first(count)
     fields, unsent = make_shared_fields(profile, subject.engine, dialect)
+    notes = [*schedule_notes, *sourced.notes, *replaced, *unsent]
+    if seed.attempt and sourced.facts.kind in MADE:
+        notes.append(
+            f"attempt {seed.attempt + 1}: the server may have the prompts of an earlier one in its cache, so "
+            "these are others, and the plan digest is another"
+        )
     return Plan(
         profile,
         seed,
@@ -341,7 +349,7 @@ def _make_plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purp
         fields,
         facts=facts,
         ids_source=sourced.ids_source,
-        notes=(*schedule_notes, *sourced.notes, *replaced, *unsent, *_note_again(sourced.facts, seed)),
+        notes=tuple(notes),
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions if turns is None else turns.list_sessions(),
         turns=turns,
@@ -356,23 +364,6 @@ def draw_cancellations(rate: float, point: CancelPoint, stream: RandomStream, co
     A longer plan from the same stream has the same requests cancelled, and more.
     """
     return Cancellations(stream.rng("cancelled").random(count) < rate, point)
-
-
-def _find_sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
-    """Return the turns of sessions that begin within the plan, with the profile's delays; None without."""
-    if sourced.turns is None:
-        return None
-    begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)
-    return sourced.turns.take_first(begun).scale_delays(profile.delay_factor)
-
-
-def _note_again(facts: DataFacts, seed: Seed) -> Iterator[str]:
-    """Yield a note on a later attempt, which has other prompts where they are made here."""
-    if seed.attempt and facts.kind in MADE:
-        yield (
-            f"attempt {seed.attempt + 1}: the server may have the prompts of an earlier one in its cache, so "
-            "these are others, and the plan digest is another"
-        )
 
 
 def _make_schedule(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:
