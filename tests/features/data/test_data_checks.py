@@ -188,10 +188,8 @@ LONG = "longer than --trace-max-input-len"
         ({"clipped": 32}, ("few-lengths-cut", "note", "32 of 320 requests were clipped")),
         ({"clipped": 33}, ("lengths-cut", "suspect", "33 of 320 requests were clipped")),
         ({"skipped": {LONG: 3}}, None),
-        (
-            {"skipped": {LONG: 26}, "sent": 5, "rows": 31},
-            ("lengths-cut", "suspect", f"26 rows of the trace were left out, 5 were sent ({LONG})"),
-        ),
+        ({"skipped": {LONG: 26}, "sent": 5, "rows": 31},
+         ("lengths-cut", "suspect", f"26 rows of the trace were left out, 5 were sent ({LONG})")),
         # What cannot be sent is counted over the whole file, of which a run sends a part.
         ({"skipped": {"no token in the answer": 60}, "sent": 10, "rows": 10_000}, None),
         (
@@ -212,7 +210,7 @@ LONG = "longer than --trace-max-input-len"
             ),
         ),
     ],
-)
+)  # fmt: skip
 @loop_over("timed", [True, False])
 def test_much_that_is_cut_is_suspect_and_a_little_a_note(
     changes: dict[str, Any], doubt: tuple[str, str, str] | None, timed: bool

@@ -41,12 +41,10 @@ def test_its_answers_may_end_by_themselves_as_in_vllm() -> None:
     [
         ({"num_prompts": 2}, "--num-prompts 2 is less than --prefix-repetition-num-prefixes 3"),
         ({"dataset_path": "x.jsonl"}, "--dataset-path: --dataset-name prefix_repetition makes its prompts"),
-        (
-            {"num_prompts": None, "duration": 2, "max_concurrency": 1},
-            "--duration with prefix_repetition needs --num-prompts",
-        ),
+        ({"num_prompts": None, "duration": 2, "max_concurrency": 1},
+         "--duration with prefix_repetition needs --num-prompts"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_made_is_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         planned(COMMAND, **more)

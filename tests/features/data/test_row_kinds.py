@@ -180,16 +180,13 @@ OF_A_TRACE = [
         ([{"messages": MESSAGES, "timestamp": 1}], "`timestamp`", "chat bodies"),
         ([{"messages": MESSAGES}, {"messages": MESSAGES, "delay": 1}], "`delay`", "chat bodies"),
         ([{"messages": MESSAGES, "output_tokens": 5}], "`output_tokens`", "chat bodies"),
-        (
-            [{"messages": MESSAGES, "conversation_id": 1, "turn": 1}],
-            "`conversation_id`, `turn`",
-            "chat bodies",
-        ),
+        ([{"messages": MESSAGES, "conversation_id": 1, "turn": 1}], "`conversation_id`, `turn`",
+         "chat bodies"),
         ([{"prompt": "a", "max_tokens": 2, "session_id": 1}], "`session_id`", "completion bodies"),
         ([{"prompt": "a", "hash_ids": [], "input_length": 9}], "`input_length`, `hash_ids`", "prompts"),
         ([{**TURN, "timestamp": 4.5}], "`timestamp`", "conversations"),
     ],
-)
+)  # fmt: skip
 def test_keys_of_a_trace_that_are_not_read_are_named(
     rows: list[dict[str, Any]], keys: str, kind: str, tmp_path: Path
 ) -> None:

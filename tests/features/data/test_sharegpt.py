@@ -61,16 +61,14 @@ def test_without_a_tokenizer_it_is_refused() -> None:
     [
         ({"a": 1}, 'is not a JSON array of conversations: is {"a": 1}: give a list'),
         ([GOOD, 5], "is not a JSON array of conversations: [1] is 5: give an object"),
-        (
-            [GOOD, {"conversations": [{"text": "x"}, {"value": "y"}]}],
-            "row 2: a turn is no object with a text",
-        ),
+        ([GOOD, {"conversations": [{"text": "x"}, {"value": "y"}]}],
+         "row 2: a turn is no object with a text"),
         ([{"conversations": [{"value": "x"}, {"value": None}]}], "row 1: a turn is no object with a text"),
         ([GOOD | {"image": "a.png"}], "row 1 has an image: only text is read from ShareGPT"),
         ([{"conversations": []}], "no row is left to send: 1 with fewer than 2 turns"),
         ([], "no row is left to send: it holds none"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_sharegpt_is_named_with_its_row(
     tmp_path: Path, entries: object, message: str
 ) -> None:

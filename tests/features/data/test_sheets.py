@@ -89,13 +89,11 @@ def test_csv_that_cannot_be_sent_is_refused(tmp_path: Path, text: str | bytes, w
     [
         (["prompt", *(f"x{i}" for i in range(150_000))], " row 2: has 1 cells, and the header 150001"),
         (["prompt", "", ""], " row 1: has the column '' twice"),
-        (
-            ["x"] * 1_000_000,
-            " row 1: its keys ('x', 'x', 'x', 'x', 'x', 'x', 'x', 'x' and 999992 more) are of",
-        ),
+        (["x"] * 1_000_000,
+         " row 1: its keys ('x', 'x', 'x', 'x', 'x', 'x', 'x', 'x' and 999992 more) are of"),
     ],
     ids=["all different", "two without a name", "all alike"],
-)
+)  # fmt: skip
 def test_a_header_of_any_length_is_read_in_a_moment(tmp_path: Path, names: list[str], why: str) -> None:
     path = written(tmp_path, ",".join(names) + "\na\n")
     begin_s = time.process_time()

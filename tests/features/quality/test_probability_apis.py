@@ -147,16 +147,13 @@ def completion(**choice: Any) -> bytes:
     [
         (completion(text="a"), NoProbabilities, "no log-probabilities"),
         (completion(logprobs={"token_logprobs": [-1.0]}), NoProbabilities, "no ids"),
-        (
-            completion(token_ids=[1, 2], logprobs={"token_logprobs": [-1.0]}),
-            msgspec.DecodeError,
-            "2 token ids",
-        ),
+        (completion(token_ids=[1, 2], logprobs={"token_logprobs": [-1.0]}), msgspec.DecodeError,
+         "2 token ids"),
         (b'{"choices": []}', msgspec.DecodeError, "0 answers to 1"),
         (b'{"choices": [{"token_ids": [-1]}]}', msgspec.DecodeError, ">= 0"),
         (b"<html>", msgspec.DecodeError, "malformed"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_sampled_answer_is_refused(body: bytes, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         VLLM.read_samples(body, PROMPTS[:1], 2)

@@ -101,12 +101,10 @@ def test_a_prompt_that_its_hashes_do_not_cover_is_as_short_as_in_vllm(tmp_path: 
         (ROW.replace("1.5", "1.4"), "row 2: its time is before that of the row above"),
         (ROW.replace("20", "0"), "row 2: input_length is 0: give 1 or more"),
         (ROW.replace("[1, 2]", '["a"]'), 'row 2: hash_ids[0] is "a": give a whole number'),
-        (
-            ROW.replace("[1, 2]", "[18446744073709551615]"),
-            "row 2: hash_ids[0] is 18446744073709551615: give 9223372036854775807 or less",
-        ),
+        (ROW.replace("[1, 2]", "[18446744073709551615]"),
+         "row 2: hash_ids[0] is 18446744073709551615: give 9223372036854775807 or less"),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_cannot_be_sent_is_named(tmp_path: Path, row: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         made(tmp_path / "t.jsonl", [ROW, row])
@@ -125,16 +123,12 @@ def test_a_label_that_the_first_row_lacks_is_named_with_its_flag(tmp_path: Path,
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {"backend": "openai-chat"},
-            "--dataset-name timed_trace sends token ids, and the chat API takes text",
-        ),
-        (
-            {"timed_trace_label_hash_ids": "timestamp"},
-            "--timed-trace-label-*: two of timestamp, input_length",
-        ),
+        ({"backend": "openai-chat"},
+         "--dataset-name timed_trace sends token ids, and the chat API takes text"),
+        ({"timed_trace_label_hash_ids": "timestamp"},
+         "--timed-trace-label-*: two of timestamp, input_length"),
     ],
-)
+)  # fmt: skip
 def test_what_it_cannot_be_sent_with_is_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         made(tmp_path / "t.jsonl", [ROW], **keys)

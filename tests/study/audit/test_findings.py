@@ -368,12 +368,9 @@ def test_lengths_that_were_asked_for_come_before_a_name() -> None:
 @loop_over(
     ("case", "evidence"),
     [
-        pytest.param(
-            sent(921.4, 922.0),
+        pytest.param(sent(921.4, 922.0),
             "921.4 / 922.0 tokens in / out, 90 % and 90 % of the 1024 / 1024 that it is named by: as lengths "
-            "drawn between 0.8 and 1 of these, 10 % less work",
-            id="nine tenths of both",
-        ),
+            "drawn between 0.8 and 1 of these, 10 % less work", id="nine tenths of both"),
         pytest.param(sent(7373.0, 921.0, "m 8k1k"), "7373.0 / 921.0 tokens", id="8k1k"),
         pytest.param(sent(1024.0, 1024.0), None, id="whole lengths"),
         pytest.param(sent(921.4, 1024.0), None, id="whole answers"),
@@ -382,7 +379,7 @@ def test_lengths_that_were_asked_for_come_before_a_name() -> None:
         pytest.param(sent(921.4, 922.0, n=40), None, id="too few requests"),
         pytest.param(sent(921.4, 922.0, "Qwen3-8B"), None, id="no name"),
     ],
-)
+)  # fmt: skip
 def test_nine_tenths_are_known_by_both_means(case: AuditedRun, evidence: str | None) -> None:
     found = nine_tenths.find(case)
     assert (found or "").startswith(evidence or "")

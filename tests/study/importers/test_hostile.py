@@ -120,16 +120,13 @@ def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_pa
     ("name", "content", "why"),
     [
         ("deep.json", '{"model_id":' * 5000, "not valid JSON, or cut off: maximum recursion depth"),
-        (
-            "cut.json",
-            "{\n" * 1000 + '"mean_ttft_ms"',
-            "the 200th part that is not valid JSON: the rest was not read",
-        ),
+        ("cut.json", "{\n" * 1000 + '"mean_ttft_ms"',
+         "the 200th part that is not valid JSON: the rest was not read"),
         ("speed.csv", "model,input_length,speed_tok_s\nm,1,1e999999999\n", "not a speed row"),
         ("speed.csv", f"model,input_length,speed_tok_s\nm,{'9' * 400},1\n", "is out of bounds"),
         ("table.csv", "name,tok_s,ttft\n" + '"' + "a" * 200_000, "field larger than field limit"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content, "utf-8")
     (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")

@@ -299,13 +299,11 @@ def test_a_table_of_another_country_is_read(tmp_path: Path) -> None:
         (lambda path: path.write_bytes(b"\x1f\x8b\x08"), "is compressed"),
         (lambda path: path.mkdir(), "has no known results in 0 files"),
         (lambda path: path.write_text("[" * 100_000), "not valid JSON, or cut off"),
-        (
-            lambda path: path.write_text('{"completed": 1e999, "duration": 1, "model_id": ""}'),
-            "has no figure",
-        ),
+        (lambda path: path.write_text('{"completed": 1e999, "duration": 1, "model_id": ""}'),
+         "has no figure"),
         (lambda path: None, "No such file"),
     ],
-)
+)  # fmt: skip
 def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tmp_path: Path) -> None:
     write(tmp_path / "f")
     with pytest.raises(UsageError, match=why):

@@ -130,15 +130,13 @@ def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"format": 3}, "was written by a newer loadgen: it has format 3, this one reads 2"),
-        (
-            {"format": 1, "loadgen": "0.1"},
-            "was written by loadgen 0.1: it has format 1, this one reads 2: measure again, or use the",
-        ),
+        ({"format": 1, "loadgen": "0.1"},
+         "was written by loadgen 0.1: it has format 1, this one reads 2: measure again, or use the"),
         ({"axis": "weight"}, "is damaged: axis: input should be 'concurrency' or 'rate'"),
         ({"format": "new"}, "is damaged: format: "),
         ({"quota": 3}, "was made by another version of loadgen: this one does not know 'quota'"),
     ],
-)
+)  # fmt: skip
 def test_a_record_that_cannot_be_read_is_an_error(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:

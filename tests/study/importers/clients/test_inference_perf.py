@@ -66,13 +66,11 @@ def test_the_report_of_a_tool_is_read_by_the_tools_words() -> None:
     [
         ("".join("  " * depth + "request_performance:\n" for depth in range(60)), "has more than 40 levels"),
         ("request_performance:\n" + "a: 1\n" * 200_001, "has more than 200000 lines: give it in parts"),
-        (
-            "results:\n  request_performance:\n    aggregate:\n      latency:\n        x: 1\n",
-            "has no figures",
-        ),
+        ("results:\n  request_performance:\n    aggregate:\n      latency:\n        x: 1\n",
+         "has no figures"),
         ("request_performance: 1\n", "has no known results"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_report_is_one_line(text: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "br.yaml").write_text(text, "utf-8")
     with pytest.raises(UsageError, match=why) as refused:

@@ -338,10 +338,8 @@ def test_numbers_that_are_none_give_one_line_or_no_figure(name: str, number: Any
 # As llm-d-benchmark's native_to_br0_1.py writes a run of `vllm bench serve`, with its P25.
 V01: dict[str, Any] = {
     "version": "0.1",
-    "scenario": {
-        "model": {"name": "Qwen/Qwen3-8B"},
-        "load": {"name": "vllm-benchmark", "args": {"max_concurrency": 8, "request_rate": "inf"}},
-    },
+    "scenario": {"model": {"name": "Qwen/Qwen3-8B"},
+        "load": {"name": "vllm-benchmark", "args": {"max_concurrency": 8, "request_rate": "inf"}}},
     "metrics": {
         "time": {"duration": 10.0},
         "requests": {"total": 100, "input_length": {"units": "count", "mean": 512}},
@@ -353,7 +351,7 @@ V01: dict[str, Any] = {
         },
         "throughput": {"output_tokens_per_sec": 1280.0, "requests_per_sec": 10.0},
     },
-}
+}  # fmt: skip
 
 
 def llm_d(tool: str) -> Reported:

@@ -103,25 +103,21 @@ def test_a_length_that_is_none_is_not_one_of_the_load(length: str, tmp_path: Pat
 
 DATA = Path(__file__).parents[3] / "data" / "results"
 REAL = {
-    "0.21": {
-        "completed": 100, "concurrency": 94.605, "request_throughput": 86.5373, "output_throughput": 11076.77,
-        "total_token_throughput": 22153.5399, "duration": 1.1555715,
+    "0.21": {"completed": 100, "concurrency": 94.605, "request_throughput": 86.5373,
+        "output_throughput": 11076.77, "total_token_throughput": 22153.5399, "duration": 1.1555715,
         "mean_e2el_ms": 1093.2284, "min_e2el_ms": 1050.1519, "max_e2el_ms": 1137.6817,
         "median_e2el_ms": 1091.7905, "p90_e2el_ms": 1130.72, "p95_e2el_ms": 1133.0074,
-        "p99_e2el_ms": 1137.6817,
-        "mean_ttft_ms": 162.6706, "min_ttft_ms": 93.921, "max_ttft_ms": 232.4339, "median_ttft_ms": 159.7857,
-        "p90_ttft_ms": 220.053, "p95_ttft_ms": 226.9148, "p99_ttft_ms": 232.4339,
+        "p99_e2el_ms": 1137.6817, "mean_ttft_ms": 162.6706, "min_ttft_ms": 93.921, "max_ttft_ms": 232.4339,
+        "median_ttft_ms": 159.7857, "p90_ttft_ms": 220.053, "p95_ttft_ms": 226.9148, "p99_ttft_ms": 232.4339,
         "mean_tpot_ms": 7.3272, "min_tpot_ms": 6.645, "max_tpot_ms": 8.1306, "median_tpot_ms": 7.6079,
-        "p90_tpot_ms": 8.1246, "p95_tpot_ms": 8.1289, "p99_tpot_ms": 8.1306,
-    },
-    "docs": {
-        "request_throughput": 43.2089, "output_throughput": 5530.7382, "total_token_throughput": 94022.5497,
-        "duration": 115.7169214, "mean_e2el_ms": 75903.4456,
+        "p90_tpot_ms": 8.1246, "p95_tpot_ms": 8.1289, "p99_tpot_ms": 8.1306},
+    "docs": {"request_throughput": 43.2089, "output_throughput": 5530.7382,
+        "total_token_throughput": 94022.5497, "duration": 115.7169214, "mean_e2el_ms": 75903.4456,
         "mean_ttft_ms": 52667.0339, "min_ttft_ms": 3914.7621, "max_ttft_ms": 107501.2487,
         "median_ttft_ms": 52269.7072, "p90_ttft_ms": 96583.7187, "p95_ttft_ms": 101978.4566,
-        "p99_ttft_ms": 106563.4497, "mean_tpot_ms": 182.9639, "min_tpot_ms": 32.8005, "max_tpot_ms": 208.4667,
-        "median_tpot_ms": 204.0463, "p90_tpot_ms": 206.3863, "p95_tpot_ms": 206.5064, "p99_tpot_ms": 206.5821,
-    },
+        "p99_ttft_ms": 106563.4497, "mean_tpot_ms": 182.9639, "min_tpot_ms": 32.8005,
+        "max_tpot_ms": 208.4667, "median_tpot_ms": 204.0463, "p90_tpot_ms": 206.3863,
+        "p95_tpot_ms": 206.5064, "p99_tpot_ms": 206.5821},
 }  # fmt: skip
 
 
