@@ -35,13 +35,17 @@ def not_a_number(word: str) -> Any:
     raise AssertionError(f"{word} is no JSON")
 
 
+def unfold(printed: str) -> str:
+    """What was printed, in one line."""
+    return " ".join(printed.split())
+
+
 def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
     reported = read_sources([str(PAGE)]).reported
     assert {run.file for run in reported} == {str(PAGE)}
     findings = audit_runs(reported, machines.find_machine("jetson-thor"), None)
-    assert {
-        (one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings
-    } == ACCUSED
+    named = {(one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings}
+    assert named == ACCUSED
 
 
 def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +121,7 @@ def test_a_report_s_own_verdict_is_kept_where_it_is_graver(
 def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.CaptureFixture[str]) -> None:
     page = PUBLISHED / "rtx_pro_6000_speed.csv"
     assert cli.main(["audit", str(page), "--strict"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = unfold(capsys.readouterr().out)
     assert "8 runs: 8 UNCHECKED;" in said
     for words in ("pass --hardware KEY", "loadgen audit PLACE --hardware h20-96gb --model-config"):
         assert said.count(words) == 1
@@ -125,33 +129,30 @@ def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.Cap
 
 def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
     runs = [one(SPEED, name=f"Foo-{n}B", load=Load(str(n))) for n in range(5)]
-    said = " ".join(audit_command.render_text(audit_runs(runs, None, None)).split())
+    said = unfold(audit_command.render_text(audit_runs(runs, None, None)))
     assert "no roofline for 5 runs: no machine is named: pass --hardware KEY" in said
     assert "the shape of Foo-0B, Foo-1B, Foo-2B and 2 more is unknown: pass --model-config" in said
-    known = " ".join(audit_command.render_text(audit_runs(runs, machines.find_machine("h20"), None)).split())
+    known = unfold(audit_command.render_text(audit_runs(runs, machines.find_machine("h20"), None)))
     assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
 
 
 def test_what_has_no_figure_of_decoding_says_so() -> None:
     run = one({"output_throughput": 400.0}, load=Load("c=8", max_concurrency=8))
-    said = " ".join(audit_command.render_text(audit_runs([run], machines.find_machine("thor"), None)).split())
+    said = unfold(audit_command.render_text(audit_runs([run], machines.find_machine("thor"), None)))
     assert "no roofline for 1 run: no figure is of decoding alone, as TPOT" in said
     assert ("UNCHECKED: there was nothing" in said, "--hardware" in said) == (True, False)
 
 
 def test_a_simulated_run_is_marked_in_its_row() -> None:
-    said = audit_command.render_text(
-        audit_runs([one({**ALL, **SPEED}, simulated="instant"), one(ALL)], None, None)
-    )
-    assert [line for line in said.splitlines() if line.startswith("Qwen")][:2] == [
-        "Qwen3-8B-FP8 (SIMULATED)",
-        "Qwen3-8B-FP8",
-    ]
+    runs = [one({**ALL, **SPEED}, simulated="instant"), one(ALL)]
+    said = audit_command.render_text(audit_runs(runs, None, None)).splitlines()
+    names = [line for line in said if line.startswith("Qwen")][:2]
+    assert names == ["Qwen3-8B-FP8 (SIMULATED)", "Qwen3-8B-FP8"]
 
 
 def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", str(PAGE), *THOR, "--explain"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = unfold(capsys.readouterr().out)
     for check in CHECKS:
         found = f" {check.code}: " in said
         assert (f"condition: {check.condition}" in said, f"remedy: {check.remedy}" in said) == (found, found)
@@ -161,9 +162,8 @@ def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) ->
 def test_strict_is_for_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", str(PAGE), *THOR, "--strict"]) == 3
     assert cli.main(["audit", str(PAGE), "--strict"]) == 0
-    assert "no roofline for 16 runs: no machine is named: pass --hardware KEY" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    said = unfold(capsys.readouterr().out)
+    assert "no roofline for 16 runs: no machine is named: pass --hardware KEY" in said
 
 
 def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,19 +181,16 @@ def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.C
 def test_what_is_no_number_is_null() -> None:
     odd = Reported("m", {"mean_ttft_ms": math.inf, "request_rate": "inf"}, Load("x", 1, math.nan), "f")
     told = audit_command.Audited(audit_runs([odd], None, None), None, ["a trouble"], ["a cell: why"]).json()
-    assert json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"] == {
-        "mean_ttft_ms": None,
-        "request_rate": "inf",
-    }
+    figures = json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"]
+    assert figures == {"mean_ttft_ms": None, "request_rate": "inf"}
     assert (told["troubles"], told["failed_cells"]) == (["a trouble"], ["a cell: why"])
 
 
 def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
     cell = Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")
     stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f")
-    found = audit_sources(
-        Sources((stored,), (), (FailedCell(cell=cell, reason="out of memory"),)), Hardware(), None
-    )
+    sources = Sources((stored,), (), (FailedCell(cell=cell, reason="out of memory"),))
+    found = audit_sources(sources, Hardware(), None)
     assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, thor
@@ -57,10 +58,8 @@ def evidence(audited: RunFindings, name: str) -> str:
 
 def test_each_block_is_accused_of_what_it_did(page: dict[tuple[str, str], RunFindings]) -> None:
     assert {at: grave(one) for at, one in page.items()} == ACCUSED
-    assert {at for at, one in page.items() if one.level is Level.INVALID} == {
-        ("Qwen3-8B-FP8", HIGH),
-        ("Qwen3-8B-FP8", LOW),
-    }
+    invalid = {at for at, one in page.items() if one.level is Level.INVALID}
+    assert invalid == {("Qwen3-8B-FP8", HIGH), ("Qwen3-8B-FP8", LOW)}
 
 
 def test_the_notes_of_each_block(page: dict[tuple[str, str], RunFindings]) -> None:
@@ -100,12 +99,10 @@ def test_the_evidence_has_the_figures(
 
 
 def test_without_a_machine_all_is_found_that_needs_none() -> None:
-    found = {
-        (one.reported.name, one.reported.load.name): grave(one) for one in audit_runs(thor(), None, None)
-    }
-    assert found == {
-        at: tuple(name for name in names if name not in _NEED_A_MACHINE) for at, names in ACCUSED.items()
-    }
+    audited = audit_runs(thor(), None, None)
+    found = {(one.reported.name, one.reported.load.name): grave(one) for one in audited}
+    needs_none = {at: tuple(n for n in names if n not in _NEED_A_MACHINE) for at, names in ACCUSED.items()}
+    assert found == needs_none
 
 
 def test_the_page_fits_a_terminal(page: dict[tuple[str, str], RunFindings]) -> None:
@@ -123,15 +120,10 @@ def published() -> Iterator[Reported]:
             machine = f"{row.gpu_num or 1} × {keys[row.gpu]}"
             lengths = row.input_length, row.output_length
             load = Load(f"input {row.input_length}", None, *lengths, None, 1)
-            yield Reported(
-                name,
-                {"output_throughput": convert_speed(float(row.speed_tok_s), row.formula, OUTPUT, *lengths)},
-                load,
-                f"{row.gpu}.csv, line {line}",
-                told_by="speed table",
-                engine=row.backend,
-                machine=machine,
-            )
+            speed = convert_speed(float(row.speed_tok_s), row.formula, OUTPUT, *lengths)
+            source = f"{row.gpu}.csv, line {line}"
+            run = Reported(name, {"output_throughput": speed}, load, source, told_by="speed table")
+            yield replace(run, engine=row.backend, machine=machine)
 
 
 def test_no_published_speed_is_impossible_and_only_transformers_is_slow() -> None:
@@ -151,9 +143,7 @@ def test_the_desk_card_has_one_row_above_the_roofline() -> None:
     load = Load(max_concurrency=1)
     given = [Reported(name, {"speed_tok_s": speed}, load, "x") for name, speed in speeds.items()]
     findings = audit_runs(given, machines.find_machine("rtx-pro-6000"), None)
-    assert {one.reported.name: grave(one) for one in findings if grave(one)} == {
-        "GLM-4-9B-Chat-1M": ("above-roofline",)
-    }
     (glm,) = (one for one in findings if grave(one))
+    assert (glm.reported.name, grave(glm)) == ("GLM-4-9B-Chat-1M", ("above-roofline",))
     assert evidence(glm, "above-roofline").startswith("9.328 ms per token (tokens per second): reading 17.7")
     assert all((one.roofline or 0.0) > 0.3 for one in findings)
