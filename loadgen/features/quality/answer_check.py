@@ -143,8 +143,12 @@ def find_flaw(answer: GreedyAnswer) -> Flaw | None:
         return Flaw.NOISE
     if not text:
         return Flaw.EMPTY
-    longest = _PERIOD_TOKENS if answer.token_ids else _PERIOD_CHARACTERS
-    return Flaw.LOOP if _is_periodic(answer.token_ids or answer.text, longest) else None
+    units: Sequence[object] = answer.token_ids or answer.text
+    half = units[len(units) // 2 :]
+    longest = min(_PERIOD_TOKENS if answer.token_ids else _PERIOD_CHARACTERS, len(half) // _TURNS)
+    periods = range(1, longest + 1)
+    loops = len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in periods)
+    return Flaw.LOOP if loops else None
 
 
 def measure_divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
@@ -235,12 +239,6 @@ def _is_right(answer: GreedyAnswer) -> bool:
 
 def _is_all_equal(units: Sequence[object]) -> bool:
     return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
-
-
-def _is_periodic(units: Sequence[object], longest: int) -> bool:
-    half = units[len(units) // 2 :]
-    longest = min(longest, len(half) // _TURNS)
-    return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
 
 
 def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:

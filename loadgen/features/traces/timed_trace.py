@@ -105,7 +105,13 @@ def _read_rows(profile: Profile) -> TraceRows:
     hashes.
     """
     lines = Lines.open(profile.dataset_path, FLAG)
-    _check_labels(profile, next(lines.decode_rows(dict)), lines)
+    first = next(lines.decode_rows(dict))
+    for name in ("timestamp", "input_length", "output_length", "hash_ids"):
+        label = getattr(profile, f"timed_trace_label_{name}")
+        if label not in first:
+            keys = quote_value(", ".join(map(str, first)))
+            flag = f"--timed-trace-label-{name.replace('_', '-')}"
+            raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
     found = gather_rows(lines, lines.decode_rows(_make_row_type(profile)))
     counts, block = np.diff(found.starts), profile.timed_trace_chunk_hash_size
     if not counts.all():
@@ -119,15 +125,6 @@ def _read_rows(profile: Profile) -> TraceRows:
     at_ns = find_elapsed_ns(found.times * profile.timed_trace_sec_multiplier, SECOND_NS, lines.refusal)
     rows = make_trace_rows(lines, at_ns, replace(found, input_lens=covered), block)
     return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
-
-
-def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> None:
-    for name in ("timestamp", "input_length", "output_length", "hash_ids"):
-        label = getattr(profile, f"timed_trace_label_{name}")
-        if label not in first:
-            keys = quote_value(", ".join(map(str, first)))
-            flag = f"--timed-trace-label-{name.replace('_', '-')}"
-            raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
 
 
 def _make_row_type(profile: Profile) -> type[Any]:

@@ -12,6 +12,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
+from loadgen.base.parsing import read_figure
 from loadgen.base.text import GIB
 from loadgen.base.untrusted import read_mapping
 from loadgen.features.quality import quality_record
@@ -59,12 +60,12 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(contents, dict):
-            margin = json_fields.read_number(contents.get("margin"))
+            margin = read_figure(contents.get("margin"))
             return CampaignSettings(
                 baseline=json_fields.read_word(contents.get("baseline")),
                 margin=margin if margin is not None and 0 < margin < 1 else None,
                 hardware=json_fields.read_word(contents.get("hardware")) or None,
-                kl_margin=json_fields.read_number(read_mapping(contents.get("quality")).get("margin")),
+                kl_margin=read_figure(read_mapping(contents.get("quality")).get("margin")),
                 directory=records[0].parent,
                 answer=read_mapping(contents.get("answer")),
                 reference=json_fields.read_word(read_mapping(contents.get("quality")).get("reference")),

@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import parsing, untrusted
+from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import COMMON
 from loadgen.report.load_identity import Load
@@ -119,11 +120,6 @@ def read_fields(document: object, fields: Fields) -> dict[str, Any]:
     return {key: find_first(document, read, *places) for key, (read, *places) in fields.items()}
 
 
-def read_number(value: object) -> float | None:
-    """Return a number that a figure can be, by `parsing.read_figure`; None of anything else, so of NaN."""
-    return parsing.read_figure(value)
-
-
 def read_reported_number(value: object) -> float | None:
     """Return a number as a client reports it, NaN and infinity too; None of anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -131,7 +127,7 @@ def read_reported_number(value: object) -> float | None:
 
 def read_count(value: object) -> int | None:
     """Return a whole number from zero on; None of anything else."""
-    figure = read_number(value)
+    figure = read_figure(value)
     return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
 
 
@@ -174,7 +170,7 @@ def read_rate(value: object) -> float | None:
     """Return requests per second, infinite for Infinity, "inf" or "Infinity"; None of anything else."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
         return math.inf
-    return math.inf if value == math.inf else read_number(value)
+    return math.inf if value == math.inf else read_figure(value)
 
 
 def format_rate(value: object) -> float | str | None:
@@ -193,8 +189,8 @@ def parse_local_time(parse: Callable[[str], datetime], written: object) -> datet
 
 def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
     """Return a load with the mean tokens of prompts and answers, from totals where the run has them."""
-    completed = read_number(figures.get("completed"))
-    totals = {f"{way}_len": read_number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
+    completed = read_figure(figures.get("completed"))
+    totals = {f"{way}_len": read_figure(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
     means = {key: total / completed for key, total in totals.items() if completed and total is not None}
     return replace(load, **means)
 
@@ -254,7 +250,7 @@ def has_figures(figures: Mapping[str, Any]) -> bool:
 
 def is_zero(value: object) -> bool:
     """Whether a figure is 0, and not -0.00, which is below zero."""
-    figure = read_number(value)
+    figure = read_figure(value)
     return figure == 0 and math.copysign(1.0, figure) > 0
 
 

@@ -130,9 +130,17 @@ def read_sources(places: Sequence[str], shows_progress: bool = True) -> Sources:
     ]
     errors += results.errors[:_MOST_ERRORS]
     errors += [f"and {left} more could not be read"] if left > 0 else []
-    searches = tuple(_add_runs(limit, results.reported) for limit in results.limits)
+    searches = []
+    for limit in results.limits:
+        own = set(map(os.path.realpath, limit.run_directories))
+        runs = tuple(run for run in results.reported if os.path.realpath(run.source) in own)
+        searches.append(replace(limit, runs=runs))
     sources = Sources(
-        tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps), searches
+        tuple(results.reported),
+        tuple(errors),
+        tuple(results.failures),
+        tuple(results.sweeps),
+        tuple(searches),
     )
     return sources if not results.bundles else _name_bundled(sources, results.bundles)
 
@@ -145,11 +153,6 @@ def _name_bundled(sources: Sources, bundles: Sequence[OpenBundle]) -> Sources:
         named[id(run)] = run if bundle is None else replace(run, source=bundle.name_place(run.source))
     limits = (replace(limit, runs=tuple(named[id(run)] for run in limit.runs)) for limit in sources.limits)
     return replace(sources, reported=tuple(named.values()), limits=tuple(limits))
-
-
-def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
-    own = set(map(os.path.realpath, limit.run_directories))
-    return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
 
 
 @dataclass

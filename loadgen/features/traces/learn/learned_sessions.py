@@ -86,15 +86,11 @@ class LearnedSessions:
             before = ids
         self.rows += 1
         self.calls += len(calls)
-        moved_ns = self._move(begin_ns - self._spool.first_ns, copy)
+        moved_ns = begin_ns - self._spool.first_ns
+        if copy:  # moved by the drawn time of its copy
+            drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
+            moved_ns = (moved_ns + int(drawn * min(_MOST_MOVED_NS, self._span_ns))) % self._span_ns
         return WorkloadSession(_floor_s(moved_ns), calls, parents)
-
-    def _move(self, at_ns: int, copy: int) -> int:
-        """Move a session's begin (ns after the log's first) by the drawn time of its copy."""
-        if copy == 0:
-            return at_ns
-        drawn = _LEAST_MOVED + (1 - _LEAST_MOVED) * self._salt.hash_name("copy", str(copy)) / _WORD
-        return (at_ns + int(drawn * min(_MOST_MOVED_NS, self._span_ns))) % self._span_ns
 
     def _change_own(self, ids: Int64, copy: int) -> Int64:
         """Return a prompt's hashes in a copy: those of blocks that one session alone has are others."""

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
@@ -22,7 +23,6 @@ from loadgen.study.importers.json_fields import (
     find_value,
     read_count,
     read_fields,
-    read_number,
     read_word,
 )
 from loadgen.study.run_summary import Reported, shorten_name
@@ -30,21 +30,21 @@ from loadgen.study.run_summary import Reported, shorten_name
 _AIPERF, _GENAI_PERF = "aiperf", "genai-perf"
 _STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
 _TOTALS: json_fields.Fields = {
-    "request_throughput": (read_number, "request_throughput.avg"),
-    "output_throughput": (read_number, "output_token_throughput.avg"),
-    "total_token_throughput": (read_number, "total_token_throughput.avg"),
-    "completed": (read_number, "completed_request_count.avg", "request_count.avg"),
-    "failed": (read_number, "error_request_count.avg"),
-    "total_input_tokens": (read_number, "total_usage_prompt_tokens.avg", "total_isl.avg"),
+    "request_throughput": (read_figure, "request_throughput.avg"),
+    "output_throughput": (read_figure, "output_token_throughput.avg"),
+    "total_token_throughput": (read_figure, "total_token_throughput.avg"),
+    "completed": (read_figure, "completed_request_count.avg", "request_count.avg"),
+    "failed": (read_figure, "error_request_count.avg"),
+    "total_input_tokens": (read_figure, "total_usage_prompt_tokens.avg", "total_isl.avg"),
     # Its rates and its inter-token latency are over the first: what its own tokenizer counts, reasoning too.
     "total_output_tokens": (
-        read_number, "total_osl.avg", "output_sequence_length.sum", "total_usage_completion_tokens.avg",
+        read_figure, "total_osl.avg", "output_sequence_length.sum", "total_usage_completion_tokens.avg",
         "total_output_tokens.avg",
     ),
 }  # fmt: skip
 _MEAN_LENGTHS: json_fields.Fields = {
-    "input_len": (read_number, "input_sequence_length.avg"),
-    "output_len": (read_number, "output_sequence_length.avg"),
+    "input_len": (read_figure, "input_sequence_length.avg"),
+    "output_len": (read_figure, "output_sequence_length.avg"),
 }
 _COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
 _MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
@@ -76,7 +76,7 @@ def _read_figures(
         figures["failed"] = sum(read_count(find_value(error, "count")) or 0 for error in listed)
     figures, empty = json_fields.require_measured(figures, source)
     tpot = [f"{client}: {_TPOT[client]}"] if "mean_tpot_ms" in figures else []
-    own, server = figures.get("total_output_tokens"), read_number(find_value(metrics, _SERVERS))
+    own, server = figures.get("total_output_tokens"), read_figure(find_value(metrics, _SERVERS))
     return figures, [*tpot, *remarks, *json_fields.list_other_counts(client, own, server), *empty]
 
 
@@ -84,8 +84,8 @@ def _compute_duration(
     metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
 ) -> tuple[float | None, list[str]]:
     """Return the seconds that the rates are over, else those reported, and a remark if the two differ."""
-    reported_s = read_number(find_value(metrics, "benchmark_duration.avg"))
-    completed, throughput = figures["completed"], read_number(figures["request_throughput"])
+    reported_s = read_figure(find_value(metrics, "benchmark_duration.avg"))
+    completed, throughput = figures["completed"], read_figure(figures["request_throughput"])
     if not completed or not throughput:
         return reported_s, []
     over = completed / throughput
@@ -246,4 +246,4 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
 
 def _parse_cell(cell: str) -> float | None:
     parsed = json_fields.parse_number(cell.replace(",", ""))
-    return read_number(parsed)
+    return read_figure(parsed)

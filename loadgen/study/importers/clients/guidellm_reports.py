@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from loadgen.base.parsing import read_figure
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.report.load_identity import Load
@@ -26,7 +27,6 @@ from loadgen.study.importers.json_fields import (
     find_value,
     read_count,
     read_fields,
-    read_number,
     read_reported_number,
     read_word,
 )
@@ -88,7 +88,7 @@ def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], w
     metrics = read_mapping(benchmark.get("metrics"))
     requests = [r for r in read_list(find_value(benchmark, "requests.successful")) if isinstance(r, dict)]
     spans = ("duration", "start_time", "end_time")
-    duration, begin, end = (read_number(benchmark.get(key)) for key in spans)
+    duration, begin, end = (read_figure(benchmark.get(key)) for key in spans)
     totals = {
         "completed": _count_requests(benchmark, "successful"),
         "failed": _count_requests(benchmark, "errored"),
@@ -131,10 +131,10 @@ def _read_count(value: object) -> int | None:
 
 def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """Compute the statistics in ms of TTFT, TPOT (of several tokens) and E2EL; return them and a remark."""
-    several = [request for request in requests if (read_number(request.get("output_tokens")) or 0) > 1]
+    several = [request for request in requests if (read_figure(request.get("output_tokens")) or 0) > 1]
     samples = {
-        "ttft": [read_number(request.get("time_to_first_token_ms")) for request in requests],
-        "tpot": [read_number(request.get("inter_token_latency_ms")) for request in several],
+        "ttft": [read_figure(request.get("time_to_first_token_ms")) for request in requests],
+        "tpot": [read_figure(request.get("inter_token_latency_ms")) for request in several],
         "e2el": [*map(_compute_e2el_ms, requests)],
     }
     figures = dict[str, Any]()
@@ -145,10 +145,10 @@ def _read_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
 
 def _compute_e2el_ms(request: Mapping[str, Any]) -> float | None:
     ends = ("last_token_iteration", "request_start")
-    last, sent = (find_first(request, read_number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
+    last, sent = (find_first(request, read_figure, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:
         return float((last - sent) * 1e3)
-    latency_s = read_number(request.get("request_latency"))
+    latency_s = read_figure(request.get("request_latency"))
     return None if latency_s is None else latency_s * 1e3
 
 
@@ -170,9 +170,9 @@ def _read_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 
 def _count_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
     summary = find_value(metrics, f"{name}.successful")
-    total, mean, requests = (read_number(find_value(summary, key)) for key in ("total_sum", "mean", "count"))
+    total, mean, requests = (read_figure(find_value(summary, key)) for key in ("total_sum", "mean", "count"))
     if total is None and mean is not None:
-        total = read_number(mean * (requests or 0))
+        total = read_figure(mean * (requests or 0))
     return None if total is None else round(total)
 
 
@@ -181,7 +181,7 @@ def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Loa
     strategy = read_mapping(
         find_value(benchmark, "config.strategy") or find_value(benchmark, "args.strategy")
     )
-    kind, rate = read_word(strategy.get("type_")), read_number(strategy.get("rate"))
+    kind, rate = read_word(strategy.get("type_")), read_figure(strategy.get("rate"))
     streams = find_first(strategy, read_count, "streams", "max_concurrency")
     # Of the measured window those that were not cut off by its end; without a count all created.
     sent = _count_requests(benchmark, "total")

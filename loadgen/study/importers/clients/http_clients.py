@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_mapping
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count, read_number
+from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count
 from loadgen.study.importers.pasted import pasted_pages
 from loadgen.study.run_summary import Reported
 
@@ -57,8 +58,8 @@ def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     }
     sent, rate = (find_value(values.get("http_reqs"), key) for key in ("count", "rate"))
     requests, failed = read_count(sent), read_count(find_value(values.get("http_req_failed"), "passes"))
-    run_ms = read_number(find_value(document, "state.testRunDurationMs"))
-    per_s = read_number(rate)
+    run_ms = read_figure(find_value(document, "state.testRunDurationMs"))
+    per_s = read_figure(rate)
     answered = None if requests is None else max(requests - (failed or 0), 0)
     figures: dict[str, Any] = {
         "completed": answered,
@@ -96,7 +97,7 @@ def _read_oha(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     failed = sum(by_status.values()) - answered
     lost = sum(read_count(count) or 0 for error, count in errors.items() if error != _DEADLINE)
     figures: dict[str, Any] = {
-        "completed": answered, "failed": failed + lost, "duration": read_number(summary.get("total")),
+        "completed": answered, "failed": failed + lost, "duration": read_figure(summary.get("total")),
     }  # fmt: skip
     latencies = document.get("latencyPercentilesSuccessful") if failed else document.get("latencyPercentiles")
     figures |= json_fields.read_statistics("e2el_ms", latencies, 1e3)

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
@@ -24,7 +25,6 @@ from loadgen.study.importers.json_fields import (
     find_value,
     read_count,
     read_fields,
-    read_number,
     read_word,
 )
 from loadgen.study.run_summary import Reported, describe_simulation, find_unnamed_preset, shorten_name
@@ -130,13 +130,13 @@ _FAR = 0.25
 _TO_THE_END = "E2EL runs to the response's end"
 _NO_ITL = "its inter_token_latency gives tokens that came together gaps of 0: left out"
 _TOTALS: json_fields.Fields = {
-    "request_throughput": (read_number, "successes.throughput.requests_per_sec"),
-    "output_throughput": (read_number, "successes.throughput.output_tokens_per_sec"),
-    "total_token_throughput": (read_number, "successes.throughput.total_tokens_per_sec"),
-    "request_goodput": (read_number, "successes.goodput_metrics.request_goodput"),
+    "request_throughput": (read_figure, "successes.throughput.requests_per_sec"),
+    "output_throughput": (read_figure, "successes.throughput.output_tokens_per_sec"),
+    "total_token_throughput": (read_figure, "successes.throughput.total_tokens_per_sec"),
+    "request_goodput": (read_figure, "successes.goodput_metrics.request_goodput"),
     "completed": (read_count, "successes.count"),
     "failed": (read_count, "failures.count"),
-    "duration": (read_number, "benchmark_time_seconds"),
+    "duration": (read_figure, "benchmark_time_seconds"),
 }
 _LOAD: json_fields.Fields = {
     "requests": (read_count, "load_summary.count"),
@@ -144,8 +144,8 @@ _LOAD: json_fields.Fields = {
     "request_rate_per_s": (json_fields.read_rate, "load_summary.requested_rate"),
 }
 _LENGTHS: json_fields.Fields = {
-    "input_len": (read_number, "successes.prompt_tokens.mean", "successes.prompt_len.mean"),
-    "output_len": (read_number, "successes.output_len.mean", "successes.output_tokens.mean"),
+    "input_len": (read_figure, "successes.prompt_tokens.mean", "successes.prompt_len.mean"),
+    "output_len": (read_figure, "successes.output_len.mean", "successes.output_tokens.mean"),
 }
 
 
@@ -173,7 +173,7 @@ def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[R
     remarks += _drop_other_tpot(figures, lengths["output_len"], _NAME)
     if completed:
         figures |= _count_tokens(lengths, completed)
-        server = read_number(find_value(document, "successes.output_tokens.mean"))
+        server = read_figure(find_value(document, "successes.output_tokens.mean"))
         remarks += json_fields.list_other_counts(_NAME, lengths["output_len"], server, completed)
     figures, empty = json_fields.require_measured(figures, source)
     load = read_fields(document, _LOAD)
@@ -204,7 +204,7 @@ def _drop_other_tpot(figures: dict[str, Any], length: float | None, client: str)
 
     Versions of 2025 divided by the events of a stream, of which there are more than tokens.
     """
-    e2el, ttft, tpot = (read_number(figures.get(f"mean_{key}_ms")) for key in ("e2el", "ttft", "tpot"))
+    e2el, ttft, tpot = (read_figure(figures.get(f"mean_{key}_ms")) for key in ("e2el", "ttft", "tpot"))
     if not (e2el and ttft and tpot and length and length > 1 and e2el > ttft):
         return
     expected = (e2el - ttft) / (length - 1)
@@ -226,18 +226,18 @@ _PERFORMANCE = ("results.request_performance.aggregate", "metrics")
 _ITL_IS_OURS = ("vllm-benchmark", "loadgen")  # tools whose gaps are those between messages
 _ITL_IS_TPOT = ("guidellm", "aiperf")  # tools whose inter-token latency is TPOT, whose TPOT is neither
 _REPORT_TOTALS: json_fields.Fields = {
-    "request_throughput": (read_number, "throughput.request_rate.mean", "throughput.requests_per_sec"),
+    "request_throughput": (read_figure, "throughput.request_rate.mean", "throughput.requests_per_sec"),
     "output_throughput": (
-        read_number, "throughput.output_token_rate.mean", "throughput.output_tokens_per_sec",
+        read_figure, "throughput.output_token_rate.mean", "throughput.output_tokens_per_sec",
     ),
     "total_token_throughput": (
-        read_number, "throughput.total_token_rate.mean", "throughput.total_tokens_per_sec",
+        read_figure, "throughput.total_token_rate.mean", "throughput.total_tokens_per_sec",
     ),
     "failed": (read_count, "requests.failures"),
 }  # fmt: skip
 _REPORT_LENGTHS: json_fields.Fields = {
-    "input_len": (read_number, "requests.input_length.mean"),
-    "output_len": (read_number, "requests.output_length.mean"),
+    "input_len": (read_figure, "requests.input_length.mean"),
+    "output_len": (read_figure, "requests.output_length.mean"),
 }
 _STANDARD = "scenario.load.standardized"
 _REPORT_LOAD: json_fields.Fields = {

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.facts.run_facts import Facts, OtherVersion
 from loadgen.figures.metrics import DEFINITIONS_VERSION
@@ -124,7 +125,7 @@ def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
 
     `row` is the ladder's row of the run, {} if no ladder made the run.
     """
-    speed = json_fields.read_number(row.get("speed_tok_s"))
+    speed = read_figure(row.get("speed_tok_s"))
     formula = json_fields.read_word(row.get("formula"))
     if speed is None:
         return reported

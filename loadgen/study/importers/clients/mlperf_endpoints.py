@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from loadgen.base.parsing import read_figure
 from loadgen.base.untrusted import read_mapping
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count, read_fields, read_number
+from loadgen.study.importers.json_fields import ClientFormat, find_value, read_count, read_fields
 from loadgen.study.run_summary import Reported, shorten_name
 
 _NAME = "mlperf-endpoints"
@@ -21,8 +22,8 @@ _TOTALS: json_fields.Fields = {
     "failed": (read_count, "n_samples_failed"),
     "total_input_tokens": (read_count, "input_sequence_lengths.total"),
     "total_output_tokens": (read_count, "output_sequence_lengths.total"),
-    "request_throughput": (read_number, "qps"),
-    "output_throughput": (read_number, "tps"),
+    "request_throughput": (read_figure, "qps"),
+    "output_throughput": (read_figure, "tps"),
 }
 _PATTERN = "run_config.load_pattern"
 _LOAD: json_fields.Fields = {
@@ -47,9 +48,9 @@ def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
         each = read_mapping(document.get(theirs))
         figures |= json_fields.read_statistics(suffix, each.get("percentiles"), 1e-6)
         figures |= json_fields.read_statistics(suffix, each, 1e-6)
-    duration_ns, remarks = read_number(document.get("duration_ns")), list[str]()
+    duration_ns, remarks = read_figure(document.get("duration_ns")), list[str]()
     figures["duration"] = duration_s = duration_ns * 1e-9 if duration_ns else None
-    if read_number(document.get("legacy_loadgen_window_duration_ns")) and duration_s:
+    if read_figure(document.get("legacy_loadgen_window_duration_ns")) and duration_s:
         remarks.append(
             f"{_NAME}: its QPS and TPS are over LoadGen's window: here they are over the whole run"
         )

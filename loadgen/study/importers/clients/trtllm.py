@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from loadgen.base.parsing import read_figure
 from loadgen.base.text import list_first
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
@@ -78,7 +79,7 @@ def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
     """Make the run of what is printed; its name has the quantization, its labels are the settings."""
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
     means = (str(facts.get(f"average {which} length")) for which in ("input", "output"))
-    known = [json_fields.read_number(json_fields.parse_number(mean)) for mean in means]
+    known = [read_figure(json_fields.parse_number(mean)) for mean in means]
     lengths = [length if length and length > 0 else None for length in known]
     left = [label for label in _LEFT if label in facts]
     model = shorten_name(str(facts.get("model", "")))

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from loadgen.base.parsing import read_figure
 from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import COUNTS, PEAKS, figures_named_by, find_figure
@@ -20,7 +21,6 @@ from loadgen.study.importers.json_fields import (
     find_first,
     read_count,
     read_fields,
-    read_number,
     read_word,
 )
 from loadgen.study.importers.pasted.pasted_blocks import LAST_LINE
@@ -92,14 +92,14 @@ def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
     ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
         whole = [
-            sum(read_number(time) or 0.0 for time in (ttft, *read_list(gaps)))
+            sum(read_figure(time) or 0.0 for time in (ttft, *read_list(gaps)))
             for ttft, gaps in zip(ttfts, itls, strict=True)
         ]
     errors = read_list(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
     answered = (latency for latency, error in zip(whole, errors, strict=True) if not error)
-    timed = (read_number(latency) or 0.0 for latency in answered)
+    timed = (read_figure(latency) or 0.0 for latency in answered)
     each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
     return (
         json_fields.compute_statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
@@ -108,8 +108,8 @@ def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
 def _list_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield how many requests failed, and how many of those to be sent are neither failed nor answered."""
-    failed, requested = read_number(figures.get("failed")) or 0.0, read_count(document.get("num_prompts"))
-    completed = read_number(figures.get("completed"))
+    failed, requested = read_figure(figures.get("failed")) or 0.0, read_count(document.get("num_prompts"))
+    completed = read_figure(figures.get("completed"))
     if failed:
         yield f"{format_count(int(failed), 'request')} failed"
     if requested is not None and completed is not None and requested > completed + failed:
