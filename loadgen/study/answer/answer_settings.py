@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.intervals import NORMAL_QUANTILE
-from loadgen.base.parsing import number_between, suggest_name
+from loadgen.base.parsing import number_between, read_figure, suggest_name
 from loadgen.base.text import quote_value
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.objectives import Objective, parse_objectives
@@ -176,10 +176,10 @@ def _find_score(metrics: Mapping[str, Any]) -> tuple[str, Value] | None:
     """Find the name and value of a task's first metric; None if it has none."""
     for key, number in metrics.items():
         name, comma, chosen = key.partition(",")
-        value = json_fields.read_number(number)
+        value = read_figure(number)
         if value is None or name.endswith(_ERROR) or name in _NO_METRIC:
             continue
-        error = json_fields.read_number(metrics.get(f"{name}{_ERROR}{comma}{chosen}"))
+        error = read_figure(metrics.get(f"{name}{_ERROR}{comma}{chosen}"))
         reach = math.nan if error is None else NORMAL_QUANTILE * error
         return name, Value(value, value - reach, value + reach)
     return None
