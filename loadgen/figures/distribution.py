@@ -190,7 +190,14 @@ def rank_pieces(
     at most five.
     """
     last = count - 1
-    at = _select_ranks(pieces, bounds, _find_ranks(last, wanted))
+    kind = next(iter(drop_uncounted(pieces())))[0].dtype
+    low, high = _encode_sortable(np.array(bounds, kind)).tolist()
+    wide, narrow = [_Range(low, high, 0, _find_ranks(last, wanted))], []
+    while wide:
+        numbers = [part for span in _narrow_ranges(pieces, wide) for part in span]
+        wide = [span for span in numbers if span.numbers > _HELD and span.low < span.high]
+        narrow += [span for span in numbers if span.numbers <= _HELD or span.low == span.high]
+    at = _sort_ranges(pieces, narrow, kind)
     return [_interpolate(at, rank, last) for rank in _compute_ranks(last, wanted)]
 
 
@@ -241,18 +248,6 @@ class _Range(msgspec.Struct):
 
     def inside(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         return (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high))
-
-
-def _select_ranks(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
-    """Find the value at each rank (place) among all values of the pieces in ascending order."""
-    kind = next(iter(drop_uncounted(pieces())))[0].dtype
-    low, high = _encode_sortable(np.array(bounds, kind)).tolist()
-    wide, narrow = [_Range(low, high, 0, places)], []
-    while wide:
-        numbers = [part for span in _narrow_ranges(pieces, wide) for part in span]
-        wide = [span for span in numbers if span.numbers > _HELD and span.low < span.high]
-        narrow += [span for span in numbers if span.numbers <= _HELD or span.low == span.high]
-    return _sort_ranges(pieces, narrow, kind)
 
 
 def _narrow_ranges(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:

@@ -169,8 +169,10 @@ class Load(msgspec.Struct, frozen=True):
 
 def identify_load(facts: Facts, input_len: float | None, output_len: float | None) -> Load:
     """Make the Load of one of our runs; lengths are mean tokens, as counted or planned."""
+    profile = facts.profile
+    spread = f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
     return Load(
-        name=facts.profile.name,
+        name=profile.name,
         requests=facts.own_requests,
         input_len=input_len,
         output_len=output_len,
@@ -179,10 +181,10 @@ def identify_load(facts: Facts, input_len: float | None, output_len: float | Non
         request_rate_per_s=facts.planned_rate_per_s,
         asked_input_len=find_asked_input(facts),
         seed=facts.seed,
-        duration_s=facts.profile.duration,
+        duration_s=profile.duration,
         shape=_describe_shape(facts),
         timed=facts.data.schedule is not None,
-        settings=((_SPREAD, _describe_spread(facts)), *_list_unusual(facts)),
+        settings=((_SPREAD, spread), *_list_unusual(facts)),
     )
 
 
@@ -215,11 +217,6 @@ def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:
             continue  # --output-len gives it to every data set
         if value != default and not (name == "compat" and alike):
             yield name, describe_classes(value) if name == "classes" else value
-
-
-def _describe_spread(facts: Facts) -> str:
-    profile = facts.profile
-    return f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
 
 
 def _describe_shape(facts: Facts) -> str:

@@ -29,7 +29,6 @@ from loadgen.figures.metrics import (
     list_peaks,
 )
 from loadgen.figures.per_request import PerRequest
-from loadgen.plan.profile import Profile
 from loadgen.records.record import Records
 
 OURS = "loadgen"
@@ -69,6 +68,13 @@ def make_result(
     each, block = PerRequest.from_records(records, facts.ask()), facts.block()
     traffic = describe_traffic(block)
     mark = {"simulated": True} if facts.server.simulated else {}
+    ramp_keys: dict[str, Any] = {}
+    if (ramp := facts.profile.ramp) is not None:
+        ramp_keys = {
+            "ramp_up_strategy": facts.profile.ramp_up_strategy,
+            "ramp_up_start_rps": ramp.begin,
+            "ramp_up_end_rps": ramp.end,
+        }
     return {
         **mark,
         "date": _date(facts),
@@ -83,7 +89,7 @@ def make_result(
         "request_rate": traffic["request_rate"],
         "burstiness": make_strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
-        **_describe_ramp(facts.profile),
+        **ramp_keys,
         **list_known_throughputs(metrics),
         **_list_requests(records, each, detailed),
         **list_peaks(metrics),
@@ -95,16 +101,6 @@ def make_result(
 def name_marked_model(facts: Facts) -> str:
     """Return the model's name, marked where the embedded engine answered."""
     return facts.server.model + (SIMULATED if facts.server.simulated else "")
-
-
-def _describe_ramp(profile: Profile) -> dict[str, Any]:
-    if (ramp := profile.ramp) is None:
-        return {}
-    return {
-        "ramp_up_strategy": profile.ramp_up_strategy,
-        "ramp_up_start_rps": ramp.begin,
-        "ramp_up_end_rps": ramp.end,
-    }
 
 
 def _make_ours(
