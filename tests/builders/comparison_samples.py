@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from builders import published_runs
 from loadgen.facts.run_facts import Cell
 from loadgen.report.load_identity import Load
 from loadgen.study.run_summary import FailedCell, Reported
@@ -18,14 +19,16 @@ HIGH = Load(
     name="high-load", requests=100, input_len=2048.0, output_len=128.0, asked_output_len=128,
     max_concurrency=8, request_rate_per_s=float("inf"),
 )  # fmt: skip
-_KEYS = {
-    "Successful requests": "completed",
-    "Total input tokens": "total_input_tokens",
-    "Total generated tokens": "total_output_tokens",
-    "Output token throughput (tok/s)": "output_throughput",
-    "Mean TTFT (ms)": "mean_ttft_ms",
-    "Mean TPOT (ms)": "mean_tpot_ms",
-}
+_KEYS = (
+    "completed", "total_input_tokens", "total_output_tokens", "output_throughput", "mean_ttft_ms",
+    "mean_tpot_ms",
+)  # fmt: skip
+
+
+def told(name: str, **figures: Any) -> Reported:
+    """A run of a page, with these figures alone."""
+    load = figures.pop("load", Load(input_len=100.0, output_len=10.0))
+    return Reported(name=name, figures=figures, load=load, source="a page", told_by="page")
 
 
 def run(name: str, throughput: float, load: Load = HIGH, **told: Any) -> Reported:
@@ -73,20 +76,11 @@ def failed(name: str, reason: str, repeat: int = 0, profile: str = "high-load") 
 
 
 def thor() -> Iterator[Reported]:
-    """The Jetson Thor page's blocks."""
-    with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            figures = {key: float(row[title]) for title, key in _KEYS.items()}
-            completed = figures["completed"]
-            concurrency = row["Maximum request concurrency"]
-            load = Load(
-                name=row["load"],
-                requests=int(completed),
-                input_len=figures["total_input_tokens"] / completed,
-                output_len=figures["total_output_tokens"] / completed,
-                max_concurrency=int(concurrency) if concurrency else None,
-            )
-            yield Reported(row["model"], figures, load, "thor.csv", told_by="page", machine="Jetson Thor")
+    """The Jetson Thor page's blocks, with the figures that are compared."""
+    for one in published_runs.thor():
+        load = replace(one.load, name=one.load.name.removesuffix(" load"))
+        figures = {key: one.figures[key] for key in _KEYS}
+        yield replace(one, figures=figures, load=load, source="thor.csv", file="", machine="Jetson Thor")
 
 
 def rtx() -> Iterator[Reported]:

@@ -492,6 +492,9 @@ def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
 
 
 def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
+    split: dict[str, float | None] = {}
+    for part in _PARTS:
+        split |= list_interval_cells(f"split_{part}", getattr(line.split, part, None))
     for key in line.summaries or ("",):
         summary, effect = line.summaries.get(key), line.effects.get(key)
         yield {
@@ -510,13 +513,7 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
             "roofline": line.roofline,
             "marks": "; ".join(line.marks),
             "answers": line.answers,
-            **{
-                name: value
-                for part in _PARTS
-                for name, value in list_interval_cells(
-                    f"split_{part}", getattr(line.split, part, None)
-                ).items()
-            },
+            **split,
             "failures": "; ".join(line.failures),
             "simulated": line.simulated,
             **{name: getattr(comparison.load, name) for name in _LOAD},

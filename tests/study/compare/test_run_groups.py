@@ -109,18 +109,10 @@ def test_ten_thousand_runs_are_sorted() -> None:
     assert rows(reported) == [{f"row {k}": 100 for k in range(100)}]
 
 
-def same_start(reported: list[Reported]) -> list[Reported]:
+def started(reported: list[Reported], each: int = 99) -> list[Reported]:
+    """The cells' runs, so many repeats on each start of the server."""
     return [
-        replace(one, cell=one.cell.model_copy(update={"start": "once"}))
-        for one in reported
-        if one.cell is not None
-    ]
-
-
-def two_starts(reported: list[Reported]) -> list[Reported]:
-    """Repeats 0 and 1 on the first start, the others on the second."""
-    return [
-        replace(one, cell=one.cell.model_copy(update={"start": f"s{one.cell.repeat // 2}"}))
+        replace(one, cell=one.cell.model_copy(update={"start": f"s{one.cell.repeat // each}"}))
         for one in reported
         if one.cell is not None
     ]
@@ -133,9 +125,9 @@ def two_starts(reported: list[Reported]) -> list[Reported]:
     (runs("a", [2, 3]), runs("b", [4, 5]), Units([2, 3], [4, 5], True)),
     (runs("a", [2, 3]), [run("b", 4), run("b", 5)], Units([2, 3], [4, 5], False)),
     (runs("a", [2]), runs("b", [4]), Units([2], [4], False)),
-    (same_start(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
-    (two_starts(cells("a", [1, 4, 9, 9])), two_starts(cells("b", [2, 2, 3, 3])), Units([2, 9], [2, 3], True)),
-    (two_starts(cells("a", [1, 4, 9, 9])), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
+    (started(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
+    (started(cells("a", [1, 4, 9, 9]), 2), started(cells("b", [2, 2, 3, 3]), 2), Units([2, 9], [2, 3], True)),
+    (started(cells("a", [1, 4, 9, 9]), 2), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
 ])  # fmt: skip
 def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units: Units) -> None:
     found = statistics.pair_units(row, baseline, figure)
@@ -153,8 +145,8 @@ def test_runs_of_one_prompt_stream_are_one_unit() -> None:
 
 @loop_over(("row", "values", "remark"), [
     (cells("a", [2, 3]), [2, 3], ""),
-    (same_start(cells("a", [2, 3])), [2, 3], ONE_START),
-    (two_starts(cells("a", [1, 4, 9, 9])), [2, 9], ""),
+    (started(cells("a", [2, 3])), [2, 3], ONE_START),
+    (started(cells("a", [1, 4, 9, 9]), 2), [2, 9], ""),
     (runs("a", [2, 3]), [2, 3], STARTS_UNREPORTED),
     (runs("a", [2]), [2], ""),
 ])  # fmt: skip
@@ -232,12 +224,6 @@ def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str
     assert run_groups.is_same_load(one, other) is same
 
 
-def tables(loads: list[tuple[str, Load]]) -> list[dict[str, int]]:
-    reported = [run(name, 1.0 + number, load) for number, (name, load) in enumerate(loads)]
-    found = run_groups.group_runs(reported, run_groups.name_rows(reported))
-    return [{name: len(of) for name, of in group.rows.items()} for group in found]
-
-
 EIGHT, SIXTEEN = HIGH, replace(HIGH, max_concurrency=16)
 
 
@@ -249,7 +235,7 @@ EIGHT, SIXTEEN = HIGH, replace(HIGH, max_concurrency=16)
 def test_flags_over_a_profile_make_another_load(
     loads: list[tuple[str, Load]], found: list[dict[str, int]]
 ) -> None:
-    assert tables(loads) == found
+    assert rows([run(name, 1.0 + number, load) for number, (name, load) in enumerate(loads)]) == found
 
 
 LOW = replace(HIGH, name="low-load", max_concurrency=1)

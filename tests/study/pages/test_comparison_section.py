@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
+from builders.comparison_samples import told
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
 from builders.made_limits import SPEED, TTFT, limit_record, limit_run, speed_run
 from builders.made_qualities import quality, reference, rows
@@ -30,12 +30,6 @@ from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import CurveStyle, PageSection
 from loadgen.study.pages.picture_files import render_inline_svg
-from loadgen.study.run_summary import Reported
-
-
-def told(name: str, **figures: Any) -> Reported:
-    load = figures.pop("load", Load(input_len=100.0, output_len=10.0))
-    return Reported(name=name, figures=figures, load=load, source="a page", told_by="page")
 
 
 def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:

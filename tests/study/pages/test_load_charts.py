@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
+from builders.comparison_samples import told
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
@@ -20,11 +21,6 @@ from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.drawing import WIDTH, Text
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel
 from loadgen.study.run_summary import Reported
-
-
-def told(name: str, **figures: Any) -> Reported:
-    load = figures.pop("load", Load(input_len=100.0, output_len=10.0))
-    return Reported(name=name, figures=figures, load=load, source="a page", told_by="page")
 
 
 def at(
