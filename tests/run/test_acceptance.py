@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.only_run import stored
 from fakes.hosted_api import KEY, HostedApi, openai_error
 from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.acceptance import check_takes_ids
 from loadgen.server.control import ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop, ServerAddress
@@ -60,13 +60,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def bench(api: HostedApi, *words: str) -> int:
     with VirtualServing(api) as server:
         return cli.main(["bench", "--quiet", "--base-url", server.base_url, *words])
-
-
-def stored() -> tuple[dict[str, Any], str]:
-    """The facts and the report of the one run, the report as one line."""
-    (directory,) = Path("runs").iterdir()
-    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
 @pytest.mark.parametrize(

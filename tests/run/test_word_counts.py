@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.only_run import stored
 from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, chunk, whole
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
-from loadgen.report.run_directory import REPORT, RESULT
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -45,13 +45,6 @@ def counted(text: str) -> int:
 def bench(api: Any, *more: str) -> int:
     with VirtualServing(api) as server:
         return cli.main(["bench", "--quiet", "--base-url", server.base_url, *CHAT, *more])
-
-
-def stored() -> tuple[dict[str, Any], str]:
-    """The facts and the report of the one run, the report as one line."""
-    (directory,) = Path("runs").iterdir()
-    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
 @pytest.mark.parametrize(

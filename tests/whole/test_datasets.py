@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from builders.only_run import stored
 from fakes.counting_api import CountingApi
 from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.records.record import Records
-from loadgen.report.run_directory import ARRIVALS, RESULT
+from loadgen.report.run_directory import ARRIVALS
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = Path(__file__).parents[2]
@@ -46,13 +46,6 @@ def arrived(api: CountingApi, count: int) -> list[Values]:
     """The bodies of the run: what came before them was sent to learn what the server takes."""
     assert len(api.served) >= count
     return [values(body) for body in api.served[-count:]]
-
-
-def stored() -> dict[str, Any]:
-    """What the one run says of itself."""
-    (directory,) = Path("runs").iterdir()
-    found: dict[str, Any] = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return found
 
 
 @pytest.mark.parametrize(("file", "words", "laid"), [
@@ -130,7 +123,7 @@ def test_a_window_of_a_trace_is_sent_at_its_times_with_its_prefixes() -> None:
     due_ns = Records.load(directory / ARRIVALS).intended_ns
     ms = np.array([time for time, _ in by_time]) - by_time[0][0]
     assert ((due_ns - due_ns.min()) // 1_000_000).tolist() == (ms // 10).tolist()
-    data = stored()["data"]
+    data = stored()[0]["data"]
     assert (data["kind"], data["sent"], data["schedule"]["requests"]) == ("trace", len(wanted), len(wanted))
 
 

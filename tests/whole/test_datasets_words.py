@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import ssl
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
+from builders.only_run import stored
 from fakes.counting_api import MODEL, CountingApi
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer
 from fakes.virtual_run import serving
 from loadgen import cli
-from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import control
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -24,13 +22,6 @@ CHAT = [
     "--backend", "openai-chat", "--random-output-len", "3", "--max-concurrency", "2", "--num-prompts", "20",
 ]  # fmt: skip
 KEY = "sk-good-0123456789"
-
-
-def stored() -> tuple[dict[str, Any], str]:
-    """The facts and the report of the one run, the report as one line."""
-    (directory,) = Path("runs").iterdir()
-    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
 @pytest.mark.parametrize("tokenize", [True, False], ids=["a server with /tokenize", "usage alone"])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
+from builders.only_run import stored
 from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import control
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
@@ -48,13 +46,6 @@ def serving(api: HostedApi, authority: trustme.CA) -> Iterator[ScriptedServer]:
 def bench(server: ScriptedServer, *words: str, path: str = "/v1") -> int:
     url = f"{server.base_url}{path}"
     return cli.main(["bench", "--quiet", "--base-url", url, "--ca-cert", "ca.pem", *words])
-
-
-def stored() -> tuple[dict[str, Any], str]:
-    """The facts and the report of the one run, the report as one line."""
-    (directory,) = Path("runs").iterdir()
-    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
 @pytest.mark.whole

@@ -6,11 +6,11 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builders.loops import loop_over
+from builders.only_run import stored
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen import cli
 from loadgen.base.errors import MeasureError, UsageError
@@ -19,7 +19,6 @@ from loadgen.features.sensors.power_metrics import FAMILIES
 from loadgen.features.sensors.power_urls import PowerUrls
 from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.host.sensor import Key, Reading
-from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run.assembly import check_options
 from loadgen.run.command import options
 from loadgen.run.command.keywords import make_options
@@ -469,12 +468,6 @@ LOAD = ["--num-prompts", "40", "--request-rate", "10", "--random-input-len", "8"
 def bench(server: ScriptedServer, *words: str) -> int:
     common = ["bench", "--quiet", "--base-url", server.base_url, "--vocab-size", "1000", *LOAD]
     return cli.main([*common, *words])
-
-
-def stored() -> tuple[dict[str, Any], str]:
-    (directory,) = Path("runs").iterdir()
-    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
-    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
 @pytest.mark.whole
