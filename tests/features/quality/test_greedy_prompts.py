@@ -226,11 +226,6 @@ def test_how_far_it_is_is_shown() -> None:
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def whole_way(test: Callable[..., None]) -> Callable[..., None]:
     """A test of a whole command, in a directory of its own."""
     for mark in (

@@ -54,12 +54,6 @@ LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", 
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture(autouse=True)
 def _no_process_left() -> Iterator[None]:
     yield
