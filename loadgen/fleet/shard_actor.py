@@ -182,10 +182,9 @@ class ShardStatus(msgspec.Struct, frozen=True):
 class ShardActor:
     """One shard on its node; no method waits for what its process does."""
 
-    def __init__(self, command: tuple[str, ...] = ()) -> None:
+    def __init__(self) -> None:
         self._place = Path(tempfile.mkdtemp(prefix="loadgen-shard-"))
         self._totals = LiveTotals(self._place / TOTALS)
-        self._command = command or (sys.executable, "-m", MODULE)
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self, order: bytes) -> str:
@@ -193,7 +192,7 @@ class ShardActor:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_refusing_link(self._place / OUTPUT, flags), "wb") as output:
             self._process = subprocess.Popen(
-                [*self._command, str(self._place)],
+                [sys.executable, "-m", MODULE, str(self._place)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

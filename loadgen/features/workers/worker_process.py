@@ -307,8 +307,8 @@ class Together:
     ended.
     """
 
-    def __init__(self, processes: int, earliest_ns: int = 0) -> None:
-        self.processes, self.earliest_ns = processes, earliest_ns
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
         self._view = memoryview(mmap.mmap(-1, 8 * (1 + processes))).cast("q")
 
     def make_start(self, process: int) -> TogetherStart:
@@ -320,14 +320,11 @@ class Together:
         return bool(self._view[1 + process])
 
     def release(self, now_ns: int, ended: set[int]) -> bool:
-        """Set the instant once every process is ready or has `ended`; return whether it is set.
-
-        It is 20 ms later, or `earliest_ns` if that is later.
-        """
+        """Set the instant, in 20 ms, once every process is ready or has `ended`; return whether it is set."""
         if not self._view[0] and all(
             self._view[1 + process] or process in ended for process in range(self.processes)
         ):
-            self._view[0] = max(now_ns + _READY_NS, self.earliest_ns)
+            self._view[0] = now_ns + _READY_NS
         return self._view[0] > 0
 
 

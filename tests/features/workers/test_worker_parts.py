@@ -281,13 +281,6 @@ def test_processes_begin_together_once_all_are_ready() -> None:
     assert first.begin_ns(31 * MS) == begin_ns
 
 
-def test_processes_do_not_begin_before_the_earliest_instant() -> None:
-    together = Together(1, earliest_ns=900 * MS)
-    together.make_start(0).begin_ns(0)
-    together.release(1, ended=set())
-    assert together.make_start(0).begin_ns(2) == 900 * MS
-
-
 @pytest.mark.whole
 def test_the_start_crosses_a_fork() -> None:
     together = Together(1)
