@@ -155,8 +155,10 @@ def write_gate_record(directory: Path, record: GateRecord) -> None:
     if (kept := read_gate_record(directory)) is not None:
         differ = [name for name in GateRecord.model_fields if getattr(kept, name) != getattr(record, name)]
         if differ:
-            shown = ", ".join(f"{name} was {getattr(kept, name)}" for name in differ)
-            raise UsageError(f"{directory} was begun as another gate: {shown}: resume it as it was begun")
+            judged = (f"{metric.name} (margin {100 * metric.margin:g} %)" for metric in kept.metrics)
+            words = {"metrics": ", ".join(judged), "arms": ", ".join(kept.arms)}
+            shown = "; ".join(f"{name}: {words.get(name, getattr(kept, name))}" for name in differ)
+            raise UsageError(f"{directory} was begun as another gate ({shown}): resume it as it was begun")
         return
     try:
         write_text(path, record.model_dump_json(indent=1) + "\n")

@@ -138,9 +138,15 @@ def test_an_interrupted_gate_goes_on_where_it_was(
     place = the_directory()
     before = cells(place)
     assert len(before) == 2
-    for words in (["--margin", "9%"], ["--max-pairs", "9"], ["--metric", "ttft"], ["--alpha", "0.1"]):
+    for words, begun in (
+        (["--margin", "9%"], r"metrics: .+ \(margin 3 %\)"),
+        (["--max-pairs", "9"], r"max_pairs: \d+"),
+        (["--metric", "ttft"], r"metrics: .+ \(margin 3 %\)"),
+        (["--alpha", "0.1"], "alpha: 0.04"),
+    ):
         assert gate(resume[0], *resume[1:], *words) == ExitCode.USAGE
-        assert "was begun as another gate: " in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert re.search(rf"was begun as another gate \({begun}\): resume it as it was begun", said), said
     assert gate(resume[0], *resume[1:]) == ExitCode.SLOWER
     assert json.loads(capsys.readouterr().out)["alpha"] == 0.04
     assert Path("gate.xml").exists()
