@@ -70,7 +70,7 @@ def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
         raise UsageError(f"--tokenizer {name}: there is no such directory")
     with ExitStack() as errors:
         errors.push(partial(_refuse, name))
-        loaded = transformers.AutoTokenizer.from_pretrained(name, local_files_only=here)  # nosec B615: as asked
+        loaded = transformers.AutoTokenizer.from_pretrained(name, local_files_only=here)  # nosec B615 # as asked
         return cast(FullTokenizer, loaded)
 
 
