@@ -358,13 +358,15 @@ def test_the_path_is_what_twenty_plain_lines_find(data: st.DataObject) -> None:
     rows = send_tree(before, delays, queued, longer)
     zeros = (0,) * size
     run = make_run(rows, WaitFacts(tuple(map(tuple, before)), zeros, zeros, zeros, ("main",)))
-    at = max(range(size), key=lambda index: rows[index].end_ns)
+    at = max(
+        range(size), key=lambda index: (rows[index].end_ns, index)
+    )  # of those that end at once, the last
     parts, marked = {"request": 0, "pause": 0, "queued": 0}, set()
     end_ns = rows[at].end_ns
     while at != NONE:
         marked.add(at)
         row = rows[at]
-        previous = max(before[at], key=lambda index: rows[index].end_ns, default=NONE)
+        previous = max(before[at], key=lambda index: (rows[index].end_ns, index), default=NONE)
         ready_ns = rows[0].intended_ns if previous == NONE else rows[previous].end_ns
         parts["request"] += row.end_ns - row.sent_ns
         parts["pause"] += row.intended_ns - ready_ns
