@@ -15,7 +15,7 @@ CEILINGS = {
     "modules of loadgen/": 444,
     "functions of loadgen/": 6_316,
     "classes of loadgen/": 1_028,
-    "lines of tests/": 104_563,
+    "lines of tests/": 104_564,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 
