@@ -24,7 +24,7 @@ from loadgen.run.command.progress import LiveTotals
 from loadgen_servers.process.embedded import Embedded
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(180)]  # the first test waits for the cluster too
 TESTS = Path(__file__).parents[1]
 SHARDS, LIMIT_S = 3, 150.0
 MARK = "LOADGEN_RAY_TEST"
