@@ -354,7 +354,7 @@ class Session(msgspec.Struct, frozen=True):
     def _start_sensors(self, display: Display) -> Observation:
         """Find this machine's sensors and those of --power-url, and sample idle power.
 
-        None for a simulated or unobserved server, and for a remote one without the flag.
+        Nothing of a simulated or unobserved server, and of a remote one without the flag.
         """
         known = self.local is not None or self.options.power_url
         if not (self.observes and known) or self.served.engine.simulated:
@@ -453,7 +453,7 @@ class Session(msgspec.Struct, frozen=True):
         return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
 
     def make_transport_options(self, made: Plan) -> TransportOptions:
-        """Make the options of how a plan's requests are sent to this server, with each extension's changes.
+        """Make the options of how a plan's requests are sent to this server, by as many workers as asked.
 
         Raises UsageError, or warns, about addresses to connect from.
         """
