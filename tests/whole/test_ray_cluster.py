@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from loadgen.run.command.progress import LiveTotals
 from loadgen_servers.process.embedded import Embedded
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(180)]  # the first test waits for the cluster too
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]  # the first waits for the cluster too
 TESTS = Path(__file__).parents[1]
 SHARDS, LIMIT_S = 3, 150.0
 MARK = "LOADGEN_RAY_TEST"
@@ -70,34 +72,55 @@ class Nodes:
         return commands
 
 
+def start_nodes(environment: dict[str, str], errors: IO[str], tries: int = 3) -> tuple[Any, Any]:
+    """The cluster's process and its first line, if there is one: Ray gives each node but 30 s to start."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fakes.ray_nodes"], cwd=TESTS, env=environment, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    ready = next((json.loads(line) for line in process.stdout if line.startswith("{")), None)
+    if ready is not None or tries == 1:
+        return process, ready
+    end_nodes(process)
+    return start_nodes(environment, errors, tries - 1)
+
+
+def end_nodes(process: subprocess.Popen[str]) -> None:
+    """End the cluster by the end of its input; Ray's own end takes long on a slow machine."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(15)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(15)
+    process.stdout.close()
+
+
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def _turn() -> Iterator[None]:
+    """One cluster at a time: of two that start at once on a small machine, neither comes up."""
+    with open(__file__) as this:
+        fcntl.flock(this, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="module")
+def nodes(_turn: None) -> Iterator[Nodes]:
     place = Path(tempfile.mkdtemp(prefix="lg"))  # Ray's sockets have short names
     environment = {
         **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_TMPDIR": str(place), "TMPDIR": str(place), MARK: str(place),
     }  # fmt: skip
-    words = [sys.executable, "-m", "fakes.ray_nodes"]
     with (place / "errors").open("w+") as errors, Embedded(["--preset", "instant"]) as engine:
-        process = subprocess.Popen(
-            words, cwd=TESTS, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+        process, ready = start_nodes(environment, errors)
         try:
-            assert process.stdout is not None
-            ready = next((json.loads(line) for line in process.stdout if line.startswith("{")), None)
             assert ready is not None, (place / "errors").read_text()
             yield Nodes(process, ready["address"], ready["apart"], place, engine.start().base_url)
         finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            with suppress(subprocess.TimeoutExpired):  # Ray's own end takes long on a slow machine
-                process.wait(15)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(15)
-            assert process.stdout is not None
-            process.stdout.close()
+            end_nodes(process)
     shutil.rmtree(place, ignore_errors=True)
 
 
