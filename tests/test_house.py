@@ -59,7 +59,7 @@ WATCHED = """if True:
 """
 # Only downwards.
 MOST_FRAMES = 12
-MOST_BEGUN, MOST_OVER = (62, 345, 840), (112, 1_140, 6_700)
+MOST_BEGUN, MOST_OVER = (62, 345, 560), (112, 1_135, 5_100)
 
 
 @pytest.mark.whole

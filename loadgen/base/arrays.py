@@ -48,20 +48,35 @@ def sum_exactly(values: Int64) -> int:
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
 
 
+def sum_rows(rows: Int64) -> list[int]:
+    """Sum each row of an int64 table as `sum_exactly` does."""
+    return [sum_exactly(row) for row in rows]
+
+
 def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
     """Yield successive views of a column of at most `size` values each."""
     for at in range(0, len(column), size):
         yield column[at : at + size]
 
 
-def release_pages(column: NDArray[Any]) -> None:
-    """Free the memory of a memory-mapped column until it is read again; leave any other column as it is."""
-    base: Any = column
-    while isinstance(base, np.ndarray):
-        base = base.base
-    mapping = base.obj if isinstance(base, memoryview) else base
-    if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
+def release_pages(*columns: NDArray[Any]) -> None:
+    """Free the memory of memory-mapped columns until they are read again; leave any other as it is."""
+    for column in columns:
+        base: Any = column
+        while isinstance(base, np.ndarray):
+            base = base.base
+        mapping = base.obj if isinstance(base, memoryview) else base
+        if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def is_within(column: NDArray[Any], low: int, high: int) -> bool:
+    """Whether all values of a column lie in low to high; the pages of a memory-mapped one are freed."""
+    for block in split_blocks(column):
+        release_pages(column)
+        if int(block.min()) < low or int(block.max()) > high:
+            return False
+    return True
 
 
 def join_messages(
@@ -116,17 +131,19 @@ def _take_column(column: _Column, count: int, kind: type[np.generic]) -> NDArray
     return np.frombuffer(mapping, kind, count)
 
 
-def check_row(name: str, column: NDArray[Any], kind: type[np.generic] = np.int64) -> int:
-    """Return the length of a column; raises ValueError unless it is one row of this type."""
-    if column.dtype != kind or column.ndim != 1:
-        wanted = np.dtype(kind).name
-        raise ValueError(f"column {name} is {column.ndim}-dimensional {column.dtype}, not a row of {wanted}")
-    return len(column)
+def check_rows(columns: Mapping[str, NDArray[Any]], kind: type[np.generic] = np.int64) -> dict[str, int]:
+    """Return the length of each column; raises ValueError unless each is one row of this type."""
+    for name, column in columns.items():
+        if column.dtype != kind or column.ndim != 1:
+            wanted = np.dtype(kind).name
+            form = f"{column.ndim}-dimensional {column.dtype}"
+            raise ValueError(f"column {name} is {form}, not a row of {wanted}")
+    return {name: len(column) for name, column in columns.items()}
 
 
 def check_start(start: Int64, requests: int, messages: int) -> None:
     """Raise ValueError unless `start` is int64[requests + 1] and ascends from 0 to `messages`."""
-    if check_row("start", start) != requests + 1:
+    if check_rows({"start": start})["start"] != requests + 1:
         raise ValueError(f"column start has {len(start)} values for {requests} requests")
     inside = ((start >= 0) & (start <= messages)).all()
     if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
@@ -261,7 +278,7 @@ def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
     """Split what `Words.pack` returned into its strings; raises ValueError for anything else."""
     if stored.dtype != np.uint8 or stored.ndim != 1:
         raise ValueError("column words is not a row of bytes")
-    if not check_row("word_start", start):
+    if not check_rows({"word_start": start})["word_start"]:
         raise ValueError("column word_start is empty")
     check_start(start, len(start) - 1, len(stored))
     data = stored.tobytes()

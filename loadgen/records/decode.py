@@ -16,14 +16,11 @@ from loadgen.engines.refusals import is_past_context
 from loadgen.records import decoded_stream
 from loadgen.records.decoded_stream import (
     DecodedStream,
-    StreamSummary,
     count_tokens,
-    drop_usage,
     explain_excess,
     has_many_objects,
     is_one_body,
     read_content_type,
-    summarize,
 )
 from loadgen.records.path_delays import PathDelays, ReadDelays
 from loadgen.records.record import UNKNOWN, Record
@@ -32,8 +29,8 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
-from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, read_remark
-from loadgen.wire.sse import TypicalMessages
+from loadgen.wire.openai import TOKEN, Dialect, Message, StreamSummary, Usage, read_remark, summarize
+from loadgen.wire.sse import TypicalMessages, list_parsed
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
@@ -154,7 +151,7 @@ class Decoder(msgspec.Struct, eq=False):
         excess = explain_excess(counted.total, stream.body_bytes)
         malformed = stream.malformed or excess
         if excess:
-            summary = drop_usage(summary)
+            summary = summary.drop_usage()
             counted = count_tokens(messages, summary)
         _note_usage(record, summary.usage)
         _note_timing(record, messages)
@@ -233,7 +230,7 @@ class Decoder(msgspec.Struct, eq=False):
         counted = summary.usage.completion_tokens if summary.usage else None
         malformed = explain_excess(counted or 0, len(answer.body))
         if malformed:
-            summary = drop_usage(summary)
+            summary = summary.drop_usage()
         _note_usage(record, summary.usage)
         _note_timing(record, messages)
         total = summary.usage.completion_tokens if summary.usage else None
@@ -260,14 +257,14 @@ class Decoder(msgspec.Struct, eq=False):
 
 def _summarize_lines(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSummary:
     """Summarize messages up to the first error, also in one without choices; `lines` has one on each line."""
-    summary = summarize(messages)
+    summary = summarize(list_parsed(messages), len(messages))
     if not summary.remarks:
         return summary
     written = [json for json in bytes(lines).split(b"\n") if json.strip()]
     for at in summary.remarks:
         fault = read_remark(written[at])
         if fault is not None:
-            return msgspec.structs.replace(summarize(messages[:at]), fault=fault)
+            return msgspec.structs.replace(summarize(list_parsed(messages[:at]), at), fault=fault)
     return summary
 
 

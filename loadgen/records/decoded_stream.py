@@ -16,20 +16,19 @@ from loadgen.base.untrusted import NOT_JSON, read_error_text
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
 from loadgen.wire.http1 import Headers, HttpBody, unframe_response
-from loadgen.wire.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Dialect, Message, Usage, read_remark
-from loadgen.wire.sse import PlainStream, list_parsed
+from loadgen.wire.openai import (
+    CLOSING,
+    ENDING,
+    MAYBE,
+    NOTHING,
+    TOKEN,
+    Dialect,
+    Message,
+    StreamSummary,
+    read_remark,
+)
+from loadgen.wire.sse import PlainStream
 
-# Finish reasons of an answer that is not all it would have been, and what each means.
-FAILED_ENDS: Final = {
-    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled"), "the server stopped this request"),
-    "timeout": "the server's own time limit for this request passed",
-    **dict.fromkeys(("error", "network_error"), "the server failed while it answered"),
-    **dict.fromkeys(
-        ("content_filter", "content-filter", "sensitive", "safety", "recitation"),
-        "a filter of the server cut this answer",
-    ),
-    "insufficient_system_resource": "the server had no room left for this request",
-}
 # Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.
 SILENT_TOKENS: Final = 1 << 20
 _ONE: Final = np.ones(1, np.int64)
@@ -169,65 +168,6 @@ def _split_at_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events,
     return sse.Events(b"\n".join(good), np.array(ends, np.int64), done, fault), malformed
 
 
-class StreamSummary(msgspec.Struct, frozen=True):
-    """Kinds, text, usage and errors of a stream's messages, up to the first that reports an error."""
-
-    kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
-    finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
-    why: str  # the server's text on it
-    usage: Usage | None  # the last one
-    usage_at: list[int]  # messages with choices that bring usage along
-    own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
-    ids: bool  # some message lists its token ids
-    remarks: list[int]  # messages without choices: `openai.read_remark` reads them
-    fault: str | None
-
-    @property
-    def failed_end(self) -> str:
-        """The reason why the finish reason makes the answer a failure; "" if it does not."""
-        meaning = FAILED_ENDS.get(self.finish_reason, "")
-        return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
-
-
-def summarize(messages: Sequence[Message]) -> StreamSummary:
-    """Summarize messages in one pass, those known to carry text alone unread, up to the first with an error.
-
-    A last message that holds the whole answer again carries no token if others do.
-    """
-    kinds = bytearray([TOKEN]) * len(messages)
-    reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
-    usage_at: list[int] = []
-    remarks: list[int] = []
-    repeated: list[int] = []
-    for at, message in list_parsed(messages):
-        choices = message.choices
-        if message.error is not None:
-            fault = message.read_fault()
-            if fault is not None:
-                del kinds[at:]
-                break
-        if choices is None:
-            remarks.append(at)
-        if message.usage is not None and not message.usage.is_empty:
-            usage, own_usage = message.usage, not choices
-            if choices:
-                usage_at.append(at)
-        kind = NOTHING
-        for choice in choices or ():
-            kind = max(kind, choice.classify()) if kind else choice.classify()
-            ids = ids or choice.token_ids is not None
-            if choice.finish_reason:
-                if reason not in FAILED_ENDS:
-                    reason, why = choice.finish_reason, message.read_abort_reason()
-                if choice.is_repeat():
-                    repeated.append(at)
-        kinds[at] = kind
-    if repeated and kinds.count(TOKEN) > len(repeated):
-        for at in repeated:
-            kinds[at] = CLOSING
-    return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
-
-
 def explain_excess(total: int, body_bytes: int) -> str:
     """Explain that an answer's bytes cannot carry `total` tokens; "" if they can.
 
@@ -236,11 +176,6 @@ def explain_excess(total: int, body_bytes: int) -> str:
     if total <= body_bytes + SILENT_TOKENS:
         return ""
     return f"usage counts {total} tokens in an answer of {body_bytes} bytes"
-
-
-def drop_usage(summary: StreamSummary) -> StreamSummary:
-    """Return a summary without its usage, once that is known to be impossible."""
-    return msgspec.structs.replace(summary, usage=None, usage_at=[], own_usage=False)
 
 
 class TokenCounts(msgspec.Struct, frozen=True):

@@ -20,16 +20,16 @@ from loadgen.base.arrays import (
     Int64,
     Ints,
     Words,
-    check_row,
+    check_rows,
     check_start,
     decode_text,
     encode_text,
+    is_within,
     join_messages,
     narrow_counts,
     pick_words,
     read_columns,
     release_pages,
-    split_blocks,
     unpack_words,
     widen_counts,
     write_columns,
@@ -65,10 +65,10 @@ class Record(msgspec.Struct):
     connect_ns: int = 0  # time to open the connection, if it had to
     resends: int = 0  # how often it was sent again: the server had closed the idle connection
     first_byte_ns: int = 0  # of the response
-    arrival_ns: Int64 = msgspec.field(default_factory=lambda: _NONE)
-    tokens: Int64 = msgspec.field(default_factory=lambda: _NONE)
-    delay_us: Ints = msgspec.field(default_factory=lambda: _NO_DELAYS)
-    delay_cause: Ints = msgspec.field(default_factory=lambda: _NO_CAUSES)
+    arrival_ns: Int64 = _NONE
+    tokens: Int64 = _NONE
+    delay_us: Ints = _NO_DELAYS
+    delay_cause: Ints = _NO_CAUSES
     planned_input: int = UNKNOWN  # the plan's prompt tokens
     planned_output: int = UNKNOWN  # the answer's length that was requested
     input_tokens: int = UNKNOWN  # usage.prompt_tokens
@@ -247,8 +247,8 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
     start: Int64
     arrival_ns: Int64
     tokens: Int64
-    delay_us: Ints = msgspec.field(default_factory=lambda: _NO_DELAYS)
-    delay_cause: Ints = msgspec.field(default_factory=lambda: _NO_CAUSES)
+    delay_us: Ints = _NO_DELAYS
+    delay_cause: Ints = _NO_CAUSES
     failures: list[Failure | None]
     finish_reasons: list[str]
     texts: list[str | None]
@@ -312,8 +312,7 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
                 start=self.start[first : last + 1] - begin,
                 **{name: column[begin:end] for name, column in self.message_columns.items()},
             )
-            for column in self.message_columns.values():
-                release_pages(column)
+            release_pages(*self.message_columns.values())
 
     def sum_message_tokens(self) -> Int64:
         """Count the tokens that the messages of each request carried, int64[requests]."""
@@ -464,7 +463,8 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         scalars = {name: stored[name].astype(np.int64, copy=False) for name in BOUNDS}
         messages = {c.name: stored.get(c.name, np.zeros(0, c.kind)) for c in MESSAGE_COLUMNS}
         check_columns(scalars, stored["start"], messages)
-        if wrong := [name for name in _WORDS if check_row(name, stored[name]) != requests]:
+        lengths = check_rows({name: stored[name] for name in _WORDS})
+        if wrong := [name for name in _WORDS if lengths[name] != requests]:
             raise ValueError(f"column {wrong[0]} has {len(stored[wrong[0]])} values for {requests} requests")
         words = unpack_words(stored["words"], stored["word_start"])
         kinds, details, reasons = (pick_words(words, stored[name]) for name in _WORDS)
@@ -555,10 +555,11 @@ def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
 
 def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[str, NDArray[Any]]) -> None:
     """Raise ValueError unless these columns can be a run's: of their types, equally long, within bounds."""
-    requests = check_row("index", columns["index"])
-    for name in BOUNDS:
-        if check_row(name, columns[name]) != requests:
-            raise ValueError(f"column {name} has {len(columns[name])} values for {requests} requests")
+    lengths = check_rows({name: columns[name] for name in BOUNDS})
+    requests = lengths["index"]
+    for name, length in lengths.items():
+        if length != requests:
+            raise ValueError(f"column {name} has {length} values for {requests} requests")
     for first in range(0, max(requests, 1), _ROWS):
         table = np.stack([columns[name][first : first + _ROWS] for name in BOUNDS])
         if (beyond := ((table < _LOWEST) | (table > _HIGHEST)).any(axis=1)).any():
@@ -568,13 +569,12 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[
         raise ValueError("column index is not in order, or names a request twice")
     arrivals = len(messages["arrival_ns"])
     for name, kind, _, optional in MESSAGE_COLUMNS:
-        if check_row(name, messages[name], kind) not in ((0, arrivals) if optional else (arrivals,)):
+        length = check_rows({name: messages[name]}, kind)[name]
+        if length not in ((0, arrivals) if optional else (arrivals,)):
             raise ValueError(f"column {name} has {len(messages[name])} values for {arrivals} arrivals")
     if len({len(messages[name]) for name in _OPTIONAL}) > 1:
         raise ValueError(f"of the columns {' and '.join(_OPTIONAL)} one is missing")
     check_start(start, requests, arrivals)
     for name, _, (low, high), _ in MESSAGE_COLUMNS:
-        for block in split_blocks(messages[name]):
-            release_pages(messages[name])
-            if len(block) and (int(block.min()) < low or int(block.max()) > high):
-                raise ValueError(f"column {name} holds values beyond {low} to {high}")
+        if not is_within(messages[name], low, high):
+            raise ValueError(f"column {name} holds values beyond {low} to {high}")

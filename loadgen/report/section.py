@@ -85,10 +85,11 @@ def make_section(
         return wrap_text(clean_text(line), width=screen.width)
 
     def make() -> list[list[str]]:
+        if not section.is_there(result.facts) or (section.whole_load and not result.facts.whole_load):
+            return []
         marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
-        shown = section.is_there(result.facts) and (result.facts.whole_load or not section.whole_load)
-        every = (lines or section.lines)(result, options) if shown else ()
         laid_out = not section.wrapped and lines is None
+        every = (lines or section.lines)(result, options)
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
         painted = iter(screen.paint([row for rows in cut for row in rows], marks))
         return [[next(painted) for _ in rows] for rows in cut]

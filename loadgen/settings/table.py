@@ -103,17 +103,7 @@ def list_flags(group: str, rows: Iterable[SettingRow] = TABLE) -> list[SettingRo
 def add_flags(container: argparse._ActionsContainer, rows: Iterable[SettingRow]) -> None:
     """Add the flags of these settings to an argparse parser or group."""
     for row in rows:
-        columns: dict[str, Any] = {"metavar": row.metavar, "action": row.action, "type": row.read}
-        if bool in row.kinds:
-            columns["action"] = row.action or row.switch
-        elif row.read is None:
-            columns["type"] = next((kind for kind in (float, int) if kind in row.kinds), None)
-            columns["choices"] = row.choices or None
-        if row.action == "extend":
-            columns["nargs"] = "+"
-        given = {name: value for name, value in columns.items() if value is not None}
-        given |= _FURTHER.get(row.name, {})
-        container.add_argument(row.option, *_ALSO.get(row.name, ()), dest=row.dest, help=row.help, **given)
+        row.add_flag(container, *_ALSO.get(row.name, ()), **_FURTHER.get(row.name, {}))
 
 
 def add_groups(

@@ -30,6 +30,17 @@ Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
 Thought = Any  # reasoning, in whichever form: a value of an unexpected type is not text
 Answer = Any
 
+# Finish reasons of an answer that is not all it would have been, and what each means.
+FAILED_ENDS: Final = {
+    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled"), "the server stopped this request"),
+    "timeout": "the server's own time limit for this request passed",
+    **dict.fromkeys(("error", "network_error"), "the server failed while it answered"),
+    **dict.fromkeys(
+        ("content_filter", "content-filter", "sensitive", "safety", "recitation"),
+        "a filter of the server cut this answer",
+    ),
+    "insufficient_system_resource": "the server had no room left for this request",
+}
 _EMPTY = (b"", b"null", b"false", b"[]")
 _ROLE = b'"role"'  # a message of another API, and no error
 _NO_MESSAGE = "an error without a message"
@@ -435,6 +446,69 @@ class ChatMessage(Message, gc=False):
     """A message of `/v1/chat/completions`."""
 
     choices: list[ChatChoice] | None = None
+
+
+class StreamSummary(msgspec.Struct, frozen=True):
+    """Kinds, text, usage and errors of a stream's messages, up to the first that reports an error."""
+
+    kinds: bytearray  # what each message carries by itself: TOKEN, MAYBE, …
+    finish_reason: str  # the last one; one of FAILED_ENDS where any choice has it
+    why: str  # the server's text on it
+    usage: Usage | None  # the last one
+    usage_at: list[int]  # messages with choices that bring usage along
+    own_usage: bool  # the last usage came on a message of its own: it is of the whole answer
+    ids: bool  # some message lists its token ids
+    remarks: list[int]  # messages without choices: `read_remark` reads them
+    fault: str | None
+
+    @property
+    def failed_end(self) -> str:
+        """The reason why the finish reason makes the answer a failure; "" if it does not."""
+        meaning = FAILED_ENDS.get(self.finish_reason, "")
+        return meaning and f"finish_reason {self.finish_reason}: {self.why or meaning}"
+
+    def drop_usage(self) -> StreamSummary:
+        """Return the summary without its usage, once that is known to be impossible."""
+        return replace(self, usage=None, usage_at=[], own_usage=False)
+
+
+def summarize(messages: Iterable[tuple[int, Message]], count: int) -> StreamSummary:
+    """Summarize `count` messages up to the first with an error; those that are not given carry text alone.
+
+    `messages` are numbered. A last message that holds the whole answer again carries no token if others do.
+    """
+    kinds = bytearray([TOKEN]) * count
+    reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
+    usage_at: list[int] = []
+    remarks: list[int] = []
+    repeated: list[int] = []
+    for at, message in messages:
+        choices = message.choices
+        if message.error is not None:
+            fault = message.read_fault()
+            if fault is not None:
+                del kinds[at:]
+                break
+        if choices is None:
+            remarks.append(at)
+        if message.usage is not None and not message.usage.is_empty:
+            usage, own_usage = message.usage, not choices
+            if choices:
+                usage_at.append(at)
+        kind = NOTHING
+        for choice in choices or ():
+            kind = max(kind, choice.classify()) if kind else choice.classify()
+            ids = ids or choice.token_ids is not None
+            if choice.finish_reason:
+                if reason not in FAILED_ENDS:
+                    reason, why = choice.finish_reason, message.read_abort_reason()
+                if choice.is_repeat():
+                    repeated.append(at)
+        kinds[at] = kind
+    if repeated and kinds.count(TOKEN) > len(repeated):
+        for at in repeated:
+            kinds[at] = CLOSING
+    return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
 
 
 class Dialect(msgspec.Struct, frozen=True):

@@ -9,15 +9,13 @@ import pytest
 from builders import recorded
 from builders.loops import loop_over
 from loadgen.records.decoded_stream import (
-    FAILED_ENDS,
     count_prompt,
     count_tokens,
     find_fault,
     spread_tokens,
-    summarize,
 )
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.wire.openai import Chat, Completions
+from loadgen.wire.openai import FAILED_ENDS, Chat, Completions, summarize
 from records.test_decode import DONE, USAGE, A, B, event, fixed, stream
 
 SAID, EMPTY = {"text": "a"}, {"text": ""}
@@ -177,7 +175,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] =
 def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     sent, tokens, total, has_usage, exact = CASES[name]
     messages = Completions().read_messages(b"\n".join(map(msgspec.json.encode, sent)))
-    counted = count_tokens(messages, summarize(messages))
+    counted = count_tokens(messages, summarize(enumerate(messages), len(messages)))
     assert dict(zip(counted.messages.tolist(), counted.tokens.tolist(), strict=True)) == tokens
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)
 

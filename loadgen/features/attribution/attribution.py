@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.arrays import Bool, Int64, sum_exactly
+from loadgen.base.arrays import Bool, Int64, sum_exactly, sum_rows
 from loadgen.base.clock import MS_NS, US_NS
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.gap_parts import (
@@ -25,7 +25,6 @@ from loadgen.features.attribution.parts import (
     EVIDENCE,
     NEAR_NS,
     OF_EACH_REQUEST,
-    PARTS,
     ROWS,
     SEGMENTED,
     Division,
@@ -53,7 +52,7 @@ class PartRows(msgspec.Struct, frozen=True):
 
     def sum_parts(self) -> dict[str, int]:
         """Sum each part over the rows, exactly."""
-        return {part.key: sum_exactly(row) for part, row in zip(PARTS, self.parts, strict=True)}
+        return dict(zip(ROWS, sum_rows(self.parts), strict=True))
 
     def share(self, key: str) -> float:
         """Compute the share of a part in the sum of the waits, 0 to 1; 0 without rows."""
@@ -152,7 +151,7 @@ def _divide_mean(ttft: PartRows, window: ServerWindow | None) -> PartRows | None
     """Divide the mean of all TTFT by the server's means; None where it has none of these requests."""
     if window is None or not len(ttft):
         return None
-    mean_parts = np.array([[sum_exactly(row) // len(ttft)] for row in ttft.parts])
+    mean_parts = np.array([[total // len(ttft)] for total in sum_rows(ttft.parts)])
     if (parts := divide_mean(mean_parts, len(ttft), window)) is None:
         return None
     none, excess_ns = np.zeros(1, np.int64), sum_exactly(ttft.excess_ns) // len(ttft)
