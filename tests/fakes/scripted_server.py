@@ -28,7 +28,7 @@ from loadgen.wire.openai import Completions, Dialect
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
 
-PATIENCE_S = 10.0  # before a test that hangs is ended by its sockets
+PATIENCE_S = 30.0  # before a test that hangs is ended by its sockets
 TRANSPORTS: dict[str, Callable[[Job, Outbox, Counters], Transport]] = {
     "wire": EpollTransport,
     "ring": RingTransport,
