@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +16,7 @@ from loadgen.server.server_counters import ServerSample, ServerWindow
 MS = 1_000_000
 SECOND = 1_000_000_000
 BEGAN_NS = 10**12
+_NEVER_NS = 1 << 62
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Stream:
     since_ns: int = 0  # since when it has been held back after a preemption
     held_until_ns: int = 0
     times_ns: list[int] = field(default_factory=list)
-    waited: Counter[str] = field(default_factory=Counter)  # for what, since the last token
+    waited: dict[str, int] = field(default_factory=dict)  # for what, since the last token
     truth: list[dict[str, int]] = field(default_factory=list)  # of each message
 
 
@@ -89,7 +89,7 @@ class EngineModel:
             for (request, message), delay_ns in self.lost.items():
                 if request == one.index and message < one.output:
                     delays[message] = delay_ns
-                    one.truth[message][CAUSE_KEYS[self.cause]] = delay_ns
+                    one.truth[message] = {**one.truth[message], CAUSE_KEYS[self.cause]: delay_ns}
             due_ns = np.array(one.times_ns) + self.path_ns
             arrival_ns = np.maximum.accumulate(due_ns + delays)  # in order: what follows waits for it
             held_ns = arrival_ns - due_ns
@@ -130,6 +130,7 @@ class Course:
     running: list[Stream] = field(default_factory=list)
     done: list[Stream] = field(default_factory=list)
     preemptions: list[int] = field(default_factory=list)
+    next_ns: int = _NEVER_NS  # when the first of those that wait is ready
 
     def __post_init__(self) -> None:
         self.draw = np.random.default_rng(self.model.seed)
@@ -143,6 +144,7 @@ class Course:
             arrives_ns = at_ns + model.path_ns + model.http.get(index, 0)
             ready_ns = arrives_ns + model.queued.get(index, 0)
             self.waiting.append(Stream(index, slot, at_ns, arrives_ns, ready_ns, prompt, output))
+            self.next_ns = min(self.next_ns, ready_ns)
             self.sent += 1
 
     def make_step(self) -> None:
@@ -157,12 +159,10 @@ class Course:
         firsts, prefill_ns = ([], 0) if self.model.apart else self._compute_prompts(active)
         base_ns = int(self.model.step_ns * np.exp(self.model.jitter * self.draw.standard_normal()))
         slow_ns = self.model.slow_steps.get(self.step, 0) if decoding else 0
+        parts = {"decode_step": base_ns, "others_prefill": prefill_ns, "slow_step": slow_ns}
         for one in decoding:
-            parts = {"decode_step": base_ns, "others_prefill": prefill_ns, "slow_step": slow_ns}
-            if one.since_ns:
-                parts["preemption"] = self.now_ns - one.since_ns
-                one.since_ns = 0
-            one.waited.update(parts)
+            one.waited = {**parts, "preemption": self.now_ns - one.since_ns} if one.since_ns else parts
+            one.since_ns = 0
         self.now_ns += base_ns + prefill_ns + slow_ns
         self.step += 1
         if self.model.apart:
@@ -171,12 +171,15 @@ class Course:
 
     def _take_ready(self) -> list[Stream]:
         """Schedule the requests that are ready by now, and return them."""
+        if self.now_ns < self.next_ns:
+            return []
         ready = [one for one in self.waiting if one.ready_ns <= self.now_ns]
         for one in ready:
             self.waiting.remove(one)
             one.scheduled_ns = self.now_ns
             one.computed = one.prompt if self.model.apart else 0
             self.running.append(one)
+        self.next_ns = min((one.ready_ns for one in self.waiting), default=_NEVER_NS)
         return ready
 
     def _choose_decoding(self, active: list[Stream]) -> list[Stream]:
@@ -205,8 +208,8 @@ class Course:
             for more in range(min(self.model.burst, one.output - len(one.times_ns))):
                 at_ns = self.now_ns + place * self.model.spread_ns + more * 50_000
                 one.times_ns.append(at_ns)
-                one.truth.append(dict(one.waited))
-                one.waited.clear()
+                one.truth.append(one.waited)
+                one.waited = {}
             if len(one.times_ns) == one.output:
                 self.running.remove(one)
                 self.done.append(one)
