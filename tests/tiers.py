@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 TIERS = ("unit", "whole", "long", "engine")
 TIMEOUTS_S = {"long": 300, "engine": 1800}  # the others: pyproject.toml
 WORKERS = {"unit": 2, "whole": 4, "long": 2, "engine": 0}  # processes; the tests of `whole` mostly wait
-EXAMPLES = {"unit": 20, "long": 500}  # of each property; those of unit tests are tried again in the long tier
+EXAMPLES = {"unit": 20, "long": 300}  # of each property; those of unit tests are tried again in the long tier
 
 LONGEST_SLEEP_S = 0.01  # of a unit test: another thread is let run, nothing is waited for
 _STARTS_A_PROCESS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec", "subprocess.Popen"}
