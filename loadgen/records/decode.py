@@ -166,7 +166,7 @@ class Decoder(msgspec.Struct, eq=False):
         if self._keeps(record):
             texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds))
             record.text = None if texts is None else self.hide(join_written(texts))
-        if not counted.exact and self.examined < EXAMINED and is_to_examine(record):
+        if not counted.exact and self.examined < EXAMINED and may_hide_tokens(record):
             self.examined += 1
             texts = decoded_stream.read_texts(self.dialect, stream, len(summary.kinds)) or ()
             record.word_gaps, record.inner_gaps = count_gaps(join_written([message]) for message in texts)
@@ -519,8 +519,8 @@ def _has_reasoning(message: Message) -> bool:
     return any(choice.has_reasoning() for choice in message.choices or ())
 
 
-def is_to_examine(record: Record) -> bool:
-    """Whether an answer's words may show where its tokens are: usage counts 1.25 tokens a message or more."""
+def may_hide_tokens(record: Record) -> bool:
+    """Whether usage counts 1.25 tokens a message or more, and nothing says which message has which."""
     more = record.output_tokens >= MORE_TOKENS * max(len(record.tokens), 2)
     return more and record.usage and not record.exact_tokens
 

@@ -240,7 +240,7 @@ def _describe_shape(facts: Facts) -> str:
 
 
 def has_range(facts: Facts) -> bool:
-    """Whether random lengths vary by --random-range-ratio."""
+    """Whether lengths would vary by --random-range-ratio, of any data."""
     return facts.profile.range_ratio not in _EVEN
 
 

@@ -53,7 +53,7 @@ class Framing(msgspec.Struct, kw_only=True):
         return False
 
     def begins_well(self, rest: bytes) -> bool:
-        """Whether the first bytes of a body fit this framing."""
+        """Whether the first bytes of a body fit this framing; if not, the response is malformed."""
         return True
 
     def check_end(self, reads: Reads) -> bool:

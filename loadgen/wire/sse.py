@@ -75,7 +75,7 @@ def join_lines(data: bytes) -> bytes:
 def read_events(body: bytes, whole: bool) -> Events:
     """Read the events of a body; an incomplete last line is dropped unless the body is `whole`.
 
-    A body of a usual form is not split: only `split_events` is right where some data is not JSON.
+    Where the data of some event is not JSON, use `split_events`: a body of a usual form is not split here.
     """
     if plain := _read_named(body) if body.startswith(_NAME) else _read_plain(body):
         return plain

@@ -54,7 +54,7 @@ class QualityPlan(msgspec.Struct, frozen=True, dict=True):
         }  # fmt: skip
 
     def follow_settings(self, settings: Mapping[str, Any]) -> QualityPlan:
-        """Return the plan with the chats and answers' length of a reference file's settings."""
+        """Return the plan with `chat` and `answer_tokens` of a reference file's settings."""
         tokens = untrusted.read_count(settings.get("answer_tokens"))
         return replace(self, answer_tokens=tokens or self.answer_tokens, chat=settings.get("chat") is True)
 

@@ -100,9 +100,9 @@ def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, Serv
 def reconcile_roles(every: Sequence[RoleScrapes], model: str = "") -> ServerWindow:
     """Sum the servers' counters, each quantity over the roles that it is counted at, to one window.
 
-    A server that ended counts until its last scrape; the window is then not settled. If a server could not be
-    scraped, the window has only an error with its name; of routers alone it has their requests. It has the
-    names of those that generate.
+    A server that ended counts until its last scrape; the window is then not settled. If an engine could not
+    be scraped, the window has only an error with its name. Routers count where there is nothing else. The
+    names of metrics are those of an engine that generates.
     """
     engines = [each for each in every if each.place.role != ROUTER] or every
     for each in engines:

@@ -194,14 +194,14 @@ class TurnQueue:
 
     def find(self, index: int) -> OpenSession:
         """Return the session under way with this request."""
-        return self._under_way[self._find_number(index)]
+        return self._under_way[self._find_session_number(index)]
 
-    def _find_number(self, index: int) -> int:
+    def _find_session_number(self, index: int) -> int:
         return bisect_right(self._begins, index) - 1
 
     def begin(self, index: int, begin_ns: int) -> OpenSession:
         """Begin the session whose first turn is due at `begin_ns`."""
-        number = self._find_number(index)
+        number = self._find_session_number(index)
         session = self._under_way[number] = OpenSession(self.sessions.turns, number, begin_ns)
         return session
 
@@ -274,7 +274,7 @@ class TurnQueue:
             return turn.succeeded
         turn.judged, capture, got = True, turn.capture, turn.got
         turn.got = ()
-        session = self._under_way.get(self._find_number(turn.index))
+        session = self._under_way.get(self._find_session_number(turn.index))
         if session is None:
             return False  # all that waited for it was dropped
         capture.raw, capture.read_lengths = join_reads(got[::A_READ])
@@ -324,7 +324,7 @@ class TurnQueue:
             del self._to_build[index]
             self._built[index] = self._build(index)
         elif self.first.build_ahead():
-            number = self._find_number(self.first.newest)
+            number = self._find_session_number(self.first.newest)
             self._to_build.update(dict.fromkeys(list_roots(self.sessions.turns, number)))
         elif not self._sent:
             return False
@@ -360,7 +360,7 @@ class TurnQueue:
 
     def _build(self, index: int) -> bytes:
         after = self.sessions.body_after
-        session = self._under_way.get(self._find_number(index))
+        session = self._under_way.get(self._find_session_number(index))
         if after is None or session is None:
             return self.job.make_request(index)
         answers = session.answers.get(session.find_lane(index))

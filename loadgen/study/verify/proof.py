@@ -136,7 +136,7 @@ def hold_document(raw: bytes, made: bytes, file: str, held: Proof) -> None:
 
 
 def _blank(value: Any) -> Any:
-    """Return a JSON value with null for each number: what may differ in its last digits."""
+    """Return a JSON value with null for each float, which may differ in its last digits."""
     if isinstance(value, dict):
         return {key: _blank(inner) for key, inner in value.items()}
     if isinstance(value, list):

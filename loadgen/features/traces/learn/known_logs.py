@@ -205,7 +205,7 @@ def _read_call(
 
 
 def _split_literal(text: str) -> tuple[str | None, str]:
-    """Split the literal of a Python text off the begin of another; None where it is None."""
+    """Split a quoted Python text off the start; (None, text) where the text does not begin with a quote."""
     if text[:1] not in ("'", '"'):
         return None, text
     found = _LITERAL.match(text)

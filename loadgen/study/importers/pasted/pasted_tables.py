@@ -37,7 +37,7 @@ from loadgen.study.importers.pasted.row_figures import (
     read_columns,
 )
 from loadgen.study.importers.pasted.surroundings import Surroundings
-from loadgen.study.importers.pasted.upright_grids import ENGINES, find_statistics, split_tests, turn_upright
+from loadgen.study.importers.pasted.upright_grids import ENGINES, name_left_out, split_tests, turn_upright
 from loadgen.study.load_table import SIMULATED
 from loadgen.study.run_summary import Reported, find_unnamed_preset, join_quantization
 from loadgen.study.speed import speed_rows
@@ -146,7 +146,7 @@ def _join_parts(above: Grid, below: Grid) -> Grid | None:
 
 def describe_statistics(path: Path, grid: Grid, upright: Grid) -> list[str]:
     """Write a line on the rows and columns that are statistics of a table's others; [] without any."""
-    named = list_first(find_statistics(grid, upright), _MOST_NAMED)
+    named = list_first(name_left_out(grid, upright), _MOST_NAMED)
     return [f"{path}: {named}: statistics of other runs, left out"] if named else []
 
 

@@ -79,8 +79,8 @@ def turn_upright(grid: Grid) -> Grid:
     return Grid((_title_labels(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
 
 
-def find_statistics(grid: Grid, upright: Grid) -> list[str]:
-    """Name the rows or columns of a table that are statistics of its others, and no runs."""
+def name_left_out(grid: Grid, upright: Grid) -> list[str]:
+    """Name the rows or columns that `upright` lacks: `turn_upright` left them out as statistics of others."""
     kept = {(row.line, row.column) for row in upright.rows}
     if upright.titles == grid.titles:
         return [f"line {row.line}" for row in grid.rows if (row.line, row.column) not in kept]
