@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.host import cpu_use
 from loadgen.host.cpu_use import CpuTimes, CpuWatch, ProcessTime
 
@@ -34,8 +35,7 @@ AFTER = CpuTimes(
 
 
 def test_others_are_what_neither_server_nor_client_took() -> None:
-    use = cpu_use.subtract_times(BEFORE, AFTER, server_known=False)
-    assert use is not None
+    use = require(cpu_use.subtract_times(BEFORE, AFTER, server_known=False))
     assert (use.duration_s, use.cpus, use.server, use.client, use.waiting) == (10, 2, 0.9, 0.25, 0.5)
     assert use.others == pytest.approx(0.75)
     assert use.busy == pytest.approx(1.9)
@@ -47,27 +47,23 @@ def test_others_are_what_neither_server_nor_client_took() -> None:
 
 def test_a_process_that_has_the_number_of_an_earlier_one_is_another() -> None:
     after = replace(AFTER, server={10: ProcessTime(4.0, 1900)})
-    use = cpu_use.subtract_times(BEFORE, after, server_known=False)
-    assert use is not None
+    use = require(cpu_use.subtract_times(BEFORE, after, server_known=False))
     assert use.server == 0.4
     unseen = replace(AFTER, server={13: ProcessTime(900.0, 2)})  # it was there before, and not found then
-    use = cpu_use.subtract_times(BEFORE, unseen, server_known=False)
-    assert use is not None
+    use = require(cpu_use.subtract_times(BEFORE, unseen, server_known=False))
     assert use.server == 0.0
 
 
 @loop_over(("server_known", "others"), [(False, None), (True, pytest.approx(1.65))])
 def test_where_the_servers_processes_are_unknown_so_are_the_others(server_known: bool, others: float) -> None:
     nowhere = [replace(times, server={}) for times in (BEFORE, AFTER)]
-    use = cpu_use.subtract_times(nowhere[0], nowhere[1], server_known)
-    assert use is not None
+    use = require(cpu_use.subtract_times(nowhere[0], nowhere[1], server_known))
     assert (use.server, use.others) == (None, others)
     assert ("other processes" in cpu_use.format_use(use)) is server_known
 
 
 def test_without_pressure_stall_information_the_line_ends_before_it() -> None:
-    use = cpu_use.subtract_times(BEFORE, replace(AFTER, waiting_us=None), server_known=True)
-    assert use is not None
+    use = require(cpu_use.subtract_times(BEFORE, replace(AFTER, waiting_us=None), server_known=True))
     assert use.waiting is None
     assert cpu_use.format_use(use).endswith("other processes 0.75")
 

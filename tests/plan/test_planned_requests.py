@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.plan import draw_cancellations
@@ -180,8 +181,7 @@ def test_a_failed_request_has_those_that_wait_for_it_directly_or_not() -> None:
 
 
 def test_the_waits_of_a_run_are_made_once() -> None:
-    facts = TREE.describe_waits()
-    assert facts is not None
+    facts = require(TREE.describe_waits())
     assert facts.waits is facts.waits
     assert msgspec.structs.replace(facts).waits is not facts.waits
 
@@ -199,7 +199,6 @@ def test_the_waits_of_a_run_are_made_once() -> None:
     ],
 )
 def test_waits_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
-    facts = TREE.describe_waits()
-    assert facts is not None
+    facts = require(TREE.describe_waits())
     with pytest.raises(ValueError, match=message):
         msgspec.structs.replace(facts, **changes).waits.check(TREE.begins)

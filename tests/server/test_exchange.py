@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from fakes import virtual_network
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
 from fakes.virtual_loop import VirtualLoop
@@ -391,8 +392,7 @@ def test_windows_double_from_ten_segments_on(size: int, rounds: int) -> None:
         watching.note_last(size)
         return watching.time
 
-    time = asyncio.run(watch())
-    assert time is not None
+    time = require(asyncio.run(watch()))
     assert time.rest_rounds == rounds
 
 
@@ -404,8 +404,7 @@ def test_a_handshake_has_its_round_trips(version: str | None, rounds: int) -> No
         watching.note_last(0)
         return watching.time
 
-    time = asyncio.run(watch())
-    assert time is not None
+    time = require(asyncio.run(watch()))
     assert time.first_rounds == rounds
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
 from loadgen.server.scraper import ScrapedRun, join_windows
 from loadgen.server.server_counters import ServerSample, ServerWindow, make_window
@@ -99,8 +100,7 @@ def test_two_recorded_expositions_differ_by_what_was_done_between(
 
 
 def test_a_recorded_histogram_gives_mean_and_brackets() -> None:
-    ttft = make_window(recorded("vllm_idle"), recorded("vllm_after_bench")).ttft
-    assert ttft is not None
+    ttft = require(make_window(recorded("vllm_idle"), recorded("vllm_after_bench")).ttft)
     assert (ttft.count, round(ttft.mean_ms, 3)) == (53, 370.564)
     assert ttft.brackets_ms == {"50": (20, 40), "90": (40, 60), "99": (10000, 20000)}
 
@@ -119,8 +119,7 @@ def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
     """Over the window alone: a hundred slow ones came before it."""
     before = timed(0, 0, 100, total_s=900.0)
     after = timed(counts[0], counts[1], 100 + counts[2], total_s=900.5)
-    ttft = make_window(before, after).ttft
-    assert ttft is not None
+    ttft = require(make_window(before, after).ttft)
     assert (ttft.count, ttft.brackets_ms) == (counts[2], brackets)
     assert ttft.mean_ms == pytest.approx(500 / counts[2])
 
@@ -266,8 +265,7 @@ def test_servers_that_share_a_run_have_one_window() -> None:
 
 def test_their_histograms_are_pooled() -> None:
     nothing, one, other = timed(0, 0, 0, total_s=0), timed(1, 1, 1, total_s=0.01), timed(0, 0, 3, total_s=0.3)
-    found = join_windows([ScrapedRun(nothing, one), ScrapedRun(nothing, other)], "m").ttft
-    assert found is not None
+    found = require(join_windows([ScrapedRun(nothing, one), ScrapedRun(nothing, other)], "m").ttft)
     assert found.count == 4
     assert found.mean_ms == pytest.approx(77.5)
     assert found.brackets_ms["50"] == (40, None)

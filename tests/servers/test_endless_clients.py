@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen_servers import http_server
 from loadgen_servers.http_server import Connection
 
@@ -37,15 +38,13 @@ def feed(first: bytes, rest: bytes, most: int) -> int | None:
     pytest.param(CHUNKED + b"0\r\n", b"x: y\r\n" * 500, id="trailers"),
 ])  # fmt: skip
 def test_what_is_no_body_has_64_kib(first: bytes, rest: bytes) -> None:
-    ended = feed(first, rest, 1 << 20)
-    assert ended is not None
+    ended = require(feed(first, rest, 1 << 20))
     assert 64 << 10 < ended < 80 << 10
 
 
 def test_a_body_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_LARGEST_BODY", 1 << 20)
-    ended = feed(HEAD + b"content-length: 99999999\r\n\r\n", bytes(4000), 8 << 20)
-    assert ended is not None
+    ended = require(feed(HEAD + b"content-length: 99999999\r\n\r\n", bytes(4000), 8 << 20))
     assert 2 << 20 < ended < (2 << 20) + (80 << 10)
 
 

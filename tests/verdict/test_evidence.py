@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.verdict.evidence import (
     Trend,
     least_samples,
@@ -28,16 +29,14 @@ def test_a_percentile_needs_so_many_samples(percentile: float, point: int, bound
 
 def test_a_rising_series_has_the_trend_that_kendall_gives_it() -> None:
     # n = 10, S = 45, Var S = 125, z = 44 / √125 = 3.935: two-sided p = 8.3e-5; slope 1, median 14.5.
-    found = Trend.fit(np.arange(10.0, 20.0))
-    assert found is not None
+    found = require(Trend.fit(np.arange(10.0, 20.0)))
     assert found.n == 10
     assert found.probability == pytest.approx(8.30e-5, rel=1e-2)
     assert found.change == pytest.approx(9 / 14.5)
 
 
 def test_one_outlier_neither_makes_a_trend_nor_a_slope() -> None:
-    found = Trend.fit([10.0] * 11 + [1000.0])
-    assert found is not None
+    found = require(Trend.fit([10.0] * 11 + [1000.0]))
     assert found.probability > 0.3
     assert found.change == 0
 

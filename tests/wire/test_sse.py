@@ -12,6 +12,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.features.apis.generate_api import Generate
 from loadgen.records.decode import Decoder
 from loadgen.transport.capture import Capture, pack_int64s
@@ -317,8 +318,7 @@ def one_by_one(dialect: str, capture: Capture) -> dict[str, Any]:
 
 def parsed(dialect: str, capture: Capture) -> list[int] | None:
     """Which messages were parsed; None: all of them."""
-    plain = sse.read_plain_stream(capture.raw)
-    assert plain is not None
+    plain = require(sse.read_plain_stream(capture.raw))
     messages = sse.read_typical(DIALECTS[dialect], plain)
     return None if messages is None else list(messages.parsed)
 
@@ -442,16 +442,13 @@ def test_what_reasons_and_then_answers_is_counted_in_full() -> None:
 
 def test_messages_that_repeat_those_before_are_all_parsed() -> None:
     lines = [b'{"text":"%b","meta_info":{"completion_tokens":%d}}' % (b"a" * i, i) for i in range(1, 60)]
-    plain = sse.read_plain_stream(answer(lines).raw)
-    assert plain is not None
+    plain = require(sse.read_plain_stream(answer(lines).raw))
     assert sse.read_typical(Generate(), plain) is None
 
 
 def test_typical_messages_are_a_sequence() -> None:
-    plain = sse.read_plain_stream(answer([chat()] * COUNT).raw)
-    assert plain is not None
-    messages = sse.read_typical(DIALECTS["chat"], plain)
-    assert messages is not None
+    plain = require(sse.read_plain_stream(answer([chat()] * COUNT).raw))
+    messages = require(sse.read_typical(DIALECTS["chat"], plain))
     every = DIALECTS["chat"].read_messages(plain.lines())
     assert list(messages) == list(messages[:]) == list(every)
     assert (len(messages), messages[-1], messages[3:5]) == (len(every), every[-1], every[3:5])

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.features.apis.messages_api import Messages
@@ -124,8 +125,7 @@ def test_a_seed_makes_the_same_bodies_and_digest_again() -> None:
 
 def test_sizes_and_numbers_are_those_that_the_facts_name() -> None:
     of = made(image_size="48x32 75%, 16x8 25%", images="0-2", num_prompts=300)
-    facts = of.facts.images
-    assert facts is not None
+    facts = require(of.facts.images)
     sent = [[size(content) for content in files(of, i)] if facts.counts[i] else [] for i in range(300)]
     assert tuple(map(len, sent)) == facts.counts
     every = [one for several in sent for one in several]
@@ -147,8 +147,7 @@ def test_files_of_a_directory_are_sent_by_turns_as_they_are(tmp_path: Path) -> N
         (tmp_path / name).write_text("no image")
     of = made(image_size="", image_dir=str(tmp_path), image_format="jpeg")
     assert [files(of, i)[0] for i in range(3)] == [noise + b"a", noise, noise + b"a"]
-    facts = of.facts.images
-    assert facts is not None
+    facts = require(of.facts.images)
     assert (facts.format, facts.sizes, facts.distinct) == ("as they are", ((24, 16, 40),), 2)
 
 

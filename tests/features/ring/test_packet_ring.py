@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.required import require
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
@@ -99,8 +100,7 @@ def test_each_segment_is_kept_up_to_its_headers(family: socket.AddressFamily) ->
     begin_ns = time.time_ns()
     with line(family) as on:
         on.say([b"data: a\n\n", b"0\r\n\r\n", b"x"])
-        frames = on.ring.take()
-        assert frames is not None
+        frames = require(on.ring.take())
         headers = on.ring.headers
         ordinary, marked = headers.ordinary[1], headers.marked[1]
         assert frames["kept"].tolist() == [marked, ordinary, marked, marked]
@@ -258,8 +258,7 @@ def test_only_our_segments_are_ever_in_the_ring_and_no_payload(host: str) -> Non
     server.__exit__()
     *_, health = captures
     assert (len(captures), health.fallen_back, health.dropped_segments) == (41, 0, 0)
-    ring = transport.ring
-    assert ring is not None
+    ring = require(transport.ring)
     assert isinstance(ring.source, PacketRing)
     rows, headers = ring.source.frames, ring.source.headers
     memory = np.frombuffer(ring.source.memory, np.uint8).reshape(len(rows), -1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.facts.ceiling import Ceiling
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.bound import Lengths
@@ -71,8 +72,7 @@ def test_tokens_per_second_and_the_share_count_a_drafts_tokens_alike() -> None:
     figures, load = block(name)
     for length in (1.0, 2.5):
         drafted = {**figures, "spec_decode_acceptance_length": length}
-        step = bound.compare_decode(on_thor(name), drafted, load)
-        assert step is not None
+        step = require(bound.compare_decode(on_thor(name), drafted, load))
         assert step.per_step == length
         assert step.reached_tps / step.best_tps == pytest.approx(step.share, rel=1e-12)
 
@@ -116,8 +116,9 @@ def test_what_thor_cannot_do_is_named_with_its_figures(name: str) -> None:
 
 
 def test_a_server_that_speculates_may_decode_so_fast_and_not_prefill() -> None:
-    said = bound.explain_impossible(on_thor("Qwen3-8B-FP8 low"), *block("Qwen3-8B-FP8 low"), speculative=True)
-    assert said is not None
+    said = require(
+        bound.explain_impossible(on_thor("Qwen3-8B-FP8 low"), *block("Qwen3-8B-FP8 low"), speculative=True)
+    )
     assert said.startswith("2043 tokens prefilled")
 
 
@@ -148,8 +149,7 @@ SHARES = {
 @loop_over("model", SPEEDS)
 def test_the_rtx_pages_speeds_beside_the_roofline(model: str) -> None:
     found, figures = estimate_ceiling(model, RTX), {"speed_tok_s": SPEEDS[model]}
-    step = bound.compare_decode(found, figures, Lengths())
-    assert step is not None
+    step = require(bound.compare_decode(found, figures, Lengths()))
     assert round(100 * step.share) == SHARES[model]
     assert bool(bound.explain_impossible(found, figures, Lengths())) == (model == "GLM-4-9B-Chat-1M")
     assert bound.explain_fallback(found, figures, Lengths()) is None
@@ -238,11 +238,9 @@ def test_below_five_milliseconds_nobody_is_accused() -> None:
 
 def test_the_batch_is_how_many_decode_on_average() -> None:
     figures = run(request_throughput=2.0, mean_tpot_ms=20.0)
-    step = bound.compare_decode(QWEN, figures, Lengths(1000, 101, 8))
-    assert step is not None
+    step = require(bound.compare_decode(QWEN, figures, Lengths(1000, 101, 8)))
     assert (step.batch, step.context) == (4.0, 1050.5)
-    few = bound.compare_decode(QWEN, figures, Lengths(1000, 101, 2))
-    assert few is not None
+    few = require(bound.compare_decode(QWEN, figures, Lengths(1000, 101, 2)))
     assert few.batch == 2.0
 
 
@@ -251,8 +249,7 @@ def test_ttft_is_judged_alone_and_where_the_peak_is_known() -> None:
     thor = estimate_ceiling("Qwen3-8B", THOR)
     assert bound.compare_prefill(thor, figures, LOADED) is None
     assert "tokens prefilled" in (bound.explain_impossible(thor, figures, Lengths(1000, 100, 1)) or "")
-    alone = bound.compare_prefill(QWEN, figures, Lengths(1000, 100, 1))
-    assert alone is not None
+    alone = require(bound.compare_prefill(QWEN, figures, Lengths(1000, 100, 1)))
     assert (alone.least_ms, alone.share) == (None, None)
 
 

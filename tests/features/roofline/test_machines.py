@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline.machines import (
     choose_machine,
@@ -100,8 +101,7 @@ def test_a_gpu_is_recognised_as_people_write_it(name: str, form: str, count: int
 
 @loop_over("name", NAMES)
 def test_a_gpu_is_recognised_by_what_it_calls_itself(name: str) -> None:
-    found = recognise_machine(name)
-    assert found is not None
+    found = require(recognise_machine(name))
     assert found.key == NAMES[name]
 
 
@@ -139,8 +139,7 @@ def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None
     ],
 )
 def test_boards_with_one_name_are_told_apart_by_their_memory(name: str, memory_gib: float, key: str) -> None:
-    found = recognise_machine(name, memory_gib)
-    assert found is not None
+    found = require(recognise_machine(name, memory_gib))
     assert found.key == key
 
 
@@ -178,8 +177,7 @@ def test_a_given_bandwidth_overrides_that_of_a_known_machine() -> None:
     assert alone == make_machine(460.0)
     assert alone is not None
     assert (alone.bandwidth_bytes_per_s, alone.peak_flop_per_s, alone.memory_bytes) == (460e9, {}, 0)
-    both = choose_machine("gb10", 233.0)
-    assert both is not None
+    both = require(choose_machine("gb10", 233.0))
     assert (both.bandwidth_bytes_per_s, both.key) == (233e9, "gb10")
     assert both.peak_flop_per_s == find_machine("gb10").peak_flop_per_s
 

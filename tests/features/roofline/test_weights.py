@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.features.roofline import weights
 from loadgen.features.roofline import weights as stored
@@ -135,8 +136,7 @@ def test_a_tied_embedding_counts_once_though_stored_twice(tmp_path: Path) -> Non
 
 def test_types_count_as_they_are_stored(tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "m", dense("F8_E4M3"))
-    found = stored.read_stored(place, shape())
-    assert found is not None
+    found = require(stored.read_stored(place, shape()))
     assert found.dense_bytes == 2 * TABLE + LAYERS * LAYER
 
 
@@ -154,8 +154,7 @@ def test_packed_integers_count_as_the_words_they_are_packed_in(tmp_path: Path) -
 @pytest.mark.parametrize("stacked", [False, True], ids=["one by one", "stacked"])
 def test_routed_experts_are_apart_however_they_are_stored(tmp_path: Path, stacked: bool) -> None:
     place = checkpoint(tmp_path / "m", mixture(stacked), MIXTURE)
-    found = stored.read_stored(place, shape(MIXTURE))
-    assert found is not None
+    found = require(stored.read_stored(place, shape(MIXTURE)))
     assert found.routed_bytes == 2 * LAYERS * EXPERTS * MLP
     assert found.dense_bytes == 2 * (TABLE + LAYERS * (ATTENTION + EXPERTS * HIDDEN))
 
@@ -279,8 +278,7 @@ SCHEMES = {
 
 @loop_over("word", SCHEMES)
 def test_a_word_is_bits_per_weight_and_what_computes(word: str) -> None:
-    found = parse_scheme(word)
-    assert found is not None
+    found = require(parse_scheme(word))
     assert (found.bits, found.computes) == SCHEMES[word]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.sensors.power_urls import Place, PowerUrls
 from loadgen.features.sensors.sensor_summary import Window, list_series, render_summary, summarize_window
@@ -84,8 +85,7 @@ EACH = [float(at) for at in range(61)]
     ],
 )  # fmt: skip
 def test_an_exporter_s_energy_says_how_fine_it_is(series: Series, joules: float, source: str) -> None:
-    found = sensed(series, 60, {where: DCGM for _, where in series}).energy
-    assert found is not None
+    found = require(sensed(series, 60, {where: DCGM for _, where in series}).energy)
     assert (found.joules, found.mean_w) == pytest.approx((joules, joules / 60))
     assert found.source == source
 
@@ -142,8 +142,7 @@ def test_a_gpu_whose_energy_is_unknown_is_not_made_up_for_by_the_cpu() -> None:
 
 def test_a_board_s_power_is_that_of_its_gpu_and_not_of_another_machine_s() -> None:
     rails: Series = {("board_w", "VIN"): dict.fromkeys(EACH, 20.0), ("energy_j", "GPU 0"): steady(5, EACH)}
-    found = sensed({**rails, ("energy_j", A): steady(100, EACH)}, 60, {A: DCGM}).energy
-    assert found is not None
+    found = require(sensed({**rails, ("energy_j", A): steady(100, EACH)}, 60, {A: DCGM}).energy)
     assert (found.parts, found.under) == ({"VIN": 1200.0, A: 6000.0}, {"GPU 0": 300.0})
     assert found.source == (
         "rail VIN, sampled every 1 s; energy counter of DCGM's exporter at node:9400, updated every 1.0 s"

@@ -11,6 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import tree
+from builders.required import require
 from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.sensor_discovery import Packages, find_packages
 from loadgen.host.sensor import PowerSource, Reading
@@ -59,8 +60,7 @@ LAPTOP = {
 def test_packages_and_memory_are_read_and_nothing_within_them(
     tmp_path: Path, zones: Mapping[str, tuple[str, int]], values: dict[str, float]
 ) -> None:
-    found = find_packages(write(Path(tempfile.mkdtemp(dir=tmp_path)), zones))
-    assert found is not None
+    found = require(find_packages(write(Path(tempfile.mkdtemp(dir=tmp_path)), zones)))
     assert found.read(()) == Reading(
         {("package_j", where): joules for where, joules in values.items()},
         sources={where: PowerSource("RAPL") for where in values},
@@ -93,8 +93,7 @@ def test_a_counter_goes_on_across_its_wraps(
 def test_missing_rights_are_one_line_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_packages(write(tmp_path, SERVER))
-    assert found is not None
+    found = require(find_packages(write(tmp_path, SERVER)))
 
     def refuse(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -119,8 +118,7 @@ def test_missing_rights_are_one_line_that_says_what_to_do(
     ],
 )
 def test_what_is_no_count_is_a_line(tmp_path: Path, text: str, why: str) -> None:
-    found = find_packages(write(tmp_path, {"intel-rapl:0": ("package-0", 0)}))
-    assert found is not None
+    found = require(find_packages(write(tmp_path, {"intel-rapl:0": ("package-0", 0)})))
     (tmp_path / ZONES / "intel-rapl:0/energy_uj").write_text(text)
     (line,) = found.read(()).missing
     assert line.startswith(f"RAPL does not report CPU package 0: {why}")

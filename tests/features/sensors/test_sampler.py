@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base import clock
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
 from loadgen.features.sensors.sampler import Sampler
@@ -70,8 +71,7 @@ def power(watts: Sequence[float], where: str = "GPU 0") -> dict[Key, Sequence[fl
 def test_energy_is_of_the_window(
     series: dict[Key, Sequence[float | None]], begin_s: float, end_s: float, joules: float
 ) -> None:
-    energy = sensed(series, begin_s, end_s).energy
-    assert energy is not None
+    energy = require(sensed(series, begin_s, end_s).energy)
     assert energy.joules == pytest.approx(joules)
     assert energy.mean_w == pytest.approx(joules / (end_s - begin_s))
     assert sum(energy.parts.values()) == pytest.approx(joules)
@@ -153,8 +153,7 @@ def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
     ],
 )
 def test_energy_names_its_source(series: dict[Key, Sequence[float | None]], source: str) -> None:
-    energy = sensed(series, 0, 1).energy
-    assert energy is not None
+    energy = require(sensed(series, 0, 1).energy)
     assert energy.source == source
 
 

@@ -101,8 +101,7 @@ def test_what_usage_does_not_report_is_not_known() -> None:
 
 def test_figures_are_of_what_ended_before_the_first_slot_ran_dry() -> None:
     result = made(TURNS, rows_of(TURNS))
-    sessions = result.derive(session_figures.summarize_sessions)
-    assert sessions is not None
+    sessions = require(result.derive(session_figures.summarize_sessions))
     assert sessions.measured is not None
     assert (sessions.measured.seconds, sessions.measured.whole_s) == (DRY_MS / 1e3, END_MS / 1e3)
     assert (result.metrics.completed, sessions.measured.left_out) == (10, 2)

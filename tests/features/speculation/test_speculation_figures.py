@@ -10,6 +10,7 @@ import pytest
 
 from builders import made_data, made_runs
 from builders.made_runs import MS
+from builders.required import require
 from features.speculation.scheduled_runs import NGRAM
 from loadgen.features.speculation.speculation_figures import (
     describe_speculation,
@@ -88,8 +89,7 @@ def test_parts_that_follow_their_neighbours_are_worth_fewer(
 ) -> None:
     y, c = 20 + np.array([-6, *inner, 6]), (np.array(inner) ** 2).sum() / 9
     half = 2 * quantile * np.sqrt(12 * c * (1 + alike) / (1 - alike)) / 120
-    got = estimate_over_time(y, np.full(12, 10.0), 2.0)  # ramp and drain are in the mean alone
-    assert got is not None
+    got = require(estimate_over_time(y, np.full(12, 10.0), 2.0))  # ramp and drain are in the mean alone
     assert (got.mean, got.low, got.high) == pytest.approx((4.0, 4.0 - half, 4.0 + half))
     assert got.units == 12
 
@@ -152,8 +152,7 @@ def measure_cover(runs: int, tokens: int, falls: float) -> float:
     for seed in range(runs):
         each = draw_answers(seed, tokens, falls, made)
         counts = StepCounts.from_records(each, each.ok).complete_ends(each)
-        got = estimate_ratio_of_sums(counts.tokens + counts.past, counts.steps)
-        assert got is not None
+        got = require(estimate_ratio_of_sums(counts.tokens + counts.past, counts.steps))
         assert got.low is not None
         assert got.high is not None
         found.append((got.low, got.high))
@@ -188,8 +187,7 @@ def test_steps_are_the_messages_after_the_first() -> None:
 
 
 def test_tpot_is_step_time_over_acceptance_length() -> None:
-    got = measure_speculation(run([[1, 2, 1, 3], [1, 4, 1, 1, 2]]))
-    assert got is not None
+    got = require(measure_speculation(run([[1, 2, 1, 3], [1, 4, 1, 1, 2]])))
     assert got.acceptance_length is not None
     assert got.step_ms is not None
     assert got.tpot_ms is not None
@@ -222,8 +220,7 @@ def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None
 def test_where_messages_are_not_steps_the_counters_mean_stands(
     answers: list[list[int]], window: ServerWindow | None, mean: float | None, why: str
 ) -> None:
-    got = measure_speculation(run(answers, window=window))
-    assert got is not None
+    got = require(measure_speculation(run(answers, window=window)))
     assert got.step_ms is None
     assert why in got.why["step_ms"]
     refused = mean is None
@@ -236,23 +233,20 @@ def test_a_server_that_counts_no_answers_has_its_mean_of_the_clients() -> None:
     window = ServerWindow(
         names="llamacpp", generation_tokens=80, drafts=30, accepted_tokens=50, accepted_by_position=(26, 24)
     )
-    got = measure_speculation(run([[1] * 40] * 2, window=window))
-    assert got is not None
+    got = require(measure_speculation(run([[1] * 40] * 2, window=window)))
     assert got.acceptance_length == RatioEstimate(78 / 30)
     assert got.by_position == (26 / 30, 24 / 30)
 
 
 def test_counts_that_agree_but_for_the_ends_leave_the_messages() -> None:
     # 3 tokens were accepted past the ends of two answers.
-    got = measure_speculation(run([[1, 3, 2], [1, 1, 2]], window=counted(10, 7, drafts=4)))
-    assert got is not None
+    got = require(measure_speculation(run([[1, 3, 2], [1, 1, 2]], window=counted(10, 7, drafts=4))))
     assert got.source == "messages"
     assert got.sources["counters"].acceptance_length == 8 / 4
 
 
 def test_steps_are_counted_where_the_tokens_of_each_are_not_known() -> None:
-    got = measure_speculation(run([[2, 3, 2], [3, 3]], exact=False))
-    assert got is not None
+    got = require(measure_speculation(run([[2, 3, 2], [3, 3]], exact=False)))
     assert got.acceptance_length is not None
     assert got.acceptance_length.mean == (6 + 5) / 3
     assert (got.histogram, got.by_position) == ((), ())
@@ -260,8 +254,7 @@ def test_steps_are_counted_where_the_tokens_of_each_are_not_known() -> None:
 
 
 def test_answers_in_one_message_have_no_steps() -> None:
-    got = measure_speculation(run([[9]] * 2, window=counted(18, 4, drafts=4)))
-    assert got is not None
+    got = require(measure_speculation(run([[9]] * 2, window=counted(18, 4, drafts=4))))
     assert (got.source, got.step_ms) == ("counters", None)
     assert got.why["step_ms"]
 
@@ -270,8 +263,7 @@ def test_answers_in_one_message_have_no_steps() -> None:
     ("reported", "steps"), [((-1, 6), 6), ((9, 6), 9), ((4, 6), 6)], ids=["llama.cpp", "vLLM", "few drafts"]
 )
 def test_a_servers_count_of_each_request_splits_hidden_steps(reported: tuple[int, int], steps: int) -> None:
-    got = measure_speculation(run([[1, 4, 4, 4]] * 2, reported=reported, window=counted(26, 12)))
-    assert got is not None
+    got = require(measure_speculation(run([[1, 4, 4, 4]] * 2, reported=reported, window=counted(26, 12))))
     assert got.acceptance_length is not None
     assert got.step_ms is not None
     assert (got.source, got.sources["messages"].steps, got.sources["requests"].steps) == (
@@ -284,8 +276,7 @@ def test_a_servers_count_of_each_request_splits_hidden_steps(reported: tuple[int
 
 def test_without_counters_a_gauge_of_the_server_is_named() -> None:
     window = ServerWindow(names="sglang", accept_length=2.25)
-    got = measure_speculation(run([[5]] * 2, window=window, as_run=None))
-    assert got is not None
+    got = require(measure_speculation(run([[5]] * 2, window=window, as_run=None)))
     assert (got.source, got.acceptance_length) == ("gauge", RatioEstimate(2.25))
 
 
@@ -294,8 +285,7 @@ def test_sglangs_counter_of_steps_stands_before_its_gauge() -> None:
     window = ServerWindow(
         names="sglang", generation_tokens=26, requests={"": 2}, drafts=12, accept_length=2.25
     )
-    got = measure_speculation(run([[1, 4, 4, 4]] * 2, window=window, as_run=None))
-    assert got is not None
+    got = require(measure_speculation(run([[1, 4, 4, 4]] * 2, window=window, as_run=None)))
     assert (got.source, got.acceptance_length) == ("counters", RatioEstimate(24 / 12))
     assert got.sources["counters"].accepted == 12
     assert "holds several steps" in got.why["step_ms"]
@@ -303,8 +293,7 @@ def test_sglangs_counter_of_steps_stands_before_its_gauge() -> None:
 
 def test_each_category_has_the_acceptance_length_of_its_requests() -> None:
     data = made_data.data("questions", categories=("math", "qa"), category_of_row=(0, 1, 1))
-    got = measure_speculation(run([[1, 2, 2], [1, 1, 1, 4], [1, 3, 2], [1, 4, 4]], data=data))
-    assert got is not None
+    got = require(measure_speculation(run([[1, 2, 2], [1, 1, 1, 4], [1, 3, 2], [1, 4, 4]], data=data)))
     # Near the ends a step of 2 or more has 13 / 4 tokens: that of 2 at an end may have had 5 / 4 more.
     means = {name: length.mean for name, length in got.by_category.items()}
     assert means == {"math": (12 + 5 / 4) / 4, "qa": (11 + 5 / 4) / 5}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.required import require
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.workloads.fidelity import (
     LengthCount,
@@ -119,8 +120,7 @@ def test_every_second_request_of_a_log_reuses_less() -> None:
         64,
     )
     found = compare_workloads(log, half)
-    reuse = found.find("prefix reuse (%)")
-    assert reuse is not None
+    reuse = require(found.find("prefix reuse (%)"))
     # Of four turns 1, 2 and 3 blocks of 10 are in the turn before; of the first and third, 1 of 4.
     assert reuse.first == pytest.approx(100 * 6 * 64 / 644)
     assert reuse.second == pytest.approx(100 * 64 / 258)
@@ -136,8 +136,7 @@ def test_a_load_of_lengths_alone_is_measured_by_them() -> None:
 
 
 def test_sessions_are_measured_by_requests_pauses_and_depth() -> None:
-    shape = measure_workload(make_load()).sessions
-    assert shape is not None
+    shape = require(measure_workload(make_load()).sessions)
     assert (shape.sessions, shape.requests.least, shape.requests.most) == (1000, 4, 4)
     assert shape.delays_s == (1.0, 2.0, 3.0)
     assert (shape.delay_sum_s, shape.by_depth) == (6000.0, (3000, 1000))

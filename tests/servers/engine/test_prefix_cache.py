@@ -7,6 +7,7 @@ import random
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen_servers.engine import prefix_cache
 from loadgen_servers.engine.prefix_cache import PrefixCache, block_hashes
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, Step, StepOutput
@@ -26,16 +27,14 @@ def test_a_block_is_its_items_and_all_before_them() -> None:
 def use(cache: PrefixCache, *blocks: int, tokens: int = 0) -> tuple[list[int], int]:
     """A sequence that computes all of its prompt's blocks and is still running."""
     tokens = tokens or cache.block_size * len(blocks)
-    held = cache.admit(blocks, tokens, tokens)
-    assert held is not None
+    held = require(cache.admit(blocks, tokens, tokens))
     return held + cache.computed(blocks[len(held) :]), tokens
 
 
 def found(cache: PrefixCache, *blocks: int) -> int:
     """How many of these a prompt one token longer would find; leaves their order of use as it would."""
     tokens = cache.block_size * len(blocks) + 1
-    held = cache.admit(blocks, tokens, 0)
-    assert held is not None
+    held = require(cache.admit(blocks, tokens, 0))
     cache.release(held, 0)
     return len(held)
 
@@ -165,11 +164,9 @@ def test_a_prompt_aborted_in_its_prefill_leaves_only_what_was_computed() -> None
     scheduler = engine(batched=25)
     gone = sequence(50, 5, (1, 2, 3, 4, 5))
     scheduler.add(gone)
-    step = scheduler.begin(0)
-    assert step is not None
+    step = require(scheduler.begin(0))
     scheduler.end(step, step.end_ns)
-    step = scheduler.begin(step.end_ns)
-    assert step is not None
+    step = require(scheduler.begin(step.end_ns))
     scheduler.abort(gone)
     scheduler.end(step, step.end_ns)
     scheduler.add(sequence(51, 1, (1, 2, 3, 4, 5)))

@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from builders.virtual_engine import TURNAROUND_NS, closed_loop, open_loop
 from loadgen_servers.engine.messages import CHOICES, Dialect, ResponseOptions, reply_for
 from loadgen_servers.engine.metrics import Metrics
@@ -79,12 +80,10 @@ def test_the_first_wave_on_a_cold_machine_is_the_outlier() -> None:
     for _ in range(3):
         scheduler.add(sequence(10, 2))
     started_ns = 3600_000 * MS
-    first = scheduler.begin(started_ns)
-    assert first is not None
+    first = require(scheduler.begin(started_ns))
     assert first.end_ns - started_ns == 101 * MS
     scheduler.end(first, first.end_ns)
-    second = scheduler.begin(first.end_ns)
-    assert second is not None
+    second = require(scheduler.begin(first.end_ns))
     assert second.end_ns - second.start_ns == 1_101_000
 
 
@@ -104,8 +103,7 @@ def names(ended: StepOutput) -> tuple[list[object], list[object], list[object]]:
 
 
 def run(scheduler: Scheduler, now_ns: int = 0) -> tuple[Work, StepOutput]:
-    step = scheduler.begin(now_ns)
-    assert step is not None
+    step = require(scheduler.begin(now_ns))
     return step.work, scheduler.end(step, step.end_ns)
 
 
@@ -194,8 +192,7 @@ def test_an_abort_while_a_step_is_under_way_leaves_its_chunk_behind() -> None:
     scheduler = engine()
     victim = sequence(10, 6)
     scheduler.add(victim)
-    step = scheduler.begin(0)
-    assert step is not None
+    step = require(scheduler.begin(0))
     scheduler.abort(victim)
     assert names(scheduler.end(step, step.end_ns)) == ([], [], [])
     assert scheduler.begin(step.end_ns) is None

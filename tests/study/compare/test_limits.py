@@ -13,6 +13,7 @@ import pytest
 from builders.comparison_samples import cell, run
 from builders.loops import loop_over
 from builders.made_limits import TTFT, limit_record
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.study import compare_command
 from loadgen.study.compare import limits
@@ -44,9 +45,7 @@ def one(*searches: StoredLimit, ask: ComparisonOptions = ASK) -> ComparedLimits:
 
 def judged(*searches: StoredLimit) -> Effect:
     """The effect of the second row."""
-    effect = one(*searches).rows[1].effect
-    assert effect is not None
-    return effect
+    return require(one(*searches).rows[1].effect)
 
 
 def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
@@ -93,8 +92,7 @@ def test_repeated_searches_are_the_units_of_a_paired_test() -> None:
     assert (effect.paired, effect.units, effect.call) == (True, 3, Decision.FASTER)
     assert effect.ratio == pytest.approx(2.0)
     assert effect.why != limits.WITHIN
-    limit = one(*searches).rows[0].limit
-    assert limit is not None
+    limit = require(one(*searches).rows[0].limit)
     assert limit.value == pytest.approx(10 * np.prod(luck) ** (1 / 3))
     outside = judged(*(search("m-BF16", v) for v in (10, 10.2)), *(search("m-FP8", v) for v in (20, 20.4)))
     assert (outside.paired, outside.call) == (False, Decision.FASTER)
