@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen import cli
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.printing import (
@@ -87,16 +87,16 @@ def test_an_unusable_encoding_is_taken_for_ascii() -> None:
     assert escape_unencodable("é", None) == "é"
 
 
-@loop_over(
+@loop_over_named(
     "gone",
-    [
-        pytest.param(None, id="absent"),
-        pytest.param(closed(), id="closed"),
-        pytest.param(stream(Raw(BrokenPipeError(errno.EPIPE, "Broken pipe"))), id="broken pipe"),
-        pytest.param(stream(Raw(OSError(errno.ENOSPC, "No space left on device"))), id="full"),
-        pytest.param(stream(Raw(OSError(errno.EIO, "Input/output error"))), id="its terminal is gone"),
-        pytest.param(stream(Raw(ConnectionResetError())), id="reset"),
-    ],
+    {
+        "absent": None,
+        "closed": closed(),
+        "broken pipe": stream(Raw(BrokenPipeError(errno.EPIPE, "Broken pipe"))),
+        "full": stream(Raw(OSError(errno.ENOSPC, "No space left on device"))),
+        "its terminal is gone": stream(Raw(OSError(errno.EIO, "Input/output error"))),
+        "reset": stream(Raw(ConnectionResetError())),
+    },
 )
 def test_a_stream_that_is_gone_is_told_and_nothing_raises(gone: TextIO | None) -> None:
     assert print_text("words", gone) is False
@@ -142,8 +142,7 @@ def test_a_command_without_its_streams_ends_with_its_own_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("code", "well", "ends"),
-    [(0, True, 0), (0, False, ExitCode.UNWRITTEN), (3, False, 3), (130, False, 130)],
+    ("code", "well", "ends"), [(0, True, 0), (0, False, ExitCode.UNWRITTEN), (3, False, 3), (130, False, 130)]
 )
 def test_lost_output_is_an_exit_code_where_there_is_no_other(
     code: int, well: bool, ends: int, monkeypatch: pytest.MonkeyPatch

@@ -57,10 +57,7 @@ def test_a_number_is_finite_and_not_negative(said: object, kept: float | None) -
     assert untrusted.read_number(said) == kept
 
 
-@loop_over(
-    ("said", "kept"),
-    [("12", 12), ("", None), ("-1", None), ("٣", None), ("9" * 5000, None)],
-)
+@loop_over(("said", "kept"), [("12", 12), ("", None), ("-1", None), ("٣", None), ("9" * 5000, None)])
 def test_digits_are_ascii_and_few(said: str, kept: int | None) -> None:
     assert untrusted.read_digits(said) == kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,14 @@ def loop_over(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Te
         return loop
 
     return decorate
+
+
+def loop_over_named(names: str | tuple[str, ...], rows: Mapping[str, Any]) -> Callable[[Test], Test]:
+    """Run a test once for each row, as `loop_over` does; the rows' keys are their names."""
+    several = not isinstance(names, str) and len(names) > 1
+    return loop_over(
+        names, [pytest.param(*(row if several else [row]), id=name) for name, row in rows.items()]
+    )
 
 
 def _named(row: Any, keys: int) -> tuple[str, tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import pytest
 
 from builders import made_cases as made
 from builders import made_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.base.secrecy import Secrets
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
@@ -44,31 +44,23 @@ def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
     return Launched(how="vllm", command=command, environment={}, settings=settings, ready_s=1, owned="pid")
 
 
-@loop_over(
+@loop_over_named(
     ("facts", "count"),
-    [
-        pytest.param({}, 0, id="not known"),
-        pytest.param({"gpus": 8}, 8, id="as given"),
-        pytest.param({"gpus": 8, "sensed": HOLDING, "launched": launched()}, 8, id="as given, first of all"),
-        pytest.param({"gpus": 8, "server": SIMULATED}, 8, id="as given, of a simulation"),
-        pytest.param({"sensed": HOLDING, "server": SIMULATED}, 0, id="a simulation has none"),
-        pytest.param({"sensed": HOLDING}, 2, id="where the server's memory is"),
-        pytest.param({"sensed": WITH_EXPORTED}, 1, id="where its memory is, next to those of --power-url"),
-        pytest.param({"sensed": SENSED}, 0, id="some of this machine's"),
-        pytest.param({"launched": launched(), "environment": GPU}, 4, id="as started"),
-        pytest.param({"launched": launched()}, 0, id="started without a GPU"),
-        pytest.param(
-            {"launched": launched(tensor_parallel=None), "environment": GPU}, 0, id="started without a number"
-        ),
-        pytest.param(
-            {"launched": launched("--data-parallel-size", "2"), "environment": GPU},
-            0,
-            id="started as several",
-        ),
-        pytest.param(
-            {"launched": launched("-dp=2"), "environment": GPU}, 0, id="started as several, shortly"
-        ),
-    ],
+    {
+        "not known": ({}, 0),
+        "as given": ({"gpus": 8}, 8),
+        "as given, first of all": ({"gpus": 8, "sensed": HOLDING, "launched": launched()}, 8),
+        "as given, of a simulation": ({"gpus": 8, "server": SIMULATED}, 8),
+        "a simulation has none": ({"sensed": HOLDING, "server": SIMULATED}, 0),
+        "where the server's memory is": ({"sensed": HOLDING}, 2),
+        "where its memory is, next to those of --power-url": ({"sensed": WITH_EXPORTED}, 1),
+        "some of this machine's": ({"sensed": SENSED}, 0),
+        "as started": ({"launched": launched(), "environment": GPU}, 4),
+        "started without a GPU": ({"launched": launched()}, 0),
+        "started without a number": ({"launched": launched(tensor_parallel=None), "environment": GPU}, 0),
+        "started as several": ({"launched": launched("--data-parallel-size", "2"), "environment": GPU}, 0),
+        "started as several, shortly": ({"launched": launched("-dp=2"), "environment": GPU}, 0),
+    },
 )
 def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
     of = made.run(**facts).facts
@@ -85,28 +77,25 @@ CLOSED = {"num_prompts": 10, "max_concurrency": 4}
 OPEN = {"num_prompts": 10, "request_rate": 8.0, "max_concurrency": 5}
 
 
-@loop_over(
+@loop_over_named(
     ("keys", "part", "own"),
-    [
-        pytest.param(CLOSED, None, (10, 4, 4, math.inf, True), id="closed, all of it"),
-        pytest.param(CLOSED, shard(0, 1, 10), (10, 4, 4, math.inf, True), id="closed, the only shard"),
-        pytest.param(CLOSED, shard(0, 3, 4), (4, 2, 2, math.inf, False), id="closed, the first"),
-        pytest.param(CLOSED, shard(2, 3, 3), (3, 1, 1, math.inf, False), id="closed, the last"),
-        pytest.param(CLOSED, shard(2, 3), (10, 1, 1, math.inf, False), id="closed, as many as it sent"),
-        pytest.param(OPEN, shard(1, 4, 3), (3, 1, None, 2.0, False), id="open, with a limit"),
-        pytest.param(
+    {
+        "closed, all of it": (CLOSED, None, (10, 4, 4, math.inf, True)),
+        "closed, the only shard": (CLOSED, shard(0, 1, 10), (10, 4, 4, math.inf, True)),
+        "closed, the first": (CLOSED, shard(0, 3, 4), (4, 2, 2, math.inf, False)),
+        "closed, the last": (CLOSED, shard(2, 3, 3), (3, 1, 1, math.inf, False)),
+        "closed, as many as it sent": (CLOSED, shard(2, 3), (10, 1, 1, math.inf, False)),
+        "open, with a limit": (OPEN, shard(1, 4, 3), (3, 1, None, 2.0, False)),
+        "open, at once": (
             {"num_prompts": 10, "max_concurrency": None},
             shard(1, 4, 3),
             (3, None, None, math.inf, False),
-            id="open, at once",
         ),
-        pytest.param(CLOSED, shard(3, 4, 0), (0, 1, 1, math.inf, False), id="none of the plan"),
-    ],
+        "none of the plan": (CLOSED, shard(3, 4, 0), (0, 1, 1, math.inf, False)),
+    },
 )
 def test_what_was_asked_of_a_shard_is_its_own_part(
-    keys: dict[str, Any],
-    part: ShardFacts | None,
-    own: tuple[int, int | None, int | None, float, bool],
+    keys: dict[str, Any], part: ShardFacts | None, own: tuple[int, int | None, int | None, float, bool]
 ) -> None:
     facts = made.run(None, keys, requests=10, shard=part).facts
     asked = (facts.own_requests, facts.max_concurrency, facts.held_concurrency, facts.planned_rate_per_s)

@@ -6,20 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fakes.faults import (
-    INPUT,
-    OUTPUT,
-    WHOLE,
-    Ending,
-    Fault,
-    K,
-    cut,
-    events,
-    fails,
-    lasting,
-    raw,
-    succeeds,
-)
+from fakes.faults import INPUT, OUTPUT, WHOLE, Ending, Fault, K, cut, events, fails, lasting, raw, succeeds
 from fakes.faults_stream import CUT, EMPTY, NO_JSON, in_band
 from fakes.scripted_server import DONE, HEAD, Answer, End, chunk, whole
 

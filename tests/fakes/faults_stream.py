@@ -27,8 +27,7 @@ from fakes.faults import (
 from fakes.scripted_server import DONE, HEAD, Answer, End, chunk, token, usage, whole
 
 CUT = fails(
-    K.TRUNCATED,
-    r"without a finish reason or (\[DONE\]|usage), after \d+ messages|closed connection without",
+    K.TRUNCATED, r"without a finish reason or (\[DONE\]|usage), after \d+ messages|closed connection without"
 )
 NO_JSON = fails(K.MALFORMED, r"event \d+: \W?\w{3}")
 EMPTY = fails(K.EMPTY, r"\w{3}")

@@ -352,11 +352,7 @@ def test_a_repeated_secret_is_hidden_before_texts_are_shortened(data: list[bytes
 
 @pytest.mark.parametrize(
     ("transport", "detail"),
-    [
-        ("", "stall: unknown cause"),
-        (" \n", "stall: unknown cause"),
-        ("no\x1b token", "no\ufffd token"),
-    ],
+    [("", "stall: unknown cause"), (" \n", "stall: unknown cause"), ("no\x1b token", "no\ufffd token")],
 )
 def test_a_failure_is_never_without_words(transport: str, detail: str) -> None:
     record = recorded.decode("completions", stream(A, end=b""), failure=Failure(K.STALL, transport))

@@ -121,10 +121,7 @@ def safetensors(raw: bytes) -> None:
 
 def gguf_head(raw: bytes) -> None:
     """A GGUF file, from its metadata on."""
-    for file, content in (
-        ("a.gguf", raw),
-        ("b.gguf", struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 40) + raw),
-    ):
+    for file, content in (("a.gguf", raw), ("b.gguf", struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 40) + raw)):
         path = written(content, file)
         with contextlib.suppress(UsageError):
             checkpoint.read_head(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.recorded_sensors import RecordedNvml
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.host import environment
@@ -194,35 +194,29 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
     return Recorded({"/etc/nvpmodel.conf": known}, outputs)
 
 
-@loop_over(
+@loop_over_named(
     ("after", "said"),
-    [
-        pytest.param(Recorded(), (), id="nothing to read"),
-        pytest.param(cpu("performance", "acpi-cpufreq"), (), id="performance"),
-        pytest.param(cpu("powersave", "intel_pstate"), (), id="a driver that chooses by itself"),
-        pytest.param(cpu("schedutil", "tegra194"), (), id="a clock by need"),
-        pytest.param(
+    {
+        "nothing to read": (Recorded(), ()),
+        "performance": (cpu("performance", "acpi-cpufreq"), ()),
+        "a driver that chooses by itself": (cpu("powersave", "intel_pstate"), ()),
+        "a clock by need": (cpu("schedutil", "tegra194"), ()),
+        "the lowest clock": (
             cpu("powersave", "acpi-cpufreq"),
             ("CPU governor powersave (acpi-cpufreq) keeps the lowest clock",),
-            id="the lowest clock",
         ),
-        pytest.param(
+        "a limit on the clock": (
             cpu("performance", "intel_pstate", "1700000"),
             ("CPU limited to 1.70 of 3.40 GHz",),
-            id="a limit on the clock",
         ),
-        pytest.param(cooled("pwm-fan", "3"), (), id="a fan"),
-        pytest.param(cooled("cpufreq-cpu0", "0"), (), id="cool"),
-        pytest.param(cooled("Processor", "2"), ("the kernel slows Processor down to cool it",), id="hot"),
-        pytest.param(jetson("MAXN_SUPER"), (), id="Jetson at its best"),
-        pytest.param(jetson("30W"), ("Jetson power mode 30W, below MAXN",), id="Jetson below its best"),
-        pytest.param(jetson("20W", known="< POWER_MODEL ID=0 NAME=20W >"), (), id="a Jetson without MAXN"),
-        pytest.param(
-            jetson("MAXN", 900000000),
-            ("GPU clock pinned at 1300 MHz runs at 900",),
-            id="a pinned clock not held",
-        ),
-    ],
+        "a fan": (cooled("pwm-fan", "3"), ()),
+        "cool": (cooled("cpufreq-cpu0", "0"), ()),
+        "hot": (cooled("Processor", "2"), ("the kernel slows Processor down to cool it",)),
+        "Jetson at its best": (jetson("MAXN_SUPER"), ()),
+        "Jetson below its best": (jetson("30W"), ("Jetson power mode 30W, below MAXN",)),
+        "a Jetson without MAXN": (jetson("20W", known="< POWER_MODEL ID=0 NAME=20W >"), ()),
+        "a pinned clock not held": (jetson("MAXN", 900000000), ("GPU clock pinned at 1300 MHz runs at 900",)),
+    },
 )
 def test_a_machine_held_back_at_the_end_says_by_what(after: Recorded, said: tuple[str, ...]) -> None:
     assert explain_throttling(ThrottlingState(), read_throttling_state(after)) == said
@@ -234,24 +228,22 @@ def counts(**of: str) -> Recorded:
     return Recorded({names[name]: count for name, count in of.items()})
 
 
-@loop_over(
+@loop_over_named(
     ("before", "after", "said"),
-    [
-        pytest.param(counts(core="7"), counts(core="7"), (), id="throttled long ago"),
-        pytest.param(
+    {
+        "throttled long ago": (counts(core="7"), counts(core="7"), ()),
+        "in the run": (
             counts(core="7", other="0"),
             counts(core="9", other="5"),
             ("the CPU throttled for heat 5 times",),
-            id="in the run",
         ),
-        pytest.param(counts(), counts(core="9"), (), id="unknown before"),
-        pytest.param(
+        "unknown before": (counts(), counts(core="9"), ()),
+        "over-current": (
             counts(power="0"),
             counts(power="1"),
             ("the power supply throttled for over-current 1 times",),
-            id="over-current",
         ),
-    ],
+    },
 )
 def test_a_count_that_rose_in_the_run_throttled(
     before: Recorded, after: Recorded, said: tuple[str, ...]
@@ -268,24 +260,22 @@ def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
     return Recorded(nvml=nvml)
 
 
-@loop_over(
+@loop_over_named(
     ("before", "after", "said"),
-    [
-        pytest.param(gpus((0x04, 10)), gpus((0x01, 10)), (), id="power limit and idle"),
-        pytest.param(
+    {
+        "power limit and idle": (gpus((0x04, 10)), gpus((0x01, 10)), ()),
+        "a count of the second one": (
             gpus((0x01, 10_000), (0x01, 0)),
             gpus((0x01, 10_000), (0x01, 900_000)),
             ("GPU 1: thermal slowdown for 900 µs",),
-            id="a count of the second one",
         ),
-        pytest.param(
+        "at this moment": (
             gpus((0x01, 0)),
             gpus((0x60, 0)),
             ("GPU 0: software thermal slowdown", "GPU 0: hardware thermal slowdown"),
-            id="at this moment",
         ),
-        pytest.param(gpus((0x01, "Not Supported")), gpus((0x01, "Not Supported")), (), id="not counted"),
-    ],
+        "not counted": (gpus((0x01, "Not Supported")), gpus((0x01, "Not Supported")), ()),
+    },
 )
 def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tuple[str, ...]) -> None:
     assert explain_throttling(read_throttling_state(before), read_throttling_state(after)) == said

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.recorded_sensors import DATA, tree
 from loadgen.host.jetson import Board, find_board
 from loadgen.host.sensor import Absent
@@ -18,28 +16,25 @@ def recorded(root: Path, name: str) -> Board:
     return found
 
 
-@loop_over(
+@loop_over_named(
     ("name", "total", "under"),
-    [
-        pytest.param(
+    {
+        "AGX Orin: three rails, the memory's is in the third": (
             "agx_orin",
             {"VDD_CPU_CV": 14.315, "VDD_GPU_SOC": 3.146, "VIN_SYS_5V0": 4.968},
             {"VDDQ_VDD2_1V8AO": 1.093},
-            id="AGX Orin: three rails, the memory's is in the third",
         ),
-        pytest.param(
+        "Orin NX: the module's input": (
             "orin_nx",
             {"VDD_IN": 30.096},
             {"VDD_CPU_GPU_CV": 15.024, "VDD_SOC": 5.008},
-            id="Orin NX: the module's input",
         ),
-        pytest.param(
+        "Thor: the board's input, by an INA238": (
             "agx_thor",
             {"VIN": 20.986},
             {"VDD_CPU_SOC_MSS": 5.957, "VDD_GPU": 0.397, "VIN_SYS_5V0": 6.521},
-            id="Thor: the board's input, by an INA238",
         ),
-    ],
+    },
 )
 def test_the_total_counts_each_rail_once(
     tmp_path: Path, name: str, total: dict[str, float], under: dict[str, float]
@@ -121,20 +116,18 @@ def test_a_monitor_that_stops_to_answer_is_named(tmp_path: Path) -> None:
     assert reading.missing[1].startswith("the board does not report rail VDD_GPU: invalid literal")
 
 
-@loop_over(
+@loop_over_named(
     ("listing", "missing"),
-    [
-        pytest.param(
+    {
+        "no monitor": (
             "sys/class/devfreq/17000000.gpu/cur_freq = 1",
             "the board does not report its power: there is no INA monitor under /sys/class/hwmon",
-            id="no monitor",
         ),
-        pytest.param(
+        "a monitor without a label": (
             "sys/class/hwmon/hwmon0/name = ina226\nsys/class/hwmon/hwmon0/power1_input = 5000000",
             "the board does not report its total power: its monitors do not name their rails",
-            id="a monitor without a label",
         ),
-    ],
+    },
 )
 def test_without_a_known_rail_there_is_no_total(tmp_path: Path, listing: str, missing: str) -> None:
     reading = Board(tree(tmp_path, listing)).read([])
@@ -142,17 +135,16 @@ def test_without_a_known_rail_there_is_no_total(tmp_path: Path, listing: str, mi
     assert reading.missing == (missing,)
 
 
-@loop_over(
+@loop_over_named(
     ("listing", "found"),
-    [
-        pytest.param("proc/device-tree/model = Raspberry Pi 5", None, id="another board"),
-        pytest.param("", None, id="a server"),
-        pytest.param(
+    {
+        "another board": ("proc/device-tree/model = Raspberry Pi 5", None),
+        "a server": ("", None),
+        "a container without /sys": (
             "proc/device-tree/model = NVIDIA Jetson Nano",
             Absent("NVIDIA Jetson Nano shows no sensor under /sys"),
-            id="a container without /sys",
         ),
-    ],
+    },
 )
 def test_another_machine_has_no_board(tmp_path: Path, listing: str, found: Absent | None) -> None:
     assert find_board(tree(tmp_path, listing)) == found

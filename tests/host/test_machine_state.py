@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from builders import made_cases as made
-from builders.loops import loop_over
+from builders.loops import loop_over_named
 from loadgen.facts.run_facts import Facts
 from loadgen.host.machine_state import (
     ClockState,
@@ -45,68 +44,53 @@ def clock(name: str, **changes: Any) -> dict[str, ClockState]:
     return {**COOL.clocks, name: replace(COOL.clocks[name], **changes)}
 
 
-@loop_over(
+@loop_over_named(
     ("changes", "differences"),
-    [
-        pytest.param({}, [], id="the same"),
-        pytest.param(
+    {
+        "the same": ({}, []),
+        "a CPU frequency cap": (
             {"clocks": clock("CPU", limit_mhz=1700)},
             [("CPU clock limit", "3,400 MHz", "1,700 MHz")],
-            id="a CPU frequency cap",
         ),
-        pytest.param({"clocks": clock("CPU", limit_mhz=3390, now_mhz=800)}, [], id="a clock that idles"),
-        pytest.param(
+        "a clock that idles": ({"clocks": clock("CPU", limit_mhz=3390, now_mhz=800)}, []),
+        "pinned clocks": (
             {"clocks": clock("GPU 0 SM", pinned=True)},
             [("GPU 0 SM clock", "not pinned", "pinned")],
-            id="pinned clocks",
         ),
-        pytest.param(
+        "a power cap": (
             {"power_caps": {"GPU 0": PowerCap(now_w=350, default_w=700)}},
             [("power cap of GPU 0", "700 W", "350 W")],
-            id="a power cap",
         ),
-        pytest.param(
+        "modes": (
             {"power_mode": "15W (2)", "cpu_governor": "powersave (acpi-cpufreq)"},
             [
                 ("power mode", "MAXN (0)", "15W (2)"),
                 ("CPU governor", "performance (acpi-cpufreq)", "powersave (acpi-cpufreq)"),
             ],
-            id="modes",
         ),
-        pytest.param({"power_mode": "", "driver": "", "firmware": {}}, [], id="not reported"),
-        pytest.param(
-            {"firmware": {"GPU 0": "9B.00"}}, [("firmware of GPU 0", "9A.00", "9B.00")], id="another VBIOS"
-        ),
-        pytest.param(
-            {"temperature_c": {"GPU 0": 72}}, [("hottest sensor", "45 °C", "72 °C")], id="a hot machine"
-        ),
-        pytest.param({"temperature_c": {"GPU 0": 54, "CPU acpitz": 69}}, [], id="a little warmer"),
-        pytest.param(
-            {"temperature_c": {"CPU acpitz": 80}}, [("CPU temperature", "50 °C", "80 °C")], id="a hot CPU"
-        ),
-        pytest.param(
+        "not reported": ({"power_mode": "", "driver": "", "firmware": {}}, []),
+        "another VBIOS": ({"firmware": {"GPU 0": "9B.00"}}, [("firmware of GPU 0", "9A.00", "9B.00")]),
+        "a hot machine": ({"temperature_c": {"GPU 0": 72}}, [("hottest sensor", "45 °C", "72 °C")]),
+        "a little warmer": ({"temperature_c": {"GPU 0": 54, "CPU acpitz": 69}}, []),
+        "a hot CPU": ({"temperature_c": {"CPU acpitz": 80}}, [("CPU temperature", "50 °C", "80 °C")]),
+        "throttled": (
             {"held_back": ("GPU 0: power brake",)},
             [("held back", "by nothing", "GPU 0: power brake")],
-            id="throttled",
         ),
-        pytest.param({"held_back": None}, [], id="throttling not reported"),
-        pytest.param(
+        "throttling not reported": ({"held_back": None}, []),
+        "another process": (
             {"gpus": {"GPU 0": GpuUse(others=2, others_bytes=8 * GIB)}},
             [("memory of other processes of GPU 0", "0.0 GiB", "8.0 GiB")],
-            id="another process",
         ),
-        pytest.param(
+        "another process of unknown memory": (
             {"gpus": {"GPU 0": GpuUse(others=2)}},
             [("other processes of GPU 0", "1", "2")],
-            id="another process of unknown memory",
         ),
-        pytest.param({"swap_bytes": 4 * GIB}, [("swap in use", "0.0 GiB", "4.0 GiB")], id="swap"),
-        pytest.param({"page_cache_bytes": 90 * GIB}, [], id="page cache next to a GPU with its own memory"),
-        pytest.param(
-            {"copy_gb_per_s": 12.0}, [("memory bandwidth", "20.0 GB/s", "12.0 GB/s")], id="slow memory"
-        ),
-        pytest.param({"copy_gb_per_s": 18.0}, [], id="noise of the probe"),
-    ],
+        "swap": ({"swap_bytes": 4 * GIB}, [("swap in use", "0.0 GiB", "4.0 GiB")]),
+        "page cache next to a GPU with its own memory": ({"page_cache_bytes": 90 * GIB}, []),
+        "slow memory": ({"copy_gb_per_s": 12.0}, [("memory bandwidth", "20.0 GB/s", "12.0 GB/s")]),
+        "noise of the probe": ({"copy_gb_per_s": 18.0}, []),
+    },
 )
 def test_states_differ_in(changes: dict[str, Any], differences: list[tuple[str, str, str]]) -> None:
     assert list_state_differences(COOL, replace(COOL, **changes)) == differences

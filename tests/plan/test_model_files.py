@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.base.errors import UsageError
 from loadgen.plan.model_files import Vocabulary, find_vocabulary, locate_tokenizer, read_vocabulary
 
@@ -47,39 +47,33 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-@loop_over(
+@loop_over_named(
     ("files", "expected"),
-    [
-        pytest.param({"tokenizer": bpe(50, (50, True), (51, False))}, without(50), id="added after the base"),
-        pytest.param({"tokenizer": bpe(50, (0, True), (7, False))}, without(50, 0, 7), id="added inside it"),
-        pytest.param(
-            {"tokenizer": bpe(50), "config": {"vocab_size": 40}}, without(40), id="model is smaller"
-        ),
-        pytest.param({"tokenizer": bpe(50), "config": {"vocab_size": 64}}, without(50), id="model is padded"),
-        pytest.param(
+    {
+        "added after the base": ({"tokenizer": bpe(50, (50, True), (51, False))}, without(50)),
+        "added inside it": ({"tokenizer": bpe(50, (0, True), (7, False))}, without(50, 0, 7)),
+        "model is smaller": ({"tokenizer": bpe(50), "config": {"vocab_size": 40}}, without(40)),
+        "model is padded": ({"tokenizer": bpe(50), "config": {"vocab_size": 64}}, without(50)),
+        "nested text_config": (
             {"tokenizer": bpe(50), "config": {"text_config": {"vocab_size": 40, "pad_token_id": 3}}},
             without(40, 3),
-            id="nested text_config",
         ),
-        pytest.param(
+        "ids in config.json": (
             {
                 "tokenizer": bpe(50),
                 "config": {"eos_token_id": [1, 2], "bos_token_id": None, "image_token_id": 9},
             },
             without(50, 1, 2, 9),
-            id="ids in config.json",
         ),
-        pytest.param(
+        "ids in generation_config.json": (
             {"tokenizer": bpe(50), "generation_config": {"eos_token_id": 4, "pad_token_id": 5}},
             without(50, 4, 5),
-            id="ids in generation_config.json",
         ),
-        pytest.param(
+        "added_tokens_decoder": (
             {"tokenizer": bpe(50), "tokenizer_config": {"added_tokens_decoder": {"6": {"content": "x"}}}},
             without(50, 6),
-            id="added_tokens_decoder",
         ),
-        pytest.param(
+        "special by its text": (
             {
                 "tokenizer": bpe(50, eos=1, pad=2, one=3, two=4),
                 "tokenizer_config": {
@@ -92,47 +86,38 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 "special_tokens_map": {"additional_special_tokens": ["two", "elsewhere"]},
             },
             without(50, 1, 2, 3, 4),
-            id="special by its text",
         ),
-        pytest.param(
+        "unigram": (
             {"tokenizer": {"model": {"type": "Unigram", "vocab": [["a", 0], ["b", -1.5], ["c", -2.0]]}}},
             [0, 1, 2],
-            id="unigram",
         ),
-        pytest.param(
-            {"tokenizer": {"model": {"vocab": {"a": 0, "b": 5, "c": 9}}}}, [0, 5, 9], id="ids with gaps"
-        ),
-        pytest.param(
+        "ids with gaps": ({"tokenizer": {"model": {"vocab": {"a": 0, "b": 5, "c": 9}}}}, [0, 5, 9]),
+        "vocab.json and merges.txt only": (
             {
                 "vocab": {"a": 0, "b": 1, "e": 2},
                 "added_tokens": {"<x>": 3},
                 "tokenizer_config": {"eos_token": "e"},
             },
             [0, 1],
-            id="vocab.json and merges.txt only",
         ),
-        pytest.param(
+        "tokenizer.json before vocab.json": (
             {"tokenizer": bpe(9), "vocab": {"a": 0}, "config": {"vocab_size": 20}},
             without(9),
-            id="tokenizer.json before vocab.json",
         ),
-        pytest.param({"config": {"vocab_size": 40}}, without(40), id="config.json alone, small"),
-        pytest.param(
+        "config.json alone, small": ({"config": {"vocab_size": 40}}, without(40)),
+        "config.json alone, special ids at the end": (
             {"config": {"vocab_size": 151936, "bos_token_id": 151643, "eos_token_id": 151645}},
             list(range(1000, 151643)),
-            id="config.json alone, special ids at the end",
         ),
-        pytest.param(
+        "config.json alone, special ids at the start": (
             {"config": {"vocab_size": 32000, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": -1}},
             list(range(1000, 32000)),
-            id="config.json alone, special ids at the start",
         ),
-        pytest.param(
+        "config.json alone, special id in the middle": (
             {"config": {"vocab_size": 32000, "text_config": {"eos_token_id": 9000}}},
             [i for i in range(1000, 32000) if i != 9000],
-            id="config.json alone, special id in the middle",
         ),
-    ],
+    },
 )
 def test_what_a_directory_allows(files: dict[str, Any], expected: list[int], tmp_path: Path) -> None:
     vocabulary = read_vocabulary(write(tmp_path / "model", **files))
@@ -299,10 +284,7 @@ def test_the_cache_is_where_the_environment_puts_it(
         ({"tokenizer": ""}, "tokenizer.json: not JSON of the expected form"),
         ({"vocab": {"a": "b"}}, "vocab.json: not JSON of the expected form"),
         ({"tokenizer": bpe(3), "config": "[]"}, "config.json is not a JSON object"),
-        (
-            {"tokenizer": bpe(3), "tokenizer_config": "{"},
-            "tokenizer_config.json is not valid JSON",
-        ),
+        ({"tokenizer": bpe(3), "tokenizer_config": "{"}, "tokenizer_config.json is not valid JSON"),
         ({"tokenizer": bpe(2, (0, True), (1, True))}, "no token id is left"),
     ],
 )

@@ -113,9 +113,7 @@ def test_warm_up_prompts_are_never_measured_ones() -> None:
 
 
 @pytest.mark.parametrize("num_prompts", [None, 40])
-def test_a_closed_loop_with_a_duration_draws_prompts_when_needed(
-    num_prompts: int | None,
-) -> None:
+def test_a_closed_loop_with_a_duration_draws_prompts_when_needed(num_prompts: int | None) -> None:
     timed = made(duration=60.0, max_concurrency=2, num_prompts=num_prompts)
     counted = made(max_concurrency=2)
     assert (len(timed), timed.total, timed.offsets_ns) == (num_prompts or 1_000_000, None, None)

@@ -21,10 +21,7 @@ POINT = CancelPoint(after_ns=2_000_000_000)
 STREAM = RandomStream(7, "p")
 
 
-@loop_over(
-    ("text", "share"),
-    [("10%", 0.1), ("0.1", 0.1), (".5", 0.5), (" 2.5 % ", 0.025), ("1", 1.0)],
-)
+@loop_over(("text", "share"), [("10%", 0.1), ("0.1", 0.1), (".5", 0.5), (" 2.5 % ", 0.025), ("1", 1.0)])
 def test_a_rate_is_a_share_or_a_percentage(text: str, share: float) -> None:
     assert parse_cancel_rate(text) == pytest.approx(share)
 

@@ -188,9 +188,7 @@ def test_tokens_that_the_tokenizer_adds_are_part_of_the_input_length(
 
 
 @pytest.mark.parametrize("prompts", [make_text_vllm, make_text_vllm_0_9])
-def test_a_prefix_is_first_in_every_text_on_top_of_its_length(
-    prompts: Callable[..., TextPrompts],
-) -> None:
+def test_a_prefix_is_first_in_every_text_on_top_of_its_length(prompts: Callable[..., TextPrompts]) -> None:
     made = prompts(PromptShape(3, 10, 1, prefix_len=4), Letters(), 0)
     assert made.input_lens.tolist() == [14, 14, 14]
     assert len({tuple(made.prompt(i).split()[:4]) for i in range(3)}) == 1

@@ -94,16 +94,8 @@ NEVER = "without a finish reason or [DONE], after"
             Failure(K.ABORTED, "finish_reason abort: the server stopped this request"),
             [1, 1],
         ),
-        (
-            fixed(b"502 Bad Gateway", b"<h1>\n502\n</h1>"),
-            Failure(K.HTTP_STATUS, "502: <h1> 502 </h1>"),
-            [],
-        ),
-        (
-            fixed(b"503 Busy", b""),
-            Failure(K.HTTP_STATUS, "503"),
-            [],
-        ),
+        (fixed(b"502 Bad Gateway", b"<h1>\n502\n</h1>"), Failure(K.HTTP_STATUS, "502: <h1> 502 </h1>"), []),
+        (fixed(b"503 Busy", b""), Failure(K.HTTP_STATUS, "503"), []),
         (
             fixed(b"422 No", b'{"detail":[{"msg":"bad field"}]}'),
             Failure(K.HTTP_STATUS, '422: [{"msg":"bad field"}]'),
@@ -114,11 +106,7 @@ NEVER = "without a finish reason or [DONE], after"
             Failure(K.EMPTY, "no events in a body of text/html"),
             [],
         ),
-        (
-            fixed(b"200 OK", b'{"error":{"message":"full","code":503}}'),
-            Failure(K.IN_BAND, "503: full"),
-            [],
-        ),
+        (fixed(b"200 OK", b'{"error":{"message":"full","code":503}}'), Failure(K.IN_BAND, "503: full"), []),
         (
             fixed(b"200 OK", b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n'),
             Failure(K.NOT_STREAMED, "JSON objects in lines, not server-sent events: is it another API?"),

@@ -35,13 +35,7 @@ def usage(used: int) -> dict[str, Any]:
 
 # (messages, {message: its tokens}, total, whether the total is the server's, whether each is known)
 CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] = {
-    "one token a message": (
-        [message(SAID), message(LAST), usage(2)],
-        {0: 1, 1: 1},
-        2,
-        True,
-        True,
-    ),
+    "one token a message": ([message(SAID), message(LAST), usage(2)], {0: 1, 1: 1}, 2, True, True),
     "an empty text is a token where the usage has it": (
         [message(EMPTY), message(SAID), message(LAST), usage(3)],
         {0: 1, 1: 1, 2: 1},

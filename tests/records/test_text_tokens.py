@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders import recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, chunk, token, usage
 from loadgen.base.errors import UsageError
@@ -65,31 +65,20 @@ def answer(body: bytes) -> list[bytes]:
     return [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body), body]
 
 
-@loop_over(
+@loop_over_named(
     ("name", "reads", "text"),
-    [
-        pytest.param("completions", stream(token("a"), token("bc", "stop"), DONE), "abc", id="a stream"),
-        pytest.param("completions", stream(token("a"), token("b", "stop"), usage(2), DONE), None, id="usage"),
-        pytest.param(
-            "completions", stream(*[token("a")] * 7, token("b", "length"), DONE), None, id="a token each"
-        ),
-        pytest.param(
-            "completions", stream(*[token("a")] * 6, token("b", "length"), DONE), "aaaaaab", id="fewer"
-        ),
-        pytest.param(
-            "completions",
-            stream(*[token("a")] * 98, token("b"), token("c", "stop")),
-            "a" * 98 + "bc",
-            id="long",
-        ),
-        pytest.param("completions", stream(*TWO, DONE), "HelloWorld", id="two choices"),
-        pytest.param(
-            "chat", stream(*chat({"reasoning": "so "}, {"content": "yes"}), DONE), "so yes", id="reasoning"
-        ),
-        pytest.param("chat", stream(*chat(CALL, REST), DONE), 'now{"a": 1}', id="a tool call"),
-        pytest.param("completions-nostream", answer(WHOLE), "Hello", id="in one piece"),
-        pytest.param("completions-nostream", answer(USED), None, id="in one piece, usage"),
-    ],
+    {
+        "a stream": ("completions", stream(token("a"), token("bc", "stop"), DONE), "abc"),
+        "usage": ("completions", stream(token("a"), token("b", "stop"), usage(2), DONE), None),
+        "a token each": ("completions", stream(*[token("a")] * 7, token("b", "length"), DONE), None),
+        "fewer": ("completions", stream(*[token("a")] * 6, token("b", "length"), DONE), "aaaaaab"),
+        "long": ("completions", stream(*[token("a")] * 98, token("b"), token("c", "stop")), "a" * 98 + "bc"),
+        "two choices": ("completions", stream(*TWO, DONE), "HelloWorld"),
+        "reasoning": ("chat", stream(*chat({"reasoning": "so "}, {"content": "yes"}), DONE), "so yes"),
+        "a tool call": ("chat", stream(*chat(CALL, REST), DONE), 'now{"a": 1}'),
+        "in one piece": ("completions-nostream", answer(WHOLE), "Hello"),
+        "in one piece, usage": ("completions-nostream", answer(USED), None),
+    },
 )
 def test_the_text_is_kept_only_where_tokens_are_unknown(
     name: str, reads: list[bytes], text: str | None

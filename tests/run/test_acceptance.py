@@ -22,7 +22,7 @@ from loadgen.server.exchange import ControlLoop, ServerAddress
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 ]
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 LOAD = ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "8", "--random-output-len", "3"]

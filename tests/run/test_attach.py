@@ -100,18 +100,10 @@ def test_an_endpoint_stands_after_the_version_of_the_base_url(stack: ExitStack) 
 
 
 @pytest.mark.parametrize(
-    ("words", "sent"),
-    [
-        ([], "Bearer sk-1"),
-        (["--header", "authorization=mine"], "mine"),
-    ],
+    ("words", "sent"), [([], "Bearer sk-1"), (["--header", "authorization=mine"], "mine")]
 )
 def test_the_key_goes_to_a_server_at_hand_unless_another_is_given(
-    words: list[str],
-    sent: str,
-    server: ScriptedServer,
-    stack: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], sent: str, server: ScriptedServer, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     at(server, stack, *words)
@@ -223,11 +215,7 @@ def test_files_that_cannot_be_read_are_no_trouble_of_the_run(
         ([{"context_len": 9, "seed": 1}], "--context-len 5", {"context_len": 5, "seed": 1}),
         ([{"prefix_caching": True}], "--no-prefix-caching", {"prefix_caching": False}),
         ([{"arguments": "--a b"}], "--server-args=--c", {"arguments": ("--c",)}),
-        (
-            [{"environment": {"A": "1", "B": "2"}}],
-            "--server-env B=3",
-            {"environment": {"A": "1", "B": "3"}},
-        ),
+        ([{"environment": {"A": "1", "B": "2"}}], "--server-env B=3", {"environment": {"A": "1", "B": "3"}}),
     ],
 )
 def test_flags_go_over_the_tables_of_the_profiles(

@@ -124,8 +124,7 @@ def test_where_an_engine_can_empty_its_cache_it_does_before_each_run(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [([], ""), (["--reset-cache"], "prefix cache: unknown has no way to empty its cache ")],
+    ("words", "told"), [([], ""), (["--reset-cache"], "prefix cache: unknown has no way to empty its cache ")]
 )
 def test_an_engine_that_cannot_flush_its_cache_is_reported(
     words: list[str], told: str, tmp_path: Path

@@ -253,10 +253,7 @@ def test_time_left_does_not_jump_where_requests_end_in_waves(now: Clock) -> None
     assert left == [None, *map(pytest.approx, range(28, 0, -1))]  # at first it is not known
 
 
-@pytest.mark.parametrize(
-    ("columns", "rest"),
-    [(99, ""), (100, " · P99 999 ms · 3 queued")],
-)
+@pytest.mark.parametrize(("columns", "rest"), [(99, ""), (100, " · P99 999 ms · 3 queued")])
 def test_a_wide_terminal_has_p99_and_the_servers_queue(columns: int, rest: str, now: Clock) -> None:
     shown = progress(now, total=100)
     shown.run.waiting = lambda: 3

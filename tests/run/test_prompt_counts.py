@@ -178,8 +178,7 @@ def test_a_count_that_does_not_grow_with_the_prompt_is_refused() -> None:
 
 
 @loop_over(
-    "count",
-    [cut_in_steps, lambda text: 7 * len(text.split()) % 999 + 1, lambda text: one_each(text) // 3],
+    "count", [cut_in_steps, lambda text: 7 * len(text.split()) % 999 + 1, lambda text: one_each(text) // 3]
 )
 def test_a_count_that_is_not_of_the_words_is_refused(count: Callable[[str], int]) -> None:
     with pytest.raises(

@@ -258,9 +258,7 @@ CASES = {
     ),
     "made sessions": Case(DETAILED, [f"{TURNS} --repeat 2"], COLD * 2),
     "short made prompts under a template": Case(
-        {**DETAILED, "template": 20},
-        [f"{SHORT} --backend openai-chat --repeat 2"],
-        COLD * 2,
+        {**DETAILED, "template": 20}, [f"{SHORT} --backend openai-chat --repeat 2"], COLD * 2
     ),
     "made prompts of an unknown server": Case(UNKNOWN, [f"{MADE} --repeat 2"], COLD * 2),
     "a trace with hash ids": Case(VLLM, [f"{TRACE} --repeat 2"], COLD * 2, "", BLOCKS),

@@ -12,11 +12,7 @@ from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.features.ring import ring_choice
 from loadgen.run import transport_choice
-from loadgen.run.transport_choice import (
-    check_transport,
-    choose_sources,
-    choose_transport,
-)
+from loadgen.run.transport_choice import check_transport, choose_sources, choose_transport
 from loadgen.settings.run_settings import SendOptions
 from loadgen.settings.setting import list_rows
 from loadgen.settings.table import add_flags

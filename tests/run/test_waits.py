@@ -36,11 +36,7 @@ class Noted(Display):
 
     @contextmanager
     def waiting(
-        self,
-        what: str,
-        at_most_s: float | None = None,
-        detail: Callable[[], str] = str,
-        forks: bool = False,
+        self, what: str, at_most_s: float | None = None, detail: Callable[[], str] = str, forks: bool = False
     ) -> Iterator[None]:
         """What it is, and that it is known how long at most."""
         assert isinstance(detail(), str)

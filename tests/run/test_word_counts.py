@@ -19,7 +19,7 @@ from loadgen import cli
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 ]
 CHAT = [*("--num-prompts", "6", "--max-concurrency", "2", "--random-input-len", "200"),
         *("--random-output-len", "3", "--backend", "openai-chat", "--model", MODEL)]  # fmt: skip

@@ -22,11 +22,7 @@ from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.run import worker_count
-from loadgen.run.worker_count import (
-    choose_automatically,
-    choose_workers,
-    expect_load,
-)
+from loadgen.run.worker_count import choose_automatically, choose_workers, expect_load
 from loadgen.transport.capture_process import TRANSPORTS
 
 MS = 1_000_000
@@ -86,13 +82,7 @@ EXPECTED = [
     ({}, warmed(), 1, 10_000.0, "100 streams, a message each 10 ms"),  # all at once
     ({"request_rate": 30.0}, warmed(), 1, 150.0, "30 requests/s of 5 messages"),
     ({"request_rate": 30.0}, warmed(tokens=4), 1, 150.0, "30 requests/s of 5 messages"),
-    (
-        {"request_rate": 30.0, "max_concurrency": 1},
-        warmed(),
-        1,
-        100.0,
-        "1 stream, a message each 10 ms",
-    ),
+    ({"request_rate": 30.0, "max_concurrency": 1}, warmed(), 1, 100.0, "1 stream, a message each 10 ms"),
     ({"max_concurrency": 50, "stream": False}, warmed(), 1, 1000.0, "50 streams, a message each 50 ms"),
     (
         {"max_concurrency": 50},

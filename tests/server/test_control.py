@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.base.signals import Stopped
@@ -47,30 +47,28 @@ def reset(base_url: str, engine: Engine, busy_s: float = 0.0) -> str:
     return control.reset_cache(ServerAddress(base_url), engine, busy_s)
 
 
-@loop_over(
+@loop_over_named(
     ("engine", "answer", "said"),
-    [
-        pytest.param(VLLM, DONE, "", id="vllm"),
-        pytest.param(VLLM, OK, "", id="older vllm"),
-        pytest.param(VLLM, HELD, "/reset_prefix_cache: requests still hold a part of the cache", id="held"),
-        pytest.param(
+    {
+        "vllm": (VLLM, DONE, ""),
+        "older vllm": (VLLM, OK, ""),
+        "held": (VLLM, HELD, "/reset_prefix_cache: requests still hold a part of the cache"),
+        "no dev mode": (
             VLLM,
             NOT_FOUND,
             "vLLM has no /reset_prefix_cache (404): start it with VLLM_SERVER_DEV_MODE=1",
-            id="no dev mode",
         ),
-        pytest.param(SGLANG, FLUSHED, "", id="sglang"),
-        pytest.param(SGLANG, PENDING, "/flush_cache: Flush cache failed.", id="pending"),
-        pytest.param(SGLANG, CRASHED, "/flush_cache answers 500: Internal Server Error", id="500"),
-        pytest.param(
+        "sglang": (SGLANG, FLUSHED, ""),
+        "pending": (SGLANG, PENDING, "/flush_cache: Flush cache failed."),
+        "500": (SGLANG, CRASHED, "/flush_cache answers 500: Internal Server Error"),
+        "401": (
             SGLANG,
             UNAUTHORIZED,
             "/flush_cache needs an API key and none was sent (401): set OPENAI_API_KEY, or pass "
             "--api-key-file FILE (--header for other schemes)",
-            id="401",
         ),
-        pytest.param(engines.UNKNOWN, OK, "unknown has no way to empty its cache", id="no way"),
-    ],
+        "no way": (engines.UNKNOWN, OK, "unknown has no way to empty its cache"),
+    },
 )
 def test_a_cache_is_empty_or_it_is_said_why_not(engine: Engine, answer: bytes, said: str) -> None:
     with ScriptedServer(one_by_one(answer)) as server:
@@ -265,32 +263,30 @@ def test_transformers_serve_is_detected_and_needs_the_model_named() -> None:
             ask(server.base_url)
 
 
-@loop_over(
+@loop_over_named(
     ("script", "model", "told"),
-    [
-        pytest.param(site(), None, "pass --model, or check --base-url", id="wrong path"),
-        pytest.param(site(v1_models=models()), None, "pass --model", id="no models"),
-        pytest.param(site(v1_models=whole(b"[1]")), None, "pass --model", id="a list of nothing"),
-        pytest.param(site(v1_models=whole(b'{"data":7}')), None, "pass --model", id="no list"),
-        pytest.param(site(v1_models=whole(b"", "401 Unauthorized")), "m", "OPENAI_API_KEY", id="401"),
-        pytest.param(site(v1_models=whole(b"", "403 Forbidden")), "m", "OPENAI_API_KEY", id="403"),
-        pytest.param(site(health=whole(b"", "503 Busy")), "m", "/health answers 503", id="not healthy"),
-        pytest.param(
+    {
+        "wrong path": (site(), None, "pass --model, or check --base-url"),
+        "no models": (site(v1_models=models()), None, "pass --model"),
+        "a list of nothing": (site(v1_models=whole(b"[1]")), None, "pass --model"),
+        "no list": (site(v1_models=whole(b'{"data":7}')), None, "pass --model"),
+        "401": (site(v1_models=whole(b"", "401 Unauthorized")), "m", "OPENAI_API_KEY"),
+        "403": (site(v1_models=whole(b"", "403 Forbidden")), "m", "OPENAI_API_KEY"),
+        "not healthy": (site(health=whole(b"", "503 Busy")), "m", "/health answers 503"),
+        "model": (
             site(v1_models=models({"id": "a", "owned_by": "vllm"})),
             "b",
             "does not serve 'b'; it serves a",
-            id="model",
         ),
-        pytest.param(lambda _: Answer([b"SSH-2.0\r\n"], End.CLOSE), "m", "is not ready", id="not HTTP"),
-        pytest.param(lambda _: Answer([], End.CLOSE), "m", "is not ready", id="closes"),
-        pytest.param(lambda _: Answer([], End.RESET), "m", "is not ready", id="resets"),
-        pytest.param(
+        "not HTTP": (lambda _: Answer([b"SSH-2.0\r\n"], End.CLOSE), "m", "is not ready"),
+        "closes": (lambda _: Answer([], End.CLOSE), "m", "is not ready"),
+        "resets": (lambda _: Answer([], End.RESET), "m", "is not ready"),
+        "then closes": (
             lambda asked: Answer([], End.CLOSE) if "models" in asked.head else Answer([whole(b"")]),
             "m",
             "stopped answering",
-            id="then closes",
         ),
-    ],
+    },
 )
 def test_what_cannot_be_measured_is_told(
     script: Callable[[Asked], Answer], model: str | None, told: str

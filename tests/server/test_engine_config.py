@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.base.text import wrap_text
 from loadgen.server.checkpoint import Checkpoint
 from loadgen.server.engine_config import (
@@ -221,11 +221,7 @@ def test_a_log_is_read_in_its_own_words(name: str, fields: dict[str, Any]) -> No
             "kv_capacity_tokens",
             9,
         ),
-        (
-            "the rest of the memory reserved for KV Cache is 61.84GiB.",
-            "kv_bytes",
-            gib(61.84),
-        ),
+        ("the rest of the memory reserved for KV Cache is 61.84GiB.", "kv_bytes", gib(61.84)),
         ("# cuda blocks: 0, # CPU blocks: 1\nfor 8 tokens per request: 0.00x", "kv_capacity_tokens", None),
     ],
 )
@@ -331,10 +327,10 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
     )
 
 
-@loop_over(
+@loop_over_named(
     ("name", "checkpoint", "lines"),
-    [
-        pytest.param(
+    {
+        "as declared": (
             "vllm-0.10-gptq-tp2",
             declared("GPTQ-Int4", "float16", 40960),
             [
@@ -344,9 +340,8 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
                 "model: 2.9 GiB of weights on each GPU, KV cache for 225,328 tokens (15.5 GiB),",
                 "  context 40,960",
             ],
-            id="as declared",
         ),
-        pytest.param(
+        "by a fallback": (
             "vllm-0.15-nvfp4-fallback",
             declared("NVFP4", "bfloat16", 40960),
             [
@@ -364,9 +359,8 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
                 "engine log: Using default MoE config. Performance might be sub-optimal! Config",
                 "  file not found at /models/configs/E=128,N=768,device_name=NVIDIA_H20.json",
             ],
-            id="by a fallback",
         ),
-        pytest.param(
+        "otherwise": (
             "vllm-0.32-cpu",
             declared("FP8", "float16"),
             [
@@ -376,9 +370,8 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
                 "differs: the checkpoint is FP8, the engine runs it without quantization",
                 "differs: the checkpoint is in float16, the engine computes in bfloat16",
             ],
-            id="otherwise",
         ),
-        pytest.param(
+        "quantized at loading": (
             "sglang-0.4-fp8-tp2",
             declared("BF16", "bfloat16"),
             [
@@ -388,16 +381,14 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
                 "  GiB), context 40,960",
                 "differs: the checkpoint is BF16, the engine runs it as fp8",
             ],
-            id="quantized at loading",
         ),
-        pytest.param("transformers-5.19-cpu", None, [], id="nothing"),
-        pytest.param(
+        "nothing": ("transformers-5.19-cpu", None, []),
+        "the checkpoint alone": (
             "transformers-5.19-cpu",
             declared("BF16"),
             ["model: 5.7 GiB of weights on disk"],
-            id="the checkpoint alone",
         ),
-    ],
+    },
 )
 def test_the_report_says_what_runs_and_what_differs(
     name: str, checkpoint: Checkpoint | None, lines: list[str]

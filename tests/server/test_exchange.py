@@ -106,11 +106,7 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
         (Answer([b"SSH-2.0\r\n\r\n"], End.CLOSE), 0, "does not answer: "),
         (Answer([], End.CLOSE), 0, "does not answer: "),
         (Answer([whole(b"", "301 Moved", more="location: /y\r\n")]), 301, ""),
-        (
-            Answer([whole(b"", "307 T", more="location: /y/?k=1\r\n")]),
-            307,
-            "",
-        ),
+        (Answer([whole(b"", "307 T", more="location: /y/?k=1\r\n")]), 307, ""),
         (
             Answer([whole(b"", "300 X", more="location: http://[::1/\r\n")]),
             300,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.engines.engine import EngineMetrics, MetricSeries, name_histogram
 from loadgen.engines.engines import METRICS
 from loadgen.server.prometheus import (
@@ -119,10 +119,7 @@ EXPOSITIONS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     # Nine requests came to the worker, one of them the router's own.
-    "dynamo_prefill": (
-        "dynamo_worker",
-        {"requests": {"": 8}, "running_after": 0.0, "e2e": (8, 70.562241)},
-    ),
+    "dynamo_prefill": ("dynamo_worker", {"requests": {"": 8}, "running_after": 0.0, "e2e": (8, 70.562241)}),
     # The engine's own names are there too, and are read.
     "dynamo_decode": (
         "vllm",
@@ -397,39 +394,36 @@ TOKENS = "vllm:generation_tokens_total"
 GOOD = {"0.1": "1", "+Inf": "4", "total": "0.8"}
 
 
-@loop_over(
+@loop_over_named(
     ("before", "after", "said"),
-    [
-        pytest.param([], [f"{TOKENS} +Inf"], {"generation_tokens": None}, id="inf"),
-        pytest.param([f"{TOKENS} 5"], [f"{TOKENS} +Inf"], {"reset": True}, id="inf later"),
-        pytest.param([f"{TOKENS} +Inf"], [f"{TOKENS} 7"], {"generation_tokens": 7}, id="inf before"),
-        pytest.param([], [f"{TOKENS} NaN"], {"generation_tokens": None}, id="nan"),
-        pytest.param([], [f"{TOKENS} 1e300"], {"generation_tokens": None}, id="huge"),
-        pytest.param([], [f"{TOKENS} {'9' * 400}"], {"generation_tokens": None}, id="400 digits"),
-        pytest.param([], [f"{TOKENS} -5"], {"generation_tokens": None}, id="negative"),
-        pytest.param(
+    {
+        "inf": ([], [f"{TOKENS} +Inf"], {"generation_tokens": None}),
+        "inf later": ([f"{TOKENS} 5"], [f"{TOKENS} +Inf"], {"reset": True}),
+        "inf before": ([f"{TOKENS} +Inf"], [f"{TOKENS} 7"], {"generation_tokens": 7}),
+        "nan": ([], [f"{TOKENS} NaN"], {"generation_tokens": None}),
+        "huge": ([], [f"{TOKENS} 1e300"], {"generation_tokens": None}),
+        "400 digits": ([], [f"{TOKENS} {'9' * 400}"], {"generation_tokens": None}),
+        "negative": ([], [f"{TOKENS} -5"], {"generation_tokens": None}),
+        "huge together": (
             [],
             [f'{TOKENS}{{engine="{i}"}} {1 << 53}' for i in range(3)],
             {"generation_tokens": None},
-            id="huge together",
         ),
-        pytest.param([], ["vllm:kv_cache_usage_perc +Inf"], {"running_after": 0.0}, id="inf gauge"),
-        pytest.param([], ["vllm:num_requests_waiting -1"], {"waiting_after": None}, id="negative gauge"),
-        pytest.param([], [], {"requests": {}, "generation_tokens": None}, id="two gauges alone"),
-        pytest.param(
+        "inf gauge": ([], ["vllm:kv_cache_usage_perc +Inf"], {"running_after": 0.0}),
+        "negative gauge": ([], ["vllm:num_requests_waiting -1"], {"waiting_after": None}),
+        "two gauges alone": ([], [], {"requests": {}, "generation_tokens": None}),
+        "counted and none ended": (
             ['vllm:request_success_total{finished_reason="stop"} 3'] * 1,
             ['vllm:request_success_total{finished_reason="stop"} 3'],
             {"requests": {"": 0}},
-            id="counted and none ended",
         ),
-        pytest.param(
+        "a reason that is a screen": (
             [],
             ['vllm:request_success_total{finished_reason="a\\nb\x1b' + "x" * 999 + '"} 3'],
             {"requests": {"a b\ufffd" + "x" * 295 + "…": 3}},
-            id="a reason that is a screen",
         ),
-        pytest.param([], ["vllm:prefix_cache_hits_total 5"], {"prefix_hits": 5}, id="hits without queries"),
-    ],
+        "hits without queries": ([], ["vllm:prefix_cache_hits_total 5"], {"prefix_hits": 5}),
+    },
 )
 def test_a_number_that_cannot_be_is_left_out(
     before: list[str], after: list[str], said: dict[str, Any]
@@ -438,21 +432,21 @@ def test_a_number_that_cannot_be_is_left_out(
     assert {name: strict(found)[name] for name in said} == said
 
 
-@loop_over(
+@loop_over_named(
     ("counts", "timed"),
-    [
-        pytest.param(GOOD, 4, id="whole"),
-        pytest.param({**GOOD, "abc": "9"}, 4, id="a bound that is a word"),
-        pytest.param({**GOOD, "nan": "9"}, 4, id="a bound that is none"),
-        pytest.param({**GOOD, "-1": "0"}, 4, id="a negative bound"),
-        pytest.param({**GOOD, "1e400": "9"}, 4, id="a bound beyond all"),
-        pytest.param({**GOOD, "": "9"}, 4, id="an empty bound"),
-        pytest.param({**GOOD, "sum": "9"}, 4, id="a bound that is called sum"),
-        pytest.param({**GOOD, "total": "NaN"}, None, id="no sum"),
-        pytest.param({**GOOD, "total": "+Inf"}, None, id="a sum beyond all"),
-        pytest.param({"0.1": "9", "+Inf": "4", "total": "1"}, None, id="counts that fall"),
-        pytest.param({"0.1": "1", "+Inf": "+Inf", "total": "1"}, 1, id="an endless count"),
-    ],
+    {
+        "whole": (GOOD, 4),
+        "a bound that is a word": ({**GOOD, "abc": "9"}, 4),
+        "a bound that is none": ({**GOOD, "nan": "9"}, 4),
+        "a negative bound": ({**GOOD, "-1": "0"}, 4),
+        "a bound beyond all": ({**GOOD, "1e400": "9"}, 4),
+        "an empty bound": ({**GOOD, "": "9"}, 4),
+        "a bound that is called sum": ({**GOOD, "sum": "9"}, 4),
+        "no sum": ({**GOOD, "total": "NaN"}, None),
+        "a sum beyond all": ({**GOOD, "total": "+Inf"}, None),
+        "counts that fall": ({"0.1": "9", "+Inf": "4", "total": "1"}, None),
+        "an endless count": ({"0.1": "1", "+Inf": "+Inf", "total": "1"}, 1),
+    },
 )
 def test_a_histogram_that_cannot_be_has_no_figures(counts: dict[str, str], timed: int | None) -> None:
     ttft = strict(make_window(snapshot(), snapshot(*histogram(**counts))))["ttft"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
 from loadgen.server.scraper import ScrapedRun, join_windows
@@ -105,13 +105,13 @@ def test_a_recorded_histogram_gives_mean_and_brackets() -> None:
     assert ttft.brackets_ms == {"50": (20, 40), "90": (40, 60), "99": (10000, 20000)}
 
 
-@loop_over(
+@loop_over_named(
     ("counts", "brackets"),
-    [
-        pytest.param((10, 10, 10), {"50": (0, 20), "90": (0, 20), "99": (0, 20)}, id="all in the first"),
-        pytest.param((5, 9, 10), {"50": (0, 20), "90": (20, 40), "99": (40, None)}, id="one in each"),
-        pytest.param((0, 0, 1), {"50": (40, None), "90": (40, None), "99": (40, None)}, id="beyond"),
-    ],
+    {
+        "all in the first": ((10, 10, 10), {"50": (0, 20), "90": (0, 20), "99": (0, 20)}),
+        "one in each": ((5, 9, 10), {"50": (0, 20), "90": (20, 40), "99": (40, None)}),
+        "beyond": ((0, 0, 1), {"50": (40, None), "90": (40, None), "99": (40, None)}),
+    },
 )
 def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
     counts: tuple[float, ...], brackets: dict[str, Any]
@@ -150,21 +150,18 @@ def test_a_counter_that_appears_starts_from_nothing() -> None:
     assert (found.generation_tokens, found.reset) == (7, False)
 
 
-@loop_over(
+@loop_over_named(
     "snapshots",
-    [
-        pytest.param([counted(m=10), counted(m=9)], id="went backwards"),
-        pytest.param([counted(m=10), MetricsSnapshot("vllm")], id="vanished"),
-        pytest.param([counted(m=10), counted(m=2), counted(m=30)], id="went backwards in between"),
-        pytest.param([counted(m=10), counted(m=20), counted(m=15)], id="went backwards after a sample"),
-        pytest.param(
-            [
-                MetricsSnapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
-                MetricsSnapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
-            ],
-            id="another process",
-        ),
-    ],
+    {
+        "went backwards": [counted(m=10), counted(m=9)],
+        "vanished": [counted(m=10), MetricsSnapshot("vllm")],
+        "went backwards in between": [counted(m=10), counted(m=2), counted(m=30)],
+        "went backwards after a sample": [counted(m=10), counted(m=20), counted(m=15)],
+        "another process": [
+            MetricsSnapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
+            MetricsSnapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
+        ],
+    },
 )
 def test_a_server_that_began_anew_has_no_figures(snapshots: list[MetricsSnapshot]) -> None:
     first, *between, last = snapshots
@@ -195,21 +192,18 @@ def test_samples_keep_their_moments_and_peaks() -> None:
         return MetricsSnapshot("vllm", {}, {("m", name, ""): value for name, value in gauges.items()})
 
     found = make_window(counted(m=1), counted(m=2), [(0.5, sample(3, 1)), (1.5, sample(8, None))])
-    assert found.samples == (
-        ServerSample(at_s=0.5, running=3, waiting=1),
-        ServerSample(at_s=1.5, running=8),
-    )
+    assert found.samples == (ServerSample(at_s=0.5, running=3, waiting=1), ServerSample(at_s=1.5, running=8))
     assert [found.peak(gauge) for gauge in ("running", "waiting", "kv_cache_usage")] == [8, 1, None]
 
 
-@loop_over(
+@loop_over_named(
     ("names", "before", "sampled", "counts"),
-    [
-        pytest.param("vllm", 7, (7, 9, 30), (0, 2, 23), id="since the run began"),
-        pytest.param("sglang", None, (None, 1, 2), (0, 1, 2), id="appears with the first"),
-        pytest.param("llamacpp", None, (None, None), (None, None), id="not counted"),
-        pytest.param("vllm", 7, (3,), (None,), id="went backwards"),
-    ],
+    {
+        "since the run began": ("vllm", 7, (7, 9, 30), (0, 2, 23)),
+        "appears with the first": ("sglang", None, (None, 1, 2), (0, 1, 2)),
+        "not counted": ("llamacpp", None, (None, None), (None, None)),
+        "went backwards": ("vllm", 7, (3,), (None,)),
+    },
 )
 def test_samples_count_preemptions_since_the_run_began(
     names: str, before: int | None, sampled: tuple[int | None, ...], counts: tuple[int | None, ...]
@@ -295,28 +289,19 @@ def lane(tokens: float, started: float | None = None) -> MetricsSnapshot:
 OLD, NEW = 100.0, 600.0
 
 
-@loop_over(
+@loop_over_named(
     ("series", "several", "reset"),
-    [
-        pytest.param([(9000, NEW), (0, OLD)], True, False, id="an older start time after a newer"),
-        pytest.param(
-            [(0, OLD), (9000, NEW), (40, OLD), (9100, NEW)], True, False, id="two in turn, it is back"
-        ),
-        pytest.param([(0, OLD), (400, OLD), (10, NEW), (90, NEW)], False, True, id="one restart"),
-        pytest.param([(5, 1.0), (10, 2.0), (1, 3.0), (2, 4.0)], False, True, id="restarts without end"),
-        pytest.param([(0, None), (40, None), (9000, None), (9100, None)], False, False, id="only ever more"),
-        pytest.param(
-            [(9000, None), (0, None), (9050, None), (40, None), (9100, None)], True, False, id="without times"
-        ),
-        pytest.param([(0, None), (400, None), (10, None), (90, None)], False, True, id="a restart without"),
-        pytest.param(
-            [(0, None), (400, None), (10, None), (90, None), (3, None)],
-            False,
-            True,
-            id="two restarts without",
-        ),
-        pytest.param([(9000, None), (0, None)], False, True, id="two scrapes without times"),
-    ],
+    {
+        "an older start time after a newer": ([(9000, NEW), (0, OLD)], True, False),
+        "two in turn, it is back": ([(0, OLD), (9000, NEW), (40, OLD), (9100, NEW)], True, False),
+        "one restart": ([(0, OLD), (400, OLD), (10, NEW), (90, NEW)], False, True),
+        "restarts without end": ([(5, 1.0), (10, 2.0), (1, 3.0), (2, 4.0)], False, True),
+        "only ever more": ([(0, None), (40, None), (9000, None), (9100, None)], False, False),
+        "without times": ([(9000, None), (0, None), (9050, None), (40, None), (9100, None)], True, False),
+        "a restart without": ([(0, None), (400, None), (10, None), (90, None)], False, True),
+        "two restarts without": ([(0, None), (400, None), (10, None), (90, None), (3, None)], False, True),
+        "two scrapes without times": ([(9000, None), (0, None)], False, True),
+    },
 )
 def test_replicas_behind_one_address_are_no_restart(
     series: list[tuple[float, float | None]], several: bool, reset: bool

@@ -65,10 +65,7 @@ def test_a_schedule_is_the_stages_it_writes(
         ("rate 2 for 60s,", "stage 2 ``: write `8 for 120s`"),
         ("rate -2 for 60s", "stage 1 `rate -2 for 60s`: '-2' is no number"),
         ("rate nan for 60s", "stage 1 `rate nan for 60s`: 'nan' is no number"),
-        (
-            "rate 2 for 60s, concurrency 8 for 60s",
-            "stage 2 `concurrency 8 for 60s`: one schedule",
-        ),
+        ("rate 2 for 60s, concurrency 8 for 60s", "stage 2 `concurrency 8 for 60s`: one schedule"),
         ("rate 0 for 60s", "every rate is 0"),
         ("rate 2 for 0s", "a stage takes 1ms at least"),
         ("rate 2 for 9000h", "longer than a year"),
@@ -150,10 +147,7 @@ def test_a_ramp_of_concurrency_goes_through_every_whole_number(
 STEPS = ConcurrencySteps(np.array([0, 10, 20], np.int64), np.array([3, 8, 1], np.int64))
 
 
-@loop_over(
-    ("elapsed_ns", "limit", "next_ns"),
-    [(-5, 3, 0), (0, 3, 10), (9, 3, 10), (10, 8, 20), (20, 1, -1)],
-)
+@loop_over(("elapsed_ns", "limit", "next_ns"), [(-5, 3, 0), (0, 3, 10), (9, 3, 10), (10, 8, 20), (20, 1, -1)])
 def test_a_limit_holds_from_its_time_to_the_next(elapsed_ns: int, limit: int, next_ns: int) -> None:
     assert (STEPS.limit(elapsed_ns), STEPS.next_ns(elapsed_ns)) == (limit, next_ns)
 

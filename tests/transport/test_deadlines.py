@@ -28,11 +28,7 @@ from loadgen.transport.deadlines import (
 )
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
-from loadgen.wire.http1 import (
-    LONGEST_HEAD_BYTES,
-    Heads,
-    Malformed,
-)
+from loadgen.wire.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
 from loadgen.wire.openai import Completions
 
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -55,23 +55,23 @@ SAYS_CLOSE = HEAD[:-2] + b"connection: close\r\n\r\n" + WHOLE[len(HEAD) :]
 HTTP10 = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
 
 
-@loop_over(
+@loop_over_named(
     ("answer", "connections"),
-    [
-        pytest.param(stream(3), 1, id="each event a write"),
-        pytest.param(Answer([WHOLE]), 1, id="one write"),
-        pytest.param(Answer([WHOLE[:-3], 0.001, WHOLE[-3:]]), 1, id="the end mark split in two"),
-        pytest.param(Answer([WHOLE[:-5], 0.001, WHOLE[-5:-4], 0.001, WHOLE[-4:]]), 1, id="and in three"),
-        pytest.param(Answer([WHOLE[:9], 0.001, WHOLE[9:]]), 1, id="the head split"),
-        pytest.param(Answer([LENGTH]), 1, id="a content length"),
-        pytest.param(Answer([LENGTH[:-7], 0.001, LENGTH[-7:]]), 1, id="a content length in two"),
-        pytest.param(Answer([CONTINUE, 0.001, WHOLE]), 1, id="a 100 first"),
-        pytest.param(Answer([CONTINUE + WHOLE]), 1, id="a 100 in the same read"),
-        pytest.param(Answer([UNTIL_CLOSE], End.CLOSE), 3, id="until close"),
-        pytest.param(Answer([HTTP10], End.CLOSE), 3, id="HTTP/1.0"),
-        pytest.param(Answer([SAYS_CLOSE], End.CLOSE), 3, id="connection: close"),
-        pytest.param(Answer([SAYS_CLOSE], End.HANG), 3, id="connection: close, yet left open"),
-    ],
+    {
+        "each event a write": (stream(3), 1),
+        "one write": (Answer([WHOLE]), 1),
+        "the end mark split in two": (Answer([WHOLE[:-3], 0.001, WHOLE[-3:]]), 1),
+        "and in three": (Answer([WHOLE[:-5], 0.001, WHOLE[-5:-4], 0.001, WHOLE[-4:]]), 1),
+        "the head split": (Answer([WHOLE[:9], 0.001, WHOLE[9:]]), 1),
+        "a content length": (Answer([LENGTH]), 1),
+        "a content length in two": (Answer([LENGTH[:-7], 0.001, LENGTH[-7:]]), 1),
+        "a 100 first": (Answer([CONTINUE, 0.001, WHOLE]), 1),
+        "a 100 in the same read": (Answer([CONTINUE + WHOLE]), 1),
+        "until close": (Answer([UNTIL_CLOSE], End.CLOSE), 3),
+        "HTTP/1.0": (Answer([HTTP10], End.CLOSE), 3),
+        "connection: close": (Answer([SAYS_CLOSE], End.CLOSE), 3),
+        "connection: close, yet left open": (Answer([SAYS_CLOSE], End.HANG), 3),
+    },
 )
 def test_every_framing_is_read_to_its_end(epoll: str, answer: Answer, connections: int) -> None:
     server = VirtualServer(lambda _: answer)
@@ -158,12 +158,7 @@ def test_bytes_before_the_first_request_answer_none(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(), greeting=b"220 mail.example ESMTP\r\n")
     offsets_ns = np.array([100 * MS, 150 * MS])
     job = job_of(
-        server.target(),
-        2,
-        1,
-        offsets_ns=offsets_ns,
-        rate_per_s=5.0,
-        limits=Limits(request_timeout_ns=SECOND),
+        server.target(), 2, 1, offsets_ns=offsets_ns, rate_per_s=5.0, limits=Limits(request_timeout_ns=SECOND)
     )
     driven = drive(job, epoll, server)
     assert [capture.index for capture in driven.captures] == [0, 1]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -49,21 +47,17 @@ def halves(event: bytes, times: int, gap_s: float) -> list[bytes | float]:
 FINISH: list[bytes | float] = [chunk(token("z", "length")), chunk(usage(2)), chunk(DONE), LAST]
 
 
-@loop_over(
+@loop_over_named(
     ("pieces", "kind"),
-    [
-        pytest.param([], FailureKind.STALL, id="silence"),
-        pytest.param([HEAD], FailureKind.STALL, id="a head alone"),
-        pytest.param([HEAD, *repeated(PING, 100, 0.02)], FailureKind.STALL, id="pings alone"),
-        pytest.param(
-            [HEAD, chunk(token()), *repeated(PING, 100, 0.02)], FailureKind.STALL, id="a token, then pings"
-        ),
-        pytest.param([HEAD, *repeated(token(), 10, 0.15), *FINISH], None, id="slow tokens"),
-        pytest.param([HEAD, *halves(token(), 20, 0.08), *FINISH], None, id="tokens split over reads"),
-        pytest.param(
-            [HEAD, *repeated(token() + PING * 3, 10, 0.15), *FINISH], None, id="slow tokens among pings"
-        ),
-    ],
+    {
+        "silence": ([], FailureKind.STALL),
+        "a head alone": ([HEAD], FailureKind.STALL),
+        "pings alone": ([HEAD, *repeated(PING, 100, 0.02)], FailureKind.STALL),
+        "a token, then pings": ([HEAD, chunk(token()), *repeated(PING, 100, 0.02)], FailureKind.STALL),
+        "slow tokens": ([HEAD, *repeated(token(), 10, 0.15), *FINISH], None),
+        "tokens split over reads": ([HEAD, *halves(token(), 20, 0.08), *FINISH], None),
+        "slow tokens among pings": ([HEAD, *repeated(token() + PING * 3, 10, 0.15), *FINISH], None),
+    },
 )
 def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
     pieces: list[bytes | float], kind: FailureKind | None, transport: str
@@ -78,12 +72,12 @@ def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
         assert 1000 * MS < capture.end_ns - capture.sent_ns < 1000 * MS + 2 * LATE_NS
 
 
-@loop_over(
+@loop_over_named(
     ("gap_s", "found"),
-    [
-        pytest.param(0.2, [None, None], id="queued behind an answer that goes on"),
-        pytest.param(2.5, [FailureKind.STALL, FailureKind.STALL], id="nobody gets a token"),
-    ],
+    {
+        "queued behind an answer that goes on": (0.2, [None, None]),
+        "nobody gets a token": (2.5, [FailureKind.STALL, FailureKind.STALL]),
+    },
 )
 def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
     gap_s: float, found: list[FailureKind | None], transport: str

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from builders import made_cases, recorded
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
 from loadgen.records.decode import Decoder
@@ -467,15 +467,15 @@ def drafted(size: int) -> list[Timed]:
     return [*timed, (0, says({}, "length")), (0, {"choices": [], "usage": counts(TOKENS)})]
 
 
-@loop_over(
+@loop_over_named(
     "timed",
-    [
-        pytest.param(several([1, *[4] * 9, 3]), id="a stream interval of four"),
-        pytest.param(several([1, *[2, 1] * 13]), id="drafts of two"),
-        pytest.param(several([1, *[13] * 3]), id="drafts of thirteen"),
-        pytest.param(drafted(4), id="drafts of four, a message each"),
-        pytest.param([(s / 100, e) for s, e in each(lambda i, w: {"content": w})], id="a token each 0.1 ms"),
-    ],
+    {
+        "a stream interval of four": several([1, *[4] * 9, 3]),
+        "drafts of two": several([1, *[2, 1] * 13]),
+        "drafts of thirteen": several([1, *[13] * 3]),
+        "drafts of four, a message each": drafted(4),
+        "a token each 0.1 ms": [(s / 100, e) for s, e in each(lambda i, w: {"content": w})],
+    },
 )
 def test_a_healthy_server_of_several_tokens_a_message_is_not_doubted(
     timed: list[Timed], transport: str
@@ -487,17 +487,14 @@ UNSPACED = [chr(0x4E00 + i) for i in range(TOKENS)]
 _NOT_LOCATED = "160 messages, and nothing shows whether these carry several or some are not shown"
 
 
-@loop_over(
+@loop_over_named(
     "timed",
-    [
-        pytest.param(streamed([says({"content": w}) for w in UNSPACED[20:]]), id="half is dropped"),
-        pytest.param(
-            streamed(
-                [says({"content": "".join(pair)}) for pair in zip(UNSPACED[::2], UNSPACED[1::2], strict=True)]
-            ),
-            id="pairs",
+    {
+        "half is dropped": streamed([says({"content": w}) for w in UNSPACED[20:]]),
+        "pairs": streamed(
+            [says({"content": "".join(pair)}) for pair in zip(UNSPACED[::2], UNSPACED[1::2], strict=True)]
         ),
-    ],
+    },
 )
 def test_where_no_word_shows_what_messages_carry_a_note_says_so(timed: list[Timed], transport: str) -> None:
     findings = {

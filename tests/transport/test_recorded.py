@@ -56,11 +56,7 @@ STREAMS: dict[str, tuple[tuple[FailureKind | None, str, int, int, bool], list[in
     "sglang-0.5.23-skip-tokenizer/generate_err_toolong": ((K.CONTEXT_LIMIT, "", -1, 0, False), [], 0),
     "sglang-0.5.23-incremental/generate_stream": ((None, "length", 5, 12, True), [1, 2] + [1] * 9, 1),
     "sglang-0.5.23-incremental/si4_generate_stream": ((None, "length", 5, 14, True), [1, 4, 4, 4, 1], 1),
-    "sglang-0.5.23-incremental/generate_aborted": (
-        (K.ABORTED, "abort", 5, 6, True),
-        [2, 1, 1, 1, 1],
-        1,
-    ),
+    "sglang-0.5.23-incremental/generate_aborted": ((K.ABORTED, "abort", 5, 6, True), [2, 1, 1, 1, 1], 1),
     "sglang-0.5.23-incremental-skip-tokenizer/generate_stream": (
         (None, "length", 5, 16, True),
         [1, 2] + [1] * 13,

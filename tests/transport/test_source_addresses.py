@@ -25,13 +25,7 @@ from fakes.scripted_server import (
 from loadgen.base.errors import UsageError
 from loadgen.settings.shard_settings import Share
 from loadgen.transport import source_addresses
-from loadgen.transport.source_addresses import (
-    Address,
-    PortRange,
-    SourcePlan,
-    list_used_ports,
-    plan_sources,
-)
+from loadgen.transport.source_addresses import Address, PortRange, SourcePlan, list_used_ports, plan_sources
 
 HERE = (int(socket.AF_INET), ("127.0.0.1", 8000))
 AWAY = (int(socket.AF_INET), ("192.0.2.1", 8000))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import trustme
 
-from builders.loops import loop_over
+from builders.loops import loop_over_named
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -106,27 +106,19 @@ def test_large_requests_and_answers_cross_many_records(
     assert kinds(driven) == [None] * 3
 
 
-@loop_over(
+@loop_over_named(
     ("answer", "kind"),
-    [
-        pytest.param(
-            Answer([HEAD, chunk(token())], End.CLOSE), FailureKind.TRUNCATED, id="FIN, no closing record"
-        ),
-        pytest.param(Answer([HEAD, chunk(token())], End.RESET), FailureKind.TRUNCATED, id="RST"),
-        pytest.param(Answer([UNTIL_CLOSE], End.CLOSE), None, id="until close"),
+    {
+        "FIN, no closing record": (Answer([HEAD, chunk(token())], End.CLOSE), FailureKind.TRUNCATED),
+        "RST": (Answer([HEAD, chunk(token())], End.RESET), FailureKind.TRUNCATED),
+        "until close": (Answer([UNTIL_CLOSE], End.CLOSE), None),
         # As servers on asyncio do (uvicorn): FIN comes half a minute later, or once the client has closed.
-        pytest.param(Answer([], End.NOTIFY), FailureKind.TRUNCATED, id="a closing record alone"),
-        pytest.param(
-            Answer([HEAD, chunk(token())], End.NOTIFY), FailureKind.TRUNCATED, id="a closing record, no FIN"
-        ),
-        pytest.param(
-            Answer([HEAD, chunk(token()), 0.05], End.NOTIFY),
-            FailureKind.TRUNCATED,
-            id="a late closing record",
-        ),
-        pytest.param(Answer([UNTIL_CLOSE], End.NOTIFY), None, id="until a closing record"),
-        pytest.param(replace(stream(), end=End.NOTIFY), None, id="idle, then a closing record"),
-    ],
+        "a closing record alone": (Answer([], End.NOTIFY), FailureKind.TRUNCATED),
+        "a closing record, no FIN": (Answer([HEAD, chunk(token())], End.NOTIFY), FailureKind.TRUNCATED),
+        "a late closing record": (Answer([HEAD, chunk(token()), 0.05], End.NOTIFY), FailureKind.TRUNCATED),
+        "until a closing record": (Answer([UNTIL_CLOSE], End.NOTIFY), None),
+        "idle, then a closing record": (replace(stream(), end=End.NOTIFY), None),
+    },
 )
 def test_a_cut_stream_fails_alone(
     epoll: str, serving: ssl.SSLContext, trusting: ssl.SSLContext, answer: Answer, kind: FailureKind | None

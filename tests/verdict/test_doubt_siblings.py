@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over_named
 from builders.made_cases import (
     MS,
     OUTPUT,
@@ -30,108 +30,84 @@ def names(case: RunEvidence) -> set[str]:
     return {found.rule.code for found in verdict.judge(case).findings}
 
 
-@loop_over(
+@loop_over_named(
     ("case", "found", "said"),
-    [
-        pytest.param(
+    {
+        "without usage, by messages": (
             run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
             "tokens-not-counted",
             "320 of 320 responses have no usage: their messages were counted, so TPOT and tok/s are of "
             "messages, not of tokens",
-            id="without usage, by messages",
         ),
-        pytest.param(
+        "messages are no length": (
             run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
             "answer-lengths",
             "",
-            id="messages are no length",
         ),
-        pytest.param(
+        "without usage, in one piece": (
             run(uncounted(closed(), 2), {"stream": False}, window=None),
             "tokens-not-counted",
             "320 of 320 responses have no usage: their tokens are not known and count 0",
-            id="without usage, in one piece",
         ),
-        pytest.param(
-            run(uncounted(closed(), OUTPUT), window=None),
-            "tokens-not-counted",
-            "",
-            id="without usage, as asked",
-        ),
-        pytest.param(
+        "without usage, as asked": (run(uncounted(closed(), OUTPUT), window=None), "tokens-not-counted", ""),
+        "one prompt for all": (
             run(None, {"extra_body": {"prompt": [7, 7, 7]}}),
             "identical-prompts",
             "--extra-body replaces the prompt: all 320 are the same, so a prefix cache serves them",
-            id="one prompt for all",
         ),
-        pytest.param(
-            run(None, {"extra_body": {"text": "x"}}), "identical-prompts", "", id="no prompt of this API"
-        ),
-        pytest.param(
+        "no prompt of this API": (run(None, {"extra_body": {"text": "x"}}), "identical-prompts", ""),
+        "a prompt of SGLang's": (
             run(None, {"extra_body": {"text": "x"}, "backend": "sglang"}),
             "identical-prompts",
             "--extra-body replaces the prompt: all 320 are the same, so a prefix cache serves them",
-            id="a prompt of SGLang's",
         ),
-        pytest.param(
+        "many timestamps that cannot be": (
             contradicted(42),
             "clock-unusable",
             "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own "
             "(or segments came out of order: not known of this run)",
-            id="many timestamps that cannot be",
         ),
-        pytest.param(
+        "many in a run whose kernel counted segments out of order": (
             run(changed(closed(), 320, out_of_order=0, impossible_stamps=42)),
             "clock-unusable",
             "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own",
-            id="many in a run whose kernel counted segments out of order",
         ),
-        pytest.param(
+        "tokens before they were asked for": (
             run(set_back(64, 60.0)),
             "clock-unusable",
             "in 5 of 320 answers a token precedes its request or the token before it",
-            id="tokens before they were asked for",
         ),
-        pytest.param(
+        "one such answer": (
             run(set_back(320, 60.0)),
             "impossible-timestamps",
             "in 1 of 320 answers a token precedes its request or the token before it",
-            id="one such answer",
         ),
-        pytest.param(run(set_back(1, 40.0)), "clock-unusable", "", id="early, but after the request"),
-        pytest.param(
+        "early, but after the request": (run(set_back(1, 40.0)), "clock-unusable", ""),
+        "a step that makes the clock unusable": (
             run(client=client(clock_step_ms=1500.0)),
             "clock-stepped",
             "",
-            id="a step that makes the clock unusable",
         ),
-        pytest.param(run(client=client(stopped_s=0.9)), "client-stopped", "", id="a pause of 0.9 s"),
-        pytest.param(
-            run(failed(5), stop_rule="--max-failures 60: 64 failed"), "cut-short", "", id="a rule's own end"
-        ),
-        pytest.param(
+        "a pause of 0.9 s": (run(client=client(stopped_s=0.9)), "client-stopped", ""),
+        "a rule's own end": (run(failed(5), stop_rule="--max-failures 60: 64 failed"), "cut-short", ""),
+        "a run that was killed": (
             run(recovered="read from the journal of a run that was killed"),
             "cut-short",
             "read from the journal of a run that was killed: 320 of 320 requests succeeded",
-            id="a run that was killed",
         ),
-        pytest.param(
+        "one that was killed by who gave it up": (
             run(recovered="read from the journal", interrupted=True),
             "interrupted",
             "read from the journal: 320 of 320 requests succeeded",
-            id="one that was killed by who gave it up",
         ),
-        pytest.param(
+        "a first wave after a warm-up": (
             run(in_turn(cold_ms=1000.0), warmups=8),
             "first-wave",
             "median TTFT was 1089 ms in the first wave of 8, 59.8 ms later: 11.0 × the later P90, after "
             "allowing for the burst; 8 warm-up requests came before",
-            id="a first wave after a warm-up",
         ),
-        pytest.param(
-            run(changed(closed(), 1, resends=-1)), "resent", "", id="resends of a run that did not count them"
-        ),
-    ],
+        "resends of a run that did not count them": (run(changed(closed(), 1, resends=-1)), "resent", ""),
+    },
 )
 def test_a_sibling_of_a_doubt_is_told_in_its_own_words(case: RunEvidence, found: str, said: str) -> None:
     assert (BY_DOUBT[found].find(case) or "") == said

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_cases import (
     INPUT,
     MS,
@@ -142,11 +142,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "median TTFT was 1089 ms in the first wave of 8, 59.8 ms later",
         set(),
     ),
-    "tpot-trend": (
-        run(closed(tpot_ms=drifting)),
-        "TPOT rose by 24",
-        {"throughput-trend"},
-    ),
+    "tpot-trend": (run(closed(tpot_ms=drifting)), "TPOT rose by 24", {"throughput-trend"}),
     "throughput-trend": (
         run(closed(ttft_ms=lambda i: TTFT_MS * (1 + i / REQUESTS))),
         "output throughput fell by 2",
@@ -259,11 +255,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "TTFT mean (ms): client 50, server 5",
         set(),
     ),
-    "several-models": (
-        run(window=observed(models=("a", "b"))),
-        "2 models worked on this port: a, b",
-        set(),
-    ),
+    "several-models": (run(window=observed(models=("a", "b"))), "2 models worked on this port: a, b", set()),
     "unsettled": (run(window=observed(settled=False)), "still changed", set()),
     "network-losses": (
         run(changed(closed(), 160, out_of_order=1)),
@@ -294,11 +286,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "P99 of TTFT, TPOT from 9 samples: a point estimate needs 100",
         {"ramp-and-drain", "few-per-slot"},
     ),
-    "ran-out": (
-        run(None, {"duration": 100.0}),
-        "prompts were sent and the load fell",
-        set(),
-    ),
+    "ran-out": (run(None, {"duration": 100.0}), "prompts were sent and the load fell", set()),
     "ramp-and-drain": (
         run(closed(tpot_ms=lambda i: 500.0 if i == REQUESTS - 1 else TPOT_MS)),
         "of the duration is ramp or drain, below the requested concurrency 8",
@@ -490,23 +478,18 @@ def unsent(count: int) -> Rows:
     ]
 
 
-@loop_over(
+@loop_over_named(
     ("case", "found"),
-    [
-        pytest.param(
-            run([], window=None), {"concurrency-not-held", "ramp-and-drain", "few-per-slot"}, id="none"
-        ),
-        pytest.param(
+    {
+        "none": (run([], window=None), {"concurrency-not-held", "ramp-and-drain", "few-per-slot"}),
+        "unsent": (
             run(unsent(9), window=None),
             {"many-failures", "concurrency-not-held", "ramp-and-drain", "few-per-slot"},
-            id="unsent",
         ),
-        pytest.param(run(workload={"stream": False}), set(), id="not streamed"),
-        pytest.param(run(workload={"max_concurrency": None}), set(), id="all at once"),
-        pytest.param(
-            run(client=client(wall_s=0.0, cpu_s=0.0), cut_short="died"), {"cut-short"}, id="a client unheard"
-        ),
-    ],
+        "not streamed": (run(workload={"stream": False}), set()),
+        "all at once": (run(workload={"max_concurrency": None}), set()),
+        "a client unheard": (run(client=client(wall_s=0.0, cpu_s=0.0), cut_short="died"), {"cut-short"}),
+    },
 )
 def test_a_run_that_says_little_is_judged_all_the_same(case: RunEvidence, found: set[str]) -> None:
     assert names(case) == found
@@ -536,25 +519,23 @@ BUSY: dict[str, Any] = {
 }
 
 
-@loop_over(
+@loop_over_named(
     ("changes", "found"),
-    [
-        pytest.param({}, True, id="a load of strangers"),
-        pytest.param({"waiting": None}, True, id="no pressure stall information"),
-        pytest.param({"server": None, "client": 1.1}, True, id="the embedded engine, among our own"),
-        pytest.param(
-            {"server": 1.75, "others": 0.05}, False, id="a real server alone, which waits for itself"
-        ),
-        pytest.param({"server": 1.7, "others": 0.09}, False, id="next to the usual daemons"),
-        pytest.param({"others": 0.8, "cpus": 16}, False, id="a big machine with free CPUs"),
-        pytest.param({"waiting": 0.05}, False, id="nothing waits"),
-        pytest.param({"others": None}, False, id="the server's processes are unknown"),
-        pytest.param({"server": 0.01, "others": 1.7}, False, id="a proxy listens, and the server is another"),
-        pytest.param({"duration_s": 1.0}, True, id="a second"),
-        pytest.param({"duration_s": 0.2}, True, id="a fifth of one"),
-        pytest.param({"duration_s": 1.0, "others": 0.25, "server": 1.4}, False, id="programs begin and end"),
-        pytest.param({"duration_s": 3.0, "others": 0.25, "server": 1.4}, True, id="no longer"),
-    ],
+    {
+        "a load of strangers": ({}, True),
+        "no pressure stall information": ({"waiting": None}, True),
+        "the embedded engine, among our own": ({"server": None, "client": 1.1}, True),
+        "a real server alone, which waits for itself": ({"server": 1.75, "others": 0.05}, False),
+        "next to the usual daemons": ({"server": 1.7, "others": 0.09}, False),
+        "a big machine with free CPUs": ({"others": 0.8, "cpus": 16}, False),
+        "nothing waits": ({"waiting": 0.05}, False),
+        "the server's processes are unknown": ({"others": None}, False),
+        "a proxy listens, and the server is another": ({"server": 0.01, "others": 1.7}, False),
+        "a second": ({"duration_s": 1.0}, True),
+        "a fifth of one": ({"duration_s": 0.2}, True),
+        "programs begin and end": ({"duration_s": 1.0, "others": 0.25, "server": 1.4}, False),
+        "no longer": ({"duration_s": 3.0, "others": 0.25, "server": 1.4}, True),
+    },
 )
 def test_others_are_doubted_only_where_they_take_cpus_that_are_needed(
     changes: dict[str, Any], found: bool

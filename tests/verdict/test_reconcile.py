@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict, replace
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_records import make_record
 from builders.recorded import capture, chunk
 from loadgen.figures.metrics import Metrics, compute_metrics
@@ -161,15 +161,15 @@ def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, in
     assert figure not in {row.figure for row in reconcile_figures(counted(), metrics, records)}
 
 
-@loop_over(
+@loop_over_named(
     ("window", "requests"),
-    [
-        pytest.param(counted(), 0, id="ours alone"),
-        pytest.param(counted(requests={"length": 5}), 3, id="others"),
-        pytest.param(counted(requests={"": 2, "abort": 1}), 0, id="an abort counted twice"),
-        pytest.param(ServerWindow(error="no"), 0, id="no window"),
-        pytest.param(ServerWindow(names="vllm", reset=True), 0, id="reset"),
-    ],
+    {
+        "ours alone": (counted(), 0),
+        "others": (counted(requests={"length": 5}), 3),
+        "an abort counted twice": (counted(requests={"": 2, "abort": 1}), 0),
+        "no window": (ServerWindow(error="no"), 0),
+        "reset": (ServerWindow(names="vllm", reset=True), 0),
+    },
 )
 def test_foreign_requests_are_what_the_server_finished_beyond_ours(
     window: ServerWindow, requests: int
@@ -194,83 +194,61 @@ def test_rates_of_nothing_do_not_exist(
     assert server.get("draft tokens accepted") == accepted
 
 
-@loop_over(
+@loop_over_named(
     ("window", "records", "figures", "cause"),
-    [
-        pytest.param(
+    {
+        "another client": (
             {"requests": {"length": 3}, "generation_tokens": 15, "prompt_tokens": 60},
             [answer(0), answer(1)],
             ["requests finished", "generated tokens", "prompt tokens"],
             "another client used the server",
-            id="another client",
         ),
-        pytest.param(
+        "warm-up not over": (
             {"requests": {"length": 3}, "generation_tokens": 14, "running_before": 1},
             [answer(0), answer(1)],
             ["requests finished", "generated tokens"],
             "from before the run",
-            id="warm-up not over",
         ),
-        pytest.param(
+        "failures": (
             {"requests": {"length": 1}, "generation_tokens": 9},
             [answer(0), answer(1, failure=FAILED)],
             ["generated tokens", "prompt tokens"],
             "for the 1 failed requests",
-            id="failures",
         ),
-        pytest.param(
+        "no usage": (
             {"generation_tokens": 12},
             [answer(0), answer(1, usage=False)],
             ["generated tokens"],
             "counts messages",
-            id="no usage",
         ),
-        pytest.param(
+        "not settled": (
             {"generation_tokens": 9, "settled": False},
             [answer(0), answer(1)],
             ["generated tokens"],
             "counters lag",
-            id="not settled",
         ),
-        pytest.param(
+        "another client that was cut off": (
             {"generation_tokens": 30},
             [answer(0), answer(1)],
             ["generated tokens"],
             "another client used the server",
-            id="another client that was cut off",
         ),
-        pytest.param(
+        "a balancer": (
             {"requests": {"length": 1}, "generation_tokens": 5, "prompt_tokens": 20},
             [answer(0), answer(1)],
             ["requests finished", "generated tokens", "prompt tokens"],
             "one of several replicas",
-            id="a balancer",
         ),
-        pytest.param(
-            {"ttft": latency(40.0)},
-            [answer(0), answer(1)],
-            ["TTFT mean (ms)"],
-            "outside the engine",
-            id="late",
-        ),
-        pytest.param(
-            {"e2e": latency(180.0)}, [answer(0), answer(1)], ["E2E mean (ms)"], "other requests", id="early"
-        ),
-        pytest.param(
-            {"itl": latency(5.0)},
-            [answer(0), answer(1)],
-            ["ITL mean (ms)"],
-            "delayed on their way",
-            id="gaps",
-        ),
-        pytest.param(
+        "late": ({"ttft": latency(40.0)}, [answer(0), answer(1)], ["TTFT mean (ms)"], "outside the engine"),
+        "early": ({"e2e": latency(180.0)}, [answer(0), answer(1)], ["E2E mean (ms)"], "other requests"),
+        "gaps": ({"itl": latency(5.0)}, [answer(0), answer(1)], ["ITL mean (ms)"], "delayed on their way"),
+        "drafts": (
             {"itl": latency(30.0), "draft_tokens": 9},
             [answer(0), answer(1)],
             ["ITL mean (ms)"],
             "times steps of several tokens",
-            id="drafts",
         ),
-    ],
+    },
 )
 def test_a_mismatch_has_its_likely_cause(
     window: dict[str, Any], records: list[Record], figures: list[str], cause: str
@@ -319,17 +297,17 @@ def decoded(dialect: str, told: bytes, streamed: bool = True) -> Record:
 
 @loop_over("streamed", [True, False])
 @loop_over("dialect", ["completions", "chat"])
-@loop_over(
+@loop_over_named(
     ("told", "queue_ns", "ttft_ns"),
-    [
-        pytest.param(_METRICS, 250_000, 12_345_678, id="vLLM's"),
-        pytest.param(b'{"queue_time_ms":1}', 1_000_000, UNKNOWN, id="a part"),
-        pytest.param(b'{"queue_time_ms":null,"time_to_first_token_ms":2}', UNKNOWN, 2_000_000, id="null"),
-        pytest.param(b"", UNKNOWN, UNKNOWN, id="none"),
-        pytest.param(b"null", UNKNOWN, UNKNOWN, id="no object"),
-        pytest.param(b'["of another server"]', UNKNOWN, UNKNOWN, id="a list"),
-        pytest.param(b'{"queue_time_ms":"long"}', UNKNOWN, UNKNOWN, id="words"),
-    ],
+    {
+        "vLLM's": (_METRICS, 250_000, 12_345_678),
+        "a part": (b'{"queue_time_ms":1}', 1_000_000, UNKNOWN),
+        "null": (b'{"queue_time_ms":null,"time_to_first_token_ms":2}', UNKNOWN, 2_000_000),
+        "none": (b"", UNKNOWN, UNKNOWN),
+        "no object": (b"null", UNKNOWN, UNKNOWN),
+        "a list": (b'["of another server"]', UNKNOWN, UNKNOWN),
+        "words": (b'{"queue_time_ms":"long"}', UNKNOWN, UNKNOWN),
+    },
 )
 def test_server_reported_times_are_read_and_unknown_fields_ignored(
     dialect: str, streamed: bool, told: bytes, queue_ns: int, ttft_ns: int
@@ -341,19 +319,19 @@ def test_server_reported_times_are_read_and_unknown_fields_ignored(
     assert (record.server_prefill_ns, record.server_decode_ns) == (ttft_ns, decode_ns)
 
 
-@loop_over(
+@loop_over_named(
     ("told", "counts"),
-    [
-        pytest.param(
+    {
+        "vLLM's": (
             b'{"queue_time_ms":1,"speculative_decoding":{"mean_acceptance_length":2.5,"acceptance_histogram":[1,2],'
             b'"num_spec_steps":12,"num_accepted_draft_tokens":15,"num_draft_tokens":45,"num_spec_tokens":4}}',
-            (12, 15), id="vLLM's",
+            (12, 15),
         ),
-        pytest.param(b'{"queue_time_ms":1,"speculative_decoding":["new"]}', (UNKNOWN, UNKNOWN), id="new"),
-        pytest.param(b'{"queue_time_ms":1,"speculative_decoding":null}', (UNKNOWN, UNKNOWN), id="null"),
-        pytest.param(b'{"queue_time_ms":1}', (UNKNOWN, UNKNOWN), id="none"),
-    ],
-)  # fmt: skip
+        "new": (b'{"queue_time_ms":1,"speculative_decoding":["new"]}', (UNKNOWN, UNKNOWN)),
+        "null": (b'{"queue_time_ms":1,"speculative_decoding":null}', (UNKNOWN, UNKNOWN)),
+        "none": (b'{"queue_time_ms":1}', (UNKNOWN, UNKNOWN)),
+    },
+)
 def test_a_requests_drafts_are_read_whatever_else_is_there(told: bytes, counts: tuple[int, int]) -> None:
     record = decoded("chat", told)
     assert (record.server_drafts, record.server_accepted_tokens) == counts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_cases import closed, observed, run
 from loadgen.base.errors import Broken
 from loadgen.base.rule import Finding, Rule, Source
@@ -60,46 +60,40 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
     assert of(*names, failed={"failures": ZERO}).level is not_judged
 
 
-@loop_over(
+@loop_over_named(
     ("found", "lines"),
-    [
-        pytest.param(of(), ["verdict: VALID"], id="nothing"),
-        pytest.param(
+    {
+        "nothing": (of(), ["verdict: VALID"]),
+        "notes": (
             of("headroom", "few-per-slot"),
             ["verdict: VALID; notes: headroom, few-per-slot; details: --explain"],
-            id="notes",
         ),
-        pytest.param(
+        "not all checked": (
             of("headroom", lacking=("repeats", "roofline")),
             ["verdict: VALID (not checked: roofline, repeats); notes: headroom; details: --explain"],
-            id="not all checked",
         ),
-        pytest.param(
+        "simulated": (
             of(lacking=("self-test",), simulated=True),
             ["verdict: SIMULATED, VALID (not checked: self-test)"],
-            id="simulated",
         ),
-        pytest.param(
+        "suspect as it is": (
             of("failures", lacking=("self-test",), simulated=True),
             [f"verdict: SIMULATED, SUSPECT: {told('failures')}"],
-            id="suspect as it is",
         ),
-        pytest.param(of("failures"), [f"verdict: SUSPECT: {told('failures')}"], id="one"),
-        pytest.param(
+        "one": (of("failures"), [f"verdict: SUSPECT: {told('failures')}"]),
+        "many": (
             of("counters-reset", "failures", "prefix-cache", "first-wave", "headroom"),
             [
                 f"verdict: INVALID: {told('counters-reset')}",
                 f"and: {told('failures')}",
                 "also prefix-cache, first-wave; notes: headroom; details: --explain",
             ],
-            id="many",
         ),
-        pytest.param(
+        "one that raised": (
             of(failed={"prefix-cache": ZERO}),
             ["verdict: SUSPECT", f"not judged: prefix-cache raised {ZERO}; please report it"],
-            id="one that raised",
         ),
-        pytest.param(
+        "some that raised beside others": (
             of(
                 "failures",
                 "headroom",
@@ -111,9 +105,8 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
                 f"not judged: prefix-cache, overload raised {ZERO}; please report it",
                 "not judged: resent raised KeyError: 1; please report it",
             ],
-            id="some that raised beside others",
         ),
-    ],
+    },
 )
 def test_the_gravest_is_told_whole_and_the_rest_by_name(found: RunVerdict, lines: list[str]) -> None:
     assert verdict.summarize_doubts(found) == lines
@@ -160,28 +153,21 @@ QUIET = CpuUse(duration_s=3.2, cpus=2, server=0.9, client=0.1, others=0.02, wait
 CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
 
 
-@loop_over(
+@loop_over_named(
     ("case", "names"),
-    [
-        pytest.param(run(), ("repeats",), id="all that one run can have"),
-        pytest.param(run(runs=5), (), id="one of five"),
-        pytest.param(run(cell=CELL), (), id="of a campaign"),
-        pytest.param(
+    {
+        "all that one run can have": (run(), ("repeats",)),
+        "one of five": (run(runs=5), ()),
+        "of a campaign": (run(cell=CELL), ()),
+        "nothing but the run": (
             run(ceiling=None, window=None, calibration=None),
             ("roofline", "server counters", "self-test", "repeats"),
-            id="nothing but the run",
         ),
-        pytest.param(run(ceiling=None, server=SIMULATED), ("repeats",), id="simulated"),
-        pytest.param(
-            run(ceiling=None, window=None, server=replace(SIMULATED, **HOSTED)),
-            ("repeats",),
-            id="hosted",
-        ),
-        pytest.param(run(window=observed(samples=())), ("server gauges", "repeats"), id="too few samples"),
-        pytest.param(
-            run(None, {"max_concurrency": 1}, window=observed(samples=())), ("repeats",), id="one at a time"
-        ),
-    ],
+        "simulated": (run(ceiling=None, server=SIMULATED), ("repeats",)),
+        "hosted": (run(ceiling=None, window=None, server=replace(SIMULATED, **HOSTED)), ("repeats",)),
+        "too few samples": (run(window=observed(samples=())), ("server gauges", "repeats")),
+        "one at a time": (run(None, {"max_concurrency": 1}, window=observed(samples=())), ("repeats",)),
+    },
 )
 def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
     case: RunEvidence, names: tuple[str, ...]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import sharegpt
@@ -109,21 +109,19 @@ def spoken(*speakers: str) -> dict[str, Any]:
     }
 
 
-@loop_over(
+@loop_over_named(
     ("speakers", "named", "prompt", "note"),
-    [
-        pytest.param(("human", "gpt"), False, "human says 0", "", id="as usual"),
-        pytest.param(("system", "human", "gpt"), False, "human says 1", "system in 3), left out",
-            id="a system turn"),
-        pytest.param(("system", "user", "assistant"), False, "user says 1", "left out", id="other words"),
-        pytest.param(("gpt", "human", "gpt"), False, "human says 1", "gpt in 3", id="an answer first"),
-        pytest.param(("", ""), False, " says 0", "", id="no speakers"),
-        pytest.param(("a", "b"), False, "a says 0", "", id="no person"),
-        pytest.param(("human", "gpt"), True, "human says 0", "", id="by vLLM's rules"),
-        pytest.param(("system", "human", "gpt"), True, "system says 0", "system in 3), sent as the prompt",
-            id="as vLLM"),
-    ],
-)  # fmt: skip
+    {
+        "as usual": (("human", "gpt"), False, "human says 0", ""),
+        "a system turn": (("system", "human", "gpt"), False, "human says 1", "system in 3), left out"),
+        "other words": (("system", "user", "assistant"), False, "user says 1", "left out"),
+        "an answer first": (("gpt", "human", "gpt"), False, "human says 1", "gpt in 3"),
+        "no speakers": (("", ""), False, " says 0", ""),
+        "no person": (("a", "b"), False, "a says 0", ""),
+        "by vLLM's rules": (("human", "gpt"), True, "human says 0", ""),
+        "as vLLM": (("system", "human", "gpt"), True, "system says 0", "system in 3), sent as the prompt"),
+    },
+)
 def test_a_prompt_is_what_a_person_says(
     speakers: tuple[str, ...], named: bool, prompt: str, note: str, tmp_path: Path
 ) -> None:

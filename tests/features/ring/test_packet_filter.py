@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from fakes.packet_filters import ACK, FIN, SYN, packet, passed
 from loadgen.features.ring.packet_filter import HEADERS, MOST_RANGES, build_program
 
@@ -70,17 +70,17 @@ def test_segments_of_each_server_to_our_ports_pass(family: Family, server: int) 
 
 
 @both
-@loop_over(
+@loop_over_named(
     ("source", "to"),
-    [
-        pytest.param((0, 7999), (US, PORT), id="another port of the server"),
-        pytest.param((2, 9000), (US, PORT), id="a server's address with the port of another"),
-        pytest.param((None, 8000), (US, PORT), id="another address"),
-        pytest.param((0, 8000), (None, PORT), id="another address of this machine"),
-        pytest.param((0, 8000), (US, 39999), id="the port below"),
-        pytest.param((0, 8000), (US, 40010), id="the port above"),
-        pytest.param((0, PORT), (US, 8000), id="the other direction's ports"),
-    ],
+    {
+        "another port of the server": ((0, 7999), (US, PORT)),
+        "a server's address with the port of another": ((2, 9000), (US, PORT)),
+        "another address": ((None, 8000), (US, PORT)),
+        "another address of this machine": ((0, 8000), (None, PORT)),
+        "the port below": ((0, 8000), (US, 39999)),
+        "the port above": ((0, 8000), (US, 40010)),
+        "the other direction's ports": ((0, PORT), (US, 8000)),
+    },
 )
 def test_what_is_not_ours_is_dropped(
     family: Family, source: tuple[int | None, int], to: tuple[dict[Family, str] | None, int]
@@ -145,28 +145,28 @@ def test_exactly_the_ports_of_a_set_pass(wanted: set[int]) -> None:
 
 @both
 @loop_over("options", [0, 12, 40])
-@loop_over(
+@loop_over_named(
     ("payload", "flags", "found"),
-    [
-        pytest.param(b"", ACK, DROPPED, id="an acknowledgement"),
-        pytest.param(b"", FIN | ACK, DROPPED, id="a pure FIN"),
-        pytest.param(b"", RST, DROPPED, id="a pure RST"),
-        pytest.param(b"", SYN | ACK, MARKED, id="a SYN"),
-        pytest.param(b"x", ACK, MARKED, id="one byte"),
-        pytest.param(b"abc", ACK, MARKED, id="three bytes"),
-        pytest.param(b"abcd", ACK, ORDINARY, id="four bytes"),
-        pytest.param(b"\r\n\r\n", ACK, MARKED, id="four bytes that end"),
-        pytest.param(b"0\r\n\r\n", ACK | PUSH, MARKED, id="the last chunk"),
-        pytest.param(b"data: x\r\n\r\n\r", ACK, ORDINARY, id="the end mark and one more"),
-        pytest.param(b"\r\n\r\ndata", ACK, ORDINARY, id="the end mark first"),
-        pytest.param(b"data: x\n\r\n\r", ACK, ORDINARY, id="the end mark shifted"),
-        pytest.param(b"x" * 1400, ACK | PUSH, ORDINARY, id="a full segment"),
-        pytest.param(b"x" * 1396 + b"\r\n\r\n", FIN | ACK, MARKED, id="a full one that ends, with a FIN"),
-        pytest.param(b"data: x", FIN | ACK, ORDINARY, id="bytes with a FIN"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\ndata", ACK, MARKED, id="a head and more"),
-        pytest.param(b"HTTP", ACK, MARKED, id="four bytes of a head"),
-        pytest.param(b"data: HTTP", ACK, ORDINARY, id="a head's begin elsewhere"),
-    ],
+    {
+        "an acknowledgement": (b"", ACK, DROPPED),
+        "a pure FIN": (b"", FIN | ACK, DROPPED),
+        "a pure RST": (b"", RST, DROPPED),
+        "a SYN": (b"", SYN | ACK, MARKED),
+        "one byte": (b"x", ACK, MARKED),
+        "three bytes": (b"abc", ACK, MARKED),
+        "four bytes": (b"abcd", ACK, ORDINARY),
+        "four bytes that end": (b"\r\n\r\n", ACK, MARKED),
+        "the last chunk": (b"0\r\n\r\n", ACK | PUSH, MARKED),
+        "the end mark and one more": (b"data: x\r\n\r\n\r", ACK, ORDINARY),
+        "the end mark first": (b"\r\n\r\ndata", ACK, ORDINARY),
+        "the end mark shifted": (b"data: x\n\r\n\r", ACK, ORDINARY),
+        "a full segment": (b"x" * 1400, ACK | PUSH, ORDINARY),
+        "a full one that ends, with a FIN": (b"x" * 1396 + b"\r\n\r\n", FIN | ACK, MARKED),
+        "bytes with a FIN": (b"data: x", FIN | ACK, ORDINARY),
+        "a head and more": (b"HTTP/1.1 200 OK\r\nserver: x\r\n\r\ndata", ACK, MARKED),
+        "four bytes of a head": (b"HTTP", ACK, MARKED),
+        "a head's begin elsewhere": (b"data: HTTP", ACK, ORDINARY),
+    },
 )
 def test_how_much_is_kept_says_what_a_segment_is(
     family: Family, options: int, payload: bytes, flags: int, found: str
@@ -200,8 +200,7 @@ def test_timestamps_are_kept_where_a_header_has_room(
 
 
 @pytest.mark.parametrize(
-    ("payload", "flags", "found"),
-    [(b"", ACK, DROPPED), (b"a", ACK, MARKED), (b"", SYN, MARKED)],
+    ("payload", "flags", "found"), [(b"", ACK, DROPPED), (b"a", ACK, MARKED), (b"", SYN, MARKED)]
 )
 def test_padding_after_a_short_packet_is_no_payload(payload: bytes, flags: int, found: str) -> None:
     data = packet(SERVERS[V4][0], (US[V4], PORT), payload, flags=flags, options=0)
@@ -218,17 +217,17 @@ def test_a_length_of_zero_is_one_too_long_for_its_field(family: Family, end: byt
     assert kept(with_ip(data, headers.length, 0), family) == found
 
 
-@loop_over(
+@loop_over_named(
     ("at", "value"),
-    [
-        pytest.param(6, 0x2001, id="a fragment in the middle"),
-        pytest.param(6, 0x0001, id="the last fragment"),
-        pytest.param(6, 0x1000, id="a fragment far along"),
-        pytest.param(8, 64 << 8 | 17, id="UDP"),
-        pytest.param(8, 64 << 8 | 1, id="ICMP"),
-        pytest.param(0, 0x4600, id="IP options"),
-        pytest.param(0, 0x6500, id="of another version"),
-    ],
+    {
+        "a fragment in the middle": (6, 0x2001),
+        "the last fragment": (6, 0x0001),
+        "a fragment far along": (6, 0x1000),
+        "UDP": (8, 64 << 8 | 17),
+        "ICMP": (8, 64 << 8 | 1),
+        "IP options": (0, 0x4600),
+        "of another version": (0, 0x6500),
+    },
 )
 def test_no_ipv4_packet_that_is_no_plain_segment_passes(at: int, value: int) -> None:
     data = packet(SERVERS[V4][0], (US[V4], PORT), b"data: token")

@@ -169,11 +169,7 @@ def test_the_facts_say_what_ran_on_what() -> None:
 
 @pytest.mark.parametrize(
     ("how", "devices"),
-    [
-        ({"server_gpus": ("GPU 0", "GPU 1")}, 2),
-        ({"server_gpus": ("GPU 0",)}, 1),
-        ({"server_gpus": ()}, None),
-    ],
+    [({"server_gpus": ("GPU 0", "GPU 1")}, 2), ({"server_gpus": ("GPU 0",)}, 1), ({"server_gpus": ()}, None)],
 )
 def test_the_devices_are_those_with_memory_of_the_server(how: dict[str, Any], devices: int | None) -> None:
     facts = made.run(sensed=SENSED.model_copy(update=how)).facts

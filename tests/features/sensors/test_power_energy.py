@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.sensors.power_urls import Place, PowerUrls
@@ -27,10 +27,7 @@ PACKAGE: Key = ("package_j", "CPU package 0")
 
 
 def sensed(
-    series: Series,
-    end_s: float,
-    sources: Mapping[str, PowerSource],
-    idle: Sequence[Sample] = (),
+    series: Series, end_s: float, sources: Mapping[str, PowerSource], idle: Sequence[Sample] = ()
 ) -> SensorSummary:
     """The summary of a run of `end_s`, sampled each second; each series has values at some seconds."""
     window = Window(list_samples(series, end_s, sources), 0, int(end_s * S), 1.0)
@@ -54,36 +51,32 @@ def steady(watts: float, times: Sequence[float]) -> dict[float, float]:
 EACH = [float(at) for at in range(61)]
 
 
-@loop_over(
+@loop_over_named(
     ("series", "joules", "source"),
-    [
-        pytest.param(
+    {
+        "each second": (
             {("energy_j", A): steady(100, EACH)},
             6000.0,
             "energy counter of DCGM's exporter at node:9400, updated every 1.0 s",
-            id="each second",
         ),
-        pytest.param(
+        "each 30 s": (
             {("energy_j", A): steady(100, (10, 40))},
             6000.0,
             "energy counter of DCGM's exporter at node:9400, updated every 30.0 s, so 53 % of the run is "
             "estimated by its pace",
-            id="each 30 s",
         ),
-        pytest.param(
+        "two machines": (
             {("energy_j", A): steady(100, EACH), ("energy_j", B): steady(50, EACH)},
             9000.0,
             "energy counter of DCGM's exporter at node:9400, updated every 1.0 s",
-            id="two machines",
         ),
-        pytest.param(
+        "power": (
             {("power_w", A): dict.fromkeys(EACH, 100.0)},
             6000.0,
             "power of DCGM's exporter at node:9400, sampled every 1 s",
-            id="power",
         ),
-    ],
-)  # fmt: skip
+    },
+)
 def test_an_exporter_s_energy_says_how_fine_it_is(series: Series, joules: float, source: str) -> None:
     found = require(sensed(series, 60, {where: DCGM for _, where in series}).energy)
     assert (found.joules, found.mean_w) == pytest.approx((joules, joules / 60))

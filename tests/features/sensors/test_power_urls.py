@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.only_run import stored
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen import cli
@@ -102,12 +102,12 @@ INSTANCES = "".join(
 )
 
 
-@loop_over(
+@loop_over_named(
     ("texts", "values"),
-    [
-        pytest.param((dcgm(100), dcgm(130)), {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}, id="DCGM"),
-        pytest.param((dcgm(100), dcgm(100)), LEVELS, id="a counter that was not updated"),
-        pytest.param(
+    {
+        "DCGM": ((dcgm(100), dcgm(130)), {**LEVELS, ("energy_j", "GPU 0 of a"): 30.0}),
+        "a counter that was not updated": ((dcgm(100), dcgm(100)), LEVELS),
+        "two machines": (
             (dcgm(1) + dcgm(5, 1) + dcgm(7, 0, "b"), dcgm(2) + dcgm(7, 1) + dcgm(10, 0, "b")),
             {
                 **{
@@ -119,15 +119,13 @@ INSTANCES = "".join(
                 ("energy_j", "GPU 1 of a"): 2.0,
                 ("energy_j", "GPU 0 of b"): 3.0,
             },
-            id="two machines",
         ),
-        pytest.param((INSTANCES,), {("power_w", "GPU 0 of a"): 52.746}, id="MIG repeats the board's power"),
-        pytest.param(
+        "MIG repeats the board's power": ((INSTANCES,), {("power_w", "GPU 0 of a"): 52.746}),
+        "an old exporter, which names no machine": (
             ('DCGM_FI_DEV_POWER_USAGE{gpu="0", UUID="GPU-8c", device="nvidia0"} 70\n',),
             {("power_w", "GPU 0 of node"): 70.0},
-            id="an old exporter, which names no machine",
         ),
-        pytest.param(
+        "values that there are not": (
             (
                 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-8",Hostname="a"} 70\n'
                 'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-8",Hostname="a"} 9223372036854775794\n'
@@ -135,22 +133,19 @@ INSTANCES = "".join(
                 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-8",Hostname="a"} 0\n',
             ),
             {("power_w", "GPU 0 of a"): 70.0},
-            id="values that there are not",
         ),
-        pytest.param(
+        "RAPL: packages and memory, once": (
             (rapl(100), rapl(140)),
             {("package_j", "CPU package 0 of node"): 40.0, ("package_j", "CPU memory 0 of node"): 10.0},
-            id="RAPL: packages and memory, once",
         ),
-        pytest.param(
+        "an old node_exporter": (
             (
                 'node_rapl_package_joules_total{index="0"} 5\n',
                 'node_rapl_package_joules_total{index="0"} 7\n',
             ),
             {("package_j", "CPU package 0 of node"): 2.0},
-            id="an old node_exporter",
         ),
-        pytest.param(
+        "AMD": (
             (
                 amd("gpu_energy_consumed", 1.4e17) + amd("gpu_package_power", 748),
                 amd("gpu_energy_consumed", 1.4e17 + 3.2e9)
@@ -167,9 +162,8 @@ INSTANCES = "".join(
                 ("sm_mhz", "GPU 0 of b"): 1600.0,
                 ("memory_mhz", "GPU 0 of b"): 1292.0,
             },
-            id="AMD",
         ),
-        pytest.param(
+        "AMD's operator, and a card without a counter": (
             (
                 amd("amd_gpu_average_package_power", 94)
                 + amd("amd_gpu_package_power", 65535)
@@ -177,9 +171,8 @@ INSTANCES = "".join(
                 + amd("amd_gpu_power_usage", 90),
             ),
             {("power_w", "GPU 0 of b"): 94.0},
-            id="AMD's operator, and a card without a counter",
         ),
-    ],
+    },
 )
 def test_an_exposition_is_read_by_its_names(texts: Sequence[str], values: dict[Key, float]) -> None:
     reading = second(*texts)
@@ -187,14 +180,14 @@ def test_an_exposition_is_read_by_its_names(texts: Sequence[str], values: dict[K
     assert (reading.missing, set(reading.sources) >= {where for _, where in values}) == ((), True)
 
 
-@loop_over(
+@loop_over_named(
     ("counted", "totals"),
-    [
-        pytest.param([10, 20, 40, 45], [None, 10.0, 30.0, 35.0], id="it rises"),
-        pytest.param([10, 20, 20, 45], [None, 10.0, None, 35.0], id="it is updated now and then"),
-        pytest.param([65000, 65100, 80, 180], [None, 100.0, 200.0, 300.0], id="it wraps: its pace goes on"),
-        pytest.param([65000, 80, 180], [None, 0.0, 100.0], id="it wraps before it has a pace"),
-    ],
+    {
+        "it rises": ([10, 20, 40, 45], [None, 10.0, 30.0, 35.0]),
+        "it is updated now and then": ([10, 20, 20, 45], [None, 10.0, None, 35.0]),
+        "it wraps: its pace goes on": ([65000, 65100, 80, 180], [None, 100.0, 200.0, 300.0]),
+        "it wraps before it has a pace": ([65000, 80, 180], [None, 0.0, 100.0]),
+    },
 )
 def test_a_fall_of_rapl_is_a_wrap(counted: Sequence[float], totals: Sequence[float | None]) -> None:
     exporters = Exporters(*(f'node_rapl_package_joules_total{{index="0"}} {each}\n' for each in counted))

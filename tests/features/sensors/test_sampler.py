@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from loadgen.base import clock
 from loadgen.facts.sensor_facts import Energy, MemoryUse, SampleSpread, SensorSummary
@@ -50,23 +50,23 @@ def power(watts: Sequence[float], where: str = "GPU 0") -> dict[Key, Sequence[fl
     return {("power_w", where): list(watts)}
 
 
-@loop_over(
+@loop_over_named(
     ("series", "begin_s", "end_s", "joules"),
-    [
-        pytest.param({GPU: [0, 10, 30, 60, 100]}, 0, 4, 100.0, id="a counter, samples at both ends"),
-        pytest.param({GPU: [0, 10, 30, 60, 100]}, 0.5, 2.25, 32.5, id="a counter, interpolated"),
-        pytest.param({GPU: [0, 10, 30]}, -0.5, 2.5, 45.0, id="a counter, its pace goes on"),
-        pytest.param({GPU: [5, 5, 5]}, 0, 2, 0.0, id="a counter that stands"),
-        pytest.param(power([10, 10, 10]), 0, 2, 20.0, id="constant power"),
-        pytest.param(power([0, 10, 20, 30]), 0, 3, 45.0, id="a ramp"),
-        pytest.param(power([0, 10, 20, 30]), 0.5, 2.5, 30.0, id="a ramp between samples"),
-        pytest.param(power([10, 20]), -1, 2, 45.0, id="constant beyond the samples"),
-        pytest.param(power([10]), -1, 1, 20.0, id="one sample"),
-        pytest.param({**power([10, 10]), **power([5, 5], "GPU 1")}, 0, 1, 15.0, id="two GPUs"),
-        pytest.param({GPU: [0, 10, *[None] * 9, 110]}, 0, 11, 110.0, id="a counter counts on, unread"),
-        pytest.param({GPU: [0, 10, 40]}, 1.2, 1.4, 6.0, id="a run between two readings"),
-        pytest.param(power([10, 20]), 0.2, 0.6, 5.6, id="a run between two readings of power"),
-    ],
+    {
+        "a counter, samples at both ends": ({GPU: [0, 10, 30, 60, 100]}, 0, 4, 100.0),
+        "a counter, interpolated": ({GPU: [0, 10, 30, 60, 100]}, 0.5, 2.25, 32.5),
+        "a counter, its pace goes on": ({GPU: [0, 10, 30]}, -0.5, 2.5, 45.0),
+        "a counter that stands": ({GPU: [5, 5, 5]}, 0, 2, 0.0),
+        "constant power": (power([10, 10, 10]), 0, 2, 20.0),
+        "a ramp": (power([0, 10, 20, 30]), 0, 3, 45.0),
+        "a ramp between samples": (power([0, 10, 20, 30]), 0.5, 2.5, 30.0),
+        "constant beyond the samples": (power([10, 20]), -1, 2, 45.0),
+        "one sample": (power([10]), -1, 1, 20.0),
+        "two GPUs": ({**power([10, 10]), **power([5, 5], "GPU 1")}, 0, 1, 15.0),
+        "a counter counts on, unread": ({GPU: [0, 10, *[None] * 9, 110]}, 0, 11, 110.0),
+        "a run between two readings": ({GPU: [0, 10, 40]}, 1.2, 1.4, 6.0),
+        "a run between two readings of power": (power([10, 20]), 0.2, 0.6, 5.6),
+    },
 )
 def test_energy_is_of_the_window(
     series: dict[Key, Sequence[float | None]], begin_s: float, end_s: float, joules: float
@@ -77,34 +77,30 @@ def test_energy_is_of_the_window(
     assert sum(energy.parts.values()) == pytest.approx(joules)
 
 
-@loop_over(
+@loop_over_named(
     ("series", "missing"),
-    [
-        pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read only once",), id="once"),
-        pytest.param({GPU: [5, 9, 2, 4]}, ("energy of GPU 0: its counter went backwards",), id="backwards"),
-        pytest.param(
+    {
+        "once": ({GPU: [5]}, ("energy of GPU 0: its counter was read only once",)),
+        "backwards": ({GPU: [5, 9, 2, 4]}, ("energy of GPU 0: its counter went backwards",)),
+        "a GPU that fell off": (
             {GPU: [1, 2, 3, None], ("sm_mhz", "GPU 0"): [100] * 20},
             ("energy of GPU 0: read for 2.0 of 19.0 s",),
-            id="a GPU that fell off",
         ),
-        pytest.param(
+        "never a part of the sum": (
             {**power([1] * 20), ("energy_j", "GPU 1"): [None] * 15 + [1, 2, 3, 4, 5]},
             ("energy of GPU 1: read for 4.0 of 19.0 s",),
-            id="never a part of the sum",
         ),
-        pytest.param(
+        "power that was away for a while": (
             {("power_w", "GPU 0"): [9, 9, 9, *[None] * 9, 9, 9, 9]},
             ("energy of GPU 0: read for 4.0 of 14.0 s",),
-            id="power that was away for a while",
         ),
-        pytest.param(
+        "one of two GPUs that was reset": (
             {GPU: [1, 2, 3, 4, 5, 6], ("energy_j", "GPU 1"): [1, 2, 3, 0, 1, 2]},
             ("energy of GPU 1: its counter went backwards",),
-            id="one of two GPUs that was reset",
         ),
-        pytest.param({("sm_mhz", "GPU 0"): [100]}, (), id="the sensor says why"),
-        pytest.param({("rss_bytes", ""): [100]}, (), id="no GPU"),
-    ],
+        "the sensor says why": ({("sm_mhz", "GPU 0"): [100]}, ()),
+        "no GPU": ({("rss_bytes", ""): [100]}, ()),
+    },
 )
 def test_energy_that_is_not_known_whole_is_not_told(
     series: dict[Key, Sequence[float | None]], missing: tuple[str, ...]
@@ -142,10 +138,7 @@ def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
     [
         ({GPU: [0, 1]}, "NVML energy counter"),
         (power([1, 1]), "NVML power, sampled every 1 s"),
-        (
-            {GPU: [0, 1], ("power_w", "GPU 1"): [1, 1]},
-            "NVML energy counter, else power, sampled every 1 s",
-        ),
+        ({GPU: [0, 1], ("power_w", "GPU 1"): [1, 1]}, "NVML energy counter, else power, sampled every 1 s"),
         (
             {("board_w", "VDD_CPU_CV"): [1, 1], ("board_w", "VDD_GPU_SOC"): [1, 1]},
             "rails VDD_CPU_CV + VDD_GPU_SOC, sampled every 1 s",
@@ -308,10 +301,10 @@ JETSON = SensorSummary(
 )
 
 
-@loop_over(
+@loop_over_named(
     ("known", "tokens", "lines"),
-    [
-        pytest.param(
+    {
+        "a server's GPU": (
             FULL,
             12854,
             [
@@ -320,9 +313,8 @@ JETSON = SensorSummary(
                 "energy: 1,234 J, 61.2 W mean (idle 18.0), 0.096 J per output token (NVML energy counter)",
                 "GPU: 54 °C max, SM 1,980 MHz mean; no throttling",
             ],
-            id="a server's GPU",
         ),
-        pytest.param(
+        "a Jetson, no token": (
             JETSON,
             0,
             [
@@ -332,17 +324,15 @@ JETSON = SensorSummary(
                 "GPU: 60 °C max; gpu: throttle alert in 25 % of samples",
                 "not read: GPU 0 does not report power: Not Supported",
             ],
-            id="a Jetson, no token",
         ),
-        pytest.param(
+        "nothing": (
             SensorSummary(
                 duration_s=1, period_s=0.5, samples=0, cpu_ms_per_sample=0, missing=("no NVIDIA GPU", "b")
             ),
             10,
             ["memory: unknown", "energy: unknown", "not read: no NVIDIA GPU; b"],
-            id="nothing",
         ),
-    ],
+    },
 )
 def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: list[str]) -> None:
     assert render_summary(known, tokens) == lines

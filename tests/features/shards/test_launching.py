@@ -83,10 +83,7 @@ def test_each_index_is_a_shard_of_the_same_plan_and_start(capsys: pytest.Capture
 def test_the_api_key_is_taken_from_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     (container,) = pod(manifest(f"{JOB} --secret keys/openai", FLAGS, capsys))["containers"]
     (key,) = container["env"]
-    assert key == {
-        "name": "OPENAI_API_KEY",
-        "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}},
-    }
+    assert key == {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}
 
 
 @loop_over(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import made_cases, shard_runs
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_cases import open_loop, rate
 from builders.shard_runs import HERE, elsewhere, named, part, shard
 from loadgen.base.structs import replace
@@ -110,37 +110,28 @@ def of_clock(before: ClockReading, after: ClockReading | None, number: int = 1) 
 FIRST = of_clock(reading(10 * S, 2 * MS, boot="a"), reading(10 * S, 1 * MS, boot="a"), 0)
 
 
-@loop_over(
+@loop_over_named(
     ("before", "after", "shift"),
-    [
-        pytest.param(
-            reading(5 * S, boot="a"), reading(6 * S, boot="a"), ClockShift(), id="of the same boot: the same"
-        ),
-        pytest.param(
+    {
+        "of the same boot: the same": (reading(5 * S, boot="a"), reading(6 * S, boot="a"), ClockShift()),
+        "another, that did not drift": (
             reading(7 * S, 3 * MS),
             reading(7 * S, 1 * MS),
             ClockShift(-3 * S, 5 * MS, WALL),
-            id="another, that did not drift",
         ),
-        pytest.param(
+        "one that drifted: the middle, and half of it": (
             reading(7 * S, 3 * MS),
             reading(7 * S + 8 * MS, 3 * MS),
             ClockShift(-3 * S + 4 * MS, 9 * MS, WALL),
-            id="one that drifted: the middle, and half of it",
         ),
-        pytest.param(
-            reading(7 * S, 3 * MS), None, ClockShift(-3 * S, 15 * MS, WALL), id="killed: it may have drifted"
-        ),
-        pytest.param(
-            reading(7 * S, 3 * MS), reading(7 * S, -1), ClockShift(-3 * S, -1, WALL), id="not known how well"
-        ),
-        pytest.param(
+        "killed: it may have drifted": (reading(7 * S, 3 * MS), None, ClockShift(-3 * S, 15 * MS, WALL)),
+        "not known how well": (reading(7 * S, 3 * MS), reading(7 * S, -1), ClockShift(-3 * S, -1, WALL)),
+        "another reference: both begin at once": (
             reading(7 * S, 3 * MS, DRIVER),
             None,
             ClockShift(150 * S, -1, "wall clock and the driver's clock"),
-            id="another reference: both begin at once",
         ),
-    ],
+    },
 )
 def test_clocks_are_compared_by_their_readings(
     before: ClockReading, after: ClockReading | None, shift: ClockShift

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.features.telemetry.server_spans import (
     KEY_BYTES,
     SPAN,
@@ -67,29 +67,24 @@ def times(*values: int) -> tuple[int, ...]:
     return values
 
 
-@loop_over(
+@loop_over_named(
     ("attributes", "times_ns"),
-    [
-        pytest.param(
+    {
+        "some, one of them a whole number": (
             {f"{LATENCY}time_in_queue": 0.25, f"{LATENCY}time_in_model_prefill": 1, "x": "y"},
             times(250_000_000, UNKNOWN, 1_000_000_000, UNKNOWN),
-            id="some, one of them a whole number",
         ),
-        pytest.param(SGLANG, times(UNKNOWN, 500_000_000, UNKNOWN, 1_500_000_000), id="SGLang's"),
-        pytest.param(
+        "SGLang's": (SGLANG, times(UNKNOWN, 500_000_000, UNKNOWN, 1_500_000_000)),
+        "a queue that cannot be": (
             {f"{LATENCY}time_in_queue": -1.0, f"{LATENCY}time_in_model_prefill": 1.0},
             times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
-            id="a queue that cannot be",
         ),
-        pytest.param(
+        "no numbers": (
             {f"{LATENCY}time_to_first_token": float("nan"), f"{LATENCY}time_in_model_decode": 1e300},
             times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
-            id="no numbers",
         ),
-        pytest.param(
-            {f"{LATENCY}time_to_first_token": "1"}, times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN), id="text"
-        ),
-    ],
+        "text": ({f"{LATENCY}time_to_first_token": "1"}, times(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)),
+    },
 )
 def test_a_requests_times_are_read(attributes: dict[str, Any], times_ns: tuple[int, ...]) -> None:
     assert read(pack_times(span(attributes))) == [(*HALVES, 7, list(times_ns))]
@@ -148,8 +143,7 @@ def test_the_recorded_spans_of_vllm_are_read() -> None:
 def made_spans(*rows: tuple[int, int, tuple[int, ...]]) -> np.ndarray[Any, np.dtype[np.void]]:
     """Spans of the requests with a plan index, by their begin and times."""
     return np.array(
-        [(*split_trace(IDS.find(index)[0]), start_ns, times_ns) for index, start_ns, times_ns in rows],
-        SPAN,
+        [(*split_trace(IDS.find(index)[0]), start_ns, times_ns) for index, start_ns, times_ns in rows], SPAN
     )
 
 

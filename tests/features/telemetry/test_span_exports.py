@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import loadgen
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.made_cases import run
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.span_exporter import DECODE_S, HTTP_S, PREFILL_S, QUEUE_S, SpanExporter
@@ -115,16 +115,16 @@ def cut(data: bytes, at: int) -> list[bytes]:
     return [data[begin : begin + at] for begin in range(0, len(data), at)]
 
 
-@loop_over(
+@loop_over_named(
     ("reads", "batches"),
-    [
-        pytest.param([post(RECORDED)], 1, id="at once"),
-        pytest.param(cut(post(RECORDED), 1), 1, id="byte by byte"),
-        pytest.param([post(RECORDED) + zipped(RECORDED)], 2, id="two in a read"),
-        pytest.param(cut(zipped(RECORDED) * 3, 1000), 3, id="kept alive, gzip"),
-        pytest.param([chunked(RECORDED)], 1, id="chunked"),
-        pytest.param([post(RECORDED, more=b"Content-Encoding: identity\r\n")], 1, id="identity"),
-    ],
+    {
+        "at once": ([post(RECORDED)], 1),
+        "byte by byte": (cut(post(RECORDED), 1), 1),
+        "two in a read": ([post(RECORDED) + zipped(RECORDED)], 2),
+        "kept alive, gzip": (cut(zipped(RECORDED) * 3, 1000), 3),
+        "chunked": ([chunked(RECORDED)], 1),
+        "identity": ([post(RECORDED, more=b"Content-Encoding: identity\r\n")], 1),
+    },
 )
 def test_an_export_is_taken_and_the_connection_kept(reads: Sequence[bytes], batches: int) -> None:
     transport, spans = feed(*reads)
@@ -165,107 +165,77 @@ EMPTY = b"\n\0" * (LARGEST_BODY // 2)  # resources of nothing, eight million of 
 TIMED = part(9, part(1, b"gen_ai.latency.time_in_queue"))
 
 
-@loop_over(
+@loop_over_named(
     ("sent", "status", "says", "closed"),
-    [
-        pytest.param(post(b"\xff" * 9), 400, "a damaged body", False, id="no protobuf"),
-        pytest.param(post(RECORDED[:-1]), 400, "a damaged body", False, id="truncated"),
-        pytest.param(post(b"plain", more=GZIP), 400, "damaged gzip", False, id="no gzip"),
-        pytest.param(
-            post(gzip.compress(RECORDED)[:-5], more=GZIP), 400, "damaged gzip", False, id="truncated gzip"
-        ),
-        pytest.param(
-            post(gzip.compress(RECORDED) + b"x", more=GZIP), 400, "damaged gzip", False, id="more than gzip"
-        ),
-        pytest.param(post(BOMB, more=GZIP), 413, "a body of over 16 MiB", False, id="a gzip bomb"),
-        pytest.param(zipped(EMPTY), 413, "a body of over 65,536 spans", False, id="resources of nothing"),
-        pytest.param(
+    {
+        "no protobuf": (post(b"\xff" * 9), 400, "a damaged body", False),
+        "truncated": (post(RECORDED[:-1]), 400, "a damaged body", False),
+        "no gzip": (post(b"plain", more=GZIP), 400, "damaged gzip", False),
+        "truncated gzip": (post(gzip.compress(RECORDED)[:-5], more=GZIP), 400, "damaged gzip", False),
+        "more than gzip": (post(gzip.compress(RECORDED) + b"x", more=GZIP), 400, "damaged gzip", False),
+        "a gzip bomb": (post(BOMB, more=GZIP), 413, "a body of over 16 MiB", False),
+        "resources of nothing": (zipped(EMPTY), 413, "a body of over 65,536 spans", False),
+        "spans of nothing": (
             zipped(part(1, part(2, b"\x12\0" * 70_000))),
             413,
             "of over 65,536 spans",
             False,
-            id="spans of nothing",
         ),
-        pytest.param(
-            zipped(part(1, b"\x12\0" * 70_000)), 413, "of over 65,536 spans", False, id="scopes of nothing"
-        ),
-        pytest.param(zipped(b"\x28\0" * 70_000), 413, "of over 65,536 spans", False, id="other numbers"),
-        pytest.param(
+        "scopes of nothing": (zipped(part(1, b"\x12\0" * 70_000)), 413, "of over 65,536 spans", False),
+        "other numbers": (zipped(b"\x28\0" * 70_000), 413, "of over 65,536 spans", False),
+        "attributes of nothing": (
             zipped(spans_of(TIMED + b"J\0" * (LARGEST_SPAN // 2))),
             413,
             "a span of over 1 MiB",
             False,
-            id="attributes of nothing",
         ),
-        pytest.param(
-            b"POST /" + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True, id="an endless path"
-        ),
-        pytest.param(
-            HEAD + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True, id="an endless name"
-        ),
-        pytest.param(
-            HEAD + b"x: y\r\n" * LARGEST_HEAD, 431, "over 64 KiB of headers", True, id="endless headers"
-        ),
-        pytest.param(
+        "an endless path": (b"POST /" + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True),
+        "an endless name": (HEAD + b"x" * (LARGEST_HEAD * 2), 431, "over 64 KiB of headers", True),
+        "endless headers": (HEAD + b"x: y\r\n" * LARGEST_HEAD, 431, "over 64 KiB of headers", True),
+        "endless trailers": (
             HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * LARGEST_HEAD,
             431,
             "over 64 KiB of headers",
             True,
-            id="endless trailers",
         ),
-        pytest.param(
+        "an endless extension of a chunk": (
             HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * (LARGEST_HEAD * 2),
             431,
             "over 64 KiB of headers",
             True,
-            id="an endless extension of a chunk",
         ),
-        pytest.param(post(bytes(LARGEST_BODY + 1)), 413, "a body of over 16 MiB", True, id="huge"),
-        pytest.param(
-            post(b"x", more=b"Content-Encoding: br\r\n"), 415, "content encoding 'br'", False, id="brotli"
-        ),
-        pytest.param(
+        "huge": (post(bytes(LARGEST_BODY + 1)), 413, "a body of over 16 MiB", True),
+        "brotli": (post(b"x", more=b"Content-Encoding: br\r\n"), 415, "content encoding 'br'", False),
+        "JSON": (
             post(b"{}", HEAD.replace(b"x-protobuf", b"json")),
             415,
             "application/json, not application/x-protobuf: http/protobuf is the protocol",
             False,
-            id="JSON",
         ),
-        pytest.param(
-            post(b"", b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n"), 415, "no type, not", False, id="no type"
-        ),
-        pytest.param(
+        "no type": (post(b"", b"POST /v1/traces HTTP/1.1\r\nHost: x\r\n"), 415, "no type, not", False),
+        "no path": (
             post(RECORDED, HEAD.replace(b"/v1/traces", b"/")),
             404,
             "exports to '/': give the endpoint with /v1/traces",
             False,
-            id="no path",
         ),
-        pytest.param(
-            post(RECORDED, HEAD.replace(b"traces", b"metrics")), 404, "'/v1/metrics'", False, id="metrics"
-        ),
-        pytest.param(
-            b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET requests", False, id="a browser"
-        ),
-        pytest.param(
+        "metrics": (post(RECORDED, HEAD.replace(b"traces", b"metrics")), 404, "'/v1/metrics'", False),
+        "a browser": (b"GET /v1/traces HTTP/1.1\r\nHost: x\r\n\r\n", 405, "GET requests", False),
+        "TLS": (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             400,
             "TLS: give the endpoint as http://",
             True,
-            id="TLS",
         ),
-        pytest.param(b"PRIOR nonsense\r\n\r\n", 400, "no HTTP/1.1", True, id="nearly gRPC's"),
-        pytest.param(
-            b"POST /v1/traces HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no HTTP/1.1", True, id="a length"
-        ),
-        pytest.param(
+        "nearly gRPC's": (b"PRIOR nonsense\r\n\r\n", 400, "no HTTP/1.1", True),
+        "a length": (b"POST /v1/traces HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "no HTTP/1.1", True),
+        "an offer of HTTP/2": (
             HEAD + b"Upgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 0\r\n\r\n",
             200,
             "",
             True,
-            id="an offer of HTTP/2",
         ),
-    ],
+    },
 )
 def test_what_is_no_export_is_answered_and_counted(sent: bytes, status: int, says: str, closed: bool) -> None:
     transport, spans = feed(*cut(sent, 65_536))

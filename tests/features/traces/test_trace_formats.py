@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from builders.traces import (
     AZURE,
@@ -50,19 +50,19 @@ def written(directory: Path, content: object) -> Path:
     return text(directory, content) if isinstance(content, str) else jsonl(directory, content)  # type: ignore[arg-type]
 
 
-@loop_over(
+@loop_over_named(
     ("content", "name"),
-    [
-        pytest.param(MOONCAKE, "mooncake", id="mooncake"),
-        pytest.param(BAILIAN, "bailian", id="bailian"),
-        pytest.param(AZURE, "azure-2023", id="azure-2023"),
-        pytest.param(AZURE_2024, "azure-2024", id="azure-2024"),
-        pytest.param(BURSTGPT_1, "burstgpt", id="burstgpt-1"),
-        pytest.param(BURSTGPT_2, "burstgpt", id="burstgpt-2"),
-        pytest.param([WEKA], "weka", id="weka"),
-        pytest.param(SERVEGEN, "servegen", id="servegen"),
-        pytest.param(SERVEGEN.parent, "servegen", id="servegen-directory"),
-    ],
+    {
+        "mooncake": (MOONCAKE, "mooncake"),
+        "bailian": (BAILIAN, "bailian"),
+        "azure-2023": (AZURE, "azure-2023"),
+        "azure-2024": (AZURE_2024, "azure-2024"),
+        "burstgpt-1": (BURSTGPT_1, "burstgpt"),
+        "burstgpt-2": (BURSTGPT_2, "burstgpt"),
+        "weka": ([WEKA], "weka"),
+        "servegen": (SERVEGEN, "servegen"),
+        "servegen-directory": (SERVEGEN.parent, "servegen"),
+    },
 )
 def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, name: str) -> None:
     path = written(tmp_path, content)
@@ -139,27 +139,20 @@ def test_every_name_of_the_flag_has_a_format() -> None:
     assert {"", *trace_formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
 
 
-@loop_over(
+@loop_over_named(
     "rows",
-    [
-        pytest.param(TIMED, id="seconds"),
-        pytest.param([{**row, "hash_ids": [1]} for row in TIMED], id="too-few-hashes"),
-        pytest.param([{k: v for k, v in row.items() if k != "hash_ids"} for row in TIMED], id="no-hashes"),
-        pytest.param(  # blocks are Mooncake's, and as milliseconds it is 1,000 requests/s
-            [
-                {"timestamp": i, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
-                for i in range(20)
-            ],
-            id="whole-seconds",
-        ),
-        pytest.param(
-            [
-                {"timestamp": 0.5 + 100 * i, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
-                for i in range(20)
-            ],
-            id="fractions",
-        ),
-    ],
+    {
+        "seconds": TIMED,
+        "too-few-hashes": [{**row, "hash_ids": [1]} for row in TIMED],
+        "no-hashes": [{k: v for k, v in row.items() if k != "hash_ids"} for row in TIMED],
+        "whole-seconds": [
+            {"timestamp": i, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]} for i in range(20)
+        ],
+        "fractions": [
+            {"timestamp": 0.5 + 100 * i, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
+            for i in range(20)
+        ],
+    },
 )
 def test_keys_of_several_formats_are_not_guessed(tmp_path: Path, rows: list[Mapping[str, Any]]) -> None:
     with pytest.raises(UsageError, match="keys are those of several formats: give --trace-format mooncake"):
@@ -191,22 +184,23 @@ def test_the_block_size_is_the_formats(tmp_path: Path, name: str, shared: int) -
     assert equal == (shared or 512)
 
 
-@loop_over(
+@loop_over_named(
     ("name", "content", "due_ms", "lens"),
-    [
-        pytest.param("azure-2024", AZURE_2024, [0, 7.405, 990.07], [(2162, 5), (2399, 6), (76, 15)],
-            id="zoned"),
-        pytest.param("azure-2023",
+    {
+        "zoned": ("azure-2024", AZURE_2024, [0, 7.405, 990.07], [(2162, 5), (2399, 6), (76, 15)]),
+        "seven-digits": (
+            "azure-2023",
             "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805901,374,44\r\n"
-            "2023-11-16 18:15:50.9951690,396,109\r\n", [0, 4314.5789], [(374, 44), (396, 109)],
-            id="seven-digits"),
-        pytest.param("burstgpt", BURSTGPT_1, [0, 40_000, 115_000], [(472, 18), (1087, 230), (300, 276)],
-            id="v1"),
-        pytest.param("burstgpt", BURSTGPT_2, [0, 51_500], [(906, 446), (36, 29)], id="v2"),
-        pytest.param("bailian", BAILIAN, [0, 500], [(40, 132), (50, 7)], id="bailian"),
-        pytest.param("weka", [WEKA], [0, 10_500, 11_000], [(128, 8), (100, 4), (192, 3)], id="weka"),
-    ],
-)  # fmt: skip
+            "2023-11-16 18:15:50.9951690,396,109\r\n",
+            [0, 4314.5789],
+            [(374, 44), (396, 109)],
+        ),
+        "v1": ("burstgpt", BURSTGPT_1, [0, 40_000, 115_000], [(472, 18), (1087, 230), (300, 276)]),
+        "v2": ("burstgpt", BURSTGPT_2, [0, 51_500], [(906, 446), (36, 29)]),
+        "bailian": ("bailian", BAILIAN, [0, 500], [(40, 132), (50, 7)]),
+        "weka": ("weka", [WEKA], [0, 10_500, 11_000], [(128, 8), (100, 4), (192, 3)]),
+    },
+)
 def test_times_and_lengths_are_the_files(
     tmp_path: Path, name: str, content: object, due_ms: list[float], lens: list[tuple[int, int]]
 ) -> None:

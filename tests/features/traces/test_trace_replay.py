@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from builders.required import require
 from builders.traces import (
     AZURE,
@@ -50,21 +50,21 @@ def timed(directory: Path, made: list[dict[str, Any]], **keys: Any) -> plan.Plan
     return planned(jsonl(directory, made), trace_format="timed", **keys)
 
 
-@loop_over(
+@loop_over_named(
     ("keys", "due_ms"),
-    [
-        pytest.param({}, [0, 1000, 3000, 8000], id="as-recorded"),
-        pytest.param({"speed_up": 2.0}, [0, 500, 1500, 4000], id="speed-up"),
-        pytest.param({"speed_up": 0.5}, [0, 2000, 6000, 16_000], id="slow-down"),
-        pytest.param({"trace_window": "1:8"}, [0, 2000], id="window-excludes-its-end"),
-        pytest.param({"trace_window": "0.5:"}, [500, 2500, 7500], id="offsets-count-from-its-start"),
-        pytest.param({"trace_window": ":1.5"}, [0, 1000], id="window-without-a-start"),
-        pytest.param({"num_prompts": 2}, [0, 1000], id="first"),
-        pytest.param({"trace_idle_cap": 2.5}, [0, 1000, 3000, 5500], id="idle-cap"),
-        pytest.param({"trace_idle_cap": 1, "speed_up": 2}, [0, 500, 1500, 2500], id="idle-cap-of-the-run"),
-        pytest.param({"trace_idle_cap": 0}, [0, 0, 0, 0], id="no-idle-time"),
-        pytest.param({"duration": 3.0}, [0, 1000], id="duration"),
-    ],
+    {
+        "as-recorded": ({}, [0, 1000, 3000, 8000]),
+        "speed-up": ({"speed_up": 2.0}, [0, 500, 1500, 4000]),
+        "slow-down": ({"speed_up": 0.5}, [0, 2000, 6000, 16_000]),
+        "window-excludes-its-end": ({"trace_window": "1:8"}, [0, 2000]),
+        "offsets-count-from-its-start": ({"trace_window": "0.5:"}, [500, 2500, 7500]),
+        "window-without-a-start": ({"trace_window": ":1.5"}, [0, 1000]),
+        "first": ({"num_prompts": 2}, [0, 1000]),
+        "idle-cap": ({"trace_idle_cap": 2.5}, [0, 1000, 3000, 5500]),
+        "idle-cap-of-the-run": ({"trace_idle_cap": 1, "speed_up": 2}, [0, 500, 1500, 2500]),
+        "no-idle-time": ({"trace_idle_cap": 0}, [0, 0, 0, 0]),
+        "duration": ({"duration": 3.0}, [0, 1000]),
+    },
 )
 def test_requests_are_due_when_they_came(tmp_path: Path, keys: dict[str, Any], due_ms: list[float]) -> None:
     made = timed(tmp_path, rows(100, 101, 103, 108), **keys)
@@ -209,18 +209,18 @@ def test_mooncakes_grid_is_found_and_spread_on_request() -> None:
     assert prompts(plain) == prompts(spread)
 
 
-@loop_over(
+@loop_over_named(
     ("times", "grid_s"),
-    [
-        pytest.param([3 * i for i in range(20)], 3.0, id="every-step"),
-        pytest.param([3 * i * i for i in range(20)], 3.0, id="steps-left-out"),
-        pytest.param([3 * i + 0.003 * (i % 2) for i in range(20)], 3.0, id="a-few-ms-off"),
-        pytest.param([3 * i + 0.2 * (i % 2) for i in range(20)], 0.0, id="too-far-off"),
-        pytest.param([3 * i for i in range(8)], 0.0, id="too-few"),
-        pytest.param([i / 1000 for i in range(20)], 0.0, id="milliseconds"),
-        pytest.param([i**1.37 for i in range(20)], 0.0, id="irregular"),
-        pytest.param([5.0] * 20, 0.0, id="one-instant"),
-    ],
+    {
+        "every-step": ([3 * i for i in range(20)], 3.0),
+        "steps-left-out": ([3 * i * i for i in range(20)], 3.0),
+        "a-few-ms-off": ([3 * i + 0.003 * (i % 2) for i in range(20)], 3.0),
+        "too-far-off": ([3 * i + 0.2 * (i % 2) for i in range(20)], 0.0),
+        "too-few": ([3 * i for i in range(8)], 0.0),
+        "milliseconds": ([i / 1000 for i in range(20)], 0.0),
+        "irregular": ([i**1.37 for i in range(20)], 0.0),
+        "one-instant": ([5.0] * 20, 0.0),
+    },
 )
 def test_a_grid_is_a_step_that_all_times_share(tmp_path: Path, times: list[float], grid_s: float) -> None:
     made = timed(tmp_path, rows(*times), trace_jitter="uniform")
@@ -402,19 +402,17 @@ def test_agents_of_a_published_session_are_a_tree() -> None:
     assert few.notes == ("the trace has 2 of the 3 sessions that were asked for",)
 
 
-@loop_over(
+@loop_over_named(
     ("requests", "waits", "delays_s"),
-    [
-        pytest.param([row(0, 6.0), row(21, 1), row(38, 1)], [[], [0], [1]], [0, 15, 16], id="think"),
-        pytest.param([row(15, 6.9), row(21, 10.67), row(31)], [[], [0], [1]], [0, 0, 0], id="whole seconds"),
-        pytest.param([row(0.5, 6.9), row(7.0, 1)], [[], []], [0, 6.5], id="fractions overlap"),
-        pytest.param([row(0, 2), row(5, 1, think_time=1.5)], [[], [0]], [0, 1.5], id="think time"),
-        pytest.param(
-            [row(0), agent(4, row(4), row(6)), row(9)], [[], [0], [1], [2]], [0, 0, 0, 3], id="no ends"
-        ),
-        pytest.param([row(0, 2), agent(3, row(3, 9)), row(4, 1)], [[], [0], [0]], [0, 1, 2], id="background"),
-        pytest.param([agent(1, row(1, 1)), row(3, 1)], [[], [0]], [0, 1], id="agent first"),
-    ],
+    {
+        "think": ([row(0, 6.0), row(21, 1), row(38, 1)], [[], [0], [1]], [0, 15, 16]),
+        "whole seconds": ([row(15, 6.9), row(21, 10.67), row(31)], [[], [0], [1]], [0, 0, 0]),
+        "fractions overlap": ([row(0.5, 6.9), row(7.0, 1)], [[], []], [0, 6.5]),
+        "think time": ([row(0, 2), row(5, 1, think_time=1.5)], [[], [0]], [0, 1.5]),
+        "no ends": ([row(0), agent(4, row(4), row(6)), row(9)], [[], [0], [1], [2]], [0, 0, 0, 3]),
+        "background": ([row(0, 2), agent(3, row(3, 9)), row(4, 1)], [[], [0], [0]], [0, 1, 2]),
+        "agent first": ([agent(1, row(1, 1)), row(3, 1)], [[], [0]], [0, 1]),
+    },
 )
 def test_what_requests_of_a_session_wait_for(
     tmp_path: Path, requests: list[dict[str, Any]], waits: list[list[int]], delays_s: list[float]

@@ -98,10 +98,7 @@ CLOSED, OPEN = {"max_concurrency": 6}, {"request_rate": 40.0}
     ],
 )
 def test_a_worker_that_is_killed_costs_its_own_requests(
-    meddle: Meddle,
-    why: str,
-    load: Mapping[str, float],
-    caplog: pytest.LogCaptureFixture,
+    meddle: Meddle, why: str, load: Mapping[str, float], caplog: pytest.LogCaptureFixture
 ) -> None:
     outcome = run(Meddling(meddle), load)
     records = outcome.records

@@ -84,12 +84,7 @@ def test_the_last_token_of_a_prompt_is_never_reused() -> None:
 
 
 @pytest.mark.parametrize(
-    "without",
-    [
-        LoadColumns("x", np.ones(2, np.int64), np.ones(2, np.int64)),
-        load([]),
-        load([(1,)], [-1]),
-    ],
+    "without", [LoadColumns("x", np.ones(2, np.int64), np.ones(2, np.int64)), load([]), load([(1,)], [-1])]
 )
 def test_what_is_unknown_is_not_measured(without: LoadColumns) -> None:
     assert measure_reuse(without) is None

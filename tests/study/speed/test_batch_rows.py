@@ -50,8 +50,7 @@ def batch(*records: Record, backend: str = "openai") -> Result:
 
 
 SHORT = batch(
-    request(0, 1000, [1200, 1250, 1300, 1400], [1, 1, 1, 1]),
-    request(1, 1010, [1300, 1350, 1500], [1, 2, 1]),
+    request(0, 1000, [1200, 1250, 1300, 1400], [1, 1, 1, 1]), request(1, 1010, [1300, 1350, 1500], [1, 2, 1])
 )
 OF_LONG = {
     "tg_tok_s": 4 / 1.5, "peak_tok_s": 4.0, "tg_each": (4 / 1.5,), "peak_each": (4.0,),

@@ -7,9 +7,7 @@ import html
 import re
 from pathlib import Path
 
-import pytest
-
-from builders.loops import loop_over
+from builders.loops import loop_over, loop_over_named
 from loadgen.report.result_block import LAYOUTS, render_block
 from loadgen.study.compare import run_groups
 from loadgen.study.importers.pasted import pasted_blocks, pasted_pages
@@ -90,36 +88,31 @@ def test_a_block_takes_the_nearest_heading_as_its_name(text: str, name: str, loa
     assert known.figures == FIGURES
 
 
-@loop_over(
+@loop_over_named(
     "around",
-    [
-        pytest.param(lambda text: text.replace("\n", "\r\n"), id="CRLF"),
-        pytest.param(lambda text: text.replace("\n", "\r"), id="CR"),
-        pytest.param(lambda text: html.escape(text), id="HTML-escaped"),
-        pytest.param(lambda text: text.replace("(ms)", "&#40;ms&#41;"), id="entities"),
-        pytest.param(lambda text: text.replace("      ", "\t"), id="tabs"),
-        pytest.param(lambda text: "\n".join(f"| {line} |" for line in text.splitlines()), id="in a table"),
-        pytest.param(lambda text: text.replace(":  ", ": | ").replace("\n", " |\n| "), id="in two columns"),
-        pytest.param(lambda text: "\n".join(f"> {line}" for line in text.splitlines()), id="quoted"),
-        pytest.param(lambda text: "\n".join(f"    {line}" for line in text.splitlines()), id="indented"),
-        pytest.param(
-            lambda text: "\n".join(f"\x1b[32m{line}\x1b[0m" for line in text.splitlines()), id="colours"
+    {
+        "CRLF": lambda text: text.replace("\n", "\r\n"),
+        "CR": lambda text: text.replace("\n", "\r"),
+        "HTML-escaped": lambda text: html.escape(text),
+        "entities": lambda text: text.replace("(ms)", "&#40;ms&#41;"),
+        "tabs": lambda text: text.replace("      ", "\t"),
+        "in a table": lambda text: "\n".join(f"| {line} |" for line in text.splitlines()),
+        "in two columns": lambda text: text.replace(":  ", ": | ").replace("\n", " |\n| "),
+        "quoted": lambda text: "\n".join(f"> {line}" for line in text.splitlines()),
+        "indented": lambda text: "\n".join(f"    {line}" for line in text.splitlines()),
+        "colours": lambda text: "\n".join(f"\x1b[32m{line}\x1b[0m" for line in text.splitlines()),
+        "prompts": lambda text: f"user@thor:~$ vllm bench serve\n{text}$ exit\n",
+        "a comment": lambda text: text.replace("150.59", "150.59   # slow"),
+        "a unit": lambda text: text.replace("150.59", "150.59 s"),
+        "all on one line": lambda text: " ".join(text.split()),
+        "lower case": lambda text: text.lower().replace("serving", "Serving"),
+        "wider, as the Rust client": lambda text: text.replace("=====\n", "==========\n"),
+        "tags": lambda text: "\n".join(f"<td>{line}</td><br>" for line in text.splitlines()),
+        "decimal commas": lambda text: text.replace(".", ","),
+        "groups": lambda text: (
+            text.replace("204169", "204,169").replace("12419", "12.419").replace("1438.24", "1,438.24")
         ),
-        pytest.param(lambda text: f"user@thor:~$ vllm bench serve\n{text}$ exit\n", id="prompts"),
-        pytest.param(lambda text: text.replace("150.59", "150.59   # slow"), id="a comment"),
-        pytest.param(lambda text: text.replace("150.59", "150.59 s"), id="a unit"),
-        pytest.param(lambda text: " ".join(text.split()), id="all on one line"),
-        pytest.param(lambda text: text.lower().replace("serving", "Serving"), id="lower case"),
-        pytest.param(lambda text: text.replace("=====\n", "==========\n"), id="wider, as the Rust client"),
-        pytest.param(lambda text: "\n".join(f"<td>{line}</td><br>" for line in text.splitlines()), id="tags"),
-        pytest.param(lambda text: text.replace(".", ","), id="decimal commas"),
-        pytest.param(
-            lambda text: (
-                text.replace("204169", "204,169").replace("12419", "12.419").replace("1438.24", "1,438.24")
-            ),
-            id="groups",
-        ),
-    ],
+    },
 )
 def test_what_surrounds_a_block_does_not_matter(around: object) -> None:
     assert callable(around)
