@@ -58,10 +58,6 @@ def publish(shown: RunStatus, sent: int, ended: int, reads: int) -> None:
     shown.run.counters.publish(sent, ended, reads)
 
 
-def test_nothing_yet_is_said_without_guesses(now: Clock) -> None:
-    assert progress(now).line() == "smoke: 0/10 done · 0 running"
-
-
 def test_every_figure_has_its_place(now: Clock) -> None:
     shown = progress(now)
     publish(shown, 6, 3, 30)

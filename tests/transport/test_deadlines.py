@@ -111,36 +111,6 @@ def test_a_stream_of_pings_is_looked_at_in_proportion_to_its_bytes(limit_s: int)
     assert total <= seen.shown <= 2.5 * total
 
 
-def test_tokens_among_pings_are_progress_when_they_came() -> None:
-    stream, seen = Made(sent_ns=SECOND, progress_ns=SECOND), Counted()
-    stalls = Stalls(3 * SECOND, seen, lambda: [stream])
-    now_ns, last_ns, stalled = SECOND, 0, False
-    for tick in range(100_000):
-        now_ns += 10 * MS
-        is_token = tick % 250 == 249 and tick < 2000
-        last_ns = now_ns if is_token else last_ns
-        stream.get(TOKEN if is_token else UNKNOWN, now_ns)
-        if now_ns % (100 * MS) == 0 and (stalled := stalls.is_stalled(stream, now_ns)):
-            break
-    assert stalled
-    assert stream.progress_ns == last_ns
-    assert 3 * SECOND < now_ns - last_ns <= 3 * SECOND + 200 * MS
-
-
-def test_a_request_in_the_queue_waits_while_anybody_gets_tokens() -> None:
-    going_on, queued = Made(sent_ns=1, progress_ns=1), Made(sent_ns=1, progress_ns=1)
-    stalls = Stalls(SECOND, Completions().has_token, lambda: [queued, going_on])
-    ends = []
-    for tick in range(1, 80):
-        now_ns = tick * 100 * MS
-        if tick <= 40:
-            going_on.get(TOKEN, now_ns)
-        if stalls.is_stalled(queued, now_ns):
-            ends.append(now_ns)
-            break
-    assert ends == [5100 * MS]  # the first sweep more than a second after the last token
-
-
 @pytest.mark.parametrize(
     ("late_ns", "put_off", "stopped_ns"),
     [(-50 * MS, False, 0), (900 * MS, False, 900 * MS), (10 * SECOND, True, 10 * SECOND)],

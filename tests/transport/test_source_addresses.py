@@ -25,7 +25,7 @@ from fakes.scripted_server import (
 from loadgen.base.errors import UsageError
 from loadgen.settings.shard_settings import Share
 from loadgen.transport import source_addresses
-from loadgen.transport.source_addresses import Address, PortRange, SourcePlan, list_used_ports, plan_sources
+from loadgen.transport.source_addresses import Address, PortRange, list_used_ports, plan_sources
 
 HERE = (int(socket.AF_INET), ("127.0.0.1", 8000))
 AWAY = (int(socket.AF_INET), ("192.0.2.1", 8000))
@@ -57,12 +57,6 @@ def test_connections_come_from_as_many_addresses_as_they_need(
     server: tuple[int, Address], connections: int, addresses: tuple[str, ...]
 ) -> None:
     assert plan_sources(server, connections, (), USUAL, free).addresses == addresses
-
-
-def test_addresses_that_were_given_are_all_used() -> None:
-    assert plan_sources(AWAY, 1, ["10.0.0.1", "10.0.0.2"], USUAL, free) == SourcePlan(
-        ("10.0.0.1", "10.0.0.2")
-    )
 
 
 def test_ports_in_use_are_not_counted_upon() -> None:

@@ -23,7 +23,7 @@ from loadgen.records.decode import Decoder
 from loadgen.records.record import UNKNOWN, Record
 from loadgen.run.command.credentials import collect_credentials
 from loadgen.run.command.options import parse
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import FailureKind
 from loadgen.wire.openai import CLOSING, MAYBE, NOTHING, TOKEN
 
 HEAD = (
@@ -153,14 +153,6 @@ def test_recorded_answers_have_all_prompt_and_cached_tokens(
     assert record.tokens.tolist() == tokens
 
 
-def test_a_recorded_call_counts_its_name_and_arguments_as_tokens() -> None:
-    name = "vllm-0.32/messages_tool_stream"
-    record = recorded.decode(name, recorded.reads(name), keep_text=True)
-    assert (record.failure, record.finish_reason, record.output_tokens) == (None, "length", 64)
-    assert record.text is not None
-    assert record.text.startswith("get_weather[")
-
-
 def test_a_recorded_answer_has_the_times_of_its_texts() -> None:
     at_ns, reads = recorded.timed("vllm-0.32/messages")
     record = recorded.decode("messages", reads, at_ns)
@@ -270,16 +262,6 @@ def test_what_went_wrong_is_told_and_what_came_is_counted(
     assert record.failure is not None
     assert (record.failure.kind, int(record.tokens.sum())) == (kind, tokens)
     assert record.failure.detail.startswith(says)
-
-
-def test_an_error_in_place_of_an_answer_has_its_message() -> None:
-    body = msgspec.json.encode(OVERLOADED)
-    head = b"HTTP/1.1 529 Overloaded\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(
-        body
-    )
-    assert recorded.decode("messages", [head, body]).failure == Failure(
-        FailureKind.HTTP_STATUS, "529: Overloaded"
-    )
 
 
 def test_a_whole_answer_has_texts_thoughts_and_calls_alone() -> None:

@@ -12,24 +12,16 @@ from hypothesis import strategies as st
 from builders import made_runs
 from loadgen.features.attribution import attribution
 from loadgen.features.attribution.attribution import Attribution, attribute
-from loadgen.features.attribution.parts import BEFORE_SENT, PARTS, ROWS
+from loadgen.features.attribution.parts import ROWS
 from loadgen.plan import profile
 from loadgen.records.record import NO_CAUSE, PATH, RETRANSMISSION, Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
-from loadgen.verdict.evidence import RunEvidence
 
 
 def attribute_run(run: Result) -> Attribution:
     """The attribution of a whole run."""
     return run.derive(attribution.attribute_run)
-
-
-def test_each_part_is_declared_once() -> None:
-    assert [part.key for part in PARTS] == list(ROWS)
-    assert ROWS["unknown"] == len(PARTS) - 1
-    assert all(part.label and part.about for part in PARTS)
-    assert set(BEFORE_SENT) < set(ROWS)
 
 
 @pytest.mark.parametrize("failed", [0, 3])
@@ -57,12 +49,6 @@ def test_a_run_without_token_times_has_no_rows() -> None:
     assert (len(found.ttft), len(found.gaps), found.nothing_to_explain) == (0, 0, True)
     assert np.isnan([found.threshold_ns, found.typical_ns]).all()
     assert len(found.tail_ttft) == 0
-
-
-def test_what_a_doubt_derived_is_not_derived_again_for_the_report() -> None:
-    run = made_runs.run(requests=12)
-    judged = RunEvidence(run.facts, run.records, run.metrics, parts=run.parts)
-    assert judged.derive(attribution.attribute_run) is attribute_run(run)
 
 
 MS = 1_000_000

@@ -337,10 +337,3 @@ def test_a_run_of_a_few_requests_is_explained(requests: int, tokens: int) -> Non
     text = page(made_runs.run(requests=requests, tokens=tokens, concurrency=1))
     assert "TTFT: median" in text
     assert ("no gap beyond P99" in text) == (tokens <= 2)
-
-
-def test_the_verb_explains_a_stored_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made_runs.keep(made_runs.run(), tmp_path)
-    assert cli.main(["explain", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("made: 64 in / 16 out, 24 requests")
-    assert cli.main(["explain", str(tmp_path / "absent")]) == 2

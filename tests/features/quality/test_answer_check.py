@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from builders.loops import loop_over
@@ -238,8 +237,3 @@ def test_the_report_says_what_was_answered_cut_and_broken() -> None:
         f"fingerprint: broken? {NOISY}",
     ]
     assert answer_check.render_lines(make_empty_fingerprint("why not")) == ["fingerprint: none: why not"]
-
-
-def test_a_fingerprint_reads_back_from_json_as_it_was() -> None:
-    own = of(form=CHAT)
-    assert msgspec.json.decode(msgspec.json.encode(own), type=Fingerprint) == own

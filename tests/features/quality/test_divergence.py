@@ -128,12 +128,6 @@ def test_figures_that_cannot_be_had_have_a_reason() -> None:
         assert Quality.model_validate_json(quality.model_dump_json()) == quality
 
 
-def test_the_direction_is_that_of_the_one_that_sampled() -> None:
-    evidence = gather(disturb(make_chain(), 0.03))
-    kl = require(judge_evidence(replace(evidence, candidate_sampled=True)).kl)
-    assert kl.direction == "candidate‖reference"
-
-
 def test_impossible_tokens_are_a_doubt() -> None:
     evidence = gather(make_chain())
     broken = [replace(one, logprobs=(-9999.0, *one.logprobs[1:])) for one in evidence.answers]
@@ -302,10 +296,6 @@ def make_quality(mean: float, half: float, floor: float | None = None) -> Qualit
 def test_the_verdict_is_by_the_interval(mean: float, half: float, floor: float | None, text: str) -> None:
     verdict = require(judge_quality(make_quality(mean, half, floor)))
     assert verdict.text == text
-
-
-def test_without_a_divergence_there_is_no_verdict() -> None:
-    assert judge_quality(Quality(reference="a", candidate="b", why={"kl": "no"})) is None
 
 
 @loop_over(

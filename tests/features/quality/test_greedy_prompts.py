@@ -262,14 +262,6 @@ def test_a_session_is_asked_once_and_every_run_keeps_the_answers(capsys: pytest.
 
 
 @whole_way
-def test_without_the_flag_nothing_is_asked() -> None:
-    with VirtualServing(api(lambda _: stream(3))) as server:
-        assert bench(server) == 0
-        assert len(sent(server)) == 4
-    assert kept() == [None]
-
-
-@whole_way
 def test_a_ladder_asks_once_and_each_rung_keeps_the_answers() -> None:
     Path("short.toml").write_text("ladder = [4, 8]\noutput_len = 3\nnum_prompts = 1\nmax_concurrency = 1\n")
     with VirtualServing(api(lambda _: stream(3))) as server:

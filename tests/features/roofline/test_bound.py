@@ -15,7 +15,6 @@ from loadgen.features.roofline import bound
 from loadgen.features.roofline.bound import Lengths
 from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.features.roofline.machines import find_machine, make_machine
-from loadgen.features.roofline.roofline_settings import SLOW
 from loadgen.study.speed.speed_rows import OUTPUT, SpeedRow, convert_speed, list_published
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "published"
@@ -133,28 +132,6 @@ def test_a_fallback_is_named_by_the_median_gap_of_a_high_load(name: str) -> None
     )
 
 
-# Of the roofline at 1,792 GB/s, in per cent.
-SHARES = {
-    "Qwen3-4B-AWQ": 58,
-    "Qwen3-4B": 93,
-    "Qwen3-8B-AWQ": 56,
-    "Qwen3-30B-A3B": 57,
-    "Qwen3-14B-AWQ": 64,
-    "Gemma-3-12B-it-AWQ": 55,
-    "GLM-4-9B-Chat-1M": 106,
-    "EXAONE-3.5-7.8B": 79,
-}
-
-
-@loop_over("model", SPEEDS)
-def test_the_rtx_pages_speeds_beside_the_roofline(model: str) -> None:
-    found, figures = estimate_ceiling(model, RTX), {"speed_tok_s": SPEEDS[model]}
-    step = require(bound.compare_decode(found, figures, Lengths()))
-    assert round(100 * step.share) == SHARES[model]
-    assert bool(bound.explain_impossible(found, figures, Lengths())) == (model == "GLM-4-9B-Chat-1M")
-    assert bound.explain_fallback(found, figures, Lengths()) is None
-
-
 def test_the_rtx_pages_own_bandwidth_is_too_little_for_its_own_speed() -> None:
     found = estimate_ceiling("Qwen3-4B", make_machine(1536))
     said = bound.explain_impossible(found, {"speed_tok_s": SPEEDS["Qwen3-4B"]}, Lengths()) or ""
@@ -172,24 +149,6 @@ def ladder(row: SpeedRow) -> tuple[Ceiling, dict[str, float], Lengths]:
         row.model, find_machine(f"{row.gpu_num or 1}x{MACHINES[row.gpu]}"), quantization=row.quantization
     )
     return found, {"speed_tok_s": speed}, Lengths(row.input_length, row.output_length, 1)
-
-
-def test_no_row_of_the_qwen_pages_is_impossible() -> None:
-    assert len(LADDERS) > 300
-    assert [row for row in LADDERS if bound.explain_impossible(*ladder(row))] == []
-
-
-def test_the_small_models_of_the_qwen_pages_are_slow_and_not_accused() -> None:
-    small = [row for row in LADDERS if row.model in ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B")]
-    shares = {
-        (row.model, row.quantization): step.share
-        for row in small
-        if row.backend == "SGLang" and row.input_length == 1 and (step := bound.compare_decode(*ladder(row)))
-    }
-    assert round(100 * shares["Qwen3-0.6B", "BF16"]) == 14
-    assert round(100 * shares["Qwen3-4B", "BF16"]) == 27
-    assert max(shares.values()) < SLOW
-    assert [row for row in small if bound.explain_fallback(*ladder(row))] == []
 
 
 def test_one_row_of_the_qwen_pages_beats_the_roofline() -> None:

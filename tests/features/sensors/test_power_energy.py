@@ -260,14 +260,6 @@ def sample(at_s: float, values: dict[Key, float]) -> Sample:
     return Sample(int(at_s * S), 0, Reading(values))
 
 
-def test_each_quantity_of_each_place_is_a_series_of_its_own() -> None:
-    first: Key = ("temperature_c", "GPU 0")
-    second: Key = ("temperature_c", "GPU 1")
-    samples = [sample(0, {first: 40.0, second: 50.0}), sample(1, {first: 41.0}), sample(2, {second: 52.0})]
-    found = {each.where: (each.at_ns.tolist(), each.values.tolist()) for each in list_series(samples)}
-    assert found == {"GPU 0": ([0, S], [40.0, 41.0]), "GPU 1": ([0, 2 * S], [50.0, 52.0])}
-
-
 def test_of_an_energy_counter_the_power_between_readings_is_kept() -> None:
     key: Key = ("energy_j", "GPU 0")
     samples = [sample(at, {key: joules}) for at, joules in ((0, 100.0), (0.5, 200.0), (1, 10.0), (2, 40.0))]

@@ -111,11 +111,6 @@ def test_energy_that_is_not_known_whole_is_not_told(
     assert found.missing == missing
 
 
-def test_a_gpu_that_was_gone_before_the_run_is_no_part_left_out() -> None:
-    found = sensed({**power([10] * 9), **power([10], "GPU 1")}, 3, 8)
-    assert (found.energy, found.missing) == (None, ("energy of GPU 1: read for 0.0 of 5.0 s",))
-
-
 def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
     board: dict[Key, Sequence[float | None]] = {
         ("board_w", "VIN"): [40, 40, 40],

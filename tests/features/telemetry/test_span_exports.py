@@ -326,12 +326,6 @@ def test_a_cut_off_export_is_not_taken() -> None:
         assert (transport.written, len(spans.read_rows())) == (b"", 0)
 
 
-def test_what_was_received_is_forgotten_before_a_run() -> None:
-    _, spans = feed(post(RECORDED), post(b"\xff"))
-    spans.forget()
-    assert (len(spans.read_rows()), spans.other, dict(spans.refused)) == (0, 0, {})
-
-
 @pytest.mark.parametrize(("encoding", "body"), [("", b"x"), ("GZIP", gzip.compress(b"x", mtime=0))])
 def test_a_body_is_inflated(encoding: str, body: bytes) -> None:
     assert inflate(body, encoding) == b"x"

@@ -12,43 +12,10 @@ import pytest
 
 import loadgen
 from builders import made_runs
-from fakes.otlp_receiver import OtlpReceiver, read_attributes
-from fakes.scripted_server import api, closed_port, stream
-from fakes.virtual_run import serving
 from loadgen.base.errors import UsageError
 from loadgen.features.telemetry.telemetry_sender import Feed
 from loadgen.records.journal import Journal
 from loadgen.records.record import Records
-from loadgen.report import run_directory
-
-
-def test_spans_of_a_call_are_its_records(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
-    port = closed_port()
-    with serving(api(lambda _: stream(3, 0.01))) as server, OtlpReceiver() as collector:
-        run = loadgen.bench(
-            server.base_url,
-            num_prompts=6,
-            max_concurrency=2,
-            input_len=4,
-            output_len=3,
-            otel=collector.url,
-            prometheus=str(port),
-            run_dir=str(tmp_path),
-        )
-    (directory,) = tmp_path.iterdir()
-    kept = run_directory.load(directory)
-    assert kept.facts.spans is not None
-    offset_ns = kept.facts.spans.wall_offset_ns
-    spans = sorted(collector.spans, key=lambda span: int(read_attributes(span)["loadgen.request.index"]))
-    assert [span.start_time_unix_nano - offset_ns for span in spans] == kept.records.sent_ns.tolist()
-    assert [span.end_time_unix_nano - offset_ns for span in spans] == kept.records.end_ns.tolist()
-    assert run is not None
-    assert kept.facts.telemetry == (
-        f"otel: a span a request, and metrics, to {collector.url}",
-        f"prometheus: figures at http://127.0.0.1:{port}/metrics",
-    )
-    assert {each.name for each in set(threading.enumerate()) - before} == set()
 
 
 @pytest.mark.parametrize(

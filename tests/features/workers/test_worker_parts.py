@@ -27,11 +27,8 @@ from loadgen.records.record import Record
 from loadgen.run import worker_count
 from loadgen.run.command.progress import NO_TTFTS, LiveTotals, Totals
 from loadgen.run.firing import NO_HEALTH, DecodedTally
-from loadgen.run.stop_rules import StopRules
-from loadgen.settings.shard_settings import Share
 from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.sending.job import Listed
 from loadgen.transport.sending.sender import Outgoing
 
 FIGURES = Totals(
@@ -110,46 +107,11 @@ def test_what_saturation_is_judged_by_travels_only_where_it_is_judged() -> None:
         assert rows.take("full") == EndedRequests([], [], "full")
 
 
-def test_a_stop_is_heard_once_and_an_end_of_the_parent_is_an_error() -> None:
-    theirs, ours = open_worker_pipe()
-    assert not theirs.stop_asked()
-    ours.stop()
-    assert theirs.stop_asked()
-    assert not theirs.stop_asked()
-    ours.sock.close()
-    with pytest.raises(ConnectionError, match="is gone"):
-        theirs.stop_asked()
-    theirs.sock.close()
-
-
 def test_the_health_of_several_is_their_sum_or_their_worst() -> None:
     one = Health(10, 90, 40, 7, 3, 2, 1, 100, 5, 1)
     other = Health(12, 80, 60, 9, 1, 4, 2, 200, 0, 0, "no ring")
     assert join_health([one, other]) == Health(10, 90, 100, 9, 3, 4, 3, 300, 5, 1, "no ring", 60)
     assert join_health([]) == NO_HEALTH
-
-
-def test_rows_of_ends_count_as_single_ones_do() -> None:
-    single, rows = StopRules(), StopRules()
-    for failure, count in ((None, 3), (REFUSED, 4), (None, 1), (REFUSED, 2)):
-        rows.note(failure, count)
-        for _ in range(count):
-            single.note(failure)
-    assert rows == single
-    rows.note(Failure(FailureKind.LOST), 5)  # no evidence about the server
-    assert rows == single
-
-
-def test_what_a_process_claimed_is_its_own_to_send() -> None:
-    queue = Queue(np.array([4, 5, 6, 7]))
-    mine, others = Shared(queue), Shared(queue)
-    takes, gives = iter(mine), iter(others)
-    assert [next(takes), next(gives), next(takes)] == [4, 5, 6]
-    assert (mine.list_claimed(), others.list_claimed(), mine.list_taken(1)) == ([4, 6], [5], [4])
-    assert [*takes] == [7]
-    assert mine.list_claimed() == [4, 6, 7]
-    queue.close()
-    assert Listed(Share(1, 3).list_indices(8)).list_claimed() == [1, 4, 7]
 
 
 EIGHT = {cpu: {cpu, cpu ^ 4} for cpu in range(8)}  # four cores of two threads each: 0 and 4, 1 and 5, …
@@ -229,12 +191,6 @@ def test_a_queue_gives_each_request_to_one_process() -> None:
     queue.close()
 
 
-def test_an_empty_queue_has_nothing() -> None:
-    queue = Queue(np.arange(0))
-    assert (len(queue), queue.take_next(), list(Shared(queue))) == (0, -1, [])
-    queue.close()
-
-
 def test_of_a_queue_no_more_is_claimed_ahead_than_there_are_slots() -> None:
     queue = Queue(np.arange(10))
     out = outgoing(queue, 3)
@@ -259,14 +215,6 @@ def test_two_processes_take_all_of_a_queue_whatever_their_pace(turns: list[int],
     queue.close()
 
 
-def test_the_last_claims_end_the_count() -> None:
-    queue = Queue(np.arange(2))
-    first, second = (outgoing(queue, 4) for _ in range(2))
-    assert (first.take()[0], first.count) == (0, 1)
-    assert (second.take()[0], second.count) == (1, 1)
-    queue.close()
-
-
 def test_processes_begin_together_once_all_are_ready() -> None:
     together = Together(3)
     first, second = together.make_start(0), together.make_start(1)
@@ -279,14 +227,3 @@ def test_processes_begin_together_once_all_are_ready() -> None:
     assert begin_ns == second.begin_ns(9 * MS) == 25 * MS
     assert together.release(30 * MS, ended=set())
     assert first.begin_ns(31 * MS) == begin_ns
-
-
-@pytest.mark.whole
-def test_the_start_crosses_a_fork() -> None:
-    together = Together(1)
-    child = os.fork()
-    if not child:
-        together.make_start(0).begin_ns(1)
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert together.release(1, ended=set())

@@ -24,7 +24,7 @@ from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources, read_sources
 from loadgen.study.run_summary import FailedCell, Reported
-from study.audit.test_published import ACCUSED, grave
+from study.audit.test_published import grave
 
 PAGE = PUBLISHED / "jetson_thor_serving.md"
 DOCS = Path(__file__).parents[3] / "docs" / "audit.md"
@@ -38,14 +38,6 @@ def not_a_number(word: str) -> Any:
 def unfold(printed: str) -> str:
     """What was printed, in one line."""
     return " ".join(printed.split())
-
-
-def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
-    reported = read_sources([str(PAGE)]).reported
-    assert {run.file for run in reported} == {str(PAGE)}
-    findings = audit_runs(reported, machines.find_machine("jetson-thor"), None)
-    named = {(one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings}
-    assert named == ACCUSED
 
 
 def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,13 +237,6 @@ def test_a_wrong_flag_is_found_before_anything_is_read(
     assert capsys.readouterr().err.count("--hardware foo: unknown") == 2
 
 
-@pytest.mark.parametrize("words", [[], ["nowhere.md"]])
-def test_nothing_to_read_is_a_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", *words]) == UsageError.exit_code
-    streams = capsys.readouterr()
-    assert (streams.out, streams.err.count("\n")) == ("", 1)
-
-
 def test_a_page_that_is_cut_is_read_as_far_as_it_goes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,20 +249,6 @@ def test_a_page_that_is_cut_is_read_as_far_as_it_goes(
     assert "remark on 1 run: the block is cut off: missing" in said
 
 
-def test_a_file_that_is_none_does_not_keep_the_others_from_being_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = tmp_path / "other.md"
-    other.write_text("nothing of this kind", "utf-8")
-    assert cli.main(["audit", str(PAGE), str(other)]) == 0
-    assert "other.md has no known results" in capsys.readouterr().err
-
-
-def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", "--help"]) == 0
-    assert "--hardware KEY" in capsys.readouterr().out
-
-
 def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
     rude = replace(run("a\x1b[2Jb" + "n" * 100, mean_ttft_ms=123456.78), source="x\ny:3")
     said = audit_command.render_text(audit_runs([rude], None, None))
@@ -285,13 +256,6 @@ def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
     assert "a�[2Jb" in said
     assert max(map(len, said.splitlines())) <= 80
     assert "1.2e+05" in said
-
-
-def test_runs_of_a_checkpoint_stand_together() -> None:
-    loads = [Load(f"input {n}") for n in (1, 2)]
-    runs = [Reported(name, {"speed_tok_s": 5.5}, load, "f") for load in loads for name in ("a", "b")]
-    said = audit_command.render_text(audit_runs(runs, None, None)).splitlines()
-    assert [line for line in said[1:7] if not line.startswith("  ")] == ["a", "b"]
 
 
 def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from builders.published_runs import loaded, run
 from builders.required import require
 from loadgen.base.rule import Severity, Source
-from loadgen.features.roofline import bound, machines
+from loadgen.features.roofline import machines
 from loadgen.features.roofline.estimate import estimate_ceiling
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import (
@@ -489,21 +489,6 @@ def test_files_and_tables_state_it_too(content: str, tmp_path: Path) -> None:
     one = audited(tmp_path / "result", content)
     assert one.level is Level.VALID
     assert one.roofline == pytest.approx(0.86, abs=0.03)
-
-
-def test_the_bound_of_a_draft_is_in_passes() -> None:
-    assert H100 is not None
-    best = estimate_ceiling("Qwen3-8B", H100)
-    figures = {"mean_tpot_ms": 2.1, "completed": 1, "accept_length": 2.5}
-    plain = require(bound.compare_decode(best, {"mean_tpot_ms": 5.25}, bound.Lengths()))
-    drafted = require(bound.compare_decode(best, figures, bound.Lengths()))
-    assert drafted.share == pytest.approx(plain.share)
-    assert drafted.effective_bytes_per_s == pytest.approx(plain.effective_bytes_per_s)
-    (line, *_) = bound.render_lines(best, figures, bound.Lengths())
-    assert "GB/s, 2.5 tokens a pass); reached 476 tok/s (mean TPOT), 86" in line
-    excess = require(bound.measure_decode_excess(best, figures, bound.Lengths()))
-    said = "2.1 ms per token (mean TPOT), 5.25 ms per pass of 2.5 tokens (acceptance length)"
-    assert excess.text.startswith(said)
 
 
 TABLE = "| Model | Concurrency | TPOT (ms) | {title} |\n|---|---|---|---|\n| {name} | 1 | {tpot} | {cell} |\n"

@@ -9,7 +9,7 @@ import pytest
 from doc_tables import tabulate_rules
 
 from builders import made_data, made_runs
-from builders.comparison_samples import HIGH, run, thor
+from builders.comparison_samples import HIGH, run
 from builders.loops import loop_over
 from builders.provoked_states import CAPPED, SERVER, read_files
 from loadgen import cli
@@ -68,11 +68,6 @@ def test_a_difference_is_refused_or_marked(row: Reported, severity: Severity | N
     assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
 
 
-def test_what_one_side_does_not_tell_is_not_judged() -> None:
-    bare = Reported("row", {"output_throughput": 5.0}, replace(HIGH, requests=None, input_len=None), "file")
-    assert [one.evidence for one in find_differences(bare, BASELINE)] == []
-
-
 def test_speeds_of_two_formulas_are_refused() -> None:
     one, two = (
         Reported("row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", speed_formula=formula)
@@ -101,14 +96,6 @@ def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
         explain_short_answers(untold, 128.0),
         explain_short_answers(untold, None),
     ] == [said or None, said or None, None]
-
-
-def test_the_thor_page_holds_what_the_issue_names() -> None:
-    page = {(one.name, one.load.name): one for one in thor()}
-    gptq = find_differences(page["Qwen3-8B-GPTQ-Int4", "high"], page["Qwen3-8B", "high"])
-    gguf = find_differences(page["Qwen3-8B-GGUF", "low"], page["Qwen3-8B", "low"])
-    assert [one.evidence for one in gptq if one.rule.severity is REFUSED] == ["requests: 200, baseline 100"]
-    assert [one.evidence for one in gguf if one.rule.severity is REFUSED] == ["requests: 1, baseline 10"]
 
 
 def test_the_table_has_every_item_once() -> None:
@@ -182,12 +169,6 @@ def test_counts_of_runs_by_time_may_differ() -> None:
         made_runs.reported(made_runs.run(requests, profile=profile.build(timed))) for requests in (24, 48)
     )
     assert find_differences(row, baseline) == []
-
-
-def test_a_run_that_was_not_streamed_is_marked() -> None:
-    whole = made_runs.run(profile=profile.build({**KEYS, "stream": False}))
-    found = find_differences(made_runs.reported(whole), made_runs.reported(made_runs.run()))
-    assert [one.evidence for one in found] == ["not streamed, baseline streamed"]
 
 
 def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Reported:

@@ -63,19 +63,6 @@ def test_only_runs_outside_a_campaign_are_asked_whether_they_are_repeats(measure
     assert any(mark.startswith(words) for mark in marks), marks
 
 
-def test_latencies_have_their_own_verdicts() -> None:
-    effects = line(only(compared(BASE, FP8)), "Qwen3-8B-FP8").effects
-    assert effects["mean_tpot_ms"].call is Decision.FASTER
-    assert effects["mean_tpot_ms"].ratio == pytest.approx(1 / effects["output_throughput"].ratio)
-
-
-def test_one_run_a_side_has_figures_and_no_verdict() -> None:
-    found = only(compared(runs("Qwen3-8B", [100.0]), runs("Qwen3-8B-FP8", [150.0])))
-    effect = line(found, "Qwen3-8B-FP8").effects["output_throughput"]
-    assert (effect.call, bool(effect.why)) == (Decision.NONE, True)
-    assert effect.ratio == pytest.approx(1.5)
-
-
 def test_rows_of_all_loads_are_one_family() -> None:
     low = cells("Qwen3-8B", SLOW, LOW), cells("Qwen3-8B-FP8", FAST, LOW)
     tables = [only(compared(BASE, FP8)), *compared(BASE, FP8, *low)]

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
-from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
+from builders.comparison_samples import HIGH, cells, failed, run, runs
 from builders.loops import loop_over
 from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
@@ -156,14 +156,6 @@ def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
 ])  # fmt: skip
 def test_a_load_in_words(load: dict[str, Any], said: str) -> None:
     assert comparison_report.describe_load(Load(**load)) == said
-
-
-def test_the_thor_page_renders_in_every_form() -> None:
-    found = compare_runs(list(thor()), ComparisonOptions())
-    assert max(map(len, comparison_report.render_text(found).splitlines())) <= WIDTH
-    assert comparison_report.render_markdown(found).count("### ") == 2
-    assert len(list(csv.DictReader(io.StringIO(comparison_report.render_csv(found))))) == 16 * 3
-    assert len(json.loads(format_json(comparison_report.encode_comparisons(found)))["comparisons"]) == 2
 
 
 def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
@@ -307,13 +299,6 @@ def test_a_simulation_is_not_ranked_against_a_server() -> None:
     row = next(line for line in text.splitlines() if line.startswith("b (SIMULATED)"))
     assert row.split()[2:] == ["no", "verdict"]
     assert "b: not compared: a simulation, baseline a real server" in " ".join(text.split())
-
-
-def test_a_campaign_of_two_profiles_stays_two_comparisons() -> None:
-    low = replace(HIGH, name="low", max_concurrency=1)
-    reported = [one for load in (HIGH, low) for m in "ab" for one in cells(m, [1.0, 1.1], load)]
-    found = arranged(reported)
-    assert (found.rows, len(found.compared)) == ((), 2)
 
 
 def test_eighty_columns_hold_repeats_and_percentiles() -> None:

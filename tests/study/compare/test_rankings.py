@@ -116,13 +116,6 @@ def test_what_fits_of_the_rtx_page() -> None:
     assert "8192 tokens" in table.notes[0]
 
 
-def test_more_context_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, _ = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0)])
-    monkeypatch.setattr(rankings, "CONTEXT", 32768)
-    more, _ = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0)])
-    assert more - usual == pytest.approx(24576 * 36 * 2 * 8 * 128 * 2 / GIB)
-
-
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 202.0, 199.0, 201.0, 198.0]
 NEAR = quality(0.0031, 0.0004, perplexity_ratio=interval(1.002, 0.0005))
 BROAD = quality(0.0125, 0.003)

@@ -104,11 +104,6 @@ def test_runs_of_a_campaign_are_in_the_order_of_its_file() -> None:
     assert run_groups.sort_as_measured([second, other, first]) == [first, other, second]
 
 
-def test_ten_thousand_runs_are_sorted() -> None:
-    reported = [run(f"row {k % 100}", 1.0 + k) for k in range(10_000)]
-    assert rows(reported) == [{f"row {k}": 100 for k in range(100)}]
-
-
 def started(reported: list[Reported], each: int = 99) -> list[Reported]:
     """The cells' runs, so many repeats on each start of the server."""
     return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from math import exp
@@ -166,17 +165,6 @@ def test_what_cannot_be_judged_says_why(
 def test_values_that_are_not_as_many_are_no_pairs() -> None:
     with pytest.raises(ValueError, match="2 values cannot be paired with 5"):
         told([1.0, 2.0])
-
-
-def test_without_scipy_there_is_a_ratio_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    found = told(FASTER)
-    assert (found.call, found.why) == (
-        Decision.NONE,
-        "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'",
-    )
-    assert found.ratio == pytest.approx(1.0395, abs=1e-4)
-    assert judge_rows([found], 0.02, 0.05) == [found]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from loadgen.study.speed.speed_rows import (
     read_speed_csv,
 )
 from loadgen.study.speed.speed_tables import CSV, QWEN2_5, QWEN3, TABLES, THROUGHPUT, TableShape
-from loadgen.study.tables import Column, Table, render_csv_table, render_text_table
+from loadgen.study.tables import Column, render_csv_table, render_text_table
 
 PAGES = Path(__file__).parents[2] / "data" / "published"
 SHIPPED = Path(speed_tables.__file__).parent / "published"
@@ -346,25 +346,6 @@ def test_throughput_rows_are_drawn_in_every_shape(form: str) -> None:
     titles = {"csv": ["model", "quantization", "prompts", "qps", "tokens_per_s"]}
     assert heading == titles.get(form, ["Model", "Quantization", "# Prompts", "QPS", "Tokens/s"])
     assert body[3] == ["Qwen2-57B-A14B-Instruct", "BF16", "1000", "5.18", "5698.37"]
-
-
-def test_the_rtx_pro_6000_rows_come_back_from_every_form() -> None:
-    path = PAGES / "rtx_pro_6000_speed.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        titles, *body = list(csv.reader(file))
-    table = Table(tuple(Column(title, title) for title in titles), tuple(map(tuple, body)))
-    assert TABLES["csv"](table) == path.read_text("utf-8")
-    heading, _, *lines = TABLES["md"](table).splitlines()
-    shown = [tuple(line.strip("| ").split(" | ")) for line in (heading, *lines)]
-    assert shown == [tuple(titles), *table.body]
-    assert all(cell in TABLES[form](table) for form in TABLES for row in table.body for cell in row[3:])
-
-
-@pytest.mark.parametrize("form", ["html", "rst"])
-def test_the_pages_shapes_have_the_pages_columns_alone(form: str) -> None:
-    heading = READ[form](speed_tables.draw_speeds(OURS, form))[0]
-    shape = QWEN3 if form == "html" else QWEN2_5
-    assert heading == [column.title for column in shape.columns]
 
 
 def test_markdown_has_both_times_before_the_speed() -> None:

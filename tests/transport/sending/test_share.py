@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.scripted_server import job_of, target_of
-from loadgen.settings.shard_settings import WHOLE, Share
+from loadgen.settings.shard_settings import Share
 from loadgen.transport.sending.job import At, AtOnce, Job, Listed, Order, RunStart, wait_for_start
 from loadgen.transport.sending.sender import Outgoing
 
@@ -43,12 +43,6 @@ def test_sessions_stay_whole(sessions: list[int], shards: int) -> None:
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(column)))
     homes = [{int(session) for session in column[part]} for part in parts]
     assert sum(map(len, homes)) == len(set(sessions))
-
-
-def test_a_whole_plan_is_its_own_only_share() -> None:
-    assert WHOLE.list_indices(3).tolist() == [0, 1, 2]
-    assert [WHOLE.number_slot(position) for position in range(3)] == [0, 1, 2]
-    assert WHOLE.split(1) == [WHOLE]
 
 
 def job(order: Order, slots: int) -> Job:
