@@ -145,19 +145,6 @@ def test_ids_are_not_sent_to_the_chat_api(tmp_path: Path) -> None:
         planned(path, backend="openai-chat")
 
 
-def test_the_digest_follows_what_is_sent(tmp_path: Path) -> None:
-    rows = [{"prompt": text, "output_tokens": 1} for text in "abc"]
-    path = jsonl(tmp_path, rows)
-    digests = [
-        planned(path).digest(),
-        planned(path, num_prompts=2).digest(),
-        planned(path, custom_output_len=2).digest(),
-        planned(jsonl(tmp_path, rows[::-1], "other.jsonl")).digest(),
-    ]
-    assert planned(path).digest() == digests[0]
-    assert len(set(digests)) == 4
-
-
 def test_a_list_of_other_things_than_conversations_is_refused(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [b'\n [{"prompt": "a"}]'])
     with pytest.raises(

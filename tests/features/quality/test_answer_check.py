@@ -96,7 +96,7 @@ def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
 
 LOOPING = "answers are a few tokens repeated to the end"
 NOISY = f"12 of 12 answers are one token throughout, or no text, which NaN logits make: '{BANGS[:24]}'…"
-NOISY_BESIDE = NOISY.replace(": '", " (of the baseline's: 0): '")
+NOISY_BESIDE, NOISY_AS_WELL = (NOISY.replace(": '", f" (of the baseline's: {count}): '") for count in (0, 12))
 LOOPS = f"6 of 12 {LOOPING}: 'the the the the the the '…"
 DIFFERENT = "answers not compared with BF16: "
 
@@ -130,6 +130,7 @@ DIFFERENT = "answers not compared with BF16: "
             id="salad",
         ),
         pytest.param(of(*[BANGS] * 12), of(), [NOISY_BESIDE], id="noise is named once"),
+        pytest.param(of(*[BANGS] * 12), of(*[BANGS] * 12), [NOISY_AS_WELL], id="the baseline is noise, too"),
         pytest.param(of(*[SALAD] * 5), of(), [], id="half of the questions are enough"),
         pytest.param(of(*[SALAD] * 12), of(*[SALAD] * 12), [], id="the baseline knows nothing either"),
         pytest.param(of(*[SALAD] * 9), of(form=CHAT), [], id="a baseline that was asked otherwise"),
@@ -141,11 +142,6 @@ def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
     own: Fingerprint, baseline: Fingerprint | None, said: list[str]
 ) -> None:
     assert judge_answers(own, baseline) == said
-
-
-def test_noise_is_named_though_the_baseline_is_noise_too() -> None:
-    (said,) = judge_answers(of(*[BANGS] * 12), of(*[BANGS] * 12))
-    assert said == NOISY.replace(": '", " (of the baseline's: 12): '")
 
 
 def test_failures_are_named_without_what_a_terminal_would_obey() -> None:

@@ -313,18 +313,6 @@ def test_each_port_gets_its_own_in_their_order_and_once() -> None:
     assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[], [], []]
 
 
-def test_what_is_put_back_comes_before_what_came_later() -> None:
-    log = SegmentLog()
-    log.open(PORT)
-    add(log, taken((PORT, 1), (PORT, 2), (PORT, 3)))
-    rows = log.take(PORT)
-    log.put_back(PORT, rows[1:])
-    add(log, taken((PORT, 4)))
-    assert seqs(log.take(PORT)) == [2, 3, 4]
-    log.put_back(PORT, rows[:0])
-    assert seqs(log.take(PORT)) == []
-
-
 def test_segments_of_two_takes_can_be_put_back() -> None:
     log = SegmentLog()
     log.open(PORT)

@@ -86,17 +86,6 @@ def test_the_api_key_is_taken_from_a_secret(capsys: pytest.CaptureFixture[str]) 
     assert key == {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}}}
 
 
-@loop_over(
-    "word",
-    ["$(HOME)", "$$(HOME)", "$", 'a "b": c', "# no comment", "- x", "ünï", "yes", "1e3", "{}", "a\\b", "'"],
-)
-def test_every_flag_arrives_as_it_was_given(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (container,) = pod(manifest(JOB, f"{FLAGS} --label {shlex.quote(word)}", capsys))["containers"]
-    label = container["command"][container["command"].index("--label") + 1]
-    assert label.replace("$$", "$") == word  # as Kubernetes reads it
-    assert label.count("$") == 2 * word.count("$")
-
-
 def test_a_seed_is_drawn_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     flags = FLAGS.replace("--seed 7", "")
     seeds = {

@@ -405,12 +405,6 @@ def test_a_missing_shard_costs_its_requests_and_is_named() -> None:
     assert (merged.metrics.requests, merged.metrics.completed) == (320, 240)
 
 
-def test_one_shard_alone_is_merged_with_the_others_lost() -> None:
-    merged = merge.merge_results([("runs/1", part(OPEN, 1, 3))])
-    assert len(lost(merged)) == 320 - 107
-    assert [row.requests for row in merged.facts.shards] == [107, 107, 106]
-
-
 def test_a_missing_shard_that_the_plan_has_no_request_for_costs_nothing() -> None:
     run = made_runs.run(requests=3, concurrency=3)
     merged = merge.merge_results(named(divided(run, 5))[:3])

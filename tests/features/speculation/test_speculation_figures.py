@@ -172,10 +172,6 @@ def test_of_400_runs_the_intervals_of_acceptance_cover_93_to_98(tokens: int, fal
     assert 0.92 <= measure_cover(400, tokens, falls) <= 0.985
 
 
-def test_nothing_has_no_ratio() -> None:
-    assert estimate_ratio_of_sums(np.zeros(3, np.int64), np.zeros(3, np.int64)) is None
-
-
 def test_steps_are_the_messages_after_the_first() -> None:
     each = [answer(0, [1, 2, 1, 3]), answer(1, [1]), answer(2, [2, 4]), answer(3, [1, 1, 1])]
     counts = StepCounts.from_records(Records.from_records(each), np.array([True, True, True, False]))

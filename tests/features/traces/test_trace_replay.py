@@ -32,7 +32,6 @@ from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.features.data.data_command import PlanPreview
-from loadgen.features.traces.call_order import find_order
 from loadgen.features.traces.trace_blocks import make_block_places
 from loadgen.features.traces.trace_replay import ReplayedRequests, keep_rows
 from loadgen.plan import plan, profile
@@ -139,15 +138,6 @@ def test_without_its_own_times_a_trace_gives_prompts_alone(tmp_path: Path) -> No
     at_a_rate = timed(tmp_path, rows(0, 1, 3), self_timed=False, request_rate=5.0)
     assert len(offsets_ms(at_a_rate)) == 3
     assert prompts(at_a_rate) == prompts(made)
-
-
-def test_shared_hashes_are_shared_prefixes_and_counted(tmp_path: Path) -> None:
-    made = timed(tmp_path, TIMED)  # type: ignore[arg-type]
-    one, other = prompts(made)
-    assert one[:32] == other[:32]
-    assert one[32] != other[32]
-    assert (len(one), len(other)) == (40, 33)
-    assert made.facts.reusable_tokens == 32
 
 
 def test_prompts_without_hashes_share_nothing() -> None:
@@ -289,11 +279,6 @@ def test_equal_prompts_of_a_trace_are_counted(tmp_path: Path) -> None:
     assert (made.facts.repeated, made.facts.sent) == (0, 4)  # tokens beyond the hash are each one's own
     whole = timed(tmp_path, rows(0, 1, 2, input_length=32, hash_ids=[1, 2]))
     assert (whole.facts.repeated, whole.facts.sent) == (2, 3)
-
-
-def test_a_body_holds_the_ids_of_its_payload() -> None:
-    made = planned(MOONCAKE, num_prompts=3)
-    assert [json.loads(made.body(i)) for i in range(3)] == [made.payload(i) for i in range(3)]
 
 
 def test_the_seed_of_blocks_is_the_documented_one(tmp_path: Path) -> None:
@@ -480,14 +465,6 @@ def test_sessions_begin_at_the_given_rate(tmp_path: Path) -> None:
     made = planned(jsonl(tmp_path, [WEKA] * 3), request_rate=2.0, burstiness=float("inf"))
     assert (len(require(made.turns)), len(made)) == (3, 9)
     assert np.diff(offsets_ms(made)).tolist() == [500, 500]
-
-
-def test_waits_of_a_session_are_those_of_its_own_times() -> None:
-    session = json.loads(WEKA_AGENTS.read_text().splitlines()[1])["requests"]
-    main = [entry for entry in session if entry["type"] != "subagent"]
-    begins = [int(entry["t"]) for entry in main]
-    ends = [int(entry["t"] + entry["api_time"]) for entry in main]
-    assert find_order(begins, ends, [0] * len(main), [-1]) == [[], [], [0, 1], [2], [3]]
 
 
 def test_a_preview_shows_agents_and_the_time_of_tools(tmp_path: Path) -> None:

@@ -310,10 +310,3 @@ def test_a_changed_bundle_next_to_a_whole_one_is_a_line(tmp_path: Path) -> None:
     found = result_sources.read_sources([str(whole), str(changed)])
     assert (len(found.reported), len(found.errors)) == (1, 1)
     assert "manifest.json" in found.errors[0]
-
-
-def test_a_page_over_ten_bundles_of_strangers(tmp_path: Path) -> None:
-    bundles = [bundled(tmp_path / f"of{n}", f"run{n}", requests=8, tokens=4) for n in range(10)]
-    page = tmp_path / "page.html"
-    assert cli.main(["report", "--html", str(page), *map(str, bundles)]) == 0
-    assert all(str(bundle) in page.read_text("utf-8") for bundle in bundles)

@@ -13,7 +13,6 @@ from loadgen.features.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
 from loadgen.study.importers import result_sources
-from loadgen.study.importers.clients import tabular_clients
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -187,27 +186,6 @@ def test_evalscopes_summary_has_the_percentiles_next_to_it(
 def test_evalscopes_percentiles_alone_are_a_run(tmp_path: Path) -> None:
     (run,) = read(tmp_path / "p.json", json.dumps(NEW_RANKS))
     assert (run.figures["p99_ttft_ms"], run.figures["median_tpot_ms"]) == (90.0, 9.3)
-
-
-def test_evalscopes_failures_are_found(tmp_path: Path) -> None:
-    lost = {**NEW, "Success Requests": 60, "Failed Requests": 40, "Req Throughput (req/s)": 2.0761}
-    (run,) = read(tmp_path / "benchmark_summary.json", json.dumps(lost))
-    assert "many-failures" in {each.rule.code for each in audit_runs([run], None, None)[0].findings}
-
-
-@loop_over(
-    ("document", "client"),
-    [
-        (NEW, tabular_clients.EVALSCOPE),
-        (OLD, tabular_clients.EVALSCOPE),
-        (OLD_RANKS, tabular_clients.EVALSCOPE),
-        (BENCH, tabular_clients.LLAMA_BENCH),
-        (BENCHY, tabular_clients.LLAMA_BENCHY),
-    ],
-)
-def test_a_file_is_of_one_client_alone(document: dict[str, Any], client: Any) -> None:
-    assert [one for one in result_sources.CLIENTS if one.is_result(document)] == [client]
-    assert any(mark in json.dumps(document).encode() for mark in client.marks)
 
 
 def test_a_row_of_inferencex_has_seconds_and_the_throughput_of_a_gpu(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers import result_sources
 from loadgen.study.importers.pasted import csv_tables, pasted_tables, row_figures
 from loadgen.study.importers.pasted.row_figures import WHOLE_THROUGHPUT
 from loadgen.study.run_summary import Reported
@@ -196,8 +195,3 @@ def test_a_table_of_comma_separated_values_has_tests_too() -> None:
     first, second = csv_tables.read_csv_table(sheet, Path("bench.csv"))[0]
     assert (first.load.name, first.figures) == ("pp2048", {"prefill_throughput": 5210.15})
     assert second.figures == {"decode_throughput": 25, "mean_tpot_ms": 40.0}
-
-
-def test_a_page_of_tests_is_found_in_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "bench.md").write_text(BENCH, "utf-8")
-    assert len(result_sources.read_sources([str(tmp_path)]).reported) == 4

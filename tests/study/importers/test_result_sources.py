@@ -249,14 +249,6 @@ def test_a_line_that_is_cut_off_costs_no_other(tmp_path: Path) -> None:
     assert "cut off" in found.errors[0]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
-def test_encodings_do_not_matter_in_a_directory_either(encoding: str, tmp_path: Path) -> None:
-    page = (PUBLISHED / "jetson_thor_serving.md").read_text("utf-8") + "é"
-    (tmp_path / "page").write_bytes(page.encode(encoding))
-    assert len(read(tmp_path).reported) == 16
-    assert len(read(tmp_path / "page").reported) == 16
-
-
 def test_the_jetson_table_and_page_have_the_same_figures() -> None:
     table = read(PUBLISHED / "jetson_thor_serving.csv").reported
     page = read(PUBLISHED / "jetson_thor_serving.md").reported

@@ -113,14 +113,6 @@ def test_a_run_that_was_killed_and_measured_again_is_no_complaint(
     assert read.errors == ()
 
 
-def test_a_run_of_a_cell_that_was_resumed_by_itself_is_no_complaint(tmp_path: Path) -> None:
-    kept_run(tmp_path / "cells" / "r0")
-    cut_off(tmp_path / "interrupted" / "r0")
-    (tmp_path / "campaign.json").write_text("{}")
-    read = result_sources.read_sources([str(tmp_path)])
-    assert (len(read.reported), read.errors) == (1, ())
-
-
 def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
     read = result_sources.read_sources([str(written(tmp_path, limit_record(runs=())))])
     assert [limit.name for limit in read.limits] == ["bf16"]

@@ -62,32 +62,6 @@ def test_lengths_are_means_of_what_was_counted() -> None:
     assert (load.asked_output_len, load.seed, load.requests) == (None, None, None)
 
 
-@loop_over(
-    ("text", "name", "load"),
-    [
-        (f"## Qwen3-8B-AWQ ##\n{BLOCK}", "Qwen3-8B-AWQ", ""),
-        (f"## [Qwen/Qwen3-8B-AWQ](https://hub/x)\n\n{BLOCK}", "Qwen3-8B-AWQ", ""),
-        (f"**Qwen3-8B-AWQ:**\n\n{BLOCK}", "Qwen3-8B-AWQ", ""),
-        (f"Qwen3-8B-AWQ\n------------\n\n::\n\n{BLOCK}", "Qwen3-8B-AWQ", ""),
-        (f'<h3 id="a">Qwen3-8B-AWQ</h3>\n<pre><code>{BLOCK}</code></pre>', "Qwen3-8B-AWQ", ""),
-        (f"# Qwen3 on Thor, `vllm`\n{BLOCK}", "Qwen3 on Thor, vllm", ""),
-        (f"# Page\n## Qwen3-8B-AWQ\n### High load\n{BLOCK}", "Qwen3-8B-AWQ", "High load"),
-        (f"## Qwen3-8B-AWQ\n**Max concurrency 8**\n{BLOCK}", "Qwen3-8B-AWQ", "Max concurrency 8"),
-        (f"## Qwen3-8B-AWQ\n1. low load\n{BLOCK}", "Qwen3-8B-AWQ", "low load"),
-        (f"# A\n## B-8B\n## C-8B\n{BLOCK}", "C-8B", ""),
-        (f"# Results\n- Qwen3-8B-AWQ\n{BLOCK}", "Qwen3-8B-AWQ", ""),
-        (f"# High load\n{BLOCK}", "page", "High load"),
-        (f"## A-8B\n```bash\n# not a heading\n{BLOCK}```", "A-8B", ""),
-        (f"## A-8B\n```\n## neither\n\nx\n```\n{BLOCK}", "A-8B", ""),
-        (BLOCK, "page", ""),
-    ],
-)
-def test_a_block_takes_the_nearest_heading_as_its_name(text: str, name: str, load: str) -> None:
-    known = one(text)
-    assert (known.name, known.load.name) == (name, load)
-    assert known.figures == FIGURES
-
-
 @loop_over_named(
     "around",
     {

@@ -288,20 +288,6 @@ def test_a_row_is_found_again_by_its_line() -> None:
         assert f"{run.figures['speed_tok_s']:.2f}" in line
 
 
-def test_decode_and_ttft_of_a_rung_are_its_figures() -> None:
-    head = "| Model | Input Length | TTFT (ms) | Decode (tokens/s) | Speed (tokens/s) |\n|--|--|--|--|--|\n"
-    (run,) = read(f"{head}| Qwen3-8B | 1 | 12.5 | 50 | 49.5 |\n")
-    assert (run.figures["mean_ttft_ms"], run.figures["mean_tpot_ms"]) == (12.5, 20.0)
-
-
-def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "notes.md").write_text("| Flag | Speed |\n|---|---|\n| x | 1 |\n", "utf-8")
-    (tmp_path / "speeds.rst").write_text(speed_tables.draw_speeds(LADDER, "rst"), "utf-8")
-    found = result_sources.read_sources([str(tmp_path)])
-    assert len(found.reported) == len([row for row in LADDER if row.speed_tok_s])
-    assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: notes.md",)
-
-
 @pytest.mark.long
 @loop_over(
     "piece",

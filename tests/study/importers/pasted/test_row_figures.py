@@ -184,13 +184,6 @@ def test_a_setting_tells_the_rows_of_a_table_and_of_a_sheet_apart(
     assert run_groups.name_rows(result_sources.read_sources([str(path)]).reported) == names
 
 
-def test_lengths_in_one_cell_of_a_sheet_are_its_load(tmp_path: Path) -> None:
-    path = tmp_path / "page.csv"
-    path.write_text("model,ISL/OSL,tok/s,TTFT (ms),TPOT (ms)\nm,1024/128,9,100,11\nm,2048/64,8,200,23\n")
-    loads = [run.load for run in result_sources.read_sources([str(path)]).reported]
-    assert [(load.asked_input_len, load.asked_output_len) for load in loads] == [(1024, 128), (2048, 64)]
-
-
 @pytest.mark.parametrize(
     ("title", "cell", "figures"),
     [
