@@ -219,12 +219,6 @@ def test_a_chat_only_api_names_the_backend(warmups: str, capsys: pytest.CaptureF
     assert "pass --backend openai-chat if it has only chat" in capsys.readouterr().err
 
 
-def test_an_api_without_a_list_of_models_needs_only_the_name() -> None:
-    api = HostedApi(models=False)
-    assert bench(api, *CHAT, "--model", "big-1") == 0
-    assert {body["model"] for body in api.served} == {"big-1"}
-
-
 def test_an_unknown_server_without_metrics_is_not_reported_to_lack_them() -> None:
     assert bench(HostedApi(), *CHAT) == 0
     assert "/metrics" not in stored()[1]

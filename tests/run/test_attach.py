@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from builders.loops import loop_over
-from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
 from loadgen.run import embedded_engine
@@ -84,21 +84,6 @@ def test_acknowledgements_are_saved_only_where_the_server_waits_for_none(
     assert at(server, stack, "--model", "m").root.delay_acks is delays
 
 
-@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
-def test_the_v1_that_some_people_include_is_no_part_of_the_base_url(
-    path: str, server: ScriptedServer, stack: ExitStack
-) -> None:
-    session = attached(stack, "--base-url", server.base_url + path)
-    assert session.access.base_url == server.base_url
-
-
-def test_an_endpoint_stands_after_the_version_of_the_base_url(stack: ExitStack) -> None:
-    with ScriptedServer(api(lambda _: stream())) as server:
-        words = ["--endpoint", "/mine", "--model", "m"]
-        session = attached(stack, "--base-url", f"{server.base_url}/v1", *words)
-        assert (session.access.base_url, session.subject.endpoint) == (server.base_url, "/v1/mine")
-
-
 @pytest.mark.parametrize(
     ("words", "sent"), [([], "Bearer sk-1"), (["--header", "authorization=mine"], "mine")]
 )
@@ -150,11 +135,6 @@ def test_what_cannot_be_meant_is_told(
 ) -> None:
     with pytest.raises(error, match=says):
         at(server, stack, *words)
-
-
-def test_nobody_there_is_told(stack: ExitStack) -> None:
-    with pytest.raises(LoadgenError, match=r"is not ready: .*check the address"):
-        attached(stack, "--port", str(closed_port()))
 
 
 def checkpoint_directory(path: Path) -> Path:

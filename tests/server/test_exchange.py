@@ -321,11 +321,6 @@ def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -
         assert proxy.asked[0].head.startswith("GET http://nonesuch.invalid/x?key=1 ")
 
 
-@loop_over("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
-def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
-    assert asked_of(f"http://{host}").error.startswith(("does not answer: ", "cannot be requested: "))
-
-
 @loop_over(
     ("status", "origin", "message", "words"),
     [

@@ -24,8 +24,6 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
 
-ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "docs" / "notebooks" / "first-run.ipynb"
 PATIENCE_S = 20.0
 
 
@@ -165,13 +163,6 @@ def test_a_run_directory_is_that_of_the_command(virtual: VirtualServing, tmp_pat
     files = {path.name for path in run.directory.iterdir()}
     assert files - {"samples.npz"} == {"result.json", "arrivals.npz", "report.txt"}
     assert loadgen.load(run.directory).metrics.e2el == run.metrics.e2el
-
-
-@pytest.mark.usefixtures("engines")
-def test_the_embedded_engine_answers_without_an_address() -> None:
-    run = loadgen.bench(preset="instant", num_prompts=2, max_concurrency=1, input_len=8, output_len=2)
-    assert run.simulated
-    assert run.metrics.completed == 2
 
 
 def test_a_profile_is_a_name_a_path_or_a_value(virtual: VirtualServing, tmp_path: Path) -> None:

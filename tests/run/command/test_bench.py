@@ -327,12 +327,6 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
     assert (stored["simulated"], stored["model_id"]) == (True, "Qwen/Qwen3-8B (simulated)")
 
 
-@pytest.mark.whole
-def test_an_unknown_preset_is_refused_and_leaves_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--quiet", "--preset", "nonesuch", *LOAD]) == 2
-    assert "nonesuch" in capsys.readouterr().err
-
-
 def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
 
