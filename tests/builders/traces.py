@@ -92,8 +92,7 @@ def prompts(of: Plan) -> list[list[int]]:
 
 def offsets_ms(of: Plan) -> list[float]:
     """When each request is due, in milliseconds."""
-    assert of.offsets_ns is not None
-    return [offset / 1e6 for offset in of.offsets_ns.tolist()]
+    return [offset / 1e6 for offset in require(of.offsets_ns).tolist()]
 
 
 def waits_of(of: Plan) -> Waits:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.simulated.dependence import PROCESSES, count_false_bounds
 from builders import made_runs
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.figures import distribution, peaks
 from loadgen.figures.distribution import (
@@ -253,8 +254,7 @@ def test_least_samples_and_allowed_ones_are_one_rule() -> None:
 def test_a_percentile_lies_below_its_bound_in_99_of_100_runs(n: int) -> None:
     samples = np.sort(np.random.default_rng(7).exponential(size=(4000, n)), axis=1)
     truth, index = -np.log(0.01), find_upper_index(n, 99)
-    assert index is not None
-    assert (samples[:, index] >= truth).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5
+    assert (samples[:, require(index)] >= truth).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5
 
 
 @pytest.mark.parametrize(("n", "percentile", "index"), [(10_000, 1, 76), (44, 10, 0), (43, 10, None)])
@@ -265,8 +265,7 @@ def test_a_lower_bound_mirrors_the_upper_one(n: int, percentile: float, index: i
 def test_a_percentile_lies_above_its_lower_bound_in_99_of_100_runs() -> None:
     samples = np.sort(np.random.default_rng(8).exponential(size=(4000, 700)), axis=1)
     index = find_lower_place(700, 700, 99)
-    assert index is not None
-    assert (samples[:, index] <= -np.log(0.01)).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5
+    assert (samples[:, require(index)] <= -np.log(0.01)).mean() >= 0.99 - 3 * (0.0099 / 4000) ** 0.5
 
 
 @loop_over(

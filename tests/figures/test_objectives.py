@@ -10,6 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_records import make_record
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import (
     PUBLISHED,
@@ -332,18 +333,15 @@ def test_a_floor_is_judged_by_the_slow_tail(slo: str, over: int, value: float, b
     shown = evidence(slo, *records)
     assert (shown.samples, shown.over, shown.bound) == (50, over, bound)
     assert shown.value == pytest.approx(value)
-    assert shown.fast_bound is not None
-    assert bound < shown.value < shown.fast_bound
+    assert bound < shown.value < require(shown.fast_bound)
 
 
 def test_a_floor_is_the_mirrored_ceiling() -> None:
     records = [at_speed(index, index + 1, sent) for index, sent in enumerate(mixed(200))]
     floor, ceiling = evidence("tps_user p10 > 8", *records), evidence("tpot p90 < 125ms", *records)
-    assert floor.bound is not None
-    assert ceiling.bound is not None
-    assert floor.fast_bound is not None
-    assert ceiling.fast_bound is not None
-    assert (1000 / floor.bound, 1000 / floor.fast_bound) == pytest.approx((ceiling.bound, ceiling.fast_bound))
+    assert (1000 / require(floor.bound), 1000 / require(floor.fast_bound)) == pytest.approx(
+        (require(ceiling.bound), require(ceiling.fast_bound))
+    )
     assert (floor.samples, floor.over, floor.batches, floor.dispersion, floor.standing) == (
         ceiling.samples, ceiling.over, ceiling.batches, ceiling.dispersion, ceiling.standing
     )  # fmt: skip

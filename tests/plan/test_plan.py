@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.errors import UsageError
 from loadgen.engines.engine import Engine
 from loadgen.engines.engines import ENGINES, UNKNOWN, find_by_owner
@@ -39,9 +40,7 @@ def prompts(of: Plan) -> list[Any]:
 def test_the_same_seed_gives_the_same_plan_and_digest() -> None:
     first, second = made(request_rate=5.0), made(request_rate=5.0)
     assert [first.body(i) for i in range(6)] == [second.body(i) for i in range(6)]
-    assert first.offsets_ns is not None
-    assert second.offsets_ns is not None
-    assert first.offsets_ns.tolist() == second.offsets_ns.tolist()
+    assert require(first.offsets_ns).tolist() == require(second.offsets_ns).tolist()
     assert first.digest() == second.digest()
 
 
@@ -125,8 +124,7 @@ def test_a_closed_loop_with_a_duration_draws_prompts_when_needed(num_prompts: in
 def test_an_open_loop_with_a_duration_has_the_requests_due_in_it() -> None:
     keys: dict[str, Any] = {"request_rate": 2.0, "burstiness": "inf", "duration": 1.8}
     free = made(num_prompts=None, **keys)
-    assert free.offsets_ns is not None
-    assert (free.total, (free.offsets_ns / 1e8).tolist()) == (4, [0, 5, 10, 15])
+    assert (free.total, (require(free.offsets_ns) / 1e8).tolist()) == (4, [0, 5, 10, 15])
     assert len(free.notes) == 1
     exact, short = made(num_prompts=4, **keys), made(num_prompts=3, **keys)
     assert (exact.total, len(exact.notes)) == (4, 1)
@@ -267,8 +265,7 @@ def test_sglangs_own_api_takes_text_too() -> None:
 def test_chat_says_the_length_in_the_engines_own_word() -> None:
     pytest.importorskip("transformers")
     vllm = find_by_owner("vllm")
-    assert vllm is not None
-    words = ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_tokens"), (vllm, "max_completion_tokens"))
+    words = ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_tokens"), (require(vllm), "max_completion_tokens"))
     for engine, word in words:
         subject = ModelTarget(engine, "m", tokenizer=TOKENIZER)
         assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
@@ -354,9 +351,8 @@ ROWS: dict[str, Any] = {"dataset_path": str(EXAMPLES / "prompts.jsonl"), "num_pr
 def test_the_warm_up_of_a_file_is_random_prompts_like_its_own() -> None:
     of = made(**ROWS, num_warmups=3)
     first = plan.make_warmup(of.profile, SUBJECT, CHOSEN, like=of)
-    assert of.facts.output is not None
     assert (first.facts.kind, len(first)) == ("random", 3)
-    assert set(first.requests.output_lens.tolist()) == {of.facts.output.p50}
+    assert set(first.requests.output_lens.tolist()) == {require(of.facts.output).p50}
     assert set(first.requests.input_lens.tolist()) == {64}  # only the server counts the rows
     assert first.requests.format == "words"
     known = replace(SUBJECT, engine=next(engine for engine in ENGINES if engine.name == "vLLM"))

@@ -129,8 +129,7 @@ def describe(turns: Turns) -> tuple[list[int], list[int], WaitFacts | None]:
 
 
 def test_waits_are_of_the_sessions_that_are_chosen() -> None:
-    assert TREE.waits is not None
-    TREE.waits.check(TREE.begins)
+    require(TREE.waits).check(TREE.begins)
     chosen = TREE.choose(np.array([1, 0, 0]))
     assert describe(chosen) == (
         [0, 2, 7, 12],
@@ -148,8 +147,7 @@ def test_waits_are_of_the_sessions_that_are_chosen() -> None:
     assert TREE.list_chosen(np.array([1, 0])).tolist() == [5, 6, 0, 1, 2, 3, 4]
     cut = TREE.cut(4).scale_delays(0.5)
     assert (cut.begins.tolist(), cut.delays_ns.tolist()) == ([0, 4], [0, 5, 10, 15])
-    assert cut.waits is not None
-    assert cut.waits.list_before(3) == [2]
+    assert require(cut.waits).list_before(3) == [2]
 
 
 def test_a_chain_has_no_branches_and_is_kept_if_more_is_known_of_it() -> None:
@@ -157,13 +155,11 @@ def test_a_chain_has_no_branches_and_is_kept_if_more_is_known_of_it() -> None:
     chain = TREE.choose(np.array([1]))
     assert not chain.has_branches
     assert chain.describe_waits() is not None
-    assert chain.waits is not None
-    plain = msgspec.structs.replace(chain, waits=msgspec.structs.replace(chain.waits, tool_ns=None))
+    plain = msgspec.structs.replace(chain, waits=msgspec.structs.replace(require(chain.waits), tool_ns=None))
     assert plain.describe_waits() is None
 
 
 def test_a_failed_request_has_those_that_wait_for_it_directly_or_not() -> None:
-    assert TREE.waits is not None
     for failed, dependents in (
         (0, [1, 2, 3, 4]),
         (1, [4]),
@@ -174,7 +170,7 @@ def test_a_failed_request_has_those_that_wait_for_it_directly_or_not() -> None:
         (7, []),
     ):
         marked = np.arange(7) == failed
-        assert np.flatnonzero(TREE.waits.mark_dependents(marked)).tolist() == dependents
+        assert np.flatnonzero(require(TREE.waits).mark_dependents(marked)).tolist() == dependents
 
 
 def test_the_waits_of_a_run_are_made_once() -> None:

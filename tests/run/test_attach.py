@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
@@ -62,8 +63,7 @@ def test_the_processes_of_a_server_on_this_machine_are_known(
     server: ScriptedServer, stack: ExitStack
 ) -> None:
     session = at(server, stack)
-    assert session.local is not None
-    assert os.getpid() in session.local.pids()
+    assert os.getpid() in require(session.local).pids()
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,7 @@ def test_without_a_server_the_embedded_engine_starts_and_ends(
         session = attached(stack, *words)
         assert session.served.engine.simulated
         assert session.access.headers == {}  # a key never goes to a server of our own
-        assert session.local is not None
-        assert session.local.pids() == []  # its memory is nobody's model
+        assert require(session.local).pids() == []  # its memory is nobody's model
         assert set(psutil.Process().children(recursive=True)) > before
     assert set(psutil.Process().children(recursive=True)) == before
 
@@ -163,8 +162,7 @@ def test_the_models_files_are_read_where_they_are_on_this_machine(
     words = [] if told_by == "server" else ["--model", directory, "--served-model-name", "m"]
     with ScriptedServer(script) as server:
         session = at(server, stack, *words)
-    assert session.checkpoint is not None
-    assert session.checkpoint.path == directory
+    assert require(session.checkpoint).path == directory
     assert session.context_limit == 512  # the server did not say
     assert session.subject.model_root == session.served.model_root == directory
 

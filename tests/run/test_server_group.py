@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, target_of, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines import engines
@@ -130,8 +131,7 @@ def test_the_shortest_context_counts_and_differences_are_noted() -> None:
 def test_processes_are_known_where_all_servers_are_on_this_machine() -> None:
     here, away = Local(lambda: [1, 2]), replica("b")
     both = server_group.join_locals(here, [replace(away, local=Local(lambda: [3]))])
-    assert both is not None
-    assert both.pids() == [1, 2, 3]
+    assert require(both).pids() == [1, 2, 3]
     assert server_group.join_locals(here, [away]) is None
     assert server_group.join_locals(None, [replace(away, local=here)]) is None
 
@@ -148,8 +148,7 @@ def test_each_server_is_warmed_up_emptied_and_counted(stack: ExitStack, tmp_path
     assert facts.cache_reset == "emptied before the run"
     (note,) = [note for note in facts.notes if "versions" in note]
     assert note.endswith(f"{servers[0].base_url} 1, {servers[1].base_url} 2")
-    assert facts.window is not None
-    assert facts.window.generation_tokens == 4 * 3
+    assert require(facts.window).generation_tokens == 4 * 3
     for server in servers:
         resets = [asked for asked in server.asked if "reset_prefix_cache" in asked.head]
         assert (len(resets), len(requests(server))) == (1, 2 + 2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.base.arrays import Float64
 from loadgen.study.knee import Knee, find_knee
 
@@ -64,8 +65,7 @@ def test_a_bend_near_the_last_load_has_no_upper_end() -> None:
     found = find_knee(loads.tolist(), throughput(0.01 * np.array([1, -1, 1, -1, 1, -1]), loads), rises=False)
     assert found is not None
     assert found.high is None
-    assert found.low is not None
-    assert found.low > 16
+    assert require(found.low) > 16
 
 
 def test_loads_that_were_repeated_narrow_the_interval() -> None:
@@ -76,9 +76,7 @@ def test_loads_that_were_repeated_narrow_the_interval() -> None:
 
     def width(found: Knee | None) -> float:
         assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        return found.high / found.low
+        return require(found.high) / require(found.low)
 
     assert width(often) < width(once)
 

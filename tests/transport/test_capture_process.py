@@ -18,6 +18,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from builders.required import require
 from fakes.scripted_server import HEAD, Answer, Asked, ScriptedServer, chunk, job_of, stream, target_of, token
 from loadgen.transport import capture_process
 from loadgen.transport.capture import Capture
@@ -37,8 +38,7 @@ def server() -> Iterator[Target]:
     command = [sys.executable, "-m", "loadgen_servers.null", "--ttft-ms", "5", "--interval-ms", "5"]
     environment = {**os.environ, "PYTHONPATH": str(SERVERS)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        base_url = msgspec.json.decode(process.stdout.readline())["base_url"]
+        base_url = msgspec.json.decode(require(process.stdout).readline())["base_url"]
         yield target_of("127.0.0.1", int(base_url.rpartition(":")[2]))
         process.terminate()
 
@@ -163,8 +163,7 @@ def test_a_process_that_was_stopped_blames_nobody(server: Target, transport: str
             time.sleep(3.5)
             os.kill(run.pid, signal.SIGCONT)
     assert [capture.failure for capture in captures] == [None] * 4
-    assert run.health is not None
-    assert 3_000_000_000 < run.health.stopped_ns < 5_000_000_000
+    assert 3_000_000_000 < require(run.health).stopped_ns < 5_000_000_000
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])

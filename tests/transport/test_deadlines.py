@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from fakes.scripted_server import chunk, job_of, target_of, token
 from fakes.virtual_time import VirtualTime
 from loadgen.base.clock import WallOffset
@@ -129,10 +130,8 @@ def test_time_in_which_this_process_was_stopped_counts_against_nobody(
     assert deadlines.find_stall(stream, now_ns + 100 * MS) is None
     later_ns = now_ns + 4 * SECOND
     timed_out, stalled = deadlines.find_timeout(stream, later_ns), deadlines.find_stall(stream, later_ns)
-    assert timed_out is not None
-    assert timed_out.kind is FailureKind.TIMEOUT
-    assert stalled is not None
-    assert stalled.kind is FailureKind.STALL
+    assert require(timed_out).kind is FailureKind.TIMEOUT
+    assert require(stalled).kind is FailureKind.STALL
 
 
 @pytest.mark.parametrize(

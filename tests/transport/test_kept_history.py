@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.required import require
 from fakes.scripted_server import HEAD, LAST, Answer, Asked, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
 from loadgen.base.errors import UsageError
@@ -65,8 +66,7 @@ class KeptHistories:
 def test_each_turn_has_the_history_that_the_server_kept(transport: str) -> None:
     of, histories = made(), KeptHistories()
     server = VirtualServer(histories.answer)
-    assert of.turns is not None
-    order, sessions = make_turns(of, of.turns, range(SESSIONS), ())
+    order, sessions = make_turns(of, require(of.turns), range(SESSIONS), ())
     job = job_of(server.target(), 0, 2, body=of.body, order=order, sessions=sessions)
     driven = drive(job, transport, server)
     decoder = Decoder(of.dialect, streamed=True)
@@ -91,8 +91,7 @@ def test_each_turn_has_the_history_that_the_server_kept(transport: str) -> None:
 def test_a_turn_whose_answer_has_no_id_fails_and_ends_its_session(transport: str) -> None:
     of = made(num_sessions=2, max_concurrency=1)
     server = VirtualServer(KeptHistories(unnamed=2).answer)
-    assert of.turns is not None
-    order, sessions = make_turns(of, of.turns, range(2), ())
+    order, sessions = make_turns(of, require(of.turns), range(2), ())
     job = job_of(server.target(), 0, 1, body=of.body, order=order, sessions=sessions)
     decoder = Decoder(of.dialect, streamed=True)
     records = {each.index: decoder.decode(each) for each in drive(job, transport, server).captures}
@@ -125,9 +124,8 @@ def test_results_of_tools_need_the_calls_of_a_history(tmp_path: Path) -> None:
         "max_concurrency": 1,
     }
     of = plan.make(profile.build(given), ModelTarget(ENGINES[0], "m"), Seed(1, chosen=True))
-    assert of.turns is not None
     with pytest.raises(UsageError, match="--assistant server: the conversations have results of tools"):
-        make_turns(of, of.turns, range(1), ())
+        make_turns(of, require(of.turns), range(1), ())
 
 
 def test_the_first_turn_has_all_and_is_kept() -> None:

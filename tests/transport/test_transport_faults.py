@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -64,9 +65,8 @@ def test_a_request_that_the_server_held_before_it_closed_is_a_failure(end: End, 
     driven = third(Answer([0.4], end), transport)
     assert kinds(driven) == [None, FailureKind.TRUNCATED, None]
     failure = driven.captures[1].failure
-    assert failure is not None
     said = r"the connection was closed after 0\.[4-9]\d s without a byte of an answer( \(.*\))?"
-    assert re.fullmatch(said, failure.detail)
+    assert re.fullmatch(said, require(failure).detail)
     assert [capture.resends for capture in driven.captures] == [0, 0, 0]
 
 
@@ -136,8 +136,7 @@ def test_an_answer_without_an_end_is_cut_and_the_others_are_served(name: str, tr
     assert found.count(FailureKind.MALFORMED) == 1
     assert found.count(None) == 19
     (cut,) = (capture for capture in driven.captures if capture.failure is not None)
-    assert cut.failure is not None
-    assert cut.failure.detail == "larger than the limit of 1 MiB for one answer"
+    assert require(cut.failure).detail == "larger than the limit of 1 MiB for one answer"
     assert len(cut.raw) <= 2 << 20
     assert len(cut.read_lengths) == len(cut.seen_ns) == len(cut.kernel) // 2
 

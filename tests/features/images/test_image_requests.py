@@ -112,8 +112,7 @@ def test_an_image_follows_what_a_last_message_has(
 def test_no_two_images_of_a_plan_are_equal() -> None:
     of = made(num_prompts=200)
     assert len({files(of, i)[0] for i in range(200)}) == 200
-    assert of.facts.images is not None
-    assert of.facts.images.distinct == 200
+    assert require(of.facts.images).distinct == 200
 
 
 def test_a_seed_makes_the_same_bodies_and_digest_again() -> None:

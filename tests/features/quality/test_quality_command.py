@@ -458,8 +458,7 @@ def test_the_call_measures_as_the_command_does(reference: str, candidate: str, t
     assert loadgen.quality(reference, save=str(file), **few) is None
     kept, live = (loadgen.quality(candidate, place, **few) for place in (file, reference))
     assert kept is not None
-    assert live is not None
-    assert (kept.kl, kept.reference, kept.candidate) == (live.kl, "bf16", "fp8")
+    assert (kept.kl, kept.reference, kept.candidate) == (require(live).kl, "bf16", "fp8")
     with pytest.raises(loadgen.LoadgenError, match="nothing to compare with"):
         loadgen.quality(candidate)
     with pytest.raises(loadgen.LoadgenError, match="tokens: expected `int` >= 1"):

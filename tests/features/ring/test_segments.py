@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders.loops import loop_over
+from builders.required import require
 from fakes.packet_filters import SYN, packet
 from fakes.virtual_ring import frame, frames
 from loadgen.base.arrays import Int64
@@ -165,8 +166,7 @@ def test_all_segments_in_any_order_are_a_whole_response(
     shuffling.shuffle(pieces)
     arrived = found(pieces, ends[-1], WRAP - 20)
     assert arrived == by_bytes(pieces, ends[-1])
-    assert arrived is not None
-    assert arrived[-1][0] == ends[-1]
+    assert require(arrived)[-1][0] == ends[-1]
 
 
 def test_a_long_response_whose_first_segment_is_late_is_found_in_time() -> None:
@@ -224,11 +224,9 @@ def test_segments_in_order_are_their_own_pieces(case: str) -> None:
     rows, sizes = stamped(pieces, range(len(pieces)), 1000)
     ordered = order_segments(rows, sizes, 1000, total)
     found = find_pieces(rows, sizes, 1000, total)
-    assert ordered is not None
-    assert found is not None
-    assert are_in_order(*ordered, sizes) == (case in IN_ORDER)
+    assert are_in_order(*require(ordered), sizes) == (case in IN_ORDER)
     if case in IN_ORDER:
-        assert found.ends.tolist() == [end for end, _ in arrived]
+        assert require(found).ends.tolist() == [end for end, _ in arrived]
 
 
 def test_without_timestamps_there_are_no_pieces() -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.required import require
 from loadgen.features.ring import source_ports
 from loadgen.features.ring.packet_filter import MOST_RANGES
 from loadgen.features.ring.source_ports import SourcePorts
@@ -110,8 +111,7 @@ def test_a_socket_is_bound_to_the_port_that_is_named_with_it() -> None:
     ports.reserve(20)
     for _ in range(20):
         sock, port = ports.take() or (None, 0)
-        assert sock is not None
-        assert sock.address == (LOCAL, port)  # type: ignore[attr-defined]
+        assert require(sock).address == (LOCAL, port)  # type: ignore[attr-defined]
         assert port in flat(machine.admitted)
 
 
@@ -120,8 +120,7 @@ def test_an_ipv6_port_is_bound_within_its_scope() -> None:
     ports = machine.ports(sockets.AF_INET6)
     ports.reserve(1)
     sock, port = ports.take() or (None, 0)
-    assert sock is not None
-    assert sock.address == ("fe80::1%eth0", port, 0, 2)  # type: ignore[attr-defined]
+    assert require(sock).address == ("fe80::1%eth0", port, 0, 2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("most_files", [0, 9, 63])
@@ -195,8 +194,7 @@ def test_ports_are_held_while_the_kernel_refuses_a_filter_without_them() -> None
         ports.end_connection(sock, port)
     assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
     for sock, port in under_way[1::2]:
-        assert sock is not None
-        ports.end_connection(sock, port)
+        ports.end_connection(require(sock), port)
     ports._release()
     assert (machine.admitted, machine.occupied) == ([], set())
 
@@ -209,8 +207,7 @@ def ended(ports: SourcePorts, count: int) -> list[int]:
     gone = []
     for _ in range(count):
         sock, port = ports.take() or (None, 0)
-        assert sock is not None
-        ports.end_connection(sock, port)
+        ports.end_connection(require(sock), port)
         gone.append(port)
     return gone
 
@@ -263,8 +260,7 @@ def test_where_every_port_is_under_way_there_is_none() -> None:
     assert None not in under_way
     assert ports.take() is None
     sock, port = under_way[3] or (None, 0)
-    assert sock is not None
-    ports.end_connection(sock, port)
+    ports.end_connection(require(sock), port)
     assert machine.files == 100
 
 
@@ -280,8 +276,7 @@ def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
     for _ in range(20_000):
         which = order.randrange(len(under_way))
         sock, port = under_way[which] or (None, 0)
-        assert sock is not None
-        ports.end_connection(sock, port)
+        ports.end_connection(require(sock), port)
         under_way[which] = ports.take()
         most = max(most, len(machine.admitted))
     assert None not in under_way
@@ -318,11 +313,10 @@ def test_at_the_end_every_socket_is_closed_once() -> None:
     ports.reserve(10)
     ended(ports, 3)
     sock, port = ports.take() or (None, 0)
-    assert sock is not None
     machine.done.clear()
     ports.close()
     assert len([port for what, port in machine.done if what == "close"]) == 9
-    ports.end_connection(sock, port)
+    ports.end_connection(require(sock), port)
     assert machine.done[-1] == ("close", port)
     assert (machine.files, machine.occupied) == (0, set())
 

@@ -285,8 +285,7 @@ def test_a_word_is_bits_per_weight_and_what_computes(word: str) -> None:
 def test_groups_that_are_told_are_taken_and_others_are_said_to_be_assumed() -> None:
     told, assumed = parse_scheme("GPTQ-Int4", 32), parse_scheme("GPTQ-Int4")
     assert told is not None
-    assert assumed is not None
-    assert (told.bits, told.assumed, assumed.assumed) == (4 + 20 / 32, "", "groups of 128")
+    assert (told.bits, told.assumed, require(assumed).assumed) == (4 + 20 / 32, "", "groups of 128")
 
 
 @pytest.mark.parametrize("word", ["quark", "ternary", "w", "AQLM"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen.features.routed.reconciled_roles import (
     RoleScrapes,
     ScrapedEnd,
@@ -73,10 +74,8 @@ def test_of_two_workers_all_is_summed() -> None:
     )
     assert (window.finished, window.prompt_tokens, window.generation_tokens) == (12, 120, 1200)
     assert (window.prefix_queries, window.prefix_hits, window.preemptions) == (120, 60, 3)
-    assert window.ttft is not None
-    assert window.queue is not None
-    assert window.ttft.count == 12
-    assert window.queue.mean_ms == pytest.approx(10)
+    assert require(window.ttft).count == 12
+    assert require(window.queue).mean_ms == pytest.approx(10)
     assert window.settled
 
 
@@ -113,8 +112,7 @@ def test_a_recorded_router_is_held_to_its_recorded_workers() -> None:
     router = make_role_window(every[0], "")[0].window
     window = reconcile_roles(every)
     assert (router.finished, router.generation_tokens) == (8, 64)
-    assert window.itl is not None
-    assert (window.itl.count, window.ttft) == (64 - 8, None)
+    assert (require(window.itl).count, window.ttft) == (64 - 8, None)
     alone = reconcile_roles(every[:1])
     assert (alone.finished, alone.generation_tokens, alone.itl, alone.samples) == (8, None, None, ())
 
@@ -131,9 +129,7 @@ def test_prefill_and_decode_are_never_added() -> None:
     )
     assert (window.finished, window.prompt_tokens, window.generation_tokens) == (8, 80, 800)
     assert (window.prefix_queries, window.prefix_hits, window.preemptions) == (80, 40, 4)
-    assert window.queue is not None
-    assert window.itl is not None
-    assert (window.queue.count, window.itl.count, window.ttft) == (8, 800, None)
+    assert (require(window.queue).count, require(window.itl).count, window.ttft) == (8, 800, None)
 
 
 @loop_over(

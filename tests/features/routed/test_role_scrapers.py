@@ -11,6 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.provocations import exposed
+from builders.required import require
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.features.routed.role_scrapers import RoleScrapers, find_scrapers, parse_metrics_urls
@@ -145,9 +146,7 @@ def test_one_that_ends_in_the_run_keeps_its_last_counters(stack: ExitStack) -> N
         assert seen.wait(PATIENCE_S)
     window = scrapers.scrape_after()
     one, two = scrapers.list_role_windows()
-    assert one.ended_s is not None
-    assert one.counted_s is not None
-    assert 0 < one.counted_s <= one.ended_s
+    assert 0 < require(one.counted_s) <= require(one.ended_s)
     assert one.ended_why == "/metrics answers 503"
     assert (one.window.generation_tokens, one.window.finished, one.restarted) == (5 * 4, 4, False)
     assert (two.ended_s, window.generation_tokens, window.settled) == (None, 20, False)

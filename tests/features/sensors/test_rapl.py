@@ -83,10 +83,9 @@ def test_a_counter_goes_on_across_its_wraps(
     zone = tmp_path / ZONES / "intel-rapl:0"
     (zone / "max_energy_range_uj").write_text(f"{range_uj}\n")
     found, read = find_packages(tmp_path), []
-    assert found is not None
     for energy_uj in counted_uj:
         (zone / "energy_uj").write_text(f"{energy_uj}\n")
-        read.append(found.read(()).values["package_j", "CPU package 0"])
+        read.append(require(found).read(()).values["package_j", "CPU package 0"])
     assert read == joules
 
 

@@ -255,8 +255,7 @@ def test_what_is_missing_is_told_once_and_how_often() -> None:
 
 def test_a_run_between_two_samples_takes_the_one_next_to_it() -> None:
     found = sensed({("rss_bytes", ""): [1, 2]}, 0.3, 0.8)
-    assert found.rss is not None
-    assert (found.rss.peak_bytes, found.samples, found.missing) == (2, 1, ())
+    assert (require(found.rss).peak_bytes, found.samples, found.missing) == (2, 1, ())
 
 
 FULL = SensorSummary(
@@ -366,8 +365,7 @@ def test_looking_begins_at_once_goes_on_and_ends_with_a_last_look() -> None:
     found = sensing.summarize(begin_ns, clock.now_ns())
     assert found.samples == len(sensor.asked) >= 3
     assert set(sensor.asked) == {((7,), "sensing")}
-    assert found.rss is not None
-    assert found.rss.peak_bytes == found.samples
+    assert require(found.rss).peak_bytes == found.samples
     assert found.missing == ("no GPU",)
     assert "sensing" not in {thread.name for thread in threading.enumerate()}
 

@@ -12,6 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import DATA, RecordedNvml, tree
+from builders.required import require
 from loadgen.features.sensors import sensor_discovery
 from loadgen.features.sensors.sensor_discovery import Processes, System
 from loadgen.host.nvml import Gpus
@@ -101,11 +102,9 @@ def child() -> Iterator[int]:
     """A process that holds 64 MiB, until its input ends."""
     code = f"import sys; held = b'x' * {ALLOCATED}; print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        assert require(process.stdout).readline() == b"ready\n"
         yield process.pid
-        process.stdin.close()
+        require(process.stdin).close()
 
 
 @pytest.mark.whole

@@ -223,8 +223,7 @@ def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
     result = made(TURNS, rows_of(TURNS))
     shown = make_account(summarise_run(Path("runs/made"), result), "run-1", draw=False)
     (by_turn,) = (section.table for section in shown.sections if section.title == "By turn")
-    assert by_turn is not None
-    assert len(by_turn.body) == 3
+    assert len(require(by_turn).body) == 3
     assert any(line.startswith("sessions: 5 begun") for line in shown.section("sessions").lines)
 
 
@@ -394,8 +393,7 @@ def test_report_page_and_export_have_the_same_path(tmp_path: Path) -> None:
     ]  # fmt: skip
     shown = make_account(summarise_run(Path("runs/made"), run), "run-1", draw=False)
     (branches,) = (section.table for section in shown.sections if section.title == "By branch")
-    assert branches is not None
-    assert [row[0] for row in branches.body] == ["main", "explore (1)"]
+    assert [row[0] for row in require(branches).body] == ["main", "explore (1)"]
 
 
 def test_time_with_two_requests_on_their_way_counts_once() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.required import require
 from fakes.virtual_servers import EngineServer, engine_server
 from fakes.virtual_serving import VirtualServing
 from features.speculation.scheduled_runs import Load, make_scheduler, run
@@ -29,18 +30,15 @@ def measure(directory: Path, load: str, seed: int) -> tuple[Speculation, EngineS
         assert cli.main(["bench", "--base-url", server.base_url, *ran]) == 0
     (run,) = (directory / str(seed)).iterdir()
     split = measure_speculation(run_directory.load(run))
-    assert split is not None
-    return split, server
+    return require(split), server
 
 
 def test_both_figures_are_within_1_percent_of_the_truth(tmp_path: Path) -> None:
     load = "--random-input-len 64 --random-output-len 512 --num-prompts 128 --max-concurrency 8"
     split, server = measure(tmp_path, f"{load} --continuous-usage", 0)
     steps = server.engine.metrics.histograms["inter_token_latency"]
-    assert split.acceptance_length is not None
-    assert split.step_ms is not None
-    assert split.acceptance_length.mean == pytest.approx(LENGTH, rel=0.01)
-    assert split.step_ms.mean == pytest.approx(1e3 * steps.sum_s / sum(steps.counts), rel=0.01)
+    assert require(split.acceptance_length).mean == pytest.approx(LENGTH, rel=0.01)
+    assert require(split.step_ms).mean == pytest.approx(1e3 * steps.sum_s / sum(steps.counts), rel=0.01)
     assert split.by_position == pytest.approx(tuple(np.cumprod(CHANCES)), rel=0.03)
     messages, counters = split.sources["messages"], split.sources["counters"]
     assert (messages.tokens, messages.steps) == (counters.tokens, counters.steps)

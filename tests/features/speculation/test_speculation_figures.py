@@ -153,9 +153,7 @@ def measure_cover(runs: int, tokens: int, falls: float) -> float:
         each = draw_answers(seed, tokens, falls, made)
         counts = StepCounts.from_records(each, each.ok).complete_ends(each)
         got = require(estimate_ratio_of_sums(counts.tokens + counts.past, counts.steps))
-        assert got.low is not None
-        assert got.high is not None
-        found.append((got.low, got.high))
+        found.append((require(got.low), require(got.high)))
     truth = made[0] / made[1]
     return float(np.mean([low <= truth <= high for low, high in found]))
 
@@ -186,12 +184,11 @@ def test_tpot_is_step_time_over_acceptance_length() -> None:
     got = require(measure_speculation(run([[1, 2, 1, 3], [1, 4, 1, 1, 2]])))
     assert got.acceptance_length is not None
     assert got.step_ms is not None
-    assert got.tpot_ms is not None
     assert (got.source, got.why) == ("messages", {})
     # The ends cut nothing off: steps before them with room for 4 tokens have fewer than the last ones.
     assert got.acceptance_length.mean == 14 / 7
     assert got.step_ms.mean == pytest.approx(STEP_MS)
-    assert got.tpot_ms.mean == pytest.approx(got.step_ms.mean / got.acceptance_length.mean)
+    assert require(got.tpot_ms).mean == pytest.approx(got.step_ms.mean / got.acceptance_length.mean)
     assert got.histogram == (2, 1, 0, 1)
     assert got.by_position == (2 / 4, 1 / 4, 1 / 4)
 
@@ -201,8 +198,7 @@ def test_a_server_not_known_to_speculate_has_no_part_and_a_length_of_1() -> None
     assert measure_speculation(plain) is None
     got = measure_split(plain)
     assert got.acceptance_length == RatioEstimate(1.0, 1.0, 1.0, 3)
-    assert got.step_ms is not None
-    assert got.step_ms.mean == pytest.approx(STEP_MS)
+    assert require(got.step_ms).mean == pytest.approx(STEP_MS)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +239,7 @@ def test_counts_that_agree_but_for_the_ends_leave_the_messages() -> None:
 
 def test_steps_are_counted_where_the_tokens_of_each_are_not_known() -> None:
     got = require(measure_speculation(run([[2, 3, 2], [3, 3]], exact=False)))
-    assert got.acceptance_length is not None
-    assert got.acceptance_length.mean == (6 + 5) / 3
+    assert require(got.acceptance_length).mean == (6 + 5) / 3
     assert (got.histogram, got.by_position) == ((), ())
     assert "--continuous-usage" in got.why["histogram"]
 
@@ -260,13 +255,11 @@ def test_answers_in_one_message_have_no_steps() -> None:
 )
 def test_a_servers_count_of_each_request_splits_hidden_steps(reported: tuple[int, int], steps: int) -> None:
     got = require(measure_speculation(run([[1, 4, 4, 4]] * 2, reported=reported, window=counted(26, 12))))
-    assert got.acceptance_length is not None
-    assert got.step_ms is not None
     assert (got.source, got.sources["messages"].steps, got.sources["requests"].steps) == (
         "requests", 6, 2 * steps,
     )  # fmt: skip
-    assert got.acceptance_length.mean == 24 / (2 * steps)
-    assert got.step_ms.mean == pytest.approx(3 * STEP_MS / steps)
+    assert require(got.acceptance_length).mean == 24 / (2 * steps)
+    assert require(got.step_ms).mean == pytest.approx(3 * STEP_MS / steps)
     assert got.why.keys() == {"histogram", "by_position"}
 
 

@@ -73,8 +73,7 @@ def test_the_rank_correlation_of_lengths(own: list[int], other: list[int], expec
 def test_lengths_are_counted_together_by_powers_of_two() -> None:
     found = measure_lengths(np.array([1, 2, 3, 8, -1]), np.array([4, 7, 4, 1, 9]))
     assert found.counts == (LengthCount(1, 4, 1), LengthCount(2, 4, 2), LengthCount(8, 1, 1))
-    assert found.input is not None
-    assert found.input.known == 4
+    assert require(found.input).known == 4
 
 
 def test_a_copy_differs_in_nothing() -> None:
@@ -92,20 +91,16 @@ def apart(first: LoadColumns, second: LoadColumns, *labels: str) -> list[float |
 
 def test_a_faster_version_has_the_gaps_over_their_mean() -> None:
     log = make_load()
-    assert log.times_ns is not None
-    faster = replace(log, times_ns=log.times_ns // 3)
+    faster = replace(log, times_ns=require(log.times_ns) // 3)
     rate, gaps, relative = apart(log, faster, "requests/s", "gaps", "gaps / their mean")
     assert rate == pytest.approx(3)
     assert gaps == pytest.approx(3**-0.5 - 3**-1.5, abs=0.02)  # of two exponentials, one three times faster
-    assert relative is not None
-    assert relative < 0.001
+    assert require(relative) < 0.001
     assert "3 times as high" in compare_workloads(log, faster).remarks[0]
 
 
 def test_every_second_request_of_a_log_reuses_less() -> None:
     log = make_load()
-    assert log.times_ns is not None
-    assert log.blocks is not None
     assert log.starts is not None
     kept = np.arange(0, len(log), 2)
     counts = np.diff(log.starts)[kept]
@@ -114,8 +109,8 @@ def test_every_second_request_of_a_log_reuses_less() -> None:
         "half",
         log.input_lens[kept],
         log.output_lens[kept],
-        log.times_ns[kept],
-        log.blocks[at],
+        require(log.times_ns)[kept],
+        require(log.blocks)[at],
         np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         64,
     )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.required import require
 from loadgen.base.clock import SECOND_NS
 from loadgen.features.traces.trace_blocks import find_prefix_reuse
 from loadgen.figures.workloads.load_columns import LoadColumns
@@ -35,18 +36,18 @@ def load(
 
 def measure(made: LoadColumns, most_blocks: int = 1 << 24) -> ReuseFigures:
     found = measure_reuse(made, most_blocks)
-    assert found is not None
-    return found
+    return require(found)
 
 
 def play(made: LoadColumns, blocks: int) -> float:
     """The share of the prompt tokens that an LRU cache of this many blocks serves."""
-    assert made.blocks is not None
     assert made.starts is not None
     cache: dict[tuple[int, ...], None] = {}
     saved = 0
     for i, length in enumerate(made.input_lens.tolist()):
-        ids = made.blocks[made.starts[i] : made.starts[i + 1]].tolist()[: -(-length // made.block_tokens)]
+        ids = require(made.blocks)[made.starts[i] : made.starts[i + 1]].tolist()[
+            : -(-length // made.block_tokens)
+        ]
         prefixes = [tuple(ids[: depth + 1]) for depth in range(len(ids))]
         hits = next((depth for depth, prefix in enumerate(prefixes) if prefix not in cache), len(prefixes))
         saved += min(min(length, hits * made.block_tokens) // 16 * 16, (length - 1) // 16 * 16)
@@ -106,10 +107,8 @@ def test_shares_at_all_sizes_are_those_of_a_cache(prompts: list[list[int]], cut:
 @given(prompts=prompt_lists)
 def test_without_a_limit_it_is_the_reuse_of_a_trace(prompts: list[list[int]]) -> None:
     made = load(prompts)
-    assert made.blocks is not None
-    assert made.starts is not None
-    starts = made.starts
-    traced = find_prefix_reuse(made.blocks, starts[:-1], np.diff(starts), made.input_lens, BLOCK)
+    starts = require(made.starts)
+    traced = find_prefix_reuse(require(made.blocks), starts[:-1], np.diff(starts), made.input_lens, BLOCK)
     assert measure(made).share == pytest.approx(traced.tokens.sum() / made.input_lens.sum())
 
 

@@ -21,6 +21,7 @@ import pytest
 
 import loadgen
 from builders.loops import loop_over
+from builders.required import require
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.virtual_serving import VirtualServing
 
@@ -266,8 +267,7 @@ def test_a_server_that_does_not_answer_is_an_error_of_ours() -> None:
 def test_a_key_is_sent_and_never_kept(virtual: VirtualServing, tmp_path: Path) -> None:
     run = small(virtual, api_key="sk-very-secret-0123456789", run_dir=tmp_path)
     assert any("Bearer sk-very-secret-0123456789" in asked.head for asked in virtual.asked)
-    assert run.directory is not None
-    assert all(b"very-secret" not in path.read_bytes() for path in run.directory.iterdir())
+    assert all(b"very-secret" not in path.read_bytes() for path in require(run.directory).iterdir())
 
 
 @pytest.mark.whole
@@ -330,8 +330,7 @@ def test_a_cancelled_run_ends_with_what_it_measured(hanging: ScriptedServer, tmp
     assert run is not None
     assert 0 < run.metrics.completed < 50
     assert run.partial == "cancelled"
-    assert run.directory is not None
-    assert loadgen.load(run.directory).metrics.completed == run.metrics.completed
+    assert loadgen.load(require(run.directory)).metrics.completed == run.metrics.completed
 
 
 @pytest.mark.whole
@@ -377,8 +376,7 @@ def test_ctrl_c_ends_a_run_with_what_it_measured(hanging: ScriptedServer) -> Non
             loadgen.bench(hanging.base_url, **LONG)
     pressing.join()
     assert isinstance(caught.value, KeyboardInterrupt)
-    assert caught.value.run is not None
-    assert caught.value.run.metrics.completed > 0
+    assert require(caught.value.run).metrics.completed > 0
 
 
 @pytest.mark.whole

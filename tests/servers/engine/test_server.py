@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from builders.loops import loop_over
+from builders.required import require
 from loadgen_servers.engine.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -30,8 +31,7 @@ def process(*options: str, preset: str = FAST) -> Iterator[tuple[subprocess.Pope
     environment = {"PYTHONPATH": str(ROOT / "servers"), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as engine:
         try:
-            assert engine.stdout is not None
-            yield engine, msgspec.json.decode(engine.stdout.readline())["base_url"]
+            yield engine, msgspec.json.decode(require(engine.stdout).readline())["base_url"]
         finally:
             engine.kill()
 
@@ -197,15 +197,13 @@ def test_a_signal_ends_answers_with_abort_and_the_process_with_zero(number: sign
         assert '"usage":{' in rest[-2]
         assert rest[-1] == "data: [DONE]"
         assert engine.wait(10) == 0
-        assert engine.stderr is not None
-        assert engine.stderr.read() == b""
+        assert require(engine.stderr).read() == b""
 
 
 @pytest.mark.whole
 def test_it_ends_with_its_parents_pipe() -> None:
     with process("--exit-with-stdin") as (engine, _):
-        assert engine.stdin is not None
-        engine.stdin.close()
+        require(engine.stdin).close()
         assert engine.wait(10) == 0
 
 

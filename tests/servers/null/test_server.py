@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.required import require
 from fakes.scripted_server import drive, job_of, target_of
 from fakes.supervised import PATIENCE_S
 from loadgen.records.decode import Decoder
@@ -49,8 +50,7 @@ def null_server(directory: Path, *words: str) -> Iterator[Null]:
     command = [sys.executable, "-m", "loadgen_servers.null", "--log", str(log), *words]
     environment = {**os.environ, "PYTHONPATH": str(SERVERS)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        server = Null(msgspec.json.decode(process.stdout.readline())["base_url"], [])
+        server = Null(msgspec.json.decode(require(process.stdout).readline())["base_url"], [])
         yield server
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
@@ -115,10 +115,8 @@ def test_it_ends_with_its_standard_input() -> None:
     environment = {**os.environ, "PYTHONPATH": str(SERVERS)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(b'{"base_url":')
-        process.stdin.close()
+        assert require(process.stdout).readline().startswith(b'{"base_url":')
+        require(process.stdin).close()
         assert process.wait(PATIENCE_S) == 0
 
 

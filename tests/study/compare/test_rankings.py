@@ -16,6 +16,7 @@ from builders.comparison_samples import HIGH, cells, rtx, run
 from builders.loops import loop_over
 from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
+from builders.required import require
 from loadgen.base.text import WIDTH
 from loadgen.features.quality.quality_record import BACKWARD, Quality
 from loadgen.study.compare import limits, rankings
@@ -157,16 +158,14 @@ def test_the_margin_is_the_campaigns() -> None:
     (found,) = compared(BASE, rows("nvfp4", FAST, BROAD), margin=0.05)
     assert found.kl_margin == 0.05
     (row,) = [row for row in list_qualities([found], ()) if row.name == "nvfp4"]
-    assert row.verdict is not None
-    assert row.verdict.text == "same within 0.05 nats a token"
+    assert require(row.verdict).text == "same within 0.05 nats a token"
 
 
 def test_other_vocabularies_and_the_other_direction_are_named() -> None:
     bits = {"reference": interval(0.79, 0.01), "candidate": interval(0.812, 0.01)}
     none = {"kl": None, "bits_per_byte": bits, "why": {"kl": "the vocabularies differ"}}
     other = quality(0.1, 0.01).model_copy(update=none)
-    assert BROAD.kl is not None
-    back = BROAD.model_copy(update={"kl": BROAD.kl.model_copy(update={"direction": BACKWARD})})
+    back = BROAD.model_copy(update={"kl": require(BROAD.kl).model_copy(update={"direction": BACKWARD})})
     table = rankings.make_quality_table([
         rankings.RowQuality("gguf", back, None), rankings.RowQuality("other", other, None)
     ])  # fmt: skip
