@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.engines.engines import UNKNOWN, find_by_name, find_by_owner
+from loadgen.engines.engines import UNKNOWN, find_by_name
 from loadgen.figures import objectives
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.profile import Profile
@@ -251,13 +251,6 @@ def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, ob
 
 def test_goodput_of_whole_answers_takes_e2el() -> None:
     objectives.check_profile(profile.build({"goodput": ("e2el:100",), "stream": False}))
-
-
-def test_engines_sign_their_models() -> None:
-    engine = find_by_owner("vllm")
-    assert engine is not None
-    assert (engine.name, engine.takes_ids) == ("vLLM", True)
-    assert find_by_owner("") is None
 
 
 @loop_over(

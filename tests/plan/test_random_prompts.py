@@ -178,15 +178,6 @@ def test_stream_names_that_run_together_are_still_two_streams() -> None:
     assert RandomStream(1, "a", purpose="measure").key("b") != RandomStream(1, "a", purpose="warmup").key("b")
 
 
-def test_the_shared_prefix_is_one_for_all_prompts_of_a_stream() -> None:
-    shape = PromptShape(50, 20, 1, prefix_len=32)
-    prompts = token_ids(shape)
-    assert prompts.input_lens.tolist() == [52] * 50
-    assert len({tuple(prompts.prompt(i)[:32]) for i in range(50)}) == 1
-    assert len({tuple(prompts.prompt(i)[32:]) for i in range(50)}) == 50
-    assert token_ids(shape, RandomStream(7, "high-load", 1)).prompt(0)[:32] != prompts.prompt(0)[:32]
-
-
 def test_when_is_drawn_apart_from_what() -> None:
     assert make_arrival_rng(STREAM).random() == make_arrival_rng(STREAM).random()
     assert make_arrival_rng(STREAM).random() != STREAM.rng("gaps").random()

@@ -109,16 +109,6 @@ def test_text_vllm_0_9_draws_the_offsets_of_the_published_runs() -> None:
     assert prompts.output_lens.tolist() == [128] * 6
 
 
-def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
-    rng = np.random.default_rng(9)
-    lens, outs = rng.integers(18, 23, 5), rng.integers(2, 7, 5)  # 20 ± 10 %, 4 ± 50 %
-    offsets = rng.integers(0, 151643, 5)
-    prompts = make_text_vllm(PromptShape(5, 20, 4, 0.1, 0.5), Letters(), 9)
-    assert prompts.input_lens.tolist() == lens.tolist()
-    assert prompts.output_lens.tolist() == outs.tolist()
-    assert [int(prompts.prompt(i).split()[0]) - i for i in range(5)] == offsets.tolist()
-
-
 @loop_over(
     ("prompts", "compat", "low", "high"),
     [
@@ -149,18 +139,6 @@ def test_text_vllm_0_9_cuts_what_is_long_and_leaves_short_what_is_short() -> Non
     offset = 43567
     short = make_text_vllm_0_9(PromptShape(6, 8, 1), Letters(merged=(offset + 3, offset + 4)), 0)
     assert short.input_lens.tolist() == [7, 8, 8, 8, 8, 8]
-
-
-def test_text_vllm_fills_what_is_short_from_the_same_generator() -> None:
-    rng = np.random.default_rng(0)
-    rng.integers(8, 9, 1), rng.integers(1, 2, 1)
-    offset = int(rng.integers(0, 151643, 1)[0])
-    filling = rng.integers(0, 151643, 1).tolist()
-    tokenizer = Letters(merged=(offset + 3, offset + 4))
-    prompts = make_text_vllm(PromptShape(1, 8, 1), tokenizer, 0)
-    o = offset
-    assert prompts.prompt(0).split() == [str(t) for t in [o, o + 1, o + 2, 0, o + 5, o + 6, o + 7, *filling]]
-    assert prompts.input_lens.tolist() == [8]
 
 
 class Doubling(Letters):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from builders.loops import loop_over
-from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, closed_port, whole
+from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, whole
 from loadgen.server import exchange, scraper
 from loadgen.server.exchange import ServerAddress
 from loadgen.server.scraper import MetricsScraper
@@ -99,13 +99,6 @@ def test_a_server_that_never_stops_talking_is_given_up(monkeypatch: pytest.Monke
     monkeypatch.setattr(scraper, "LARGEST_BYTES", 1 << 20)
     with ScriptedServer(in_turn(Answer([whole(b"#" * (2 << 20))]))) as server:
         assert observer(server).scrape_before() == "/metrics answers more than 1 MiB"
-
-
-def test_nobody_there_is_words_too() -> None:
-    assert (
-        "/metrics does not answer"
-        in MetricsScraper(ServerAddress(f"http://127.0.0.1:{closed_port()}")).scrape_before()
-    )
 
 
 def test_the_window_is_what_moved_and_carries_the_key(often: None) -> None:

@@ -15,14 +15,12 @@ from fakes.scripted_server import (
     End,
     ScriptedServer,
     chunk,
-    closed_port,
     drive,
     events,
     job_of,
     kinds,
     records,
     stream,
-    target_of,
     token,
     whole,
 )
@@ -101,13 +99,6 @@ def test_what_is_not_http_is_a_failed_request() -> None:
         driven = drive(job_of(server.target(), 2, 1), "httpx")
     assert kinds(driven)[0] in (FailureKind.MALFORMED, FailureKind.TRUNCATED)
     assert kinds(driven)[1] is None
-
-
-def test_a_refused_port_fails_every_request() -> None:
-    driven = drive(job_of(target_of("127.0.0.1", closed_port()), 30, 4), "httpx")
-    assert kinds(driven) == [FailureKind.CONNECT] * 30
-    assert all(capture.sent_ns == 0 for capture in driven.captures)
-    assert all(capture.failure and capture.failure.detail for capture in driven.captures)
 
 
 def test_each_slot_keeps_one_connection() -> None:

@@ -62,13 +62,6 @@ def test_little_s_law_counts_only_what_lies_inside() -> None:
     assert overlap_mean(begin, end, (0, 50)) == (20 + 30 + 20) / 50
 
 
-def test_awaited_weighs_every_interval_that_overlaps() -> None:
-    begin, end = np.array([0, 5, 10, 40]), np.array([10, 30, 20, 50])
-    weight = np.array([1, 10, 100, 1000])
-    assert sum_overlapping(begin, end, weight).tolist() == [11, 111, 110, 1000]
-    assert sum_overlapping(begin[:0], end[:0], weight[:0]).tolist() == []
-
-
 def test_awaited_agrees_with_looking_at_every_pair() -> None:
     rng = np.random.default_rng(5)
     begin = rng.integers(0, 1000, 60)

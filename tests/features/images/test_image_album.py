@@ -46,15 +46,6 @@ def test_noise_has_the_bits_a_pixel_that_photos_have(form: str, least: float, mo
     assert least < 8 * len(head.start) / (1024 * 768) < most
 
 
-@loop_over("form", [PNG, JPEG])
-def test_the_same_seed_makes_the_same_bytes(form: str) -> None:
-    first, second = (
-        make_head(form, Texture(np.random.default_rng(5)).cut(np.random.default_rng(6), 40, 30)).start
-        for _ in range(2)
-    )
-    assert first == second
-
-
 def test_without_pillow_jpeg_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match=r"JPEG needs the images extra: .*; or pass --image-format png"):
