@@ -15,6 +15,7 @@ import pytest
 
 from builders.recorded_sensors import RecordedNvml
 from builders.serving_scripts import engine_command, launch_command
+from fakes.container_engine import put_container_engine
 from fakes.supervised import nothing_is_left
 from loadgen import cli
 from loadgen.features.sensors import sensor_discovery
@@ -274,40 +275,12 @@ def test_a_client_that_is_killed_leaves_no_server(
     nothing_is_left(str(tmp_path), int(log.read_text("utf-8").split()[0]))
 
 
-# A container engine for one process: it is named, asked for, stopped and removed as docker does.
-DOCKER = """#!{python} -S
-import os, signal, sys
-here, (verb, *words) = os.path.dirname(sys.argv[0]), sys.argv[1:]
-name = words[words.index("--name") + 1] if verb == "run" else words[-1]
-pid_file = os.path.join(here, name)
-if verb == "run":
-    entry, image = words[words.index("--entrypoint") + 1], words.index("IMAGE")
-    pid = os.fork()
-    if not pid:
-        os.setsid()
-        with open(pid_file, "w") as file:
-            print(os.getpid(), file=file)
-        os.execv(sys.executable, [sys.executable, "-S", os.path.join(here, entry), *words[image + 1 :]])
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.remove(pid_file)
-    sys.exit(code if code >= 0 else 128 - code)
-if not os.path.exists(pid_file):
-    sys.exit("no such container: " + name)
-pid = int(open(pid_file).read())
-if verb == "inspect":
-    print(pid)
-else:
-    os.kill(pid, signal.SIGKILL if verb == "rm" else signal.SIGTERM)
-"""
-
-
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a fake docker, and of the programs that are in its image."""
     directory = tmp_path / "bin"
     directory.mkdir()
-    (directory / "docker").write_text(DOCKER.format(python=sys.executable))
-    (directory / "docker").chmod(0o755)
+    put_container_engine(directory / "docker")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     return directory
 
@@ -316,7 +289,9 @@ def contained(docker: Path, code: str, *words: str) -> int:
     """Benchmark what the image's vllm does: its port is the word after --port."""
     start = "import sys\nsys.argv[1:] = [sys.argv[sys.argv.index('--port') + 1]]\n"
     launch_command(docker, f"{start}{code}")
-    (docker / "server.py").rename(docker / "vllm")
+    program = (docker / "server.py").rename(docker / "vllm")
+    program.write_text(f"#!{sys.executable} -S\n{program.read_text()}")
+    program.chmod(0o755)
     engine = ["--container-engine", str(docker / "docker"), "--model", "org/m"]
     return cli.main(["bench", "--quiet", "--launch-container", "IMAGE", *engine, *LOAD, *words])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from fakes.container_engine import put_container_engine
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, shown
 from loadgen_servers.process.running import start
@@ -26,34 +26,6 @@ RUN = ["run", "--rm", "--name", "loadgen-1", "--network", "host", "--ipc", "host
 JETSON = ["--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
 CDI = ["--device", "nvidia.com/gpu=all"]
 LABEL = ["--security-opt", "label=disable"]
-
-# A container engine for one process: it is named, asked for, stopped and removed as docker does.
-FAKE = """#!{python} -S
-import os, signal, sys
-here, (verb, *words) = os.path.dirname(sys.argv[0]), sys.argv[1:]
-name = words[words.index("--name") + 1] if "--name" in words else words[-1]
-pid_file = os.path.join(here, name)
-if verb == "run":
-    entry, image = words[words.index("--entrypoint") + 1], words.index("IMAGE")
-    variables = [words[at + 1] for at, word in enumerate(words) if word == "-e"]
-    known = dict(v.split("=", 1) if "=" in v else (v, os.environ[v]) for v in variables)
-    pid = os.fork()
-    if not pid:
-        os.setsid()
-        with open(pid_file, "w") as file:
-            print(os.getpid(), file=file)
-        os.execve(entry, [entry, *words[image + 1 :]], known)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.remove(pid_file)
-    sys.exit(code)
-if not os.path.exists(pid_file):
-    sys.exit(f"no such container: {{name}}")
-pid = int(open(pid_file).read())
-if verb == "inspect":
-    print(pid)
-else:
-    os.kill(pid, signal.SIGKILL if verb == "rm" else signal.SIGTERM)
-"""
 
 
 @pytest.fixture
@@ -69,8 +41,7 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
 
     def put(*names: str) -> Path:
         for name in names:
-            (directory / name).write_text(FAKE.format(python=sys.executable))
-            (directory / name).chmod(0o755)
+            put_container_engine(directory / name)
         return directory
 
     return put
@@ -264,5 +235,5 @@ def test_an_engine_that_obeys_the_command_is_started_found_and_ended(served: Com
             code = process.wait(20)
         finally:
             subprocess.run(served.kill, capture_output=True)
-    assert code == 256 - (signal.SIGTERM if way == "end" else signal.SIGKILL)
+    assert code == 128 + (signal.SIGTERM if way == "end" else signal.SIGKILL)
     assert subprocess.run(served.root_pid, capture_output=True).returncode != 0
