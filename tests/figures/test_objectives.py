@@ -135,36 +135,26 @@ def test_a_request_is_held_to_the_limit_of_the_highest_percentile() -> None:
 
 
 @loop_over(
-    ("bound_ms", "lower_ms", "standing"),
+    ("objective", "bound", "other_bound", "standing"),
     [
-        (500.0, 400.0, "meets"),
-        (501.0, 499.0, "not shown"),
-        (501.0, 500.0, "not shown"),
-        (600.0, 500.5, "fails"),
-        (None, None, "not shown"),
-        (None, 501.0, "fails"),
+        (TTFT, 500.0, 400.0, "meets"),
+        (TTFT, 501.0, 499.0, "not shown"),
+        (TTFT, 501.0, 500.0, "not shown"),
+        (TTFT, 600.0, 500.5, "fails"),
+        (TTFT, None, None, "not shown"),
+        (TTFT, None, 501.0, "fails"),
+        (SPEED, 30.0, 40.0, "meets"),
+        (SPEED, 29.0, 31.0, "not shown"),
+        (SPEED, 29.0, 30.0, "not shown"),
+        (SPEED, 20.0, 29.9, "fails"),
+        (SPEED, None, None, "not shown"),
+        (SPEED, None, 29.0, "fails"),
     ],
 )
-def test_a_ceiling_stands_by_its_bounds(
-    bound_ms: float | None, lower_ms: float | None, standing: str
+def test_an_objective_stands_by_its_bounds(
+    objective: Objective, bound: float | None, other_bound: float | None, standing: str
 ) -> None:
-    evidence = ObjectiveEvidence(TTFT, 1000, 1, 450.0, bound_ms, (), lower_ms)
-    assert (evidence.standing, evidence.passes) == (standing, standing == "meets")
-
-
-@loop_over(
-    ("bound", "fast_bound", "standing"),
-    [
-        (30.0, 40.0, "meets"),
-        (29.0, 31.0, "not shown"),
-        (29.0, 30.0, "not shown"),
-        (20.0, 29.9, "fails"),
-        (None, None, "not shown"),
-        (None, 29.0, "fails"),
-    ],
-)
-def test_a_floor_stands_by_its_bounds(bound: float | None, fast_bound: float | None, standing: str) -> None:
-    evidence = ObjectiveEvidence(SPEED, 1000, 1, 35.0, bound, (), fast_bound)
+    evidence = ObjectiveEvidence(objective, 1000, 1, 450.0, bound, (), other_bound)
     assert (evidence.standing, evidence.passes) == (standing, standing == "meets")
 
 

@@ -110,36 +110,28 @@ TRANSFORMERS = [
 ]
 
 
-@pytest.mark.whole
-@loop_over(("asked", "said"), VLLM)
-def test_vllm_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
-    place = venv(RECENT)
-    start = [str(place / "bin/vllm"), "serve", "Qwen/Qwen3-8B", "--host", "127.0.0.1", "--port", "8123"]
-    assert list(command("vllm", place, **asked).argv) == [*start, *said]
+TOLD = {"vllm": VLLM, "sglang": SGLANG, "transformers": TRANSFORMERS}
+START = {
+    "vllm": ["bin/vllm", "serve"],
+    "sglang": ["bin/python", "-m", "sglang.launch_server", "--model-path"],
+    "transformers": ["bin/transformers", "serve"],
+}
 
 
 @pytest.mark.whole
-@loop_over(("asked", "said"), SGLANG)
-def test_sglang_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
-    place = venv(RECENT)
-    start = [str(place / "bin/python"), "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B"]
-    where = ["--host", "127.0.0.1", "--port", "8123"]
-    assert list(command("sglang", place, **asked).argv) == [*start, *where, *said]
+@loop_over(("engine", "asked", "said"), [(engine, *row) for engine, rows in TOLD.items() for row in rows])
+def test_an_engine_is_told_each_thing_in_its_words(
+    venv: Venv, engine: str, asked: dict[str, Any], said: list[str]
+) -> None:
+    place, (program, *words) = venv(RECENT), START[engine]
+    where = ["Qwen/Qwen3-8B", "--host", "127.0.0.1", "--port", "8123"]
+    assert list(command(engine, place, **asked).argv) == [str(place / program), *words, *where, *said]
 
 
 @pytest.mark.whole
 def test_sglang_is_told_its_name_between_the_model_and_the_port(venv: Venv) -> None:
     argv = command("sglang", venv(RECENT), served_model_name="qwen3").argv
     assert argv[3:7] == ("--model-path", "Qwen/Qwen3-8B", "--served-model-name", "qwen3")
-
-
-@pytest.mark.whole
-@loop_over(("asked", "said"), TRANSFORMERS)
-def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
-    place = venv(RECENT)
-    start = [str(place / "bin/transformers"), "serve", "Qwen/Qwen3-8B"]
-    where = ["--host", "127.0.0.1", "--port", "8123"]
-    assert list(command("transformers", place, **asked).argv) == [*start, *where, *said]
 
 
 @pytest.mark.whole
