@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +36,16 @@ FORMS = [
     ("--num-prompts", "6", "--disable-stream"),
     ("--turns", "2", "--num-sessions", "3", "--assistant", "live", "--random-prefix-len", "32"),
 ]
+BY_HTTPX = ("anthropic-messages", ("--num-prompts", "6", "--transport", "httpx"))
 
 
-@loop_over("more", [*FORMS, ("--num-prompts", "6", "--transport", "httpx")])
+@loop_over(("backend", "more"), [*product(("anthropic-messages", "openai-responses"), FORMS), BY_HTTPX])
 def test_a_run_is_that_of_chat(
-    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_run_is_that_of_chat("anthropic-messages", tmp_path, *more)
-
-
-@loop_over("more", FORMS)
-def test_a_run_over_responses_is_that_of_chat(
-    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_run_is_that_of_chat("openai-responses", tmp_path, *more)
-
-
-def check_run_is_that_of_chat(backend: str, place: Path, *more: str) -> None:
     """Tokens are chat's, and times too, where there is a stream."""
-    (chat, own), (result, records) = (run(api, place / api, *more) for api in ("openai-chat", backend))
+    monkeypatch.chdir(tmp_path)
+    (chat, own), (result, records) = (run(api, tmp_path / api, *more) for api in ("openai-chat", backend))
     for name in ("completed", "failed", "total_input_tokens", "total_output_tokens"):
         assert result[name] == chat[name], name
     assert records.output_tokens.tolist() == own.output_tokens.tolist()
