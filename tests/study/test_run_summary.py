@@ -13,7 +13,7 @@ from loadgen.facts.run_facts import Cell, Server
 from loadgen.facts.sensor_facts import MemoryUse, SensorSummary
 from loadgen.figures.figure_table import LATENCIES, SPEEDS
 from loadgen.server.checkpoint import Checkpoint
-from loadgen.study.run_summary import join_quantization, shorten_name, summarise_run
+from loadgen.study.run_summary import shorten_name, summarise_run
 from report.test_run_directory import WHEN, made
 
 HERE = Path("runs/r")
@@ -128,11 +128,3 @@ def test_a_simulation_and_a_partial_run_say_so() -> None:
 )
 def test_a_short_name_is_the_last_part(model: str, name: str) -> None:
     assert shorten_name(model) == name
-
-
-@pytest.mark.parametrize(
-    ("base", "quantization", "name"),
-    [("Qwen3-8B", "FP8", "Qwen3-8B-FP8"), ("Qwen3-8B", "BF16", "Qwen3-8B"), ("Qwen3-8B", "", "Qwen3-8B")],
-)
-def test_a_full_name_has_the_quantization_behind_it(base: str, quantization: str, name: str) -> None:
-    assert join_quantization(base, quantization) == name
