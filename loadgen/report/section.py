@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from typing import Any, NamedTuple
 
 import msgspec
 
 from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.printing import Mark, Screen
-from loadgen.base.text import clean_text, wrap_text
+from loadgen.base.text import align_cells, clean_text, format_cell_ms, wrap_text
 from loadgen.facts.run_facts import Facts
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
@@ -97,3 +98,39 @@ def make_section(
     entries = make_guarded(section.name, make, none, broken)
     failures = [wrap(f"section {part.name} failed: {part.why}; please report it") for part in broken]
     return ShownSection(section.room, entries, failures)
+
+
+MS = "ms"
+
+
+class PartColumn(NamedTuple):
+    """A column of a table of parts of a run, a row each: as a page has it, and in the report's text."""
+
+    field: str  # of the row
+    title: str
+    digits: int  # after the point, on a page
+    width: int  # in text; 0: it is not there
+    form: str = "{}"  # of the text; MS: as all cells of milliseconds
+    short: str = ""  # title of the text; "": the same
+
+
+def draw_parts(
+    title: str, width: int, columns: Sequence[PartColumn], rows: Iterable[tuple[str, Any]], gap: str = ""
+) -> list[str]:
+    """Draw a table of rows after their names; a name over `width` has a line of its own; [] if empty."""
+    shown = [column for column in columns if column.width]
+    widths = (-width, *(column.width for column in shown))
+    lines = []
+    for name, row in rows:
+        if len(name) > width:
+            lines.append(name)
+        cells = [name if len(name) <= width else ""]
+        for column in shown:
+            value = getattr(row, column.field)
+            if value is None or value != value:
+                cells.append("-")
+            else:
+                cells.append(format_cell_ms(value) if column.form == MS else column.form.format(value))
+        lines.append(align_cells(cells, widths, gap))
+    titles = (title, *(column.short or column.title for column in shown))
+    return [align_cells(titles, widths, gap), *lines] if lines else []

@@ -7,15 +7,24 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.text import align_cells, format_count, list_first, wrap_text
+from loadgen.base.text import format_count, list_first, wrap_text
 from loadgen.features.routed.reconciled_roles import describe_end
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions
+from loadgen.report.section import PartColumn, ReportOptions, draw_parts
 from loadgen.server.server_counters import DECODE, PREFILL, ROUTER, WORKER, RoleWindow, ServerWindow
 
 _MOST_ROWS = 8  # in a table of a short report
-_TITLES = ("Server", "reqs", "prompt", "generated", "share", "cached", "run", "wait", "KV")
-_WIDTHS = (-26, 6, 9, 10, 7, 7, 4, 5, 5)
+COLUMNS = (
+    PartColumn("requests", "requests", 0, 6, short="reqs"),
+    PartColumn("prompt_tokens", "prompt tokens", 0, 9, short="prompt"),
+    PartColumn("generation_tokens", "generated tokens", 0, 10, short="generated"),
+    PartColumn("work_share", "share", 1, 7, "{:.1%}"),
+    PartColumn("cached_share", "cached", 1, 7, "{:.1%}"),
+    PartColumn("queue_ms", "queue ms", 2, 0),
+    PartColumn("peak_running", "running", 0, 4, "{:.0f}", "run"),
+    PartColumn("peak_waiting", "waiting", 0, 5, "{:.0f}", "wait"),
+    PartColumn("peak_kv_share", "KV cache", 0, 5, "{:.0%}", "KV"),
+)
 # By role, what its share of the load is measured in.
 _WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens", WORKER: "generation_tokens"}
 
@@ -134,22 +143,7 @@ def describe_balance(result: Result) -> Iterator[str]:
 
 
 def _draw_table(result: Result) -> list[str]:
-    lines = [align_cells(_TITLES, _WIDTHS)]
-    for row in result.derive(divide_by_role):
-        counts = [row.requests, row.prompt_tokens, row.generation_tokens]
-        peaks = [row.peak_running, row.peak_waiting]
-        cells = (
-            *(_show(value) for value in counts),
-            *(_show_percent(value) for value in (row.work_share, row.cached_share)),
-            *(_show(value) for value in peaks),
-            _show_percent(row.peak_kv_share, 0),
-        )
-        name = row.label
-        if len(name) > -_WIDTHS[0]:
-            lines.append(name)
-            name = ""
-        lines.append(align_cells((name, *cells), _WIDTHS))
-    return lines
+    return draw_parts("Server", 26, COLUMNS, ((row.label, row) for row in result.derive(divide_by_role)))
 
 
 def _describe_whole(result: Result) -> Iterator[str]:
@@ -194,11 +188,3 @@ def _describe_transfers(window: ServerWindow) -> Iterator[str]:
         yield f"{window.kv_transfer_bytes / 1e6:.1f} MB"
     if window.kv_transfers_failed:
         yield f"{window.kv_transfers_failed} failed"
-
-
-def _show(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-def _show_percent(share: float | None, decimals: int = 1) -> str:
-    return "-" if share is None else f"{100 * share:.{decimals}f}%"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.text import align_cells, cut_end, format_cell_ms, format_count, list_first
+from loadgen.base.text import cut_end, format_count, list_first
 from loadgen.engines.refusals import TOOLS_UNREAD
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.distribution import Distribution
@@ -26,7 +26,7 @@ from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions
+from loadgen.report.section import MS, PartColumn, ReportOptions, draw_parts
 from loadgen.transport.failure import FailureKind
 
 _OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
@@ -46,10 +46,25 @@ _REFUSED_PARTS = {
     r"(?:the )?system (?:role|message|prompt)",
     "order of roles refused": r"roles must alternate|unexpected role",
 }
-_TITLES = ("Turn", "reqs", "fail", "input", "cached", "output", "TTFT ms", "P50", "P99", "TPOT", "E2EL ms")
-_WIDTHS = (-7, 5, 4, 6, 6, 6, 7, 7, 7, 6, 8)
-_BRANCH_TITLES = ("Branch", *_TITLES[1:7], "P99", "E2EL ms", "queued")
-_BRANCH_WIDTHS = (-16, 5, 4, 6, 6, 6, 7, 7, 7, 7)
+TURN_COLUMNS = (
+    PartColumn("requests", "requests", 0, 5, short="reqs"),
+    PartColumn("failed", "failed", 0, 4, short="fail"),
+    PartColumn("mean_input_tokens", "input tokens", 1, 6, "{:.0f}", "input"),
+    PartColumn("cached_share", "cached", 1, 6, "{:.1%}"),
+    PartColumn("mean_output_tokens", "output tokens", 1, 6, "{:.0f}", "output"),
+    PartColumn("mean_ttft_ms", "TTFT ms", 2, 7, MS),
+    PartColumn("median_ttft_ms", "P50", 2, 7, MS),
+    PartColumn("p99_ttft_ms", "P99", 2, 7, MS),
+    PartColumn("mean_tpot_ms", "TPOT ms", 2, 6, MS, "TPOT"),
+    PartColumn("mean_e2el_ms", "E2EL ms", 2, 8, MS),
+)
+BRANCH_COLUMNS = (  # more would not be seen without scrolling
+    *TURN_COLUMNS[:6],
+    TURN_COLUMNS[7],
+    PartColumn("mean_e2el_ms", "E2EL ms", 2, 7, MS),
+    PartColumn("mean_queued_ms", "queued ms", 2, 7, MS, "queued"),
+)
+_TURN, _BRANCH = 7, 16  # columns of a name
 _MOST_LISTED, _MOST_IN_SHORT = 20, 2  # of early ends that are named, for each reason
 _MOST_DETAIL = 150  # characters
 
@@ -456,20 +471,17 @@ def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
         yield from _list_ends(sessions, _MOST_IN_SHORT)
 
 
-def tabulate_turns(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the figures by turn as a table of 80 columns; nothing without sessions."""
-    return _tabulate(_TITLES, _WIDTHS, map(_make_cells, result.derive(divide_by_turn)))
+def tabulate_turns(result: Result, options: ReportOptions) -> list[str]:
+    """List the lines of the figures by turn, a table of 80 columns; none without sessions."""
+    turns = result.derive(divide_by_turn)
+    rows = ((row.name if len(row.name) <= _TURN else f"≤{row.last}", row) for row in turns)
+    return draw_parts("Turn", _TURN, TURN_COLUMNS, rows, " ")
 
 
-def tabulate_branches(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the figures of main line and sub-agents as a table of 80 columns; nothing without branches."""
-    rows = result.derive(divide_by_branch)
-    return _tabulate(_BRANCH_TITLES, _BRANCH_WIDTHS, map(_make_branch_cells, rows))
-
-
-def _tabulate(titles: Sequence[str], widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    lines = [align_cells(row, widths, " ") for row in rows]
-    yield from [align_cells(titles, widths, " "), *lines] if lines else ()
+def tabulate_branches(result: Result, options: ReportOptions) -> list[str]:
+    """List the lines of main line and sub-agents, a table of 80 columns; none without branches."""
+    rows = ((cut_end(row.name, _BRANCH), row) for row in result.derive(divide_by_branch))
+    return draw_parts("Branch", _BRANCH, BRANCH_COLUMNS, rows, " ")
 
 
 def describe_critical_path(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -573,37 +585,5 @@ def _format_share(seconds: float, path: CriticalPath) -> str:
     return f"{100 * seconds / path.session_s:.1f} %" if path.session_s else "-"
 
 
-def _make_cells(row: TurnFigures) -> tuple[str, ...]:
-    return (
-        row.name if len(row.name) <= -_WIDTHS[0] else f"≤{row.last}",
-        *_make_first_cells(row),
-        format_cell_ms(row.median_ttft_ms),
-        format_cell_ms(row.p99_ttft_ms),
-        format_cell_ms(row.mean_tpot_ms),
-        format_cell_ms(row.mean_e2el_ms),
-    )
-
-
-def _make_branch_cells(row: BranchFigures) -> tuple[str, ...]:
-    times = (row.p99_ttft_ms, row.mean_e2el_ms, row.mean_queued_ms)
-    name = cut_end(row.name, -_BRANCH_WIDTHS[0])
-    return (name, *_make_first_cells(row), *(format_cell_ms(value) for value in times))
-
-
-def _make_first_cells(row: PartFigures) -> tuple[str, ...]:
-    return (
-        str(row.requests),
-        str(row.failed),
-        _format_tokens(row.mean_input_tokens),
-        "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
-        _format_tokens(row.mean_output_tokens),
-        format_cell_ms(row.mean_ttft_ms),
-    )
-
-
 def _format_mean(mean: float) -> str:
     return f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}"
-
-
-def _format_tokens(mean: float | None) -> str:
-    return "-" if mean is None else f"{mean:.0f}"

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
-from loadgen.base.text import align_cells
 from loadgen.features.targets.target_checks import number_targets
 from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions
+from loadgen.report.section import PartColumn, ReportOptions, draw_parts
 
 _MOST_TARGETS = 8  # in a table of a short report
-_TITLES = ("Target", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
-_WIDTHS = (-22, 9, 7, 9, 9, 8, 8, 8)
+COLUMNS = (
+    PartColumn("requests", "requests", 0, 9),
+    PartColumn("failed", "failed", 0, 7),
+    PartColumn("mean_ttft_ms", "TTFT ms", 2, 9, "{:.2f}"),
+    PartColumn("p99_ttft_ms", "P99", 2, 9, "{:.2f}"),
+    PartColumn("mean_tpot_ms", "TPOT ms", 2, 8, "{:.2f}"),
+    PartColumn("p99_tpot_ms", "P99", 2, 8, "{:.2f}"),
+    PartColumn("output_throughput_per_s", "tok/s", 2, 8, "{:.1f}"),
+)
 
 
 class TargetFigures(msgspec.Struct, frozen=True):
@@ -64,8 +70,8 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
 
 def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield the targets as a table, in one entry, with long URLs on lines of their own."""
-    if rows := result.derive(divide_by_target):
-        yield "\n".join(_draw_table(rows))
+    if lines := _draw_table(result):
+        yield "\n".join(lines)
 
 
 def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -73,20 +79,10 @@ def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str
     rows = result.derive(divide_by_target)
     if len(rows) > _MOST_TARGETS:
         yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
-    elif rows:
-        yield from _draw_table(rows)
+    else:
+        yield from _draw_table(result)
 
 
-def _draw_table(rows: Sequence[TargetFigures]) -> list[str]:
-    """Return the lines of a table of targets; a long address has a line of its own."""
-    lines = [align_cells(_TITLES, _WIDTHS)]
-    for row in rows:
-        latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.p99_tpot_ms)
-        shown = ["-" if value != value else f"{value:.2f}" for value in latencies]
-        cells = (str(row.requests), str(row.failed), *shown, f"{row.output_throughput_per_s:.1f}")
-        name = row.url.partition("://")[2]
-        if len(name) > -_WIDTHS[0]:
-            lines.append(name)
-            name = ""
-        lines.append(align_cells((name, *cells), _WIDTHS))
-    return lines
+def _draw_table(result: Result) -> list[str]:
+    rows = ((row.url.partition("://")[2], row) for row in result.derive(divide_by_target))
+    return draw_parts("Target", 22, COLUMNS, rows)

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.base.text import GIB
-from loadgen.features.routed.role_figures import describe_balance, divide_by_role
-from loadgen.features.sessions.session_figures import divide_by_branch, divide_by_turn
-from loadgen.features.targets.target_figures import divide_by_target
+from loadgen.features.routed import role_figures
+from loadgen.features.sessions.session_figures import BRANCH_COLUMNS, TURN_COLUMNS
+from loadgen.features.targets import target_figures
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, measure_latencies
@@ -25,6 +25,8 @@ from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.figures.per_request import PerRequest
 from loadgen.report import report, result_block, run_lines
 from loadgen.report.run_directory import Result
+from loadgen.report.saved_run import PARTS
+from loadgen.report.section import PartColumn
 from loadgen.server import engine_config
 from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
@@ -60,29 +62,6 @@ _RATE_CARDS: tuple[_RateCard, ...] = (
     ("Requests", "", {"request_throughput": "per s"}),
 )
 _STATISTICS = {"mean": "mean", "P50": "median", "P99": "p99"}  # of another client's latencies
-# Columns of the tables by target, role and turn: title, field and decimals.
-_BY_TARGET = (
-    ("requests", "requests", 0), ("failed", "failed", 0), ("TTFT ms", "mean_ttft_ms", 2),
-    ("P99", "p99_ttft_ms", 2), ("TPOT ms", "mean_tpot_ms", 2), ("P99", "p99_tpot_ms", 2),
-    ("tok/s", "output_throughput_per_s", 2),
-)  # fmt: skip
-_BY_ROLE = (
-    ("requests", "requests", 0), ("prompt tokens", "prompt_tokens", 0),
-    ("generated tokens", "generation_tokens", 0), ("share", "work_share", 1), ("cached", "cached_share", 1),
-    ("queue ms", "queue_ms", 2), ("running", "peak_running", 0), ("waiting", "peak_waiting", 0),
-    ("KV cache", "peak_kv_share", 0),
-)  # fmt: skip
-_BY_TURN = (
-    ("requests", "requests", 0), ("failed", "failed", 0), ("input tokens", "mean_input_tokens", 1),
-    ("cached", "cached_share", 1), ("output tokens", "mean_output_tokens", 1), ("TTFT ms", "mean_ttft_ms", 2),
-    ("P50", "median_ttft_ms", 2), ("P99", "p99_ttft_ms", 2), ("TPOT ms", "mean_tpot_ms", 2),
-    ("E2EL ms", "mean_e2el_ms", 2),
-)  # fmt: skip
-_BY_BRANCH = (  # as in the report: more columns would not be seen without scrolling
-    *(column for column in _BY_TURN if column[1] not in ("median_ttft_ms", "mean_tpot_ms")),
-    ("queued ms", "mean_queued_ms", 2),
-)
-_Columns = Sequence[tuple[str, str, int]]
 _LISTED = ("Speculation", "Roofline", "Images")  # sections that are lines alone
 
 
@@ -211,17 +190,14 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
     yield _make_charts(run, draw)
     for title in _LISTED:
         yield PageSection(title, lines=report.list_page_lines(title, run))
-    targets, turns = run.derive(divide_by_target), run.derive(divide_by_turn)
-    yield PageSection("By target", table=_tabulate("by_target", "", "url", targets, _BY_TARGET))
-    yield PageSection(
-        "By server",
-        table=_tabulate("by_role", "", "label", run.derive(divide_by_role), _BY_ROLE),
-        remarks=tuple(describe_balance(run)),
-    )
+    targets = _tabulate(run, "by_target", "", "url", target_figures.COLUMNS)
+    yield PageSection("By target", table=targets)
+    servers = _tabulate(run, "by_role", "", "label", role_figures.COLUMNS)
+    yield PageSection("By server", table=servers, remarks=tuple(role_figures.describe_balance(run)))
     yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))
-    yield PageSection("By turn", table=_tabulate("by_turn", "turn", "name", turns, _BY_TURN))
-    branches = run.derive(divide_by_branch)
-    yield PageSection("By branch", table=_tabulate("by_branch", "branch", "name", branches, _BY_BRANCH))
+    yield PageSection("By turn", table=_tabulate(run, "by_turn", "turn", "name", TURN_COLUMNS))
+    branches = _tabulate(run, "by_branch", "branch", "name", BRANCH_COLUMNS)
+    yield PageSection("By branch", table=branches)
     both = _make_reconciled_table(run)
     yield PageSection("Client and server-reported figures", folded=True, table=both)
     again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
@@ -290,18 +266,18 @@ def _note_few_samples(rank: float, count: int) -> str:
     return f"from {count:,}" if count < least_samples(rank)[1] else ""
 
 
-def _tabulate(at: str, title: str, name: str, rows: Sequence[Any], columns: _Columns) -> Table | None:
-    """Make a table of rows, the field `name` first; `at` is their place in the JSON. None without rows."""
+def _tabulate(run: Result, at: str, title: str, name: str, columns: Sequence[PartColumn]) -> Table | None:
+    """Make the table of what is at a key of the run's JSON, the field `name` first; None without rows."""
     body = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(run.derive(PARTS[at][1])):
         cells = [getattr(row, name)]
-        for _, field, digits in columns:
-            key, value = f"loadgen.{at}.{index}.{field}", getattr(row, field)
-            is_share = field.endswith("_share") and value is not None
-            share = f"{100 * value:.{digits}f} %" if is_share else ""
-            cells.append(Number(share, value, key) if is_share else format_number(key, value, digits))
+        for column in columns:
+            key, value = f"loadgen.{at}.{index}.{column.field}", getattr(row, column.field)
+            is_share = column.field.endswith("_share") and value is not None
+            share = f"{100 * value:.{column.digits}f} %" if is_share else ""
+            cells.append(Number(share, value, key) if is_share else format_number(key, value, column.digits))
         body.append(cells)
-    return make_table((title, *(title for title, _, _ in columns)), body) if body else None
+    return make_table((title, *(column.title for column in columns)), body) if body else None
 
 
 def _make_reconciled_table(run: Result) -> Table | None:
