@@ -12,10 +12,10 @@ from loadgen.base.text import GIB, count_decimals
 from loadgen.features.quality.quality_record import FORWARD
 from loadgen.host.machine_state import Difference
 from loadgen.study import repeats
-from loadgen.study.answer.contest import Candidate, Contest, SpeedUp, Value
+from loadgen.study.answer.contest import Candidate, Contest, Value
 from loadgen.study.compare.comparability import knows_state, list_run_differences
 from loadgen.study.compare.comparison import read_figure
-from loadgen.study.compare.model import Decision, Split
+from loadgen.study.compare.model import Decision, Effect, Split
 from loadgen.study.run_summary import Reported
 
 _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
@@ -249,7 +249,7 @@ def write_sentence(candidate: Candidate, baseline: Candidate, contests: Sequence
     return "; ".join(parts)
 
 
-def write_times(speed: SpeedUp) -> str:
+def write_times(speed: Effect) -> str:
     """Write a speed-up as "1.9 ×", with one decimal if its interval is wide, else two; "" if unknown."""
     if not math.isfinite(speed.ratio):
         return ""
@@ -277,7 +277,7 @@ def _write_speeds(candidate: Candidate, contests: Sequence[Contest]) -> Iterator
                 yield f"{words}{where}{split}"
 
 
-def describe_speed(contest: Contest, speed: SpeedUp, other: str) -> str:
+def describe_speed(contest: Contest, speed: Effect, other: str) -> str:
     """Write "1.9 × as fast as BF16", of a search "1.9 × the users of BF16 at …"; "" if it is unknown.
 
     What is equivalent, undecided or without a verdict is said to be.
@@ -306,7 +306,7 @@ def _write_split(candidate: Candidate) -> str:
     if not isinstance(candidate.split, Split):
         return ""
     steps, drafts = (
-        write_times(SpeedUp(Decision.NONE, factor.mean, factor.low, factor.high))
+        write_times(Effect(Decision.NONE, factor.mean, factor.low, factor.high))
         for factor in (candidate.split.steps, candidate.split.drafts)
     )
     return f", {steps} by its steps and {drafts} by its drafts"

@@ -33,47 +33,13 @@ from loadgen.study.run_summary import Reported
 _UNITS = {"concurrency": "users", "rate": "req/s"}  # of a limit
 
 
-class SpeedUp(msgspec.Struct, frozen=True):
-    """How many times as fast one checkpoint is as another, with its interval and the verdict."""
-
-    call: Decision
-    ratio: float  # NaN: unknown
-    low: float
-    high: float
-    why: str = ""  # of no verdict
-    more_runs: int | None = None  # about how many more a side would decide it
-
-    @classmethod
-    def of(cls, effect: Effect | None) -> SpeedUp:
-        """Make the speed-up of an effect; without one it is unknown."""
-        ratio, low, high = compute_speed_up(effect)
-        if effect is None:
-            return cls(Decision.NONE, ratio, low, high)
-        return cls(effect.call, ratio, low, high, effect.why, effect.more_runs)
-
-    def invert(self) -> SpeedUp:
-        """Make the speed-up of the other one against this one."""
-        call = {Decision.FASTER: Decision.SLOWER, Decision.SLOWER: Decision.FASTER}.get(self.call, self.call)
-        ratio, low, high = (1 / end if end else math.inf for end in (self.ratio, self.high, self.low))
-        return replace(self, call=call, ratio=ratio, low=low, high=high)
-
-
-class ContestRow(msgspec.Struct, frozen=True):
-    """What was measured of one checkpoint in a contest."""
-
-    runs: tuple[Reported, ...]  # that are not INVALID; of searches see `_list_passing`, else all
-    concurrency: float | None  # requests in flight in them; None: unknown
-    split: Split | str | None = None  # of a search none: at two highest loads batches and steps differ
-    no_load: str = ""  # why they are at no load that meets the objectives; "" if they are, or without any
-
-
 class Contest(msgspec.Struct, frozen=True, dict=True):
     """Checkpoints ranked by the headline figure of one load, or by the highest load within objectives."""
 
     title: str
     label: str  # the unit by which it ranks, as the heading of a column
     baseline: str  # the row that others are compared with; it may be of no row
-    rows: Mapping[str, ContestRow]  # those with a run that counts
+    rows: Mapping[str, Candidate]  # those with a run that counts
     absent: Mapping[str, str]  # the others, and why
     speeds: Mapping[str, Mean]  # what it ranks by, of comparable rows that have it; latencies are speeds too
     effects: Mapping[str, Effect | None]  # of each row against the baseline, as the table has it
@@ -90,27 +56,39 @@ class Contest(msgspec.Struct, frozen=True, dict=True):
             return self.ends.get(name, "")
         return f"it has no {self.label} that compares with {self.baseline}"
 
-    def compare(self, name: str, other: str) -> SpeedUp:
-        """Compare two rows of `speeds`; where one is the baseline it is as the table has it.
+    def compare(self, name: str, other: str) -> Effect:
+        """Compare two rows of `speeds`, in times as fast; with the baseline it is as the table has it.
 
         Else the effects of `name` on all others are judged together, as those of a table's rows are.
         """
         return self._families[name][other]
 
     @cached_property
-    def _families(self) -> dict[str, dict[str, SpeedUp]]:
-        families: dict[str, dict[str, SpeedUp]] = {}
+    def _families(self) -> dict[str, dict[str, Effect]]:
+        families: dict[str, dict[str, Effect]] = {}
         for name in self.speeds:
             others = [other for other in self.speeds if other != name]
             alone = [self.judge(name, other) for other in others]
             judged = statistics.judge_rows(alone, self.ask.equivalence, self.ask.alpha)
             restored = map(limits.restore_cause, judged, alone)
-            families[name] = dict(zip(others, map(SpeedUp.of, restored), strict=True))
+            families[name] = dict(zip(others, map(_express_speed, restored), strict=True))
             if name == self.baseline:
-                families[name] = {other: SpeedUp.of(self.effects[other]).invert() for other in others}
+                families[name] = {other: _invert(_express_speed(self.effects[other])) for other in others}
             elif self.baseline in families[name]:
-                families[name][self.baseline] = SpeedUp.of(self.effects[name])
+                families[name][self.baseline] = _express_speed(self.effects[name])
         return families
+
+
+def _express_speed(effect: Effect | None) -> Effect:
+    """Return an effect with its ratio as how many times as fast a row is; without one that is not known."""
+    ratio, low, high = compute_speed_up(effect)
+    return replace(effect or Effect(Decision.NONE, ratio), ratio=ratio, low=low, high=high)
+
+
+def _invert(speed: Effect) -> Effect:
+    call = {Decision.FASTER: Decision.SLOWER, Decision.SLOWER: Decision.FASTER}.get(speed.call, speed.call)
+    ratio, low, high = (1 / end if end else math.inf for end in (speed.ratio, speed.high, speed.low))
+    return replace(speed, call=call, ratio=ratio, low=low, high=high)
 
 
 def make_load_contest(table: ComparedLoad, ask: ComparisonOptions) -> Contest:
@@ -133,8 +111,11 @@ def make_load_contest(table: ComparedLoad, ask: ComparisonOptions) -> Contest:
         label=column.label,
         baseline=table.baseline,
         rows={
-            line.name: ContestRow(
-                runs, _average_concurrency(runs) if limit is None else float(limit), line.split
+            line.name: Candidate(
+                line.name,
+                runs,
+                _average_concurrency(runs) if limit is None else float(limit),
+                split=line.split,
             )
             for line in table.lines
             if (runs := valid[line.name])
@@ -174,7 +155,9 @@ def make_limit_contest(table: ComparedLimits, ask: ComparisonOptions) -> Contest
             limit = speeds[row.name].mean if row.name in speeds else None
             concurrency = limit if table.axis == "concurrency" else _average_concurrency(runs)
             no_load = "" if passing else "no load was shown to meet the objectives"
-            rows[row.name] = ContestRow(runs, concurrency, no_load=no_load)
+            rows[row.name] = Candidate(
+                row.name, runs, concurrency, searched=bool(table.objectives), no_load=no_load
+            )
     return Contest(
         title=", ".join(filter(None, (*table.objectives, table.about))),
         label=_UNITS[table.axis],
@@ -249,22 +232,27 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A row of the answer; `runs` are those of its first contest, of a search those at its highest load.
+    """A row of a contest, and of its first contest a row of the answer.
 
     `scores` are those of lm-evaluation-harness, by task.
     """
 
     name: str
-    runs: tuple[Reported, ...]
-    concurrency: float | None = None  # requests in flight in those runs
+    runs: tuple[Reported, ...]  # that are not INVALID; of searches see `_list_passing`, else all
+    concurrency: float | None = None  # requests in flight in them; None: unknown
     price_per_hour: float | None = None
     scores: Mapping[str, Value] = {}
-    split: Split | str | None = None  # of its speed against the baseline's, or why there is none
-    quality: Quality | None = None
+    # Of its speed against the baseline's, or why there is none; of a search none: batches and steps differ.
+    split: Split | str | None = None
     reference: str = ""  # the arm or checkpoint that qualities are measured against; "": none
     is_reference: bool = False
     searched: bool = False  # its load was searched for
     no_load: str = ""  # why its runs are at no load that meets the objectives of the search
+
+    @property
+    def quality(self) -> Quality | None:
+        """The quality of the first of its runs that has one; None without any."""
+        return next((run.quality for run in self.runs if run.quality is not None), None)
 
     @property
     def checkpoint(self) -> str:
@@ -307,26 +295,13 @@ def list_candidates(
 
     Raises UsageError where scores are of no row.
     """
-    places: dict[str, Contest] = {}
+    rows: dict[str, Candidate] = {}
     for contest in contests:
         for name in sorted(contest.rows, key=lambda name: name != contest.baseline):
-            places.setdefault(name, contest)
-    made = []
-    for name, contest in places.items():
-        row = contest.rows[name]
-        made.append(
-            Candidate(
-                name,
-                row.runs,
-                row.concurrency,
-                price_per_hour,
-                split=row.split,
-                quality=next((run.quality for run in row.runs if run.quality is not None), None),
-                reference=campaign.reference,
-                searched=bool(contest.objectives),
-                no_load=row.no_load,
-            )
-        )
+            rows.setdefault(name, contest.rows[name])
+    made = [
+        replace(row, price_per_hour=price_per_hour, reference=campaign.reference) for row in rows.values()
+    ]
     known = {each.name for each in made} | {each.checkpoint for each in made}
     for name in scores:
         if name not in known:

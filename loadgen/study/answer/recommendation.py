@@ -19,10 +19,10 @@ from loadgen.figures.objectives import Objective, Standing, is_judgeable, judge_
 from loadgen.records.record import Records
 from loadgen.study.answer.answer_columns import write_lead, write_times
 from loadgen.study.answer.answer_settings import AnswerRequest, describe_constraints
-from loadgen.study.answer.contest import Candidate, Contest, SpeedUp
+from loadgen.study.answer.contest import Candidate, Contest
 from loadgen.study.compare import statistics
 from loadgen.study.compare.comparability import list_one_servers
-from loadgen.study.compare.model import Decision
+from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.compare.rankings import compute_need
 from loadgen.study.run_summary import Reported
 
@@ -410,7 +410,7 @@ def _choose_equal(equal: Sequence[Candidate]) -> tuple[tuple[str, ...], str]:
     return tuple(names), f"take {' or '.join(names)}: they are equally fast"
 
 
-def _explain_undecided(top: str, rival: str, speed: SpeedUp) -> str:
+def _explain_undecided(top: str, rival: str, speed: Effect) -> str:
     if not (times := write_times(speed)):
         return f"{top} and {rival} have no verdict" + (f": {speed.why}" if speed.why else "")
     ends = f" ({speed.low:.2f} to {speed.high:.2f})" if math.isfinite(speed.low) else ""
