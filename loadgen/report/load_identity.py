@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 
 from loadgen.base.text import format_count
 from loadgen.facts.run_facts import Facts
-from loadgen.plan.planned_requests import LengthFacts
 from loadgen.report.run_directory import Result
 from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS, RANDOM
 from loadgen.settings.load_settings import RequestClass
@@ -169,17 +168,17 @@ class Load(msgspec.Struct, frozen=True):
 
 def identify_load(facts: Facts, input_len: float | None, output_len: float | None) -> Load:
     """Make the Load of one of our runs; lengths are mean tokens, as counted or planned."""
-    profile = facts.profile
+    profile, (asked_input, asked_output) = facts.profile, find_asked_lengths(facts)
     spread = f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
     return Load(
         name=profile.name,
         requests=facts.own_requests,
         input_len=input_len,
         output_len=output_len,
-        asked_output_len=find_asked_output(facts),
+        asked_output_len=asked_output,
         max_concurrency=facts.max_concurrency,
         request_rate_per_s=facts.planned_rate_per_s,
-        asked_input_len=find_asked_input(facts),
+        asked_input_len=asked_input,
         seed=facts.seed,
         duration_s=profile.duration,
         shape=_describe_shape(facts),
@@ -265,20 +264,20 @@ def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def find_asked_input(facts: Facts) -> int | None:
-    """Return the requested tokens of a prompt, a range ratio aside; None if drawn, or unequal in a file."""
+def find_asked_lengths(facts: Facts) -> tuple[int | None, int | None]:
+    """Return the requested tokens of a prompt, a range ratio aside, and of an answer.
+
+    None if they are drawn, or unequal in a file.
+    """
     data, profile = facts.data, facts.profile
-    known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
-    return profile.input_len if known else _find_one_length(facts, data.input)
-
-
-def find_asked_output(facts: Facts) -> int | None:
-    """Return the requested tokens of an answer, as `find_asked_input` those of a prompt."""
-    data, profile = facts.data, facts.profile
-    known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
-    return profile.output_len if known else _find_one_length(facts, data.output)
-
-
-def _find_one_length(facts: Facts, lengths: LengthFacts | None) -> int | None:
-    whole = lengths is not None and lengths.known >= facts.requests and lengths.least == lengths.most
-    return lengths.most if lengths is not None and whole else None
+    asked: list[int | None] = []
+    for given, dist, lengths in (
+        (profile.input_len, profile.input_dist, data.input),
+        (profile.output_len, profile.output_dist, data.output),
+    ):
+        if data.kind == RANDOM and not (dist or profile.classes):
+            asked.append(given)
+            continue
+        whole = lengths is not None and lengths.known >= facts.requests and lengths.least == lengths.most
+        asked.append(lengths.most if lengths is not None and whole else None)
+    return asked[0], asked[1]

@@ -21,6 +21,7 @@ from loadgen.features.attribution.parts import (
     PARTS,
     ROWS,
     EvidenceKind,
+    Wait,
     WaitPart,
 )
 from loadgen.records.record import UNKNOWN
@@ -254,29 +255,16 @@ def _summarize(tail: PartRows) -> str:
     return f"{format_ms(mean_ms(tail))} ms, {describe_shares(tail, _LARGEST)}"
 
 
-def list_ttft_part(run: Result, key: str) -> Int64:
-    """List a part of each request's wait for its first token, int64[requests] (ns); -1: not known."""
+def list_part(run: Result, key: str, wait: Wait) -> Int64:
+    """List a part of each request's waits of a kind, summed, int64[requests] (ns); -1: not known."""
     found = find_attribution(run)
-    if found is None or not _is_known(found, found.ttft, key):
-        return _make_unknown(run)
-    values = np.full(len(run.records), UNKNOWN, np.int64)
-    values[found.ttft.request] = found.ttft.parts[ROWS[key]]
-    return values
-
-
-def list_tail_part(run: Result, key: str) -> Int64:
-    """List a part of each request's gaps beyond P99, summed, int64[requests] (ns); -1: not known."""
-    found = find_attribution(run)
-    if found is None or not _is_known(found, found.gaps, key):
-        return _make_unknown(run)
+    waits = None if found is None else found.ttft if wait == "ttft" else found.gaps
+    if found is None or waits is None or not _is_known(found, waits, key):
+        return np.broadcast_to(np.int64(UNKNOWN), len(run.records))
     values = np.full(len(run.records), UNKNOWN, np.int64)
     values[found.ttft.request] = 0
-    np.add.at(values, found.gaps.request, found.gaps.parts[ROWS[key]])
+    np.add.at(values, waits.request, waits.parts[ROWS[key]])
     return values
-
-
-def _make_unknown(run: Result) -> Int64:
-    return np.broadcast_to(np.int64(UNKNOWN), len(run.records))
 
 
 def _is_known(found: Attribution, waits: PartRows, key: str) -> bool:
@@ -285,18 +273,17 @@ def _is_known(found: Attribution, waits: PartRows, key: str) -> bool:
     return not shown_by or not shown_by.isdisjoint(found.evidence) or bool(waits.parts[ROWS[key]].any())
 
 
-_WAITS = (
-    ("ttft", "the wait from when it was due until its first token", list_ttft_part),
-    ("tail", "its gaps beyond P99 ITL, summed", list_tail_part),
-)
+_WAITS: dict[Wait, str] = {
+    "ttft": "the wait from when it was due until its first token", "tail": "its gaps beyond P99 ITL, summed"
+}  # fmt: skip
 COLUMNS = tuple(
     RequestColumn(
         f"{wait}_{part.key}_ns",
         "int64",
         f"{part.label}: of {what}",
-        numbers=partial(make, key=part.key),
+        numbers=partial(list_part, key=part.key, wait=wait),
     )
-    for wait, what, make in _WAITS
+    for wait, what in _WAITS.items()
     for part in PARTS
     if wait in part.waits
 )

@@ -32,7 +32,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES, percentile_name
 from loadgen.figures.metrics import list_known_throughputs, measure_latencies
 from loadgen.figures.per_request import PerRequest
-from loadgen.report.load_identity import find_asked_input, find_asked_output, has_range
+from loadgen.report.load_identity import find_asked_lengths, has_range
 from loadgen.report.request_rows import FORMS, NAMES, REQUESTS, write_rows
 from loadgen.report.result_file import make_strict, name_marked_model
 from loadgen.report.run_directory import Result
@@ -163,8 +163,8 @@ def _hash_config(config: Mapping[str, Any]) -> str:
 def _describe_load(run: Result) -> dict[str, Any]:
     """Describe the load in llm-d's terms, and natively as our profile; {} if prompts' lengths are unknown."""
     facts, profile = run.facts, run.facts.profile
-    prompts = _list_lengths(run)[0]
-    lengths = _describe_lengths(facts, find_asked_input(facts), prompts)
+    prompts, (prompt, answers) = _list_lengths(run)[0], find_asked_lengths(facts)
+    lengths = _describe_lengths(facts, prompt, prompts)
     if not lengths:
         return {}
     native = {"config": list_workload(facts)}
@@ -176,7 +176,6 @@ def _describe_load(run: Result) -> dict[str, Any]:
         "source": "random" if facts.data.kind == RANDOM and not facts.data.text else "sampled",
         "input_seq_len": lengths,
     }
-    answers = find_asked_output(facts)
     if answers and profile.ignore_eos and not facts.ignore_eos_refused:
         standardized["output_seq_len"] = _describe_lengths(facts, answers, None)
     if math.isfinite(rate) and not profile.shaped:
@@ -358,8 +357,8 @@ _FIELDS = (
     RowField("precision", "of the weights, as fp8 or fp4", _find_precision),
     RowField("spec_decoding", "none, or the method, as mtp", _find_drafts),
     RowField("disagg", "whether prefill and decoding are apart", _if_alone(False), _read_flag),
-    RowField("isl", "tokens of a prompt", lambda facts: find_asked_input(facts), _read_count),
-    RowField("osl", "tokens of an answer", lambda facts: find_asked_output(facts), _read_count),
+    RowField("isl", "tokens of a prompt", lambda facts: find_asked_lengths(facts)[0], _read_count),
+    RowField("osl", "tokens of an answer", lambda facts: find_asked_lengths(facts)[1], _read_count),
     RowField("is_multinode", "whether several machines serve", _if_alone(False), _read_flag),
     RowField("tp", "tensor parallelism", _find_parallel, _read_count),
     RowField("pp", "pipeline parallelism", _if_unspread, _read_count),

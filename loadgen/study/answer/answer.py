@@ -229,7 +229,7 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
             {
                 **{key: value for key, value in asdict(each).items() if key != "remarks"},
                 "choice": each.choice.value,
-                "changes": each.lines[1:],
+                "changes": each.list_lines()[1:],
             }
             for each in answer.recommendations
         ],
@@ -251,7 +251,7 @@ def list_recommendations(answer: CheckpointAnswer, plain: bool = False) -> list[
     """
     same = group_by(answer.recommendations, lambda each: (each.words, each.remarks))
     titles = [", ".join(each.contest for each in of) for of in same.values()]
-    lines = [of[0].plain_lines if plain else of[0].lines for of in same.values()]
+    lines = [of[0].list_lines(plain) for of in same.values()]
     return [(f"{title}:" if len(same) > 1 else "", own) for title, own in zip(titles, lines, strict=True)]
 
 

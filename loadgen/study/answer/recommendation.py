@@ -283,15 +283,9 @@ class Recommendation(msgspec.Struct, frozen=True):
     remarks: tuple[ChoiceNote, ...] = ()  # what else would be taken, and with what; what to know of it
     judged: Mapping[str, tuple[Judged, ...]] = {}  # by candidate
 
-    @property
-    def lines(self) -> list[str]:
-        """The recommendation and its remarks, a line each, with the flags that change it."""
-        return [self.words, *(each.text for each in self.remarks)]
-
-    @property
-    def plain_lines(self) -> list[str]:
-        """The lines for a reader who has no terminal."""
-        return [self.words, *(each.plain or each.text for each in self.remarks)]
+    def list_lines(self, plain: bool = False) -> list[str]:
+        """List the recommendation and its remarks with the flags that change it; in words if `plain`."""
+        return [self.words, *((plain and each.plain) or each.text for each in self.remarks)]
 
     @property
     def open(self) -> list[str]:

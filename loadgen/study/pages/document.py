@@ -63,7 +63,7 @@ class Document(msgspec.Struct, frozen=True):
     @property
     def simulated(self) -> str:
         """A sentence on the runs that the embedded engine answered, with its preset; "" if there are none."""
-        presets = [account.simulated for account in self.accounts if account.simulated]
+        presets = [preset for account in self.accounts if (preset := account.reported.simulated)]
         if not presets:
             return ""
         part = "" if len(presets) == len(self.accounts) else f"{len(presets)} of {len(self.accounts)} runs: "

@@ -36,7 +36,9 @@ def render_page(document: Document) -> str:
     accounts = document.accounts
     title = accounts[0].headline if len(accounts) == 1 else document.title
     if document.simulated:
-        title += " (SIMULATED)" if all(each.simulated for each in accounts) else " (partly SIMULATED)"
+        title += (
+            " (SIMULATED)" if all(each.reported.simulated for each in accounts) else " (partly SIMULATED)"
+        )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return places.get_template("page.html.j2").render(
         document=document,

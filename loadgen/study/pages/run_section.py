@@ -131,11 +131,6 @@ class Account(msgspec.Struct, frozen=True):
                 parts.append("all at once")
         return ", ".join([served or self.reported.name, *filter(None, parts)])
 
-    @property
-    def simulated(self) -> str:
-        """The embedded engine's preset; "" where a model ran."""
-        return self.reported.simulated
-
 
 def make_account(reported: Reported, anchor: str, draw: bool, divide: bool = True) -> Account:
     """Make the account of a run: its cards, and its sections that are not empty.

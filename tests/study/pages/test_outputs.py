@@ -34,7 +34,7 @@ def campaign() -> str:
 
 def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
     stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f", simulated="instant")
-    assert make_account(stored, "a", draw=False).simulated == "instant"
+    assert make_account(stored, "a", draw=False).reported.simulated == "instant"
 
 
 def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:

@@ -286,7 +286,7 @@ def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> N
 def outputs(store: SweepStore) -> list[int | None]:
     """The tokens of every answer that each point asked for."""
     facts = [load(store.directory / point.directory).facts for point in store.read_record().points]
-    return [load_identity.find_asked_output(each) for each in facts]
+    return [load_identity.find_asked_lengths(each)[1] for each in facts]
 
 
 @pytest.mark.parametrize(
