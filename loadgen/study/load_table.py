@@ -18,7 +18,7 @@ from loadgen.report.load_identity import Load, identify_measured_load
 from loadgen.report.run_directory import Result
 from loadgen.study import repeats
 from loadgen.study.repeats import Mean
-from loadgen.study.tables import Table, make_table, measure_table, render_text_table, select_columns
+from loadgen.study.tables import Number, Table, make_table, measure_table, render_text_table, select_columns
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
@@ -287,16 +287,15 @@ def find_gravest(levels: Sequence[str]) -> str:
 
 
 def _format_figure(key: str, decimals: int, row: LoadRow) -> str:
-    figure = row.figures.get(key)
-    if figure is None or not math.isfinite(figure.mean):
+    if (figure := row.figures.get(key)) is None:
         return "-"
-    if key not in _SPREAD or not math.isfinite(figure.half):
-        return f"{figure.mean:.{decimals}f}"
-    if repeats.is_vague(figure.mean, figure.half):
-        return f"{figure.mean:.{decimals}f} {repeats.VAGUE}"
-    if figure.half > 0:  # no more than two digits of what is not known, and no ±0
-        decimals = max(count_decimals(figure.half, 2, decimals), count_decimals(figure.half, 1, 2))
-    return f"{figure.mean:.{decimals}f} ±{figure.half:.{decimals}f}"
+    mean, half, spread = figure.mean, figure.half, ""
+    if key in _SPREAD and math.isfinite(half):
+        vague = repeats.is_vague(mean, half)
+        if half > 0 and not vague:  # no more than two digits of what is not known, and no ±0
+            decimals = max(count_decimals(half, 2, decimals), count_decimals(half, 1, 2))
+        spread = f" {repeats.VAGUE}" if vague else f" ±{half:.{decimals}f}"
+    return Number(f"{mean:.{decimals}f}{spread}" if math.isfinite(mean) else "-", mean)
 
 
 def _format_limit(load: Load) -> str:

@@ -39,6 +39,32 @@ def list_interval_cells(name: str, interval: Any) -> dict[str, float | None]:
     return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
 
+class Number(str):
+    """A figure as it is written, with its whole value and where that stands in the JSON ("": nowhere)."""
+
+    __slots__ = ("aside", "key", "value")
+    value: float
+    key: str
+    aside: str
+
+    def __new__(cls, text: str, value: float, key: str = "", aside: str = "") -> Number:
+        """Make the number from its text; `aside` is a remark that is written next to it."""
+        number = super().__new__(cls, text)
+        number.value, number.key, number.aside = value, key, aside
+        return number
+
+
+def format_number(key: str, value: object, digits: int = 2, aside: str = "") -> str:
+    """Return a number as a Number with `,` between thousands and `digits` decimals, if it is not an int.
+
+    NaN and None are a dash; a bool or anything else is its text.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return "–" if value is None or value != value else str(value)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    return Number(text, value, key, aside)
+
+
 class Column(msgspec.Struct, frozen=True):
     """A table's column: the key of its cells, its title, and its least width in a drawn grid."""
 

@@ -24,10 +24,10 @@ from loadgen.report.saved_run import encode_run
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study import load_table
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_result, summarise_run
 from loadgen.study.series.sweep import sweep_run
+from loadgen.study.tables import Number
 from report.test_shape_figures import CLASSES, answered, shaped
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|tps_user|good")

@@ -29,8 +29,8 @@ from loadgen.study.history.history_file import HistoryEntry, check_one_subject, 
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import outputs
 from loadgen.study.pages.document import Document
-from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel, format_number
-from loadgen.study.tables import Table, cut_middle, make_table, render_text_table
+from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel
+from loadgen.study.tables import Table, cut_middle, format_number, make_table, render_text_table
 
 _PAGE = "history.html"
 _MOST_ROWS = 30  # of the table in a terminal

@@ -30,13 +30,12 @@ from loadgen.study.pages.page_parts import (
     Curve,
     CurveStyle,
     Floats,
-    Number,
     PageSection,
     Panel,
     is_wide,
 )
 from loadgen.study.run_summary import Reported, group_by
-from loadgen.study.tables import Table, make_table
+from loadgen.study.tables import Number, Table, make_table
 
 SYMBOLS = {
     Decision.FASTER: "▲", Decision.SLOWER: "▼", Decision.EQUIVALENT: "≈", Decision.UNDECIDED: "?",

@@ -18,7 +18,7 @@ from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
-from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, PageSection, Panel, is_wide
+from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel, is_wide
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import make_table
 
@@ -369,16 +369,10 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
     """Make the section `loads` of the swept loads' table and pictures; an empty one if there are no rows."""
     if not found.rows:
         return PageSection("")
-    table = load_table.make_load_table(found.rows, narrow=False)
-    keys = [column.key for column in table.columns]
-    body = []
-    for row, cells in zip(found.rows, table.body, strict=True):
-        figures = [(cell, row.figures.get(key)) for key, cell in zip(keys, cells, strict=True)]
-        body.append(tuple(cell if mean is None else Number(cell, mean.mean) for cell, mean in figures))
     notes = (*load_table.list_legend(found.rows), *load_table.find_dips(found.rows), *found.notes)
     return PageSection(
         load_table.describe_common(found.rows) or load_table.UNNAMED, "loads", menu="Loads", style="loads",
-        table=replace(table, body=tuple(body), notes=notes), panels=pictures,
+        table=load_table.make_load_table(found.rows, narrow=False, notes=notes), panels=pictures,
     )  # fmt: skip
 
 

@@ -18,32 +18,6 @@ NAN = float("nan")
 _WIDE = 16
 
 
-class Number(str):
-    """A figure as it is written, with its whole value and where that stands in the JSON ("": nowhere)."""
-
-    __slots__ = ("aside", "key", "value")
-    value: float
-    key: str
-    aside: str
-
-    def __new__(cls, text: str, value: float, key: str = "", aside: str = "") -> Number:
-        """Make the number from its text; `aside` is a remark that is written next to it."""
-        number = super().__new__(cls, text)
-        number.value, number.key, number.aside = value, key, aside
-        return number
-
-
-def format_number(key: str, value: object, digits: int = 2, aside: str = "") -> str:
-    """Return a number as a Number with `,` between thousands and `digits` decimals, if it is not an int.
-
-    NaN and None are a dash; a bool or anything else is its text.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        return "–" if value is None or value != value else str(value)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
-    return Number(text, value, key, aside)
-
-
 class CurveStyle(StrEnum):
     """How a curve's points are shown."""
 

@@ -42,9 +42,8 @@ from loadgen.study.pages.page_parts import (
     Panel,
     Spans,
     Tone,
-    format_number,
 )
-from loadgen.study.tables import Table, make_table
+from loadgen.study.tables import Table, format_number, make_table
 from loadgen.verdict.evidence import has_tail
 
 MOST_POINTS = 400  # over time

@@ -32,10 +32,10 @@ from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import Number, PageSection, find_section, format_number
+from loadgen.study.pages.page_parts import PageSection, find_section
 from loadgen.study.pages.run_charts import make_attribution_section
 from loadgen.study.run_summary import Reported, shorten_name
-from loadgen.study.tables import Table, make_table
+from loadgen.study.tables import Number, Table, format_number, make_table
 from loadgen.verdict.evidence import least_samples
 from loadgen.verdict.verdict import Level
 

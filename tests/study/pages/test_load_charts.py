@@ -19,8 +19,9 @@ from loadgen.study.knee import Knee
 from loadgen.study.pages import html, load_charts, markdown, terminal_plots
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.drawing import WIDTH, Text
-from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel
 from loadgen.study.run_summary import Reported
+from loadgen.study.tables import Number
 
 
 def at(

@@ -16,9 +16,9 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, markdown, outputs
 from loadgen.study.pages.document import compose_document
-from loadgen.study.pages.page_parts import format_number
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import FailedCell, Reported
+from loadgen.study.tables import format_number
 
 EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
 

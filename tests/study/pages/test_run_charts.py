@@ -21,8 +21,9 @@ from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import html, run_charts
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.drawing import DARK, LIGHT, SHADES
-from loadgen.study.pages.page_parts import CurveStyle, Number, Panel
+from loadgen.study.pages.page_parts import CurveStyle, Panel
 from loadgen.study.pages.run_charts import make_attribution_section, plot_waits
+from loadgen.study.tables import Number
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
 
