@@ -320,6 +320,6 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
         merged = merge.merge_results(timed, causes=causes)
         first = next((row.number for row in merged.facts.shards if row.began_ns), min(offsets))
         if offset_ns := offsets[first]:  # from the clock of that one to this machine's
-            records = merge.join_records([merge.Shifted(merged.records, offset_ns)], [])
+            records = merge.join_records([(merged.records, offset_ns)], [])
             merged = Result(merged.facts, records, merged.samples)
         return merged

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,11 @@ from loadgen.report import report, result_block, run_directory, saved_run
 from loadgen.report.fail_conditions import find_failing
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
-from loadgen.server.sample_file import NO_SAMPLES, KeptSamples, SampledSeries
+from loadgen.server.sample_file import KeptSamples, SampledSeries
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import join_digests
 
 _UNKNOWN: Mapping[int, str] = {}
-_NO_RECORDS = Records.from_records([])
 # Times of a clock, and the value of each that stands for none; the others are differences and counts.
 _TIMES = {
     "intended_ns": 0,
@@ -63,14 +62,8 @@ class _Part(msgspec.Struct, frozen=True):
     number: int
     of: int
     run: ShardRun | None  # None: it is missing
-    records: Records
-    samples: KeptSamples
     lost: Int64  # plan indices
     why: str = ""  # that it lost requests, or is missing; "": nothing of it is lost
-
-    @property
-    def name(self) -> str:
-        return f"shard {self.number}/{self.of}"
 
 
 def merge(runs: Sequence[Run | Place]) -> Run:
@@ -93,24 +86,19 @@ def merge_results(
     Long runs go to a file without a name in `spill`, by default where temporary files do. `causes` has why
     shards were lost, by their number, where that is known.
     """
-    pairs = check_shards(named)
-    runs = [run for run, _ in pairs]
-    given = {run.shard.number: (run, result) for run, result in pairs}
+    runs = check_shards(named)
     total = count_planned(runs[0].facts)
-    return _join_parts(list(_list_parts(given, total, causes)), runs, total, spill)
+    return _join_parts(list(_list_parts(runs, total, causes)), runs, total, spill)
 
 
-def check_shards(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
+def check_shards(named: Sequence[tuple[str, Result]]) -> list[ShardRun]:
     """Return the shards in the order of their numbers; raises UsageError if they are not of one run."""
     if not named:
         raise UsageError("nothing to merge: name the run directories that the shards left")
-    pairs = sorted(
-        ((_make_shard_run(place, result), result) for place, result in named),
-        key=lambda pair: pair[0].shard.number,
-    )
-    check_alike([run for run, _ in pairs])
-    _check_apart(pairs, count_planned(pairs[0][0].facts))
-    return pairs
+    runs = sorted(starmap(_make_shard_run, named), key=lambda run: run.shard.number)
+    check_alike(runs)
+    _check_apart(runs, count_planned(runs[0].facts))
+    return runs
 
 
 def read_shards(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
@@ -143,26 +131,26 @@ def _make_shard_run(place: str, result: Result) -> ShardRun:
         raise UsageError(
             f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
         )
-    return ShardRun(place, result.facts, shard, len(result.records))
+    return ShardRun(place, result, shard)
 
 
-def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) -> None:
+def _check_apart(runs: Sequence[ShardRun], total: int | None) -> None:
     """Raise UsageError if two runs are of one shard or have one request, or a run has one of another shard.
 
     Requests beyond `total`, the plan's, are refused too. With sessions an index does not say whose it is.
     """
-    for (one, _), (other, _) in pairwise(pairs):
+    for one, other in pairwise(runs):
         if one.shard.number == other.shard.number:
             raise UsageError(f"{one.place} and {other.place} are both {one.name}: name each shard once")
-    every = np.concatenate([result.records.index for _, result in pairs])
+    every = np.concatenate([run.records.index for run in runs])
     if len(np.unique(every)) < len(every):
-        for (one, held), (other, also) in combinations(pairs, 2):
-            twice = np.intersect1d(held.records.index, also.records.index)
+        for one, other in combinations(runs, 2):
+            twice = np.intersect1d(one.records.index, other.records.index)
             if len(twice):
                 which = format_ranges(twice)
                 raise UsageError(f"{one.place} and {other.place} both hold requests {which}: one is damaged")
-    for run, result in pairs:
-        index = result.records.index
+    for run in runs:
+        index = run.records.index
         foreign = index[index % run.shard.of != run.shard.number]
         if len(foreign) and not run.shard.sessions:  # with those, the index alone does not say whose it is
             raise UsageError(
@@ -173,24 +161,22 @@ def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) ->
             raise UsageError(f"{run.place} holds requests {beyond} of a plan of {total}: it is damaged")
 
 
-def _list_parts(
-    given: Mapping[int, tuple[ShardRun, Result]], total: int | None, causes: Mapping[int, str]
-) -> Iterator[_Part]:
+def _list_parts(runs: Sequence[ShardRun], total: int | None, causes: Mapping[int, str]) -> Iterator[_Part]:
     """Yield every shard of the plan; one that is missing or recovered has its lost requests, and why.
 
     `total` counts the planned requests (None: unknown, so none are listed as lost), `causes` has reasons by
     shard. With sessions all lost ones stand with the first such shard: indices do not say whose they are.
     """
-    first = next(iter(given.values()))[0]
-    of, none = first.shard.of, np.zeros(0, np.int64)
-    whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
+    given, shard = {run.shard.number: run for run in runs}, runs[0].shard
+    of, none = shard.of, np.zeros(0, np.int64)
+    whole = {number for number, run in given.items() if not run.facts.recovered}
     left = np.ones(total or 0, np.bool_)  # the plan's requests that no shard has
-    for _, shard in given.values() if total is not None else ():
-        left[shard.records.index] = False
-        if shard.sessions is not None:
-            left[shard.sessions.dropped_indices(shard.records)] = False
+    for run in runs if total is not None else ():
+        left[run.records.index] = False
+        if run.result.sessions is not None:
+            left[run.result.sessions.dropped_indices(run.records)] = False
     unheld = np.flatnonzero(left)
-    if first.shard.sessions:  # the index does not say whose a request is
+    if shard.sessions:  # the index does not say whose a request is
         lost = {next((number for number in range(of) if number not in whole), 0): unheld}
         shared = of - len(whole) > 1
     else:
@@ -199,41 +185,37 @@ def _list_parts(
         lost = {number: by_shard[begin:end] for number, (begin, end) in enumerate(pairwise(ends.tolist()))}
         shared = False
     for number in range(of):
-        run, result = given.get(number, (None, None))
-        if run is not None and result is not None and number in whole:
-            yield _Part(number, of, run, result.records, result.samples, none)
+        own = given.get(number)
+        if number in whole:
+            yield _Part(number, of, own, none)
             continue
         mine = lost.get(number, none)
-        known = f"its {len(mine)} requests are lost" if run is None else f"{len(mine)} requests are lost"
+        known = f"its {len(mine)} requests are lost" if own is None else f"{len(mine)} requests are lost"
         known = f"its share of {len(unheld)} requests is lost" if shared else known
         known = "how many requests are lost is not known" if total is None else known
         cause = f" ({causes[number]})" if number in causes else ""
-        if run is None or result is None:
-            none_planned = total is not None and number >= total and not first.shard.sessions
+        if own is None:
+            none_planned = total is not None and number >= total and not shard.sessions
             why = "" if none_planned else f"shard {number}/{of} is missing: {known}{cause}"
-            yield _Part(number, of, None, _NO_RECORDS, NO_SAMPLES, mine, why)
         else:
-            why = f"{run.name}: {run.facts.recovered}; {known}{cause}"
-            yield _Part(number, of, run, result.records, result.samples, mine, why)
+            why = f"{own.name}: {own.facts.recovered}; {known}{cause}"
+        yield _Part(number, of, own, mine, why)
 
 
 def _join_parts(
     parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
 ) -> Result:
     """Join the parts to one run on the clock of the first that sent anything; lost requests fail."""
-    here = [part for part in parts if part.run is not None]
-    spans = [
-        ClockSpan(run.shard, *measure_span_ns(part.records)) for run, part in zip(runs, here, strict=True)
-    ]
-    moved = dict(zip((part.number for part in here), find_shifts(spans), strict=True))
+    spans = [ClockSpan(run.shard, *measure_span_ns(run.records)) for run in runs]
+    moved = dict(zip((run.shard.number for run in runs), find_shifts(spans), strict=True))
     began_ns = min(
         (span.begin_ns + moved[span.shard.number].offset_ns for span in spans if span.begin_ns), default=0
     )
     slots = parts[0].of * max(len(runs[0].facts.targets), 1)
     records = join_records(
-        [Shifted(part.records, moved[part.number].offset_ns) for part in here],
+        [(run.records, moved[run.shard.number].offset_ns) for run in runs],
         [
-            make_lost_records(part.lost, slots, began_ns, f"{part.name} was lost")
+            make_lost_records(part.lost, slots, began_ns, f"shard {part.number}/{part.of} was lost")
             for part in parts
             if len(part.lost)
         ],
@@ -248,17 +230,17 @@ def _join_parts(
             *(part.why for part in parts if part.why),
         ),
     )
-    return Result(facts, records, _collect_samples(here, moved))
+    return Result(facts, records, _collect_samples(runs, moved))
 
 
 def _make_row(part: _Part, shift: ClockShift) -> MergedShard:
     """Make a shard's row of the merged run's facts, its begin moved by the shift (0 if it sent nothing)."""
-    run, (began_ns, _) = part.run, measure_span_ns(part.records)
-    client = None if run is None else run.facts.client
+    run, records = part.run, Records.from_records([]) if part.run is None else part.run.records
+    client, (began_ns, _) = None if run is None else run.facts.client, measure_span_ns(records)
     return MergedShard(
         number=part.number,
         of=part.of,
-        requests=len(part.records) + len(part.lost),
+        requests=len(records) + len(part.lost),
         lost=part.why,
         began_ns=began_ns and began_ns + shift.offset_ns,
         offset_ns=shift.offset_ns,
@@ -269,45 +251,39 @@ def _make_row(part: _Part, shift: ClockShift) -> MergedShard:
     )
 
 
-def _collect_samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
+def _collect_samples(runs: Sequence[ShardRun], moved: Mapping[int, ClockShift]) -> KeptSamples:
     """Join the sampled series on one clock, each from the first shard that has it; an error only if empty."""
     series: dict[tuple[str, str], SampledSeries] = {}
-    for part in parts:
-        offset_ns = moved[part.number].offset_ns
-        for each in part.samples.series:
+    for run in runs:
+        offset_ns = moved[run.shard.number].offset_ns
+        for each in run.result.samples.series:
             at_ns = each.at_ns + offset_ns
             series.setdefault(
                 (each.quantity, each.where), SampledSeries(each.quantity, each.where, at_ns, each.values)
             )
-    error = next((part.samples.error for part in parts if part.samples.error), "")
+    error = next((run.result.samples.error for run in runs if run.result.samples.error), "")
     return KeptSamples(tuple(series.values()), "" if series else error)
 
 
-class Shifted(msgspec.Struct, frozen=True):
-    """The records of one shard, and the ns to add to their times."""
-
-    records: Records
-    offset_ns: int = 0
-
-    def parts(self) -> Iterator[Records]:
-        """Yield the records with shifted times, a block of messages at a time; unchanged for shift 0."""
-        if not self.offset_ns:
-            yield self.records
-            return
-        for block in self.records.blocks():
-            rows = slice(block.first, block.last)
-            columns = {name: column[rows] for name, column in self.records.columns.items()}
-            for name, unset in _TIMES.items():
-                column = columns[name]
-                columns[name] = np.where(column == unset, column, column + self.offset_ns)
-            yield Records(
-                **columns,
-                start=block.start,
-                **{**block.message_columns, "arrival_ns": block.arrival_ns + self.offset_ns},
-                failures=self.records.failures[rows],
-                finish_reasons=self.records.finish_reasons[rows],
-                texts=self.records.texts[rows],
-            )
+def shift_records(records: Records, offset_ns: int) -> Iterator[Records]:
+    """Yield records with a shift added to their times, a block of messages at a time; unchanged for 0."""
+    if not offset_ns:
+        yield records
+        return
+    for block in records.blocks():
+        rows = slice(block.first, block.last)
+        columns = {name: column[rows] for name, column in records.columns.items()}
+        for name, unset in _TIMES.items():
+            column = columns[name]
+            columns[name] = np.where(column == unset, column, column + offset_ns)
+        yield Records(
+            **columns,
+            start=block.start,
+            **{**block.message_columns, "arrival_ns": block.arrival_ns + offset_ns},
+            failures=records.failures[rows],
+            finish_reasons=records.finish_reasons[rows],
+            texts=records.texts[rows],
+        )
 
 
 def measure_span_ns(records: Records) -> tuple[int, int]:
@@ -316,16 +292,18 @@ def measure_span_ns(records: Records) -> tuple[int, int]:
     return (int(sent.sent_ns.min()), int(sent.end_ns.max())) if len(sent) else (0, 0)
 
 
-def join_records(shards: Sequence[Shifted], lost: Sequence[Records], spill: Path | None = None) -> Records:
-    """Join the records of all shards and the lost ones, by plan index.
+def join_records(
+    shards: Sequence[tuple[Records, int]], lost: Sequence[Records], spill: Path | None = None
+) -> Records:
+    """Join the records of all shards, each with the ns to add to its times, and the lost ones, by plan index.
 
     Long ones go to a file without a name, in `spill` or the directory for temporary files. Raises UsageError
     where their times cannot be of one clock, or there is no room for them.
     """
 
     def parts() -> Iterator[Records]:
-        for shard in shards:
-            yield from shard.parts()
+        for shard, offset_ns in shards:
+            yield from shift_records(shard, offset_ns)
         yield from lost
 
     place = spill or Path(tempfile.gettempdir())
@@ -364,12 +342,21 @@ def format_ranges(indices: Int64) -> str:
 
 
 class ShardRun(msgspec.Struct, frozen=True):
-    """The facts of one shard, and the place they were read from, for messages."""
+    """The run of one shard, and the place it was read from, for messages."""
 
     place: str
-    facts: Facts
+    result: Result
     shard: ShardFacts
-    requests: int  # that it has records of
+
+    @property
+    def facts(self) -> Facts:
+        """The run's facts."""
+        return self.result.facts
+
+    @property
+    def records(self) -> Records:
+        """The run's records."""
+        return self.result.records
 
     @property
     def name(self) -> str:
@@ -453,7 +440,7 @@ def _choose_counters(shards: NamedValues) -> Any:
 def _select_sending(shards: NamedValues) -> NamedValues:
     """Return the values of shards that sent something, else of the first: others affect no figure."""
     pairs = zip(shards.values, shards.runs, strict=True)
-    some = [(value, run) for value, run in pairs if run.requests] or [(shards.values[0], shards.runs[0])]
+    some = [(value, run) for value, run in pairs if len(run.records)] or [(shards.values[0], shards.runs[0])]
     return NamedValues(tuple(value for value, _ in some), tuple(run for _, run in some))
 
 

@@ -181,13 +181,13 @@ def test_every_join_has_a_rule() -> None:
 
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadgen.features.shards.merge import Shifted
+    from loadgen.features.shards.merge import shift_records
     from loadgen.records import record
 
     records = made_runs.run(failed=2).records
-    whole = [*Shifted(records, 5).parts()]
+    whole = [*shift_records(records, 5)]
     monkeypatch.setattr(record, "BLOCK", 40)
-    many = [*Shifted(records, 5).parts()]
+    many = [*shift_records(records, 5)]
     assert (len(whole), len(many)) == (1, 12)
     assert Records.join(many).pack() == whole[0].pack()
     assert (whole[0].arrival_ns - records.arrival_ns).tolist() == [5] * len(records.arrival_ns)

@@ -16,7 +16,7 @@ from builders.shard_runs import HERE, elsewhere, named, part, shard
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import ClockReading, ShardFacts
 from loadgen.features.shards import merge, shard_clocks
-from loadgen.features.shards.merge import Shifted
+from loadgen.features.shards.merge import shift_records
 from loadgen.features.shards.shard_clocks import (
     ClockShift,
     ClockSpan,
@@ -158,7 +158,7 @@ def test_no_boot_is_known_to_be_the_same() -> None:
 def on(run: Result, number: int, ahead_ns: int, **reading: Any) -> Result:
     """One of two shards, on a machine whose clock is ahead by so much."""
     mine = part(run, number, 2, shard=elsewhere(number, 2, ahead_ns, **reading))
-    return Result(mine.facts, Records.join(Shifted(mine.records, ahead_ns).parts()))
+    return Result(mine.facts, Records.join(shift_records(mine.records, ahead_ns)))
 
 
 def merged(run: Result, ahead_ns: int, **reading: Any) -> Result:
@@ -215,13 +215,13 @@ def test_latencies_do_not_depend_on_the_offset_at_all() -> None:
 
 def test_shards_that_began_apart_are_doubted() -> None:
     late = part(RUN, 1, 2)
-    moved = Result(late.facts, Records.join(Shifted(late.records, 3 * S).parts()))
+    moved = Result(late.facts, Records.join(shift_records(late.records, 3 * S)))
     apart = merge.merge_results(named([part(RUN, 0, 2), moved]))
     assert "shards-started-apart" in [finding.rule.code for finding in apart.verdict.grave]
     closed = made_cases.run()
     run = Result(closed.facts, closed.records)
     second = shard_runs.part(run, 1, 2)
-    moved = Result(second.facts, Records.join(Shifted(second.records, 3 * S).parts()))
+    moved = Result(second.facts, Records.join(shift_records(second.records, 3 * S)))
     apart = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
     (found,) = (f for f in apart.verdict.grave if f.rule.code == "shards-started-apart")
     assert found.evidence == "2 shards began 3000 ms apart: all were to send their part of the plan at once"
@@ -233,7 +233,7 @@ def test_a_shard_may_begin_with_the_stage_that_has_its_first_slot(began_ms: int,
     staged = made_cases.run(workload=stages)
     run = Result(staged.facts, staged.records)
     second = shard_runs.part(run, 1, 2)
-    moved = Result(second.facts, Records.join(Shifted(second.records, began_ms * MS).parts()))
+    moved = Result(second.facts, Records.join(shift_records(second.records, began_ms * MS)))
     both = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
     codes = [finding.rule.code for finding in both.verdict.grave]
     assert [code for code in codes if code == "shards-started-apart"] == apart
