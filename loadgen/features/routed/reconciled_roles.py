@@ -58,22 +58,17 @@ class MetricsUrl(msgspec.Struct, frozen=True):
         return f"{self.role}={self.shown_url}"
 
 
-class ScrapedEnd(msgspec.Struct, frozen=True):
-    """Whether and when a server ended in a run, and its samples until then."""
-
-    samples: Samples = ()  # by seconds
-    ended_s: float | None = None  # as in RoleWindow
-    ended_why: str = ""
-    restarted: bool = False
-
-
-class RoleScrapes(ScrapedEnd, frozen=True, kw_only=True):
+class RoleScrapes(msgspec.Struct, frozen=True):
     """The scrapes of one server: before the run, in it until its end, and the last that counts."""
 
     place: MetricsUrl
     before: MetricsSnapshot
     last: MetricsSnapshot
     settled: bool = True
+    samples: Samples = ()  # by seconds
+    ended_s: float | None = None  # as in RoleWindow
+    ended_why: str = ""
+    restarted: bool = False
 
 
 def make_role_window(scrapes: RoleScrapes, model: str) -> tuple[RoleWindow, ServerWindow]:
@@ -203,26 +198,28 @@ def _find_sample(each: RoleScrapes, at_s: float) -> MetricsSnapshot:
     return each.samples[min(near, key=lambda i: abs(times[i] - at_s))][1]
 
 
-def find_end(before: MetricsSnapshot, samples: Samples, after: MetricsSnapshot) -> ScrapedEnd:
+def find_end(scrapes: RoleScrapes) -> RoleScrapes:
     """Find out by all scrapes of a server, failed ones too, whether it ended or restarted in the run.
 
     The time is that of the first scrape that failed or showed it, else of the last sample; 0 without any.
     """
     good: list[tuple[float, MetricsSnapshot]] = []
-    latest, failed_s = before, None
-    for at_s, snapshot in samples:
+    latest, after, failed_s = scrapes.before, scrapes.last, None
+    for at_s, snapshot in scrapes.samples:
         if snapshot.error:
             failed_s = at_s if failed_s is None else failed_s
             continue
         if has_restarted(latest, snapshot):
-            return ScrapedEnd(good, at_s if failed_s is None else failed_s, restarted=True)
+            ended_s = at_s if failed_s is None else failed_s
+            return replace(scrapes, samples=good, ended_s=ended_s, restarted=True)
         good.append((at_s, snapshot))
         latest, failed_s = snapshot, None
     if not after.error and not has_restarted(latest, after):
-        return ScrapedEnd(good)
+        return replace(scrapes, samples=good)
     if failed_s is None:
         failed_s = good[-1][0] if good else 0.0
-    return ScrapedEnd(good, failed_s, after.error, restarted=not after.error)
+    restarted = not after.error
+    return replace(scrapes, samples=good, ended_s=failed_s, ended_why=after.error, restarted=restarted)
 
 
 @invalid(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Container, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from msgspec.structs import asdict
-
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import hide_url_secrets
 from loadgen.base.structs import replace
@@ -124,10 +122,12 @@ class RoleScraper(MetricsScraper):
             before = MetricsSnapshot(last.names)
         if before.error:
             return RoleScrapes(place=self.place, before=before, last=last)
-        end = find_end(before, [(at_s, parse_metrics(lines)) for at_s, lines in self.samples], last)
-        if end.ended_s is not None:
-            last = parse_metrics(select_lines(_OK, self._body)) if self._body else before
-        return RoleScrapes(place=self.place, before=before, last=last, settled=settled, **asdict(end))
+        samples = [(at_s, parse_metrics(lines)) for at_s, lines in self.samples]
+        scrapes = find_end(RoleScrapes(self.place, before, last, settled, samples))
+        if scrapes.ended_s is None:
+            return scrapes
+        last = parse_metrics(select_lines(_OK, self._body)) if self._body else before
+        return replace(scrapes, last=last)
 
 
 class RoleScrapers(JoinedScraper):

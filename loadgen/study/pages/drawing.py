@@ -180,7 +180,7 @@ def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
     for spans in panel.spans:  # all stretches of one kind are one outline
         at = axes.y.px(spans.at)
         lines = _make_segments(axes.x.px(spans.begin), at, axes.x.px(spans.end), at)
-        shapes.append(Polyline(lines, str(spans.tone), thick, part=Part.SPANS))
+        shapes.append(Polyline(lines, spans.tone, thick, part=Part.SPANS))
     marks = (point.tolist() for curve in panel.curves for point in axes.place_marks(curve))
     reach = MARK_SIZE / 2
     taken: list[Box] = [(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
@@ -337,7 +337,7 @@ def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
     [] if there is one curve without spans, unless it has a name and the panel a `y_top`.
     """
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
-    entries = [(spans.name, Polyline(sample, str(spans.tone), 5.0)) for spans in panel.spans]
+    entries = [(spans.name, Polyline(sample, spans.tone, 5.0)) for spans in panel.spans]
     own = [curve for curve in panel.curves if curve.of is None]
     if len(own) > 1 or (own and own[0].name and panel.y_top):
         for index, curve in enumerate(panel.curves):

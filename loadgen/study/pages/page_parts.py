@@ -28,15 +28,6 @@ class CurveStyle(StrEnum):
     MARKS = "marks"  # points by themselves, as large as those on a line
 
 
-class Tone(StrEnum):
-    """The kind of a span of a timeline."""
-
-    WAIT = "wait"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    FAILED = "failed"
-
-
 class Curve(msgspec.Struct, frozen=True):
     """Points (x, y) under one name; `labels` stand next to them, `hollow` ones are drawn empty."""
 
@@ -59,7 +50,7 @@ class Spans(msgspec.Struct, frozen=True):
     """Stretches [begin, end] at heights, all of one kind."""
 
     name: str
-    tone: str  # a Tone, or another role of a colour
+    tone: str  # role of a colour
     begin: Floats
     end: Floats
     at: Floats

@@ -41,7 +41,6 @@ from loadgen.study.pages.page_parts import (
     PageSection,
     Panel,
     Spans,
-    Tone,
 )
 from loadgen.study.tables import Table, format_number, make_table
 from loadgen.verdict.evidence import has_tail
@@ -265,11 +264,11 @@ def plot_timeline(run: Result) -> Iterator[Panel]:
     ok, begun = each.ok[rows], each.has_ttft[rows]
     first = np.where(begun, (each.first_ns[rows] - zero_ns) / SECOND_NS, end)
     stretches = (
-        ("due, not yet sent", Tone.WAIT, due, left, left - due > 0.001),
-        ("until its first token", Tone.PREFILL, left, first, ok & begun),
-        ("until its last token", Tone.DECODE, first, end, ok & begun),
-        ("until its answer", Tone.DECODE, left, end, ok & ~begun),
-        ("failed", Tone.FAILED, left, end, ~ok),
+        ("due, not yet sent", "wait", due, left, left - due > 0.001),
+        ("until its first token", "prefill", left, first, ok & begun),
+        ("until its last token", "decode", first, end, ok & begun),
+        ("until its answer", "decode", left, end, ok & ~begun),
+        ("failed", "failed", left, end, ~ok),
     )
     spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
     left_out = "" if stride == 1 else f" {len(rows)} of {len(order):,} are drawn, one in {stride}."

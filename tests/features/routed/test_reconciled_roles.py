@@ -11,7 +11,6 @@ from builders.loops import loop_over
 from builders.required import require
 from loadgen.features.routed.reconciled_roles import (
     RoleScrapes,
-    ScrapedEnd,
     find_end,
     make_role_window,
     reconcile_roles,
@@ -211,9 +210,10 @@ def test_when_a_server_ended(
     after: MetricsSnapshot,
     expected: tuple[int, float | None, bool],
 ) -> None:
-    end = find_end(counted(0, 0, 0), samples, after)
+    end = find_end(scrapes("decode", "d", after, before=counted(0, 0, 0), samples=samples))
     kept, ended_s, restarted = expected
-    assert end == ScrapedEnd(end.samples, ended_s, "" if ended_s is None else after.error, restarted)
+    why = "" if ended_s is None else after.error
+    assert (end.ended_s, end.ended_why, end.restarted) == (ended_s, why, restarted)
     assert len(end.samples) == kept
 
 

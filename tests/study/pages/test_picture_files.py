@@ -16,7 +16,7 @@ from builders.loops import loop_over
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, load_charts, run_charts
 from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, draw_panel
-from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Panel, Spans, Tone
+from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Panel, Spans
 from loadgen.study.pages.picture_files import render_inline_svg, render_png, render_svg, round_values
 
 pytest.importorskip("matplotlib", reason="needs matplotlib")
@@ -212,7 +212,7 @@ def test_a_logarithmic_y_axis_has_all_that_is_above_0() -> None:
 
 def test_spans_are_their_rows() -> None:
     begin, end = np.array([0.0, 1.0]), np.array([1.0, 3.0])
-    found, _ = data(Panel("k", "t", "s", spans=(Spans("failed", Tone.FAILED, begin, end, begin + 1),)))
+    found, _ = data(Panel("k", "t", "s", spans=(Spans("failed", "failed", begin, end, begin + 1),)))
     assert found["spans"] == [["failed", [0, 1], [1, 3], [1, 2]]]
 
 
