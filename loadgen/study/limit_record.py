@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from loadgen import __version__
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import MOST_SECONDS
 from loadgen.base.text import clean_line, format_count, wrap_text
+from loadgen.figures import objectives
 from loadgen.figures.objectives import Standing, list_written_names, name_numbers
+from loadgen.plan.profile import Profile
 from loadgen.report.run import Run
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.sweep_record import LoadAxis
@@ -152,6 +156,73 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
         ]
         top = max((run.load for run in near), default=0.0)
         return passed or [run for run in near if run.load == top]
+
+
+LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
+
+
+class LimitRequest(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """A search as it is asked for; what is None follows from the server or the workload."""
+
+    slo: Annotated[str, Field(min_length=1)]
+    over: Literal["rate", "concurrency"] | None = None  # None: as the profile has it
+    within: Annotated[float, Field(ge=0.001, le=1)] = 0.05  # share of the limit, 0.05 is 5 %
+    budget_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 1800.0  # of one search
+    max_runs: Annotated[int, Field(ge=2, le=1000)] = 12
+    min_duration_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None  # of a run
+    start: Annotated[float, Field(gt=0)] | None = None
+    lowest: Annotated[float, Field(gt=0)] | None = None
+    highest: Annotated[float, Field(gt=0)] | None = None
+
+    def choose_axis(self, workload: Profile) -> LoadAxis:
+        """Return `over` if given, else concurrency for a closed loop with a limit of it, else rate."""
+        return self.over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
+
+    def make_record(self, axis: LoadAxis, slo: Sequence[str], **decided: Any) -> LimitRecord:
+        """Make the record of a new search from its axis, objectives, settings and the fields `decided`."""
+        kept = self.model_dump(include={"within", "budget_s", "start", "lowest", "highest"})
+        kept |= {"most_runs": self.max_runs, "least_run_s": self.min_duration_s, "objectives": tuple(slo)}
+        return LimitRecord(axis=axis, **kept, **decided)
+
+    def check(self, workload: Profile, names: Sequence[str] = LOAD_KEYS) -> None:
+        """Raise UsageError for a workload whose load cannot be varied, and for bounds that contradict.
+
+        The objectives are checked against the workload. Concurrencies are whole numbers. `names` are those of
+        start, lowest and highest where they are given.
+        """
+        if workload.ladder is not None:
+            raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
+        if workload.shaped or workload.timed:
+            raise UsageError(
+                "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times "
+                "of the workload"
+            )
+        if workload.users is not None and self.choose_axis(workload) == "rate":
+            raise UsageError("--users has turns at --user-rate: --over concurrency varies the users")
+        objectives.check_profile(workload.model_copy(update={"slo": self.slo}))
+        start, lowest, highest = names
+        if self.choose_axis(workload) == "concurrency":
+            for name, load in zip(names, (self.start, self.lowest, self.highest), strict=True):
+                if load is not None and load != round(load):
+                    raise UsageError(f"{name} {load:g}: requests in flight are whole numbers")
+        if self.lowest and self.highest and self.lowest >= self.highest:
+            raise UsageError(f"{lowest} {self.lowest:g} is not below {highest} {self.highest:g}")
+        if self.lowest and self.start and self.start < self.lowest:
+            raise UsageError(f"{start} {self.start:g} lies below {lowest} {self.lowest:g}")
+        if self.highest and self.start and self.start > self.highest:
+            raise UsageError(f"{start} {self.start:g} lies above {highest} {self.highest:g}")
+
+    @property
+    def words(self) -> list[str]:
+        """The flags of `loadgen limit` for the same search; loads and times without a value have none."""
+        words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
+        words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
+        least = None if self.min_duration_s is None else f"{self.min_duration_s:.12g}s"
+        loads = [None if load is None else f"{load:g}" for load in (self.start, self.lowest, self.highest)]
+        names = ("--over", "--min-duration", "--start", "--from", "--to")
+        for name, word in zip(names, (self.over, least, *loads), strict=True):
+            words += [] if word is None else [name, word]
+        return words
 
 
 _UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}

@@ -21,13 +21,7 @@ from loadgen.figures.figure_table import parse_percentiles, percentile_name
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
 from loadgen.study.gate import gate_record, gate_sides
-from loadgen.study.gate.gate_record import (
-    MOST_PAIRS,
-    GateMetric,
-    GateRecord,
-    make_gate_metric,
-    write_gate_record,
-)
+from loadgen.study.gate.gate_record import MOST_PAIRS, GateMetric, GateRecord
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MAX_PAIRS, GateOutcome, GatePlan, judge_gate
 from loadgen.study.importers.clients import loadgen_runs
@@ -126,7 +120,7 @@ def choose_metrics(
         rate = next((each.request_rate for each in workloads), None)
         key = comparison.choose_usual(Load(request_rate_per_s=rate))
         column = comparison.find_column(key)
-        asked = [make_gate_metric(column.label, key, column.higher_is_faster)]
+        asked = [gate_record.make_gate_metric(column.label, key, column.higher_is_faster)]
     for metric, workload in itertools.product(asked, workloads):
         word = metric.key.partition("_")[0]
         known = [f"p{percentile_name(rank)}" for rank in parse_percentiles(workload.metric_percentiles)]
@@ -170,7 +164,7 @@ class PairJudge:
         allows_state = self.allows_state or len(sides[0].new) < FIRST_LOOK
         if reasons := gate_sides.list_reasons(sides, metrics, allows_state):
             return replace(result, reasons=tuple(reasons))
-        series = [one for each in sides for one in gate_sides.make_paired_series(each, metrics)]
+        series = [one for each in sides for one in gate_sides.make_series(each, metrics, measured_here=True)]
         verdict = judge_gate(series, self.record.plan)
         return replace(result, verdict=verdict, remarks=tuple(gate_sides.list_remarks(sides)))
 
@@ -200,7 +194,7 @@ def _measure_pairs(
         campaign = campaign_command.continue_campaign(wanted, kept, given)
         for cell_id in kept.list_failed() if given.resume is not None else ():
             kept.forget_failure(cell_id)
-        write_gate_record(kept.directory, judge.record)
+        gate_record.write_gate_record(kept.directory, judge.record)
         kept.write_record(campaign)
         execution = campaign_command.make_execution(wanted, kept, campaign, given, say)
         execution.is_over = partial(judge.is_over, say)

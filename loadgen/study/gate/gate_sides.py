@@ -265,38 +265,25 @@ def choose_metric(sides: Sequence[GateSides]) -> GateMetric:
     return make_gate_metric(column.label, column.key, column.higher_is_faster)
 
 
-def make_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSeries]:
-    """Make the series of given runs, a unit a start of the server or a run, paired as by `compare`."""
+def make_series(
+    sides: GateSides, metrics: Sequence[GateMetric], measured_here: bool = False
+) -> list[GateSeries]:
+    """Make the series of given runs, a unit a start of the server or a run, paired as by `compare`.
+
+    Of runs that were `measured_here` the n-th of both sides are a pair: all have the figures.
+    """
     series = []
     for metric in metrics:
         read = partial(comparison.read_figure, key=metric.key)
-        units = statistics.pair_units(sides.new, sides.base, read)
-        series.append(
-            GateSeries(
-                metric.key, sides.load, tuple(units.row), tuple(units.baseline), units.paired,
-                metric.higher_is_faster, metric.margin, units.order,
-            )
-        )  # fmt: skip
+        if measured_here:
+            new, base = (tuple(read(run) or 0.0 for run in side) for side in (sides.new, sides.base))
+            paired, order = True, None
+        else:
+            units = statistics.pair_units(sides.new, sides.base, read)
+            new, base, paired, order = tuple(units.row), tuple(units.baseline), units.paired, units.order
+        known = metric.higher_is_faster, metric.margin, order
+        series.append(GateSeries(metric.key, sides.load, new, base, paired, *known))
     return series
-
-
-def make_paired_series(sides: GateSides, metrics: Sequence[GateMetric]) -> list[GateSeries]:
-    """Make the series of runs that were measured in turn, the n-th of both sides a pair.
-
-    All runs must have the figures, and the sides as many runs.
-    """
-    return [
-        GateSeries(
-            metric.key,
-            sides.load,
-            tuple(comparison.read_figure(run, metric.key) or 0.0 for run in sides.new),
-            tuple(comparison.read_figure(run, metric.key) or 0.0 for run in sides.base),
-            True,
-            metric.higher_is_faster,
-            metric.margin,
-        )
-        for metric in metrics
-    ]
 
 
 # Of pairs that were measured in turn: what differs the same way in as many sets the sides apart; what differs

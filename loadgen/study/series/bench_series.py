@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,7 +40,9 @@ def run_all(
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
         first = replace(seed, repeat=before * session.options.repeat)
         if workload.ladder is not None:
-            code, runs = climb(session, workload, first), list[Result]()
+            ladder = LadderClimb.begin(workload, session.options)
+            climb = partial(LadderClimb.climb_on, servers=GivenServer(session), seed=first)
+            code, runs = ladder.finish(climb), list[Result]()
         else:
             code, runs = _run_repeats(session, workload, first, results)
         worst = max(worst, code)
@@ -57,13 +59,6 @@ def run_all(
         drawn = load_table.render_load_table(load_table.merge_repeats(loads))
         print_text("\n" + drawn, sys.stdout, end="")
     return worst
-
-
-def climb(session: Session, workload: Profile, seed: Seed) -> int:
-    """Measure a ladder on the session's server, write and print its tables, and return the exit code."""
-    return LadderClimb.begin(workload, session.options).finish(
-        lambda ladder: ladder.climb_on(GivenServer(session), seed)
-    )
 
 
 def _run_repeats(
@@ -87,13 +82,9 @@ def _run_repeats(
             break
         runs.append(run)
     if len(runs) > 1:
-        _show_spreads(runs, directory.with_name(f"{directory.name}-repeats.json"))
+        spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
+        print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
+        path = directory.with_name(f"{directory.name}-repeats.json")
+        write_result(path, repeats.encode_spreads(spreads))
+        print_text(f"repeats: {path}", sys.stdout)
     return worst, runs
-
-
-def _show_spreads(runs: Sequence[Result], path: Path) -> None:
-    """Print the spread of each figure over runs of one load as a table, and write it to a file."""
-    spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
-    print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
-    write_result(path, repeats.encode_spreads(spreads))
-    print_text(f"repeats: {path}", sys.stdout)

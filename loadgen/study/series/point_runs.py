@@ -123,8 +123,7 @@ def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) 
     try:
         run, directory = inside.run(workload, seed)
     except Exception as error:  # one run's fault must not cost the others
-        check_disk(error)
-        why = session.hide_error(convert_error(error))
+        why = session.hide_error(explain_failure(error))
         died = find_death(session)
         gone, took_s = bool(died or explain_silence(session)), _measure_since_s(began_ns)
         return MeasuredPoint(reason=why.summary, duration_s=took_s, server_gone=gone, died=died, error=why)
@@ -177,11 +176,17 @@ def convert_error(error: Exception) -> LoadgenError:
     return LoadgenError(f"loadgen itself failed; please report it: {errors.describe_exception(error)}")
 
 
-def check_disk(error: Exception) -> None:
-    """Raise StoreError if a LoadgenError's cause is a full, read-only or failing disk."""
+def explain_failure(error: Exception) -> LoadgenError:
+    """Return why a step failed, as `convert_error`; raises StoreError where nothing more can be kept.
+
+    That is a StoreError itself, or a LoadgenError whose cause is a full, read-only or failing disk.
+    """
     cause = error.__cause__ or error.__context__
+    if isinstance(error, StoreError):
+        raise error
     if isinstance(error, LoadgenError) and isinstance(cause, OSError) and cause.errno in _DISK:
         raise StoreError(str(error)) from None
+    return convert_error(error)
 
 
 def _measure_since_s(began_ns: int) -> float:
@@ -268,14 +273,11 @@ def do_on_server(servers: PointServers, workload: Profile, act: Callable[[Sessio
         raise convert_error(error) from None
     try:
         return act(session)
-    except StoreError:
-        raise
     except Exception as error:
-        check_disk(error)
-        died = find_death(session, failed=True)
+        why, died = explain_failure(error), find_death(session, failed=True)
         if died is not None:
             servers.replace_server(died)
-        raise died or session.hide_error(convert_error(error)) from None
+        raise died or session.hide_error(why) from None
 
 
 def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:

@@ -25,7 +25,6 @@ from loadgen.run.command.options import Options
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.limit_record import Limit
 from loadgen.study.series.limit import limit_command
-from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest
 from loadgen.study.series.sweep import grid, sweep_run
 from loadgen.study.series.sweep.grid import Variation
 from loadgen.study.series.sweep.sweep_run import SweepRequest
@@ -131,11 +130,10 @@ def limit(
     Raises LoadgenError where an option is wrong or nothing can be measured, and LimitInterrupted on Ctrl-C.
     """
     given = keywords.check_keywords(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
-    own = {"slo", *LimitOptions.__annotations__} - (BenchOptions.__annotations__.keys() - {"slo"})
-    request = LimitRequest(**{name: given.pop(name) for name in own & given.keys()}, names=LOAD_KEYS)
+    own = {name: given.pop(name) for name in limit_command.OWN_KEYS if name in given}
     asked = keywords.make_options(base_url, given)
     workload = keywords.make_profile(profile, asked.overrides, "limit()")
-    call = BackgroundRun(lambda interrupts: _make_search(asked, request, workload, interrupts))
+    call = BackgroundRun(lambda interrupts: _make_search(asked, own, workload, interrupts))
     try:
         return call.wait()
     except KeyboardInterrupt:
@@ -172,11 +170,13 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
         return Sweep(record, runs, store.directory if written else None, partial)
 
 
-def _make_search(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
+def _make_search(
+    options: Options, own: Mapping[str, Any], workload: Profile, interrupts: Interrupts
+) -> Limit:
     """Run a search in the calling thread and load its runs; raises LoadgenError."""
-    with _place_runs(options, request.resume) as (placed, written):
+    with _place_runs(options, own.get("resume")) as (placed, written):
         found = limit_command.find_limit(
-            placed, request, hide_argument_secrets(), lambda line: None, workload, interrupts
+            placed, own, hide_argument_secrets(), lambda line: None, workload, interrupts
         )
         if found.signal and not found.record.runs:
             raise signals.Stopped(found.signal)

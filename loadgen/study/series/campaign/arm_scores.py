@@ -14,19 +14,10 @@ from loadgen.base import signals
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
+from loadgen.features.quality import quality_run
 from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
 from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
 from loadgen.features.quality.quality_record import CANDIDATE, Quality
-from loadgen.features.quality.quality_run import (
-    UNSCORED_REFERENCE,
-    VOCABULARIES_DIFFER,
-    AnswerMeasure,
-    QualityRun,
-    describe_origin,
-    explain_no_text,
-    record_reference,
-    score_answers,
-)
 from loadgen.features.quality.quality_text import QualityPlan, read_text
 from loadgen.features.quality.reference_file import ReferenceContents, ReferenceFile, read_reference
 from loadgen.run.command.progress import Display
@@ -76,7 +67,7 @@ def judge_reference(kept: ReferenceContents) -> Quality:
 def judge_scored(kept: ReferenceContents, scored: ReferenceContents) -> Quality:
     """Compute the quality of a candidate that has scored the reference's answers and the text."""
     same = scored.header.text_ids == kept.header.text_ids
-    why = {} if same else VOCABULARIES_DIFFER
+    why = {} if same else quality_run.VOCABULARIES_DIFFER
     return judge_evidence(
         QualityEvidence(
             reference=kept.header.model,
@@ -84,7 +75,7 @@ def judge_scored(kept: ReferenceContents, scored: ReferenceContents) -> Quality:
             **_pair_answers(kept, scored),
             reference_text=kept.segments,
             candidate_text=scored.segments if kept.segments else (),
-            why=why if kept.segments else {**why, "text": UNSCORED_REFERENCE},
+            why=why if kept.segments else {**why, "text": quality_run.UNSCORED_REFERENCE},
             **_describe_origin(kept, scored),
         )
     )
@@ -102,7 +93,10 @@ def judge_scored_back(
             **_pair_answers(sampled, scored),
             candidate_sampled=True,
             reference_text=kept.segments,
-            why={**explain_vocabularies(kept, sampled), "text": explain_no_text(other.engine, other.model)},
+            why={
+                **explain_vocabularies(kept, sampled),
+                "text": quality_run.explain_no_text(other.engine, other.model),
+            },
             **_describe_origin(kept, sampled),
         )
     )
@@ -110,7 +104,7 @@ def judge_scored_back(
 
 def explain_vocabularies(kept: ReferenceContents, sampled: ReferenceContents) -> dict[str, str]:
     """Explain which figures are None since a candidate has other tokens than the reference; {} if not."""
-    return {} if kept.text.take_ids(sampled.text) else VOCABULARIES_DIFFER
+    return {} if kept.text.take_ids(sampled.text) else quality_run.VOCABULARIES_DIFFER
 
 
 def _pair_answers(sampled: ReferenceContents, scored: ReferenceContents) -> Mapping[str, Any]:
@@ -126,7 +120,7 @@ def _pair_answers(sampled: ReferenceContents, scored: ReferenceContents) -> Mapp
 
 def _describe_origin(kept: ReferenceContents, measured: ReferenceContents) -> dict[str, Any]:
     header = measured.header
-    return describe_origin(header.settings, header.text_digest, {CANDIDATE: header.engine}, kept)
+    return quality_run.describe_origin(header.settings, header.text_digest, {CANDIDATE: header.engine}, kept)
 
 
 class ServerMeasuring(msgspec.Struct, frozen=True):
@@ -143,7 +137,7 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
     def sample_reference(self, session: Session, reference: Path) -> Quality:
         """Have the reference sample and score, into its file, and return its own quality: its noise floor."""
         with self._probe(session) as server:
-            record_reference(server, self.plan, reference, self.display.draw)
+            quality_run.record_reference(server, self.plan, reference, self.display.draw)
             kept = read_reference(reference)
         return judge_reference(kept)
 
@@ -154,9 +148,9 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
         """
         with self._probe(session) as server:
             if not server.scores:
-                record_reference(server, self.plan, scores, self.display.draw)
+                quality_run.record_reference(server, self.plan, scores, self.display.draw)
                 return None
-            QualityRun(
+            quality_run.QualityRun(
                 server,
                 replace(self.plan, tokens=MOST_TOKENS),  # the file's answers are what is wanted
                 kept=(kept := read_reference(reference)),
@@ -173,14 +167,14 @@ class ServerMeasuring(msgspec.Struct, frozen=True):
         kept, sampled = read_reference(reference), read_reference(answers)
         other = sampled.header
         differ = explain_vocabularies(kept, sampled)
-        measure = AnswerMeasure(
+        measure = quality_run.AnswerMeasure(
             replace(self.plan, tokens=sampled.tokens), f"answers of {other.model}", self.display.draw
         )
         with self._probe(session) as server:
             if not server.scores:
                 raise MeasureError(f"neither {kept.header.engine} nor {other.engine} can score a prompt")
             with closing(ReferenceFile(scores, replace(other, model=server.model, text_ids=()))) as file:
-                score_answers(server, () if differ else sampled.answers, measure, file)
+                quality_run.score_answers(server, () if differ else sampled.answers, measure, file)
         return judge_scored_back(kept, sampled, read_reference(scores))
 
     @contextmanager

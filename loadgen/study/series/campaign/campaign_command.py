@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -42,40 +42,19 @@ from loadgen.study.compare.comparability import Rows, check_equal_states
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import result_sources
-from loadgen.study.series.campaign import arms, campaign_store
+from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
 from loadgen.study.series.campaign.arm_scores import ServerMeasuring
-from loadgen.study.series.campaign.arms import (
-    ONCE,
-    Arm,
-    Start,
-    Trust,
-    estimate_left,
-    list_cells,
-    list_unsent_keys,
-    show_program,
-)
+from loadgen.study.series.campaign.arms import Arm, Start, Trust, list_cells
 from loadgen.study.series.campaign.campaign_file import (
-    EXAMPLE,
     CampaignFile,
     QualityTable,
     list_shipped,
     load_campaign,
-    locate_campaign,
 )
 from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Execution
 from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
-from loadgen.study.series.campaign.quality_cells import (
-    FinishedTask,
-    QualityCells,
-    QualityKind,
-    QualityState,
-    QualityStore,
-    QualityTask,
-    find_reference,
-    plan_tasks,
-    read_tasks,
-)
+from loadgen.study.series.campaign.quality_cells import QualityKind, QualityState, QualityStore, QualityTask
 from loadgen.study.series.series_store import FAILED, StoreError, print_progress
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_tokens_s, format_duration
 
@@ -88,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     given = parse_arguments(campaign_parser(), argv)
     refuse_without_result(given.json, {"--example": given.example, "--dry-run": given.dry_run})
     if given.example:
-        print_text(list_shipped()[EXAMPLE].read_text("utf-8"), sys.stdout, end="")
+        print_text(list_shipped()[campaign_file.EXAMPLE].read_text("utf-8"), sys.stdout, end="")
         return 0
     read_answer_flags(given, {})
     if given.file is None and given.resume in (None, campaign_store.LATEST):
@@ -106,12 +85,12 @@ def main(argv: Sequence[str]) -> int:
     kept = campaign_store.find_store(given.resume, given.file, Path(given.run_dir))
     wanted = make_request(given, kept)
     if given.dry_run:
-        quality = preview_quality(wanted.file, wanted.arms, wanted.reference, kept, given.retry_failed)
         done, pace, seed = set[str](), Pace(), wanted.file.seed
         if kept is not None:
             record = make_record(wanted, kept, given)
             done, pace = campaign_store.list_done(kept, given.retry_failed), read_pace(kept, wanted.starts)
             seed = record.seed
+        quality = preview_quality(wanted, kept, done, given.retry_failed)
         print_text(preview_campaign(wanted, done, pace, seed, quality), sys.stdout)
         return 0
     check_variables(wanted)
@@ -173,7 +152,7 @@ def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Campa
     --repeats replaces the file's, --only selects the arms. Raises UsageError.
     """
     known = given.file is None and kept is not None
-    path = Path(kept.record.file) if known and kept is not None else locate_campaign(given.file)
+    path = Path(kept.record.file) if known and kept is not None else campaign_file.locate_campaign(given.file)
     if given.file is None and not path.is_file():
         raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
     campaign = load_campaign(path)
@@ -195,7 +174,7 @@ def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Campa
         if name not in names:
             raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
     chosen = tuple(arm for arm in every if not only or arm.checkpoint in only)
-    starts, reference = arms.plan_starts(campaign, chosen), find_reference(campaign, every)
+    starts, reference = arms.plan_starts(campaign, chosen), quality_cells.find_reference(campaign, every)
     return CampaignRequest(path, trust, campaign, every, chosen, starts, reference)
 
 
@@ -211,7 +190,7 @@ def open_store(wanted: CampaignRequest, kept: CampaignStore | None, base: Path, 
     The standard error gets a line on each host that the environment's key is not sent to.
     """
     arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
-    for line in list_unsent_keys(wanted.trust, wanted.arms):
+    for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
         print_text(f"loadgen: {line}", sys.stderr)
     return kept or CampaignStore(files.create_directory(base, name, read_wall_clock()))
 
@@ -224,7 +203,7 @@ def make_record(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Na
     record = campaign_store.make_record(wanted.file, wanted.path, wanted.every, read_wall_clock())
     if given.resume is None:
         return record
-    return campaign_store.resume_record(kept, record, wanted.path, given.retry_failed)
+    return campaign_store.continue_record(kept, record, wanted.path, given.retry_failed)
 
 
 def continue_campaign(
@@ -286,7 +265,7 @@ def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.
             measuring = ServerMeasuring.open(table, choose_display(given.quiet))
             store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
             left = store.read_state(table, wanted.arms, reference, given.retry_failed)
-            execution.quality = QualityCells(store, table, every, left, measuring, say)
+            execution.quality = quality_cells.QualityCells(store, table, every, left, measuring, say)
         try:
             execution.run()
         except KeyboardInterrupt as stop:
@@ -348,18 +327,27 @@ def _compare_cells(
     return tables, searches, make_answer(tables, searches, ask, read_answer_flags(given, ask.campaign.answer))
 
 
+_NOTHING = "nothing was started or written (--dry-run)"
+
+
 def preview_campaign(
-    wanted: CampaignRequest, done: set[str], pace: Pace, seed: int | None, quality: QualityPreview | None
+    wanted: CampaignRequest,
+    done: set[str],
+    pace: Pace,
+    seed: int | None,
+    quality: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> str:
     """Render a campaign's matrix, order, commands and time for a terminal, in four paragraphs.
 
-    `done` are ids of cells that need no more; command lines are not wrapped.
+    `done` are ids of cells that need no more, `quality` the lines of `preview_quality`; command lines are not
+    wrapped.
     """
+    order, time = quality
     parts = (
         _list_arms(wanted, done),
-        _list_order(wanted, done, quality),
+        (*_list_order(wanted), *order),
         _list_commands(wanted, seed),
-        (*_list_access(wanted), *_list_time(wanted, done, pace, quality)),
+        (*_list_access(wanted), *_list_time(wanted, done, pace), *time, _NOTHING),
     )
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -388,12 +376,12 @@ def _list_arms(wanted: CampaignRequest, done: set[str]) -> Iterator[str]:
         yield f"environment variables to set first: {', '.join(unset)}"
 
 
-def _list_order(wanted: CampaignRequest, done: set[str], quality: QualityPreview | None) -> Iterator[str]:
+def _list_order(wanted: CampaignRequest) -> Iterator[str]:
     """Yield lines on the order of the arms: one for all, or one for even and one for odd repeats."""
     turns: dict[str, list[str]] = {}
     is_one_server = len({arm.server for arm in wanted.arms}) == 1
     names = [start.arm.checkpoint if is_one_server else start.arm.name for start in wanted.starts]
-    if wanted.file.starts == ONCE:
+    if wanted.file.starts == arms.ONCE:
         yield "order: each server is started once, for all its repeats"
         turns["all"] = names
     else:
@@ -405,8 +393,6 @@ def _list_order(wanted: CampaignRequest, done: set[str], quality: QualityPreview
             turns[", ".join(f"r{repeat}" for repeat in list(by_repeat)[first::2])] = by_repeat[first]
     for label, order in turns.items():
         yield from wrap_chain(f"  {label}:", order, "    ")
-    if quality is not None:
-        yield from quality.list_order(wanted.starts, done)
 
 
 def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
@@ -417,7 +403,7 @@ def _list_commands(wanted: CampaignRequest, seed: int | None) -> Iterator[str]:
         yield f"    {arm.render_command(wanted.file.repeats, seed, limit)}"
         if arm.options.launching.wanted and not (arm.missing or arm.barred):
             # To find out what is installed runs the interpreter that the file names.
-            yield f"    {show_program(arm.options, arm.settings, asks=wanted.trust.may_start)}"
+            yield f"    {arms.show_program(arm.options, arm.settings, asks=wanted.trust.may_start)}"
 
 
 def _list_access(wanted: CampaignRequest) -> Iterator[str]:
@@ -431,42 +417,18 @@ def _list_access(wanted: CampaignRequest) -> Iterator[str]:
         yield f"may read from the environment: {', '.join(wanted.trust.variables)}"
     if barred := sorted({name for arm in wanted.arms for name in arm.barred}):
         yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
-    yield from list_unsent_keys(wanted.trust, wanted.arms)
+    yield from arms.list_unsent_keys(wanted.trust, wanted.arms)
 
 
-def _list_time(
-    wanted: CampaignRequest, done: set[str], pace: Pace, quality: QualityPreview | None
-) -> Iterator[str]:
+def _list_time(wanted: CampaignRequest, done: set[str], pace: Pace) -> Iterator[str]:
     if (limit := wanted.file.limit) is None:
-        left = estimate_left(pace, wanted.starts, done)
+        left = arms.estimate_left(pace, wanted.starts, done)
         words = "unknown until the first cells are done" if left.unknown else left.words
         yield f"estimated time: {words}"
     else:
         cells = sum(planned.id not in done for planned in list_cells(wanted.starts))
         most = format_duration(cells * limit.budget_s)
         yield f"estimated time: at most {most} of searches; starts of servers come on top"
-    if quality is not None:
-        left = quality.estimate_left()
-        words = "unknown until it is measured" if left.unknown else f"{left.words} more"
-        yield f"quality: {words}"
-    yield "nothing was started or written (--dry-run)"
-
-
-def preview_quality(
-    file: CampaignFile, arms: Sequence[Arm], reference: Arm | None, kept: CampaignStore | None, retry: bool
-) -> QualityPreview | None:
-    """Make the preview of what is left of a campaign's quality, of a new campaign without `kept`.
-
-    None without `[quality]`. With `retry` failed tasks are left too.
-    """
-    table = file.quality
-    if table is None or reference is None:
-        return None
-    state, finished = QualityState(reference.name, tuple(arm.name for arm in arms)), list[FinishedTask]()
-    if kept is not None:
-        store = QualityStore(kept)
-        state, finished = store.read_state(table, arms, reference, retry), read_tasks(store.directory)
-    return QualityPreview(table, {arm.name: arm for arm in (*arms, reference)}, state, finished)
 
 
 _DOES = {  # in a plan, before the arm where that is another
@@ -476,51 +438,62 @@ _DOES = {  # in a plan, before the arm where that is another
 }
 
 
-class QualityPreview(msgspec.Struct, frozen=True):
-    """The quality of a campaign that is left: its table, arms by name, state, and the tasks that are done."""
+def preview_quality(
+    wanted: CampaignRequest, kept: CampaignStore | None, done: set[str], retry: bool
+) -> tuple[list[str], list[str]]:
+    """Return lines on the order of what is left of a campaign's quality, and one on its time; [] without.
 
-    table: QualityTable
-    arms: Mapping[str, Arm]
-    state: QualityState
-    finished: Sequence[FinishedTask] = ()
+    Tasks are listed by whether a server is up for its load then: `done` are ids of cells that are not
+    measured again. With `retry` failed tasks are left too.
+    """
+    table, reference = wanted.file.quality, wanted.reference
+    if table is None or reference is None:
+        return [], []
+    state, finished = (
+        QualityState(reference.name, tuple(arm.name for arm in wanted.arms)),
+        list[QualityTask](),
+    )
+    if kept is not None:
+        store = QualityStore(kept)
+        state = store.read_state(table, wanted.arms, reference, retry)
+        finished = quality_cells.read_tasks(store.directory)
+    starts = [start for start in wanted.starts if any(planned.id not in done for planned in start.planned)]
+    planned = list(quality_cells.plan_tasks(state, [start.arm.name for start in starts]))
+    order = [
+        f"quality: {table.tokens:,} tokens of {reference.name}, the same within {table.margin:g} nats a token"
+    ]
+    for label, is_extra in (("after the load of", False), ("on one more start of", True)):
+        words = []
+        for number, task in planned:
+            if (number is None) is is_extra:
+                name, on = "" if number is None else starts[number].name, state.find_server(task)
+                words.append(f"{name} {on}: {_DOES[task.kind]} {'' if on == task.arm else task.arm}".strip())
+        order += wrap_chain(f"  {label}", words, "    ") if words else []
+    if not planned and set(state.arms) - state.done - state.failed:
+        order.append(f"  nothing can be measured: {reference.name} has failed, or is not among --only")
+    left = _estimate_quality(
+        wanted, table, [(state.find_server(task), task) for _, task in planned], finished
+    )
+    return order, [f"quality: {'unknown until it is measured' if left.unknown else f'{left.words} more'}"]
 
-    def list_order(self, starts: Sequence[Start], done: Collection[str]) -> Iterator[str]:
-        """Yield lines on the tasks that are left, by whether a server is up for its load then.
 
-        `done` are the ids of cells that are not measured again.
-        """
-        left = [start for start in starts if any(planned.id not in done for planned in start.planned)]
-        tasks = self._plan(left)
-        reference, margin = self.state.reference, f"the same within {self.table.margin:g} nats a token"
-        yield f"quality: {self.table.tokens:,} tokens of {reference}, {margin}"
-        own = [(name, task) for name, task in tasks if name]
-        more = [(name, task) for name, task in tasks if not name]
-        for label, several in (("after the load of", own), ("on one more start of", more)):
-            words = [
-                f"{name} {task.on}: {_DOES[task.kind]} {'' if task.on == task.arm else task.arm}".strip()
-                for name, task in several
-            ]
-            if words:
-                yield from wrap_chain(f"  {label}", words, "    ")
-        if not tasks and set(self.state.arms) - self.state.done - self.state.failed:
-            yield f"  nothing can be measured: {reference} has failed, or is not among --only"
-
-    def estimate_left(self) -> TimeLeft:
-        """Estimate the seconds of the tasks that are left, by those that are done, else at the roofline."""
-        seconds, unknown, at_best = 0.0, 0, False
-        for _, task in self._plan(()):
-            done = [one for one in self.finished if one.kind is task.kind]
-            alike = [one for one in done if one.arm == task.arm] or done  # the arm's own first
-            if alike:
-                known: float | None = median(one.seconds / one.tokens for one in alike) * self.table.tokens
-            else:
-                sampled, at_best = self.table.tokens if task.kind is QualityKind.SAMPLE else 0, True
-                known = estimate_tokens_s(self.arms[task.on].options, sampled, self.table.tokens)
-            seconds += known or 0.0
-            unknown += known is None
-        return TimeLeft(seconds, unknown, at_best)
-
-    def _plan(self, starts: Sequence[Start]) -> list[tuple[str, QualityTask]]:
-        """List the tasks that are left, each with the name of its start; "" for one more start."""
-        planned = plan_tasks(self.state, [start.arm.name for start in starts])
-        return [(starts[number].name if number is not None else "", task) for number, task in planned]
+def _estimate_quality(
+    wanted: CampaignRequest,
+    table: QualityTable,
+    tasks: Iterable[tuple[str, QualityTask]],
+    finished: Sequence[QualityTask],
+) -> TimeLeft:
+    """Estimate the time of tasks, each with the arm that does it, by those finished, else at the roofline."""
+    seconds, unknown, at_best = 0.0, 0, False
+    for on, task in tasks:
+        same = [one for one in finished if one.kind is task.kind]
+        alike = [one for one in same if one.arm == task.arm] or same  # the arm's own first
+        if alike:
+            known: float | None = median(one.seconds / one.tokens for one in alike) * table.tokens
+        else:
+            sampled, at_best = table.tokens if task.kind is QualityKind.SAMPLE else 0, True
+            options = next(arm.options for arm in wanted.every if arm.name == on)
+            known = estimate_tokens_s(options, sampled, table.tokens)
+        seconds += known or 0.0
+        unknown += known is None
+    return TimeLeft(seconds, unknown, at_best)

@@ -25,6 +25,7 @@ from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
+from loadgen.study.limit_record import LimitRequest
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -35,32 +36,6 @@ class CoolDown(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_na
 
     to_c: float
     at_most_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 600.0
-
-
-class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
-    """`[limit]`: each cell is a search for the highest load that meets the objectives, as `loadgen limit`."""
-
-    slo: Annotated[str, Field(min_length=1)]
-    over: Literal["rate", "concurrency"] | None = None  # None: as the profile has it
-    within: Annotated[float, Field(ge=0.001, le=1)] = 0.05  # share of the limit, 0.05 is 5 %
-    budget_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 1800.0  # of one search
-    max_runs: Annotated[int, Field(ge=2, le=1000)] = 12
-    min_duration_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None  # of a run
-    start: Annotated[float, Field(gt=0)] | None = None
-    lowest: Annotated[float, Field(gt=0)] | None = None
-    highest: Annotated[float, Field(gt=0)] | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """The flags of `loadgen limit` for the same search; loads and times without a value have none."""
-        words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
-        words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
-        least = None if self.min_duration_s is None else f"{self.min_duration_s:.12g}s"
-        loads = [None if load is None else f"{load:g}" for load in (self.start, self.lowest, self.highest)]
-        names = ("--over", "--min-duration", "--start", "--from", "--to")
-        for name, word in zip(names, (self.over, least, *loads), strict=True):
-            words += [] if word is None else [name, word]
-        return words
 
 
 class AnswerTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
@@ -104,7 +79,7 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     hardware: str | None = None  # key of the roofline's table
     fingerprint: bool = False
     cool_down: CoolDown | None = None
-    limit: LimitTable | None = None
+    limit: LimitRequest | None = None  # each cell is a search, as by `loadgen limit`
     answer: AnswerTable | None = None
     quality: QualityTable | None = None
 
@@ -158,7 +133,7 @@ def load_campaign(path: Path) -> CampaignFile:
         table["quality"] = _read_quality(quality, path)
     if isinstance(limit := table.get("limit"), dict):
         where = f"{path}: [limit]"
-        table["limit"] = validate_table(LimitTable, limit, where)
+        table["limit"] = validate_table(LimitRequest, limit, where)
         try:
             objectives.parse_objectives(table["limit"].slo)
         except UsageError as error:

@@ -26,15 +26,9 @@ from loadgen.plan.request_sources import Seed
 from loadgen.report import run_directory
 from loadgen.report.result_file import OURS
 from loadgen.study.limit_record import LIMIT
+from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells, plan_starts
-from loadgen.study.series.campaign.campaign_file import (
-    AnswerTable,
-    CampaignFile,
-    CampaignOptions,
-    hide_flag_secrets,
-    load_campaign,
-    locate_campaign,
-)
+from loadgen.study.series.campaign.campaign_file import AnswerTable, CampaignFile, CampaignOptions
 from loadgen.study.series.series_store import FAILED, INTERRUPTED, SeriesStore, create_directory, list_names
 from loadgen.study.series.time_estimate import Pace
 from loadgen.study.sweep_record import LARGEST_BYTES, read_record
@@ -218,7 +212,7 @@ def make_record(file: CampaignFile, path: Path, arms: Sequence[Arm], at: datetim
             ArmRecord(
                 checkpoint=arm.checkpoint,
                 server=arm.server,
-                flags=hide_flag_secrets(arm.flags),
+                flags=campaign_file.hide_flag_secrets(arm.flags),
                 profiles=tuple(workload.name for workload in arm.profiles),
             )
             for arm in arms
@@ -267,7 +261,7 @@ def find_store(resume: str | None, file: str | None, base: Path) -> CampaignStor
     if resume is None:
         return None
     if resume == LATEST and file is not None:
-        name = load_campaign(locate_campaign(file)).name
+        name = campaign_file.load_campaign(campaign_file.locate_campaign(file)).name
         for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
             with contextlib.suppress(UsageError):  # of a damaged record
                 if CampaignStore(path.parent).record.name == name:
@@ -294,22 +288,6 @@ def clear_unfinished(store: CampaignStore) -> None:
     with store.writing():
         for cell_id in store.list_finished() & store.list_failed():  # it was ended between the two
             store.forget_failure(cell_id)
-
-
-def resume_record(
-    store: CampaignStore, new: CampaignRecord, path: Path, retry_failed: bool
-) -> CampaignRecord:
-    """Return the stored record continued by `new`, the one that the file at `path` makes now.
-
-    Raises UsageError, with the differences, if they change cells that were measured and are not retried.
-    """
-    measured = store.list_measured(failed=not retry_failed)
-    if changed := list(list_differences(store.record, new, measured)):
-        raise UsageError(
-            f"{path} has changed since {store.directory} was run: {'; '.join(changed)}: "
-            "restore it, or start another campaign"
-        )
-    return continue_record(store.record, new)
 
 
 def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
@@ -359,27 +337,30 @@ def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
         yield f"{key} was {was} and is {now}"
 
 
-def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
-    """Make the record of a resumed campaign: `new` with the seed and the creation time of `old`.
+def continue_record(
+    store: CampaignStore, new: CampaignRecord, path: Path, retry_failed: bool
+) -> CampaignRecord:
+    """Make the record of a resumed campaign: `new`, of the file at `path`, with the stored seed and time.
 
-    Arms, profiles and cells that only `old` has stay after the new ones; of two repeats the larger counts.
+    Arms, profiles and cells that only the stored one has stay after the new ones; of two repeats the larger
+    counts. Raises UsageError, with the differences, if they change cells that were measured and are not
+    retried.
     """
-    kept = [cell_id for cell_id in old.order if cell_id not in new.order]
+    old, measured = store.record, store.list_measured(failed=not retry_failed)
+    if changed := list(list_differences(old, new, measured)):
+        raise UsageError(
+            f"{path} has changed since {store.directory} was run: {'; '.join(changed)}: "
+            "restore it, or start another campaign"
+        )
+    known = {(arm.checkpoint, arm.server) for arm in new.arms}
     return new.model_copy(
         update={
             "created": old.created,
             "seed": old.seed,
             "seed_chosen": old.seed_chosen,
             "repeats": max(old.repeats, new.repeats),
-            "arms": (
-                *new.arms,
-                *(arm for arm in old.arms if _make_arm_key(arm) not in map(_make_arm_key, new.arms)),
-            ),
+            "arms": (*new.arms, *(arm for arm in old.arms if (arm.checkpoint, arm.server) not in known)),
             "profiles": {**old.profiles, **new.profiles},
-            "order": (*new.order, *kept),
+            "order": (*new.order, *(cell_id for cell_id in old.order if cell_id not in new.order)),
         }
     )
-
-
-def _make_arm_key(arm: ArmRecord) -> tuple[str, str]:
-    return arm.checkpoint, arm.server

@@ -20,18 +20,20 @@ from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
 from loadgen.run.session import Session
 from loadgen.study import limit_record
+from loadgen.study.limit_record import LimitRequest
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, list_cells
-from loadgen.study.series.campaign.campaign_file import LimitTable
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
 from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
 from loadgen.study.series.campaign.quality_cells import QualityCells
 from loadgen.study.series.climb import LadderClimb
-from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest, continue_search, read_search
+from loadgen.study.series.limit.limit_command import continue_search, read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
 from loadgen.study.series.series_store import SERVERS, SeriesStore, StoreError
 from loadgen.study.series.time_estimate import Pace
+
+_EXTRA = "quality"  # a start of a server for its quality alone
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Execution:
     say: Callable[[str], None] = print
     quiet: bool = False
     watch: MachineWatch | None = None  # None: no cell waits
-    limit: LimitTable | None = None  # each cell is a search
+    limit: LimitRequest | None = None  # each cell is a search
     quality: QualityCells | None = None  # measured on the same servers
     is_over: Callable[[], bool] = lambda: False  # asked before each start that has cells left
     keeps_servers: bool = False  # each arm's from its first start to the end, next to one another
@@ -76,8 +78,8 @@ class Execution:
                     self._used[start.arm.name] |= {cell["start"] for cell in cells if "start" in cell}
                 if self._left:
                     self._run_on_servers(start)
-            while self.quality is not None and (extra := self.quality.choose_start()) is not None:
-                self._run_on_servers(extra)
+            while self.quality is not None and (extra := self.quality.state.choose_arm()) is not None:
+                self._run_on_servers(Start(self.quality.arms[extra], _EXTRA, ()))
 
     def _run_on_servers(self, start: Start) -> None:
         """Measure or search the cells in `_left` on the server of `start`, started again if it dies."""
@@ -195,21 +197,20 @@ class Execution:
             if died:
                 progress.warn(clean_text(str(died)))
 
-    def _search(self, planned: Planned, table: LimitTable) -> None:
+    def _search(self, planned: Planned, request: LimitRequest) -> None:
         """Search for the limit of a cell, or continue its interrupted search, and store it or why it failed.
 
         The seed is the campaign's plus the repeat: each repeat has other prompts, each arm the same. Raises
         StoreError, and KeyboardInterrupt on a signal.
         """
         place, began_ns, cell = self.store.begin_search(planned), clock.now_ns(), planned.cell
-        request = LimitRequest(**table.model_dump(), names=LOAD_KEYS)
-        goals, axis = objectives.parse_objectives(table.slo), request.choose_axis(planned.workload)
+        goals, axis = objectives.parse_objectives(request.slo), request.choose_axis(planned.workload)
         record = request.make_record(
             axis,
             list(map(str, goals)),
             name=cell.checkpoint,
             command=("loadgen", "campaign", cell.campaign),
-            fixed=f"{table.slo} over {axis}",
+            fixed=f"{request.slo} over {axis}",
             seed=(self.seed.value + cell.repeat) % (MOST_SEED + 1),
         )
         with suppress(UsageError):  # nothing was begun there, or not this search
@@ -220,11 +221,9 @@ class Execution:
         self.say(f"r{cell.repeat} {cell.arm}, {cell.profile}: searching")
         try:
             record = search.find()
-        except StoreError:
-            raise
         except Exception as error:  # as of a run
-            point_runs.check_disk(error)
-            self._fail(planned, LoadgenError(hide_secrets(str(point_runs.convert_error(error)))), place)
+            why = hide_secrets(str(point_runs.explain_failure(error)))
+            self._fail(planned, LoadgenError(why), place)
             return
         if search.signal:
             raise signals.Stopped(search.signal)
@@ -256,11 +255,8 @@ class Execution:
         climb = LadderClimb(planned.workload, place, session.options, self.quiet)
         try:
             climb.climb_on(self._servers, self._choose_seed(session, planned))
-        except StoreError:
-            raise
         except Exception as error:  # as of a run; the lengths that were measured stay
-            point_runs.check_disk(error)
-            self._fail(planned, session.hide_error(point_runs.convert_error(error)), climb.directory)
+            self._fail(planned, session.hide_error(point_runs.explain_failure(error)), climb.directory)
             died = point_runs.find_death(session)
             return MeasuredPoint(server_gone=died is not None, died=died)
         self.pace.steps.append((planned.timed, (clock.now_ns() - began_ns) / 1e9))

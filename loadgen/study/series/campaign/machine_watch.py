@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from loadgen.base import clock
 from loadgen.base.urls import is_this_machine
@@ -16,57 +17,37 @@ from loadgen.study.series.campaign.campaign_file import CoolDown
 _POLL_S = 1.0
 
 
-class Cooling:
-    """Waits for the hottest sensor; without one it reports that once and never waits."""
+_NO_SENSOR = "no temperature sensor can be read: there are no pauses to cool down"
 
-    def __init__(
-        self,
-        wanted: CoolDown,
-        sensors: Sequence[Sensor],
-        say: Callable[[str], None],
-        display: Display | None = None,
-    ) -> None:
-        self.wanted, self.sensors, self.say = wanted, sensors, say
-        self.display = display or Display()
-        self.hottest_c = 0.0  # as last read
-        self.reported_missing = False
 
-    def wait(self, poll_s: float = _POLL_S) -> None:
-        """Wait until the hottest sensor is at most at `to_c`, at most `at_most_s`, reading it every `poll_s`.
+def wait_until_cool(wanted: CoolDown, sensors: Sequence[Sensor], display: Display) -> str:
+    """Wait until the hottest sensor is at most at `to_c`, at most `at_most_s`, reading it every second.
 
-        It prints how far the machine cooled; without a sensor it prints that once and returns at once.
-        """
-        hottest = began_c = self._read_hottest_c()
-        if began_c is None:
-            if not self.reported_missing:
-                self.say("no temperature sensor can be read: there are no pauses to cool down")
-            self.reported_missing = True
-            return
-        began_ns = clock.now_ns()
-        end_ns = began_ns + int(self.wanted.at_most_s * 1e9)
-        with self.display.waiting(
-            "cooling down",
-            self.wanted.at_most_s,
-            lambda: f"{self.hottest_c:.0f} °C, until {self.wanted.to_c:g}",
-        ):
-            while hottest is not None and hottest > self.wanted.to_c and clock.now_ns() < end_ns:
-                time.sleep(poll_s)
-                hottest = self._read_hottest_c()
-        took_s = (clock.now_ns() - began_ns) / 1e9
-        if hottest is not None and hottest > self.wanted.to_c:
-            self.say(
-                f"still {hottest:.0f} °C after {took_s:.0f} s (at most {self.wanted.to_c:g} is wanted): "
-                "continuing"
-            )
-        elif began_c > self.wanted.to_c:
-            self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
+    Returns a line on how far the machine cooled, or that no sensor can be read; "" if it was cool.
+    """
+    hottest = began_c = _read_hottest_c(sensors)
+    if began_c is None:
+        return _NO_SENSOR
+    shown_c, began_ns = began_c, clock.now_ns()
+    end_ns = began_ns + int(wanted.at_most_s * 1e9)
+    with display.waiting(
+        "cooling down", wanted.at_most_s, lambda: f"{shown_c:.0f} °C, until {wanted.to_c:g}"
+    ):
+        while hottest is not None and hottest > wanted.to_c and clock.now_ns() < end_ns:
+            time.sleep(_POLL_S)
+            hottest = _read_hottest_c(sensors)
+            shown_c = shown_c if hottest is None else hottest
+    took_s = (clock.now_ns() - began_ns) / 1e9
+    if hottest is not None and hottest > wanted.to_c:
+        return f"still {hottest:.0f} °C after {took_s:.0f} s (at most {wanted.to_c:g} is wanted): continuing"
+    cooled = f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s"
+    return cooled if began_c > wanted.to_c else ""
 
-    def _read_hottest_c(self) -> float | None:
-        """Read the sensors, set `hottest_c`, and return the highest temperature; None if none can be read."""
-        reading = Reading.merge(sensor.read(()) for sensor in self.sensors)
-        heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
-        self.hottest_c = max(heat, default=self.hottest_c)
-        return max(heat, default=None)
+
+def _read_hottest_c(sensors: Sequence[Sensor]) -> float | None:
+    reading = Reading.merge(sensor.read(()) for sensor in sensors)
+    heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
+    return max(heat, default=None)
 
 
 _WARMER_C = 5.0  # than before the first cell: half of what counts as another state
@@ -79,6 +60,7 @@ def is_measured_here(options: Options) -> bool:
     return options.observe and not options.embedded and local
 
 
+@dataclass
 class MachineWatch:
     """Waits before each cell until the machine is cool, and compares its state with that before the first.
 
@@ -87,24 +69,21 @@ class MachineWatch:
     `require` a cell in another state is refused, else there is a line.
     """
 
-    def __init__(
-        self,
-        cool_down: CoolDown | None,
-        sensors: Sequence[Sensor],
-        say: Callable[[str], None],
-        display: Display | None = None,
-        first: MachineState | None = None,
-        require: bool = False,
-    ) -> None:
-        self.cooling = None if cool_down is None else Cooling(cool_down, sensors, say, display)
-        self.sensors, self.say, self.display = sensors, say, display
-        self.first, self.require = first, require
-        self.said = set[str]()
+    cool_down: CoolDown | None
+    sensors: Sequence[Sensor]
+    say: Callable[[str], None]
+    display: Display = field(default_factory=Display)
+    first: MachineState | None = None
+    require: bool = False
+    said: set[str] = field(default_factory=set)
 
     def wait_for_start(self) -> None:
-        """Wait until the machine is as cool as the file requests, if it does."""
-        if self.cooling is not None:
-            self.cooling.wait()
+        """Wait until the machine is as cool as the file requests; without a sensor say so once."""
+        if self.cool_down is not None:
+            line = wait_until_cool(self.cool_down, self.sensors, self.display)
+            if line and (line != _NO_SENSOR or line not in self.said):
+                self.said.add(line)
+                self.say(line)
 
     def prepare_cell(self, here: bool) -> str:
         """Wait until the machine is cool, and read its state; return why a cell is refused, "" if it is not.
@@ -115,10 +94,11 @@ class MachineWatch:
         self.wait_for_start()
         if not here:
             return ""
-        hottest = None if self.first is None or self.cooling is not None else self.first.find_hottest_c()
+        hottest = None if self.first is None or self.cool_down is not None else self.first.find_hottest_c()
         if hottest is not None:
             wanted = CoolDown(to_c=hottest + _WARMER_C, at_most_s=_MOST_S)
-            Cooling(wanted, self.sensors, self.say, self.display).wait()
+            if cooled := wait_until_cool(wanted, self.sensors, self.display):
+                self.say(cooled)
         state = read_machine_state(self.sensors, tuple)
         self.first = self.first or state
         apart = list_state_differences(state, self.first)

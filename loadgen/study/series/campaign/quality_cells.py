@@ -19,16 +19,10 @@ from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.untrusted import read_count, read_file_bytes
 from loadgen.features.quality.quality_record import Quality
 from loadgen.run.session import Session
-from loadgen.study.arm_qualities import (
-    FAILED,
-    QUALITY,
-    describe_quality,
-    format_spread,
-    make_arm_id,
-    read_quality,
-)
+from loadgen.study import arm_qualities
+from loadgen.study.arm_qualities import FAILED, QUALITY, format_spread, make_arm_id, read_quality
 from loadgen.study.series.campaign.arm_scores import BACK, REFERENCE_FILE, SCORES, ServerMeasuring
-from loadgen.study.series.campaign.arms import Arm, Start
+from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.point_runs import PointServers, do_on_server
@@ -51,11 +45,13 @@ _BEGUN = {
 
 
 class QualityTask(msgspec.Struct, frozen=True):
-    """A task of one arm's quality, and the arm whose server does it."""
+    """A task of one arm's quality; the rest is of one that is done."""
 
     kind: QualityKind
-    arm: str  # whose quality it is
-    on: str  # whose server does it
+    arm: str
+    tokens: int = 0  # for how many it was done
+    seconds: float = 0.0
+    answered: bool = False  # the candidate has sampled
 
 
 class QualityState(msgspec.Struct, frozen=True):
@@ -67,16 +63,20 @@ class QualityState(msgspec.Struct, frozen=True):
     failed: frozenset[str] = frozenset()
     answered: frozenset[str] = frozenset()  # candidates that cannot score, and have sampled
 
+    def find_server(self, task: QualityTask) -> str:
+        """Find the arm whose server does a task."""
+        return self.reference if task.kind is QualityKind.SCORE_BACK else task.arm
+
     def list_tasks(self, arm: str) -> list[QualityTask]:
         """List what can be done now on an arm's server, in order; [] where nothing is left or possible."""
         over = self.done | self.failed
         if arm == self.reference:
-            own = [] if arm in over else [QualityTask(QualityKind.SAMPLE, arm, arm)]
+            own = [] if arm in over else [QualityTask(QualityKind.SAMPLE, arm)]
             waiting = (other for other in self.arms if other in self.answered - over)
-            return own + [QualityTask(QualityKind.SCORE_BACK, other, arm) for other in waiting]
+            return own + [QualityTask(QualityKind.SCORE_BACK, other) for other in waiting]
         if self.reference not in self.done or arm in over | self.answered:
             return []
-        return [QualityTask(QualityKind.SCORE, arm, arm)]
+        return [QualityTask(QualityKind.SCORE, arm)]
 
     def choose_arm(self) -> str | None:
         """Choose the arm whose server is started once more for its quality; None if no task is left.
@@ -110,16 +110,6 @@ def plan_tasks(state: QualityState, starts: Sequence[str]) -> Iterator[tuple[int
 
 TASKS = "tasks.json"
 _MOST_BYTES = 16 << 20
-
-
-class FinishedTask(msgspec.Struct, frozen=True):
-    """A task that is done: for how many tokens, and its seconds; `answered`: the candidate has sampled."""
-
-    kind: QualityKind
-    arm: str
-    tokens: int
-    seconds: float
-    answered: bool = False
 
 
 class QualityStore:
@@ -180,17 +170,17 @@ class QualityStore:
             create_directory(place.parent)
         self.store.replace(place, {"arm": arm.name, "reason": reason, "at": at.isoformat()})
 
-    def note(self, task: FinishedTask) -> None:
+    def note(self, task: QualityTask) -> None:
         """Append a task that is done to `tasks.json`."""
         rows = [*read_tasks(self.directory), task]
         self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
 
 
-def read_tasks(directory: Path) -> list[FinishedTask]:
+def read_tasks(directory: Path) -> list[QualityTask]:
     """Read the tasks that a quality folder's `tasks.json` has; [] where it is missing or damaged."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
         raw = read_file_bytes(directory / TASKS, _MOST_BYTES)
-        return msgspec.json.decode(raw, type=list[FinishedTask])
+        return [task for task in msgspec.json.decode(raw, type=list[QualityTask]) if task.tokens > 0]
     return []
 
 
@@ -199,7 +189,6 @@ def name_arm(arm: Arm) -> str:
     return make_arm_id(arm.checkpoint, arm.server)
 
 
-EXTRA = "quality"  # a start of a server for its quality alone
 _ANSWERED = "it cannot score a prompt, and has sampled: the reference will score"
 
 
@@ -230,11 +219,6 @@ class QualityCells:
     measuring: ServerMeasuring
     say: Callable[[str], None] = print
 
-    def choose_start(self) -> Start | None:
-        """Choose the arm whose server is started once more, for its quality alone; None if none is left."""
-        chosen = self.state.choose_arm()
-        return None if chosen is None else Start(self.arms[chosen], EXTRA, ())
-
     def measure_all(self, arm: Arm, servers: PointServers) -> None:
         """Do what can be done on the arm's server, which is reached or started for it if it is not up.
 
@@ -242,12 +226,12 @@ class QualityCells:
         """
         while tasks := self.state.list_tasks(arm.name):
             task, began_ns = tasks[0], clock.now_ns()
-            of, on = self.arms[task.arm], self.arms[task.on]
+            of = self.arms[task.arm]
             with self.store.store.writing():
                 create_directory(self.store.directory)
             self.say(f"quality, {task.arm}: {_BEGUN[task.kind]}")
             try:
-                found = do_on_server(servers, on.profiles[0], partial(self._do, task))
+                found = do_on_server(servers, arm.profiles[0], partial(self._do, task))
             except StoreError:
                 raise
             except LoadgenError as error:
@@ -262,8 +246,8 @@ class QualityCells:
                 self.state = self.state.finish(task.arm)
             else:
                 self.state = replace(self.state, answered=self.state.answered | {task.arm})
-            self.store.note(FinishedTask(task.kind, task.arm, self.table.tokens, seconds, found is None))
-            shown = _ANSWERED if found is None else describe_quality(found, self.table.margin)
+            self.store.note(QualityTask(task.kind, task.arm, self.table.tokens, seconds, found is None))
+            shown = _ANSWERED if found is None else arm_qualities.describe_quality(found, self.table.margin)
             if found is not None and task.kind is QualityKind.SAMPLE:
                 floor = "unknown" if found.noise_floor is None else format_spread(found.noise_floor)
                 shown = f"{self.table.tokens:,} tokens sampled; noise floor {floor} nats a token"

@@ -6,12 +6,10 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from loadgen.base import files, parsing, signals
 from loadgen.base.clock import read_wall_clock
@@ -31,83 +29,19 @@ from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.study import limit_record, sweep_record
-from loadgen.study.limit_record import FORMAT, LIMIT, LimitRecord
+from loadgen.study.limit_record import FORMAT, LIMIT, LOAD_KEYS, LimitRecord, LimitRequest
 from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
 from loadgen.study.series.point_runs import PointServers
-from loadgen.study.series.series_store import (
-    SeriesStore,
-    digest_options,
-    hash_files,
-    load_workload,
-    refuse_flags,
-    split_own_flags,
-)
-from loadgen.study.sweep_record import LoadAxis
+from loadgen.study.series.series_store import SeriesStore
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
 _LEAST_MINUTES = 5  # of a budget that is advised
 _LEAST_S, _LEAST_SHARE = 0.001, 0.001
-
-
-LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
-
-
-class LimitRequest(msgspec.Struct, frozen=True):
-    """A search as it is asked for; loads and seconds that are None follow from the server and the profile."""
-
-    slo: str = ""
-    over: LoadAxis | None = None
-    within: float = 0.05
-    budget_s: float = 1800.0
-    max_runs: int = 12
-    min_duration_s: float | None = None
-    start: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
-    resume: str | None = None
-    names: tuple[str, str, str] = ("--start", "--from", "--to")  # of start, lowest and highest
-
-    def choose_axis(self, workload: Profile) -> LoadAxis:
-        """Return `over` if given, else concurrency for a closed loop with a limit of it, else rate."""
-        return self.over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
-
-    def make_record(self, axis: LoadAxis, slo: Sequence[str], **decided: Any) -> LimitRecord:
-        """Make the record of a new search from its axis, objectives, settings and the fields `decided`."""
-        asked = {name: getattr(self, name) for name in LimitRequest.__struct_fields__}
-        kept = {name: value for name, value in asked.items() if name in LimitRecord.model_fields}
-        kept |= {"most_runs": self.max_runs, "least_run_s": self.min_duration_s, "objectives": tuple(slo)}
-        return LimitRecord(axis=axis, **kept, **decided)
-
-    def check(self, workload: Profile, slo: str) -> None:
-        """Raise UsageError for a workload whose load cannot be varied, and for bounds that contradict.
-
-        `slo`, the objectives of the search, are checked against the workload. Concurrencies are whole
-        numbers.
-        """
-        if workload.ladder is not None:
-            raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
-        if workload.shaped or workload.timed:
-            raise UsageError(
-                "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times "
-                "of the workload"
-            )
-        if workload.users is not None and self.choose_axis(workload) == "rate":
-            raise UsageError("--users has turns at --user-rate: --over concurrency varies the users")
-        objectives.check_profile(workload.model_copy(update={"slo": slo}))
-        start, lowest, highest = self.names
-        if self.choose_axis(workload) == "concurrency":
-            for name, load in zip(self.names, (self.start, self.lowest, self.highest), strict=True):
-                if load is not None and load != round(load):
-                    raise UsageError(f"{name} {load:g}: requests in flight are whole numbers")
-        if self.lowest and self.highest and self.lowest >= self.highest:
-            raise UsageError(f"{lowest} {self.lowest:g} is not below {highest} {self.highest:g}")
-        if self.lowest and self.start and self.start < self.lowest:
-            raise UsageError(f"{start} {self.start:g} lies below {lowest} {self.lowest:g}")
-        if self.highest and self.start and self.start > self.highest:
-            raise UsageError(f"{start} {self.start:g} lies above {highest} {self.highest:g}")
+OWN_KEYS = (*LimitRequest.model_fields, "resume")  # of a search, not of each run
+_LOAD_FLAGS = ("--start", "--from", "--to")  # of the first load, the lowest and the highest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -115,11 +49,10 @@ def main(argv: Sequence[str]) -> int:
 
     It is 0 if the search found a limit, or that a bound is one, in runs that are not all INVALID.
     """
-    options, own = split_own_flags(parse(argv, limit_parser()), LimitRequest.__struct_fields__)
-    request = LimitRequest(**own)
+    options, own = series_store.split_own_flags(parse(argv, limit_parser()), OWN_KEYS)
     with print_one_object(options.json) as results:
         command = hide_argument_secrets(["loadgen", "limit", *argv])
-        found = find_limit(options, request, command, partial(series_store.print_progress, options.quiet))
+        found = find_limit(options, own, command, partial(series_store.print_progress, options.quiet))
         record = found.record
         results.append(record.model_dump(mode="json"))
         print_text("\n" + limit_record.render_search(record), sys.stdout, end="")
@@ -149,7 +82,7 @@ def find_failing_search(directory: Path, record: LimitRecord, asked: Collection[
 
 def find_limit(
     options: Options,
-    request: LimitRequest,
+    given: Mapping[str, Any],
     command: Sequence[str],
     say: Callable[[str], None],
     workload: Profile | None = None,
@@ -157,33 +90,37 @@ def find_limit(
 ) -> LimitSearch:
     """Search for the limit to its end, in a new directory or the resumed one, and return the search.
 
-    Without a `workload` it is the one that the options name. The prefix cache is emptied before each run, and
-    saturated ones end early; `say` gets lines. Raises UsageError or MeasureError.
+    `given` are fields of the request, and `resume`. Without a `workload` it is the one that the options name,
+    and messages name flags. The prefix cache is emptied before each run, and saturated ones end early; `say`
+    gets lines. Raises UsageError or MeasureError.
     """
     check_limit_options(options)
+    names = _LOAD_FLAGS if workload is None else LOAD_KEYS
     if workload is None:
         if len(options.profiles) > 1:
             raise UsageError("--profile: one workload per search")
-        workload = load_workload(options, options.overrides)
+        workload = series_store.load_workload(options, options.overrides)
         objectives.check_workload(workload)
-    goals = objectives.parse_objectives(request.slo or workload.slo)
+    fields = {**given, "slo": given.get("slo") or workload.slo}
+    goals, resume = objectives.parse_objectives(fields["slo"]), fields.pop("resume", None)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
     bench.check(options)
-    axis, slo = request.choose_axis(workload), list(map(str, goals))
-    request.check(workload, ", ".join(slo))
-    content = workload.model_dump(mode="json"), hash_files([workload])
+    request = LimitRequest(**fields)
+    request.check(workload, names)
+    axis, shown = request.choose_axis(workload), list(map(str, goals))
+    content = workload.model_dump(mode="json"), series_store.hash_files([workload])
     asked = request.make_record(
         axis,
-        slo,
+        shown,
         name=workload.name or "search",
         command=tuple(command),
-        fixed=digest_options(options, content, axis, slo),
+        fixed=series_store.digest_options(options, content, axis, shown),
         seed=bench.make_seed(options).value,
     )
     say(f"objectives: {', '.join(asked.objectives)}")
-    if request.resume is not None:
-        kept = SeriesStore(Path(request.resume), "limit")
+    if resume is not None:
+        kept = SeriesStore(Path(resume), "limit")
         read_search(kept.directory)  # before its lock is made: there may be no search
     else:
         base = Path(options.run_dir or "runs")
@@ -191,7 +128,7 @@ def find_limit(
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
     asked_settings = collect_settings(options, [workload])
     with kept.lock(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
-        if request.resume is not None:
+        if resume is not None:
             asked = continue_search(read_search(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
         found = LimitSearch(servers, workload, goals, asked, kept, seed, say)
@@ -283,7 +220,7 @@ def check_limit_options(options: Options) -> None:
     shortest = "--min-duration is the least time of a run"
     never = "an INVALID run never passes"
     varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
-    refuse_flags(
+    series_store.refuse_flags(
         options,
         "a search",
         {

@@ -33,14 +33,7 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.study import limit_record
-from loadgen.study.limit_record import (
-    LimitRecord,
-    LimitRun,
-    ObjectiveFigures,
-    SearchEnd,
-    format_value,
-    name_percentile,
-)
+from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd, name_percentile
 from loadgen.study.series.limit import limit_answer, search
 from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
@@ -191,7 +184,7 @@ class LimitSearch:
         self.record = self.record.model_copy(update={"runs": runs})
         self._keep(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
         shown = [
-            f"{name_percentile(each.objective)} {format_value(each.value)} {each.unit}"
+            f"{name_percentile(each.objective)} {limit_record.format_value(each.value)} {each.unit}"
             for each in run.objectives
             if each.value is not None
         ]

@@ -145,11 +145,6 @@ def _round_up_s(seconds: float) -> float:
     return math.ceil(_ROUNDED_PER_S * seconds) / _ROUNDED_PER_S
 
 
-def count_least_samples(settings: SearchSettings) -> int:
-    """Count the fewest samples of a run that can pass every objective, none above the limit, at 99 %."""
-    return max(map(_count_samples_to_pass, settings.objectives))
-
-
 def _count_samples_to_pass(objective: Objective) -> int:
     """Count the fewest samples, none of them above the limit, that show an objective met at 99 %."""
     return math.ceil(math.log(0.01) / math.log(1 - compute_allowed_share(objective)))
@@ -166,7 +161,7 @@ def find_least_run(settings: SearchSettings, trials: Sequence[Trial], load: floa
     It has enough requests to pass, and lasts `least_run_s`, else 60 s and ten times the P99 of E2EL of the
     run at the nearest load, or of one request alone.
     """
-    count = _add_spare(count_least_samples(settings))
+    count = _add_spare(max(map(_count_samples_to_pass, settings.objectives)))
     reasons = {format_count(count, "request"): count / _estimate_requests_per_s(settings, trials, load)}
     if settings.least_run_s is not None:
         reasons["--min-duration"] = settings.least_run_s
@@ -356,7 +351,7 @@ def _choose_samples(
     """
     few = max(
         *(_LEAST_OVER / compute_allowed_share(each) for each in settings.objectives),
-        count_least_samples(settings),
+        *map(_count_samples_to_pass, settings.objectives),
         _FEWEST,
     )
     if edge is None:

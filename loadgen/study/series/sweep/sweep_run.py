@@ -37,6 +37,7 @@ from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study import load_table, sweep_record
+from loadgen.study.series import series_store
 from loadgen.study.series.point_runs import (
     MeasuredPoint,
     PointServers,
@@ -46,29 +47,11 @@ from loadgen.study.series.point_runs import (
     parse_value,
     run_series,
 )
-from loadgen.study.series.series_store import (
-    FAILED,
-    INTERRUPTED,
-    SERVERS,
-    UNFINISHED,
-    SeriesStore,
-    create_directory,
-    digest_options,
-    hash_files,
-    refuse_flags,
-)
+from loadgen.study.series.series_store import FAILED, INTERRUPTED, SERVERS, UNFINISHED, SeriesStore
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation, list_finished
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
-from loadgen.study.sweep_record import (
-    FINISHED,
-    FORMAT,
-    SWEEP,
-    PointState,
-    SweepPoint,
-    SweepRecord,
-    format_value,
-)
+from loadgen.study.sweep_record import FINISHED, SWEEP, PointState, SweepPoint, SweepRecord, format_value
 
 
 def begin_sweep(request: SweepRequest) -> SweepStore:
@@ -197,7 +180,7 @@ class SweepStore(SeriesStore):
 
     def read_record(self) -> SweepRecord:
         """Read the record in `sweep.json`; raises UsageError if missing, damaged, or not a sweep's."""
-        return sweep_record.read_record(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep's")
+        return sweep_record.read_record(self.directory / SWEEP, SweepRecord, sweep_record.FORMAT, "a sweep's")
 
     def remove_empty(self) -> bool:
         """Remove the directory if this process began it and no point was measured; return whether it did."""
@@ -229,7 +212,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
         """A hash of all that changes a figure: workloads without their names, their files, and options."""
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
-        return digest_options(self.options, measured, hash_files(workloads))
+        return series_store.digest_options(self.options, measured, series_store.hash_files(workloads))
 
 
 def make_request(options: Options, variation: Variation, build: Build) -> SweepRequest:
@@ -241,7 +224,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
     if len(options.profiles) > 1:
         raise UsageError("--profile: one workload is swept at a time")
     saves = options.saves, "the run directories have every figure"
-    refuse_flags(options, "a sweep", {"--save-result": saves})
+    series_store.refuse_flags(options, "a sweep", {"--save-result": saves})
     options = replace(options, reset_cache=True, stop_when_saturated=True)
     grid.check_variation(variation, options.overrides, options.launching.wanted)
     points = grid.list_points(variation, options.overrides, build)
@@ -469,7 +452,7 @@ def write_combination(
     ]
     with store.writing():
         place = store.directory / VLLM / name
-        create_directory(place)
+        series_store.create_directory(place)
         files.write_text(place / SUMMARY, json.dumps(runs, indent=4))
         for run in runs:  # last: `complete` finds by them what was not written to its end
             files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))

@@ -18,10 +18,10 @@ from loadgen import cli
 from loadgen.host.sensor import Reading, Sensor
 from loadgen.report.run_directory import load
 from loadgen.run import session
-from loadgen.study.series.campaign import campaign_command
+from loadgen.study.series.campaign import campaign_command, machine_watch
 from loadgen.study.series.campaign.campaign_file import CoolDown
 from loadgen.study.series.campaign.campaign_store import CampaignStore
-from loadgen.study.series.campaign.machine_watch import Cooling
+from loadgen.study.series.campaign.machine_watch import MachineWatch
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -304,18 +304,19 @@ class Hot(Sensor):
     ],
 )
 def test_a_cell_waits_until_the_machine_is_cool(
-    celsius: float | None, wanted: CoolDown, said: list[str]
+    celsius: float | None, wanted: CoolDown, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine_watch, "_POLL_S", 0.001)
     told: list[str] = []
-    cooling = Cooling(wanted, [Hot(celsius)], told.append)
-    cooling.wait(poll_s=0.001)
+    watch = MachineWatch(wanted, [Hot(celsius)], told.append)
+    watch.wait_for_start()
     if celsius is None:
-        cooling.wait(poll_s=0.001)  # it is said once
+        watch.wait_for_start()  # it is said once
     assert [line[: len(start)] for line, start in zip(told, said, strict=True)] == said
 
 
 def test_a_campaign_cools_down_before_every_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[int] = []
-    monkeypatch.setattr(Cooling, "wait", lambda self: waits.append(1))
+    waits: list[str] = []
+    monkeypatch.setattr(machine_watch, "wait_until_cool", lambda *_: waits.append("") or "")
     assert campaign(written(tmp_path, AB[0], cool_down={"to_c": 50}), "--quiet") == 0
     assert len(waits) >= 2

@@ -160,8 +160,10 @@ def test_a_profile_that_was_run_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Path) -> None:
-    old = the_record(written(tmp_path, *ABC, repeats=3))
-    new = campaign_store.continue_record(old, the_record(written(tmp_path, *AB, repeats=2)))
+    old, store = the_record(written(tmp_path, *ABC, repeats=3)), campaign_store.CampaignStore(tmp_path)
+    store.write_record(old)
+    path = written(tmp_path, *AB, repeats=2)
+    new = campaign_store.continue_record(store, the_record(path), path, retry_failed=False)
     assert (new.seed, new.seed_chosen, new.repeats) == (old.seed, False, 3)
     assert [arm.checkpoint for arm in new.arms] == ["A", "B", "C"]
     assert sorted(new.order) == sorted(old.order)
