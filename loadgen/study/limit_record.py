@@ -161,7 +161,7 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
 LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
 
 
-class LimitRequest(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """A search as it is asked for; what is None follows from the server or the workload."""
 
     slo: Annotated[str, Field(min_length=1)]

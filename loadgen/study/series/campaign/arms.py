@@ -30,7 +30,7 @@ from loadgen.run.command import bench
 from loadgen.run.command.credentials import DEFAULT_VARIABLE, NO_KEY, read_api_key
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.limit_record import LimitRequest
+from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import campaign_file
 from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, CheckpointTable
 from loadgen.study.series.time_estimate import Pace, TimedStep, TimeLeft
@@ -111,7 +111,7 @@ class Arm(msgspec.Struct, frozen=True):
         """Whether its server runs already, and is left running."""
         return self.options.base_url is not None
 
-    def render_command(self, repeats: int, seed: int | None, limit: LimitRequest | None = None) -> str:
+    def render_command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
         """Return the `loadgen bench` command that would measure the same, secrets hidden.
 
         With `limit` it is the `loadgen limit` command of one repeat.

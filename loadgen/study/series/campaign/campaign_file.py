@@ -25,7 +25,7 @@ from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.limit_record import LimitRequest
+from loadgen.study.limit_record import LimitTable
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -79,7 +79,7 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     hardware: str | None = None  # key of the roofline's table
     fingerprint: bool = False
     cool_down: CoolDown | None = None
-    limit: LimitRequest | None = None  # each cell is a search, as by `loadgen limit`
+    limit: LimitTable | None = None  # each cell is a search, as by `loadgen limit`
     answer: AnswerTable | None = None
     quality: QualityTable | None = None
 
@@ -133,7 +133,7 @@ def load_campaign(path: Path) -> CampaignFile:
         table["quality"] = _read_quality(quality, path)
     if isinstance(limit := table.get("limit"), dict):
         where = f"{path}: [limit]"
-        table["limit"] = validate_table(LimitRequest, limit, where)
+        table["limit"] = validate_table(LimitTable, limit, where)
         try:
             objectives.parse_objectives(table["limit"].slo)
         except UsageError as error:

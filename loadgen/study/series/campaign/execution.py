@@ -20,7 +20,7 @@ from loadgen.plan.request_sources import Seed
 from loadgen.run.command import progress
 from loadgen.run.session import Session
 from loadgen.study import limit_record
-from loadgen.study.limit_record import LimitRequest
+from loadgen.study.limit_record import LimitTable
 from loadgen.study.series import point_runs
 from loadgen.study.series.campaign.arms import Planned, Start, estimate_left, list_cells
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
@@ -48,7 +48,7 @@ class Execution:
     say: Callable[[str], None] = print
     quiet: bool = False
     watch: MachineWatch | None = None  # None: no cell waits
-    limit: LimitRequest | None = None  # each cell is a search
+    limit: LimitTable | None = None  # each cell is a search
     quality: QualityCells | None = None  # measured on the same servers
     is_over: Callable[[], bool] = lambda: False  # asked before each start that has cells left
     keeps_servers: bool = False  # each arm's from its first start to the end, next to one another
@@ -197,7 +197,7 @@ class Execution:
             if died:
                 progress.warn(clean_text(str(died)))
 
-    def _search(self, planned: Planned, request: LimitRequest) -> None:
+    def _search(self, planned: Planned, request: LimitTable) -> None:
         """Search for the limit of a cell, or continue its interrupted search, and store it or why it failed.
 
         The seed is the campaign's plus the repeat: each repeat has other prompts, each arm the same. Raises

@@ -29,7 +29,7 @@ from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.study import limit_record, sweep_record
-from loadgen.study.limit_record import FORMAT, LIMIT, LOAD_KEYS, LimitRecord, LimitRequest
+from loadgen.study.limit_record import FORMAT, LIMIT, LOAD_KEYS, LimitRecord, LimitTable
 from loadgen.study.series import series_store
 from loadgen.study.series.limit import limit_answer
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -40,7 +40,7 @@ from loadgen.verdict.verdict import Level
 _MOST_RUNS = 1000
 _LEAST_MINUTES = 5  # of a budget that is advised
 _LEAST_S, _LEAST_SHARE = 0.001, 0.001
-OWN_KEYS = (*LimitRequest.model_fields, "resume")  # of a search, not of each run
+OWN_KEYS = (*LimitTable.model_fields, "resume")  # of a search, not of each run
 _LOAD_FLAGS = ("--start", "--from", "--to")  # of the first load, the lowest and the highest
 
 
@@ -106,7 +106,7 @@ def find_limit(
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
     bench.check(options)
-    request = LimitRequest(**fields)
+    request = LimitTable(**fields)
     request.check(workload, names)
     axis, shown = request.choose_axis(workload), list(map(str, goals))
     content = workload.model_dump(mode="json"), series_store.hash_files([workload])

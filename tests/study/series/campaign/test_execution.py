@@ -316,7 +316,12 @@ def test_a_cell_waits_until_the_machine_is_cool(
 
 
 def test_a_campaign_cools_down_before_every_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[str] = []
-    monkeypatch.setattr(machine_watch, "wait_until_cool", lambda *_: waits.append("") or "")
+    waits: list[CoolDown] = []
+
+    def wait(wanted: CoolDown, *_: object) -> str:
+        waits.append(wanted)
+        return ""
+
+    monkeypatch.setattr(machine_watch, "wait_until_cool", wait)
     assert campaign(written(tmp_path, AB[0], cool_down={"to_c": 50}), "--quiet") == 0
     assert len(waits) >= 2

@@ -13,7 +13,7 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
 from loadgen.study.importers import result_sources
-from loadgen.study.limit_record import LimitRequest
+from loadgen.study.limit_record import LimitTable
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.limit.limit_command import read_search
 from loadgen.study.series.limit.limit_search import LimitSearch
@@ -142,4 +142,4 @@ def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
     over: Any, settings: dict[str, Any], expected: str
 ) -> None:
     workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
-    assert LimitRequest(slo="ttft p50 < 10s", over=over).choose_axis(workload) == expected
+    assert LimitTable(slo="ttft p50 < 10s", over=over).choose_axis(workload) == expected
