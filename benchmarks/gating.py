@@ -38,6 +38,7 @@ from benchmarks.simulated.populations import (  # noqa: E402
 )
 from loadgen.base.arrays import Bool, Float64, Int64  # noqa: E402
 from loadgen.study.compare.model import Decision  # noqa: E402
+from loadgen.study.gate.gate_record import make_gate_metric  # noqa: E402
 from loadgen.study.gate.gate_verdict import (  # noqa: E402  # noqa: E402
     ALPHA,
     FIRST_LOOK,
@@ -320,11 +321,11 @@ def list_blocks(gates: int) -> list[str]:
 
 def _follow(slowdowns: Sequence[float]) -> list[tuple[GateOutcome, int]]:
     """Judge five pairs, then with the pairs asked for; the outcome and pairs of each analysis."""
-    said: list[tuple[GateOutcome, int]] = []
+    latency, said = make_gate_metric("", "", higher_is_faster=False), list[tuple[GateOutcome, int]]()
     pairs = 5
     while len(said) < 3:
         new, base = tuple(slowdowns[:pairs]), (1.0001,) * pairs
-        verdict = judge_gate([GateSeries("", "", new, base, True, higher_is_faster=False)], GatePlan())
+        verdict = judge_gate([GateSeries(latency, "", new, base, True)], GatePlan())
         said.append((verdict.outcome, pairs))
         if verdict.more_pairs is None or pairs + verdict.more_pairs > len(slowdowns):
             break

@@ -10,10 +10,12 @@ import numpy as np
 from loadgen.base.arrays import Float64
 from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.compare.statistics import UnitOrder, judge_effect
+from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateSeries, judge_gate
 
 SPREAD = 0.02  # of a run
 Draw = Callable[[np.random.Generator, int], Float64]  # logarithms of so many runs
+_LATENCY = make_gate_metric("", "", higher_is_faster=False)
 
 
 def _trend(a_run: float) -> Draw:
@@ -70,9 +72,8 @@ def compare_blocks(draw: Draw, runs: int, times: float, random: np.random.Genera
 def gate_blocks(draw: Draw, runs: int, times: float, random: np.random.Generator) -> GateOutcome:
     """Judge a new side against a base as `gate` does given runs."""
     baseline, row = draw_sides(draw, runs, times, random)
-    series = GateSeries(
-        "", "", tuple(row.tolist()), tuple(baseline.tolist()), False, False, order=order_in_blocks(runs)
-    )
+    sides, order = (tuple(row.tolist()), tuple(baseline.tolist())), order_in_blocks(runs)
+    series = GateSeries(_LATENCY, "", *sides, paired=False, order=order)
     return judge_gate([series], GatePlan()).outcome
 
 

@@ -20,10 +20,10 @@ from loadgen.base.text import clean_text, format_count
 from loadgen.figures.figure_table import parse_percentiles, percentile_name
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
-from loadgen.study.gate import gate_record, gate_sides
-from loadgen.study.gate.gate_record import MOST_PAIRS, GateMetric, GateRecord
+from loadgen.study.gate import gate_record, gate_sides, gate_verdict
+from loadgen.study.gate.gate_record import MOST_PAIRS, GateRecord
 from loadgen.study.gate.gate_report import GateResult
-from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MAX_PAIRS, GateOutcome, GatePlan, judge_gate
+from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MAX_PAIRS, GateMetric, GateOutcome, GatePlan
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, campaign_command, campaign_store
@@ -63,7 +63,7 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     for arm in new:
         if sorted(own := [workload.name for workload in arm.profiles]) != sorted(shown):
             reason = f"another load: {arm.name} has {', '.join(own)}, {base.name} {', '.join(shown)}"
-            return GateResult(plan, tuple(metrics), reasons=(reason,)), (), 0
+            return GateResult(plan, reasons=(reason,)), (), 0
     kept = campaign_command.open_store(wanted, kept, Path(given.run_dir), f"{wanted.file.name}-gate")
     wanted = interleave(wanted, kept.directory.name)
     names = (base.name, *(arm.name for arm in new))
@@ -152,7 +152,7 @@ class PairJudge:
             run = self.directory / CELLS / cell_id
             self._read[cell_id] = loadgen_runs.read_run(run, again=self.place != str(self.directory))
         metrics, (base, *new) = self.record.metrics, self.record.arms
-        result = GateResult(self.record.plan, metrics, directory=self.place)
+        result = GateResult(self.record.plan, directory=self.place)
         failed = [each for each in loadgen_runs.read_failures(self.directory) if isinstance(each, FailedCell)]
         if reasons := [gate_sides.describe_failure(each) for each in failed if each.cell.arm in (base, *new)]:
             return replace(result, reasons=tuple(reasons))
@@ -165,7 +165,7 @@ class PairJudge:
         if reasons := gate_sides.list_reasons(sides, metrics, allows_state):
             return replace(result, reasons=tuple(reasons))
         series = [one for each in sides for one in gate_sides.make_series(each, metrics, measured_here=True)]
-        verdict = judge_gate(series, self.record.plan)
+        verdict = gate_verdict.judge_gate(series, self.record.plan)
         return replace(result, verdict=verdict, remarks=tuple(gate_sides.list_remarks(sides)))
 
     def is_over(self, say: Callable[[str], None]) -> bool:
@@ -205,8 +205,7 @@ def _measure_pairs(
             print_text(
                 clean_text(f"\ninterrupted; resume with: {resume}"), sys.stderr if given.json else sys.stdout
             )
-            stopped = GateResult(judge.record.plan, judge.record.metrics)
-            return stopped, (), decide_exit_code(signal=signals.read_number(stop))
+            return GateResult(judge.record.plan), (), decide_exit_code(signal=signals.read_number(stop))
         except StoreError as error:
             raise StoreError(f"{error}; when it can be written: {resume}") from None
         finally:

@@ -22,10 +22,10 @@ from loadgen.settings.setting import list_rows
 from loadgen.study.compare import model
 from loadgen.study.compare_command import report_unread
 from loadgen.study.gate import gate_record, gate_report, gate_sides
-from loadgen.study.gate.gate_record import GateMetric, find_gate, list_choices, read_gate_record
+from loadgen.study.gate.gate_record import find_gate, list_choices, read_gate_record
 from loadgen.study.gate.gate_report import GateResult
 from loadgen.study.gate.gate_sides import ALLOWING
-from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GatePlan, judge_gate
+from loadgen.study.gate.gate_verdict import ALPHA, MARGIN, MAX_PAIRS, GateMetric, GatePlan, judge_gate
 from loadgen.study.history.history_file import UnwrittenHistory, append_entry, make_entry, read_history
 from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
@@ -160,10 +160,10 @@ def judge_places(
     reasons += gate_sides.list_reasons(sides, every, given.allow_other_state)
     runs = tuple(run for each in whole for run in each.new)
     if reasons:
-        return GateResult(plan, tuple(every), reasons=tuple(reasons)), runs
+        return GateResult(plan, reasons=tuple(reasons)), runs
     series = [one for each in whole for one in gate_sides.make_series(each, every)]
     remarks = gate_sides.list_remarks(whole)
-    return GateResult(plan, tuple(every), judge_gate(series, plan), remarks=tuple(remarks)), runs
+    return GateResult(plan, judge_gate(series, plan), remarks=tuple(remarks)), runs
 
 
 def check_outputs(given: argparse.Namespace) -> None:

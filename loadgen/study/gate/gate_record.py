@@ -14,19 +14,10 @@ from loadgen.base.parsing import parse_share
 from loadgen.base.text import quote_value
 from loadgen.figures.figure_table import find_figure, find_named_figure
 from loadgen.study.bundle import reading
-from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MARGIN, GatePlan
+from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MARGIN, GateMetric, GatePlan
 from loadgen.study.sweep_record import read_record
 
 _LEAST_MARGIN, _MOST_MARGIN = 1e-4, 0.99
-
-
-class GateMetric(BaseModel, extra="forbid", frozen=True):
-    """One figure that a gate judges."""
-
-    name: str  # as it was asked for
-    key: str  # of the figure in a result
-    higher_is_faster: bool
-    margin: float = Field(gt=0, lt=1)  # how much slower is not worth a failed build; 0.03 is 3 %
 
 
 def make_gate_metric(name: str, key: str, higher_is_faster: bool | None) -> GateMetric:

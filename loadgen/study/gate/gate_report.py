@@ -11,8 +11,7 @@ import msgspec
 
 from loadgen.base.errors import ExitCode
 from loadgen.base.text import clean_line, format_count, wrap_text
-from loadgen.study.gate.gate_record import GateMetric
-from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateRow, GateVerdict
+from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateVerdict
 from loadgen.study.tables import Table, escape_markdown, make_table, render_markdown_table, render_text_table
 
 INCOMPARABLE = "incomparable"
@@ -28,7 +27,6 @@ class GateResult(msgspec.Struct, frozen=True):
     """What a gate found: a verdict on each series, or the reasons why there is none."""
 
     plan: GatePlan
-    metrics: tuple[GateMetric, ...]
     verdict: GateVerdict | None = None  # None: the two cannot be compared
     reasons: tuple[str, ...] = ()  # why they cannot
     remarks: tuple[str, ...] = ()
@@ -58,14 +56,10 @@ class GateResult(msgspec.Struct, frozen=True):
                 most = max(self.verdict.most_pairs or 0, more)
                 why = f"about {f'{more} to ' if most > more else ''}{_count(most, what)} more would decide"
             return f"undecided: {why}"
-        of = ", ".join(dict.fromkeys(self.name(row) for row in rows))
-        margins = " or ".join(dict.fromkeys(f"{100 * row.series.margin:g} %" for row in rows))
+        of = ", ".join(dict.fromkeys(row.series.metric.name for row in rows))
+        margins = " or ".join(dict.fromkeys(f"{100 * row.series.metric.margin:g} %" for row in rows))
         units = _count(self.verdict.pairs, "pair" if rows[0].series.paired else "run a side")
         return f"{self.outcome} by more than {margins}: {of} ({units})"
-
-    def name(self, row: GateRow) -> str:
-        """Name the metric of a row as it was asked for."""
-        return next(metric.name for metric in self.metrics if metric.key == row.series.name)
 
 
 def _count(number: int, noun: str) -> str:
@@ -96,7 +90,7 @@ def _list_notes(result: GateResult) -> Iterator[str]:
     if result.verdict is not None:
         for row in result.verdict.rows:
             if row.why:
-                yield f"{result.name(row)}, {row.series.load}: {row.why}"
+                yield f"{row.series.metric.name}, {row.series.load}: {row.why}"
     yield from result.remarks
 
 
@@ -109,8 +103,8 @@ def _make_table(result: GateResult, verdict: GateVerdict) -> Table:
         interval = f"{100 * (row.low - 1):+.1f} to {100 * (row.high - 1):+.1f} %" if tested else "-"
         sides = (row.series.new, row.series.base)
         means = (f"{math.fsum(side) / len(side):.4g}" if side else "-" for side in sides)
-        margin = f"{100 * row.series.margin:g} %"
-        named = row.series.load, result.name(row)
+        margin = f"{100 * row.series.metric.margin:g} %"
+        named = row.series.load, row.series.metric.name
         body.append((*named, *means, change, interval, margin, row.outcome.value))
     return make_table(columns, body, spanned=1)
 
@@ -123,12 +117,12 @@ def encode_result(result: GateResult) -> dict[str, Any]:
         numbers = {name: getattr(row, name) for name in ("ratio", "low", "high", "level", "p")}
         rows.append(
             {
-                "metric": result.name(row),
-                "figure": row.series.name,
+                "metric": row.series.metric.name,
+                "figure": row.series.metric.key,
                 "load": row.series.load,
                 "outcome": row.outcome.value,
                 **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-                "margin": row.series.margin,
+                "margin": row.series.metric.margin,
                 "more_pairs": row.more_pairs,
                 "most_pairs": row.most_pairs,
                 "why": row.why,
@@ -169,13 +163,13 @@ def render_junit(result: GateResult) -> str:
     root = ElementTree.Element("testsuites", attributes)
     suite = ElementTree.SubElement(root, "testsuite", {**attributes, "skipped": str(skipped)})
     for row in rows:
-        names = {"classname": clean_line(row.series.load), "name": clean_line(result.name(row))}
+        names = {"classname": clean_line(row.series.load), "name": clean_line(row.series.metric.name)}
         case = ElementTree.SubElement(suite, "testcase", names)
         if row.outcome is not GateOutcome.NOT_SLOWER:
             tag = "failure" if row.outcome is GateOutcome.SLOWER else "skipped"
             low, high = (100 * (ratio - 1) for ratio in (row.low, row.high))
             shown = f"{_describe_change(row.ratio)} (slowdown {low:+.1f} to {high:+.1f} %)"
-            message = row.why or f"{shown}, margin {100 * row.series.margin:g} %"
+            message = row.why or f"{shown}, margin {100 * row.series.metric.margin:g} %"
             ElementTree.SubElement(case, tag, _describe_case(row.outcome.value, message))
     if result.verdict is None:
         case = ElementTree.SubElement(suite, "testcase", {"classname": _SUITE, "name": "comparable"})

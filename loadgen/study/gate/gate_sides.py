@@ -21,8 +21,8 @@ from loadgen.study.compare.comparability import MODE, list_run_differences
 from loadgen.study.compare.comparison import INVALID, SUSPECT
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.consistency.self_consistency import judge_figures
-from loadgen.study.gate.gate_record import GateMetric, make_gate_metric
-from loadgen.study.gate.gate_verdict import GateSeries
+from loadgen.study.gate.gate_record import make_gate_metric
+from loadgen.study.gate.gate_verdict import GateMetric, GateSeries
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.run_summary import FailedCell, Reported
@@ -281,8 +281,7 @@ def make_series(
         else:
             units = statistics.pair_units(sides.new, sides.base, read)
             new, base, paired, order = tuple(units.row), tuple(units.baseline), units.paired, units.order
-        known = metric.higher_is_faster, metric.margin, order
-        series.append(GateSeries(metric.key, sides.load, new, base, paired, *known))
+        series.append(GateSeries(metric, sides.load, new, base, paired, order))
     return series
 
 

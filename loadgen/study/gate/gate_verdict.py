@@ -26,32 +26,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from pydantic import BaseModel, Field
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.errors import UsageError
-from loadgen.study.compare.statistics import (
-    ADVICE,
-    CLOCK_ERROR,
-    LOOKS,
-    MOST_UNITS,
-    NO_SCIPY,
-    POWER,
-    Estimate,
-    UnitOrder,
-    compute_student,
-    estimate_in_blocks,
-    estimate_ratio,
-    explain_untested,
-    find_least_error,
-    invert_student,
-)
+from loadgen.study.compare import statistics
+from loadgen.study.compare.statistics import LOOKS, POWER, Estimate, compute_student, invert_student
 
 FIRST_LOOK = 3  # pairs: two leave t one degree of freedom, which decides nothing
 MARGIN = 0.03  # of the slowdown: what is less is not worth a failed build
 ALPHA = 0.05
 MAX_PAIRS = 40  # docs/gate-calibration.md has the choice
 EARLY = f"the first look is after {FIRST_LOOK} pairs"
-IN_BLOCKS = f"one side was measured before the other: {ADVICE}"
+IN_BLOCKS = f"one side was measured before the other: {statistics.ADVICE}"
 FEW = f"fewer than {FIRST_LOOK} runs a side decide nothing"
 
 
@@ -66,26 +53,30 @@ class GateOutcome(StrEnum):
 _GRAVEST = (GateOutcome.SLOWER, GateOutcome.UNDECIDED, GateOutcome.NOT_SLOWER)
 
 
-class GateSeries(msgspec.Struct, frozen=True):
-    """One figure under one load, a value a unit of each side; in the same order where paired.
+class GateMetric(BaseModel, extra="forbid", frozen=True):
+    """One figure that a gate judges."""
 
-    Raises UsageError where the margin is not between 0 and 1, ValueError where paired sides differ in length.
+    name: str  # as it was asked for
+    key: str  # of the figure in a result
+    higher_is_faster: bool
+    margin: float = Field(gt=0, lt=1)  # how much slower is not worth a failed build; 0.03 is 3 %
+
+
+class GateSeries(msgspec.Struct, frozen=True):
+    """One metric under one load, a value a unit of each side; in the same order where paired.
+
+    Raises ValueError where paired sides differ in length.
     """
 
-    name: str  # of the figure: output_throughput
+    metric: GateMetric
     load: str
     new: tuple[float, ...]
     base: tuple[float, ...]
     paired: bool
-    higher_is_faster: bool
-    margin: float = MARGIN
-    order: UnitOrder | None = (
-        None  # of the units of given runs, new and base; None: a run has no time, or paired
-    )
+    # Of units of given runs, new and base; None: one has no time, or paired.
+    order: statistics.UnitOrder | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.margin < 1:
-            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
         if self.paired and len(self.new) != len(self.base):
             raise ValueError(f"{len(self.new)} values cannot be paired with {len(self.base)}")
 
@@ -93,7 +84,7 @@ class GateSeries(msgspec.Struct, frozen=True):
     def sides(self) -> tuple[Float64, Float64]:
         """The sides whose ratio is the slowdown: base and new of a throughput, new and base of a latency."""
         new, base = np.array(self.new, float), np.array(self.base, float)
-        return (base, new) if self.higher_is_faster else (new, base)
+        return (base, new) if self.metric.higher_is_faster else (new, base)
 
     @property
     def in_blocks(self) -> bool:
@@ -202,14 +193,14 @@ def judge_gate(series: Sequence[GateSeries], plan: GatePlan) -> GateVerdict:
         raise ValueError("a sequential gate needs pairs, at most as many as planned")
     early = [plan.sequential and one.units < FIRST_LOOK for one in series]
     reasons = [
-        EARLY if is_early else explain_untested(one.new, one.base)
+        EARLY if is_early else statistics.explain_untested(one.new, one.base)
         for one, is_early in zip(series, early, strict=True)
     ]
     tested = [one for one, why in zip(series, reasons, strict=True) if not why]
     try:
         judged = iter(_judge_rows(tested, plan, len(series)) if tested else ())
     except ImportError as error:
-        raise UsageError(NO_SCIPY) from error
+        raise UsageError(statistics.NO_SCIPY) from error
     rows, nan = list[GateRow](), math.nan
     for one, is_early, why in zip(series, early, reasons, strict=True):
         more = FIRST_LOOK - one.units if is_early else None
@@ -260,17 +251,18 @@ def _look_once(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Loo
     parts = zip(*((each.log_ratio, each.error, each.freedom) for each in estimates), strict=True)
     slowdown = Estimate(*(np.array(part)[:, None] for part in parts))
     level = plan.alpha / LOOKS
-    limits = np.log1p([[one.margin] for one in series])
+    limits = np.log1p([[one.metric.margin] for one in series])
     return Looks(slowdown, limits, level / np.arange(1.0, family + 1)[:, None], np.array([level]))
 
 
 def _estimate_slowdown(series: GateSeries) -> Estimate:
     """Estimate the slowdown of given runs; of sides that took no turns apart from a trend over the runs."""
-    floor = find_least_error(series.new, series.base)
+    floor = statistics.find_least_error(series.new, series.base)
     if series.order is None or not series.order.in_blocks:
-        return estimate_ratio(*series.sides, paired=series.paired, floor=floor)
-    found = estimate_in_blocks(series.new, series.base, series.order, floor)
-    return msgspec.structs.replace(found, log_ratio=-found.log_ratio) if series.higher_is_faster else found
+        return statistics.estimate_ratio(*series.sides, paired=series.paired, floor=floor)
+    found = statistics.estimate_in_blocks(series.new, series.base, series.order, floor)
+    up = series.metric.higher_is_faster
+    return msgspec.structs.replace(found, log_ratio=-found.log_ratio) if up else found
 
 
 def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan, family: int) -> Looks:
@@ -281,9 +273,9 @@ def _look_in_turn(series: Sequence[GateSeries], plan: GatePlan, family: int) -> 
         slow, fast = one.sides
         logs[at, : one.units] = np.log(slow / fast)
         for pairs in range(FIRST_LOOK, one.units + 1):
-            floors[at, pairs - 1] = find_least_error(one.new[:pairs], one.base[:pairs])
+            floors[at, pairs - 1] = statistics.find_least_error(one.new[:pairs], one.base[:pairs])
     strict = list_strict_levels(plan, family)[:, : most - FIRST_LOOK + 1]
-    limits = np.log1p([[one.margin] for one in series])
+    limits = np.log1p([[one.metric.margin] for one in series])
     return Looks(estimate_in_turn(logs, floors), limits, strict, strict[0])
 
 
@@ -292,7 +284,7 @@ def list_strict_levels(plan: GatePlan, rows: int) -> Float64:
     return np.array([find_look_levels(plan.alpha / left, plan.max_pairs) for left in range(1, rows + 1)])
 
 
-def estimate_in_turn(logs: Float64, floors: Float64 | float = CLOCK_ERROR) -> Estimate:
+def estimate_in_turn(logs: Float64, floors: Float64 | float = statistics.CLOCK_ERROR) -> Estimate:
     """Estimate the mean of logarithms over the last axis, after FIRST_LOOK of them and each further one.
 
     `floors` is the least standard error that is credible, at each count.
@@ -319,7 +311,7 @@ def _make_row(
     pairs = look + FIRST_LOOK if plan.sequential else series.units
     more = most = None
     if outcome == GateOutcome.UNDECIDED and not series.in_blocks:
-        later = max(MOST_UNITS - pairs, 0)
+        later = max(statistics.MOST_UNITS - pairs, 0)
         levels = np.broadcast_to(plan.alpha / LOOKS / np.array([[rows], [1]]), (2, later))
         if plan.sequential:  # after the last planned pair that of the last look, as of a longer plan
             at = np.minimum(np.arange(pairs + 1, pairs + later + 1), plan.max_pairs) - FIRST_LOOK

@@ -28,24 +28,10 @@ from loadgen.report.run_directory import Result
 from loadgen.run.command import progress
 from loadgen.run.command.options import Options
 from loadgen.run.session import Session
-from loadgen.study.series.point_runs import (
-    GivenServer,
-    MeasuredPoint,
-    PointServers,
-    Step,
-    measure_point,
-    run_series,
-)
+from loadgen.study.series import point_runs
+from loadgen.study.series.point_runs import GivenServer, MeasuredPoint, PointServers, Step
 from loadgen.study.speed import ladder_rows, speed_tables
-from loadgen.study.speed.ladder_rows import (
-    GENERATION,
-    PROMPT,
-    BatchRow,
-    BatchTest,
-    DepthRow,
-    DepthTest,
-    make_benchy_report,
-)
+from loadgen.study.speed.ladder_rows import GENERATION, PROMPT, BatchRow, BatchTest, DepthRow, DepthTest
 from loadgen.study.speed.speed_rows import TOTAL, SpeedRow
 
 Rung = TypeVar("Rung")
@@ -133,7 +119,7 @@ class Climb(ABC, Generic[Rung, Row]):
         then. Raises StoreError, KeyboardInterrupt.
         """
         self.seed, self.servers = seed, servers
-        run_series(self, servers)
+        point_runs.run_series(self, servers)
 
     def choose(self) -> Step[Rung] | None:
         """Remove the next rung from `left` and return it with its workload; None if there is none."""
@@ -148,7 +134,7 @@ class Climb(ABC, Generic[Rung, Row]):
         need = step.workload.prefix_len + step.workload.input_len + step.workload.output_len
         if 0 < (limit := session.context_limit) < need:
             return MeasuredPoint(reason=f"needs {need} tokens, the context limit is {limit}")
-        return measure_point(session, step.workload, self.seed, self.directory)
+        return point_runs.measure_point(session, step.workload, self.seed, self.directory)
 
     def keep(self, step: Step[Rung], point: MeasuredPoint) -> None:
         """Add the row of a rung, from its run or with why it has none; raises errors but a MeasureError.
@@ -359,5 +345,5 @@ class BatchClimb(Climb[BatchRung, BatchRow]):
         """Return the tables and, once a batch was measured, llama-benchy's report."""
         if not self.count_measured():
             return super().list_tables()
-        report = make_benchy_report(self.rows, self.began, f"loadgen {__version__}")
+        report = ladder_rows.make_benchy_report(self.rows, self.began, f"loadgen {__version__}")
         return super().list_tables() | {_REPORT: dumps(report, indent=2, allow_nan=False)}

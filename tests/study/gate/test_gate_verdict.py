@@ -17,6 +17,7 @@ from builders.loops import loop_over
 from loadgen.base.arrays import Bool
 from loadgen.base.errors import UsageError
 from loadgen.study.gate import gate_verdict
+from loadgen.study.gate.gate_record import make_gate_metric
 from loadgen.study.gate.gate_verdict import (
     ALPHA,
     FIRST_LOOK,
@@ -36,11 +37,17 @@ GIVEN, SEQUENTIAL = GatePlan(), GatePlan(sequential=True)
 NOISE = (1.002, 0.998, 1.001, 0.999, 1.0005)
 
 
+def series_of(
+    new: tuple[float, ...], base: tuple[float, ...], paired: bool = True, up: bool = True, name: str = "a"
+) -> GateSeries:
+    return GateSeries(make_gate_metric(name, name, up), "load", new, base, paired)
+
+
 def make_series(
     factor: float, *, noise: tuple[float, ...] = NOISE, paired: bool = True, up: bool = True, name: str = "a"
 ) -> GateSeries:
     new = tuple(base * factor * one for base, one in zip(BASE, noise, strict=True))
-    return GateSeries(name, "load", new, BASE, paired, up, 0.03)
+    return series_of(new, BASE, paired, up, name)
 
 
 def judge_one(series: GateSeries, plan: GatePlan = GIVEN) -> GateRow:
@@ -100,21 +107,18 @@ def test_one_slower_row_is_enough_and_all_must_not_be() -> None:
 
 
 def test_what_cannot_be_tested_is_undecided_and_says_why() -> None:
-    one = GateSeries("a", "load", (1.0,), (1.0,), True, True, 0.03)
+    one = series_of((1.0,), (1.0,))
     verdict = judge_gate([make_series(1.0), one], GatePlan())
     assert verdict.outcome == GateOutcome.UNDECIDED
     assert "a verdict needs repeats" in verdict.rows[1].why
-    two = GateSeries("a", "load", (1.0, 1.1), (1.0, 1.1), True, True, 0.03)
+    two = series_of((1.0, 1.1), (1.0, 1.1))
     assert judge_one(two, GatePlan(sequential=True)).why == "the first look is after 3 pairs"
 
 
 @loop_over("paired", [True, False])
 def test_two_given_runs_decide_nothing_and_a_third_does(paired: bool) -> None:
     new, base = (500.0, 501.0, 500.5), (1000.0, 1001.0, 1000.5)  # twice as slow, run after run
-    rows = [
-        judge_one(GateSeries("a", "load", new[:runs], base[:runs], paired, True, 0.03), GatePlan())
-        for runs in (2, 3)
-    ]
+    rows = [judge_one(series_of(new[:runs], base[:runs], paired), GatePlan()) for runs in (2, 3)]
     assert [row.outcome for row in rows] == [GateOutcome.UNDECIDED, GateOutcome.SLOWER]
     assert [row.why for row in rows] == ["fewer than 3 runs a side decide nothing", ""]
     assert rows[0].low > 1.9
@@ -130,7 +134,7 @@ def test_a_plan_that_cannot_be_is_refused(alpha: float, most: int) -> None:
 def test_pairs_after_a_decision_change_nothing() -> None:
     slow = make_series(0.8)
     new, base = (*slow.new, 2000.0, 2000.0), (*slow.base, 1000.0, 1000.0)
-    more = GateSeries("a", "load", new, base, True, True, 0.03)
+    more = series_of(new, base)
     first, later = (judge_gate([one], GatePlan(sequential=True)) for one in (slow, more))
     assert (first.outcome, first.pairs) == (later.outcome, later.pairs) == (GateOutcome.SLOWER, 3)
     assert first.rows[0].p == later.rows[0].p
@@ -178,19 +182,19 @@ def test_the_pairs_to_add_decide_most_of_the_gates() -> None:
 
 @loop_over(("made", "more"), [(0, 3), (1, 2), (2, 1)])
 def test_a_gate_that_has_not_looked_asks_for_the_first_look(made: int, more: int) -> None:
-    row = judge_one(GateSeries("a", "load", (1.0,) * made, (1.0,) * made, True, True), SEQUENTIAL)
+    row = judge_one(series_of((1.0,) * made, (1.0,) * made), SEQUENTIAL)
     assert (row.outcome, row.more_pairs, row.pairs) == (GateOutcome.UNDECIDED, more, made)
 
 
 def test_a_slowdown_next_to_the_margin_names_no_number() -> None:
     new, base = (tuple(side) * 6 for side in ((971.0, 970.5, 971.5, 970.8, 971.2), (1000.13,) * 5))
-    row = judge_one(GateSeries("a", "load", new, base, True, True), GatePlan(sequential=True))
+    row = judge_one(series_of(new, base), GatePlan(sequential=True))
     assert (row.outcome, row.more_pairs) == (GateOutcome.UNDECIDED, None)
 
 
 @loop_over(("figure", "outcome"), [(1001.37, GateOutcome.NOT_SLOWER), (1.0, GateOutcome.UNDECIDED)])
 def test_runs_that_are_alike_have_the_error_of_clocks_and_digits(figure: float, outcome: GateOutcome) -> None:
-    row = judge_one(GateSeries("a", "load", (figure,) * 3, (figure,) * 3, True, True), SEQUENTIAL)
+    row = judge_one(series_of((figure,) * 3, (figure,) * 3), SEQUENTIAL)
     assert (row.outcome, row.ratio) == (outcome, 1.0)
     assert row.low < 1 < row.high
 
@@ -208,7 +212,7 @@ def test_a_sequential_gate_needs_pairs_as_planned() -> None:
 @pytest.mark.parametrize("sequential", [False, True])
 def test_a_row_without_a_test_counts_in_the_family(sequential: bool) -> None:
     plan, slow = GatePlan(sequential=sequential), make_series(0.8)
-    without = GateSeries("b", "load", (), (), True, True)
+    without = series_of((), (), name="b")
     alone, verdict = judge_one(slow, plan), judge_gate([slow, without], plan)
     assert verdict.outcome == GateOutcome.SLOWER
     assert verdict.rows[0].needed < alone.needed
@@ -238,7 +242,7 @@ def test_the_most_pairs_to_add_decide_though_runs_have_outliers(
 
         def judge(count: int, runs: np.ndarray[Any, np.dtype[np.float64]] = runs) -> GateRow:
             new, base = (tuple(side[:count].tolist()) for side in runs)
-            return judge_one(GateSeries("output_throughput", "load", new, base, paired, True, 0.03))
+            return judge_one(series_of(new, base, paired))
 
         first = judge(given)
         if first.most_pairs is not None and given + first.most_pairs <= 1000:

@@ -37,16 +37,8 @@ from loadgen.run.command.options import Options
 from loadgen.run.session import Session
 from loadgen.settings.validation import ServerSettings
 from loadgen.study import load_table, sweep_record
-from loadgen.study.series import series_store
-from loadgen.study.series.point_runs import (
-    MeasuredPoint,
-    PointServers,
-    Step,
-    measure_point,
-    overlay_settings,
-    parse_value,
-    run_series,
-)
+from loadgen.study.series import point_runs, series_store
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step
 from loadgen.study.series.series_store import FAILED, INTERRUPTED, SERVERS, UNFINISHED, SeriesStore
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation, list_finished
@@ -241,7 +233,7 @@ def make_request(options: Options, variation: Variation, build: Build) -> SweepR
         from loadgen.run.launched_server import dry_run  # few sweeps start servers
 
         for serve in {tuple(point.serve.items()): point.serve for point in points}.values():
-            dry_run(options, overlay_settings(asked, serve))  # raises where it cannot be started
+            dry_run(options, point_runs.overlay_settings(asked, serve))  # raises where it cannot be started
     return SweepRequest(name, options, variation, points, asked)
 
 
@@ -284,7 +276,7 @@ class Sweeping:
             begun = begun if len(left) == len(self.points) else f"{len(left)} of {begun} left"
             time = describe_time(self._estimate(left))
             self.say(f"{', '.join(filter(None, (begun, time)))}, in {self.store.directory}")
-        run_series(self, self.servers)
+        point_runs.run_series(self, self.servers)
 
     def choose(self) -> Step[GridPoint] | None:
         """Return the next point, which stays queued; None if there is none.
@@ -312,7 +304,7 @@ class Sweeping:
         self._announce(point, before)
         seed = replace(self.seed, repeat=point.number, attempt=before)
         session = replace(session, heading=self._show_place(point))
-        return measure_point(session, point.workload, seed, self.store.begin(point.id))
+        return point_runs.measure_point(session, point.workload, seed, self.store.begin(point.id))
 
     def _show_place(self, point: GridPoint) -> str:
         return f"[{point.number + 1}/{len(self.points)}] "
@@ -468,7 +460,7 @@ def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
         raise UsageError(f"{directory / RESULT} is missing or damaged: {error}") from None
     stored.pop(OURS, None)
     # As vLLM's own parameters have what was varied: a number or a switch where it is one.
-    served = {name.replace("-", "_"): parse_value(value) for name, value in point.serve.items()}
+    served = {name.replace("-", "_"): point_runs.parse_value(value) for name, value in point.serve.items()}
     varied = {**served, **point.settings}
     for name, value in varied.items():
         if isinstance(value, float) and not math.isfinite(value):
