@@ -449,10 +449,8 @@ def preview_quality(
     table, reference = wanted.file.quality, wanted.reference
     if table is None or reference is None:
         return [], []
-    state, finished = (
-        QualityState(reference.name, tuple(arm.name for arm in wanted.arms)),
-        list[QualityTask](),
-    )
+    state = QualityState(reference.name, tuple(arm.name for arm in wanted.arms))
+    finished = list[QualityTask]()
     if kept is not None:
         store = QualityStore(kept)
         state = store.read_state(table, wanted.arms, reference, retry)

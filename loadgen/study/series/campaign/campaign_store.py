@@ -227,10 +227,8 @@ def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:
 
     Cells of arms and profiles that are not in `starts` are left out. A cell's time is the sum of its runs'.
     """
-    pace, every = (
-        Pace(),
-        {(planned.cell.arm, planned.cell.profile): planned for planned in list_cells(starts)},
-    )
+    pace = Pace()
+    every = {(planned.cell.arm, planned.cell.profile): planned for planned in list_cells(starts)}
     for cell_id in sorted(store.list_finished()):
         runs = list(store.read_facts(cell_id))
         cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)

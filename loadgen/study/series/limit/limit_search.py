@@ -365,10 +365,8 @@ def make_entry(
             disturbed=not point.server_gone,
             took_s=point.duration_s,
         )
-    evidence, each = (
-        judge_objectives(run.records, objectives, run.ask),
-        PerRequest.from_records(run.records, run.ask),
-    )
+    evidence = judge_objectives(run.records, objectives, run.ask)
+    each = PerRequest.from_records(run.records, run.ask)
     e2el_ns = each.e2el_ns[each.ok]
     saturated = run.facts.saturated
     disturbing = [] if saturated else _list_disturbing(run, evidence)

@@ -239,11 +239,9 @@ def _choose_next_load(
     sent = max((trial.load for trial in trials if trial.usable), default=0.0)
     unsent = (trial.load for trial in trials if trial.disturbed and trial.load > sent)
     ceiling = min(unsent, default=math.inf)
-    return (
-        load
-        if isinstance(load, str) or load < ceiling
-        else _choose_load_below_client(settings, trials, ceiling)
-    )
+    if isinstance(load, str) or load < ceiling:
+        return load
+    return _choose_load_below_client(settings, trials, ceiling)
 
 
 def _choose_load(
