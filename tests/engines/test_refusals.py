@@ -135,13 +135,7 @@ CLEAR = {
         },
         ["max_completion_tokens"],
     ),
-    "Anthropic": (
-        {
-            "type": "error",
-            **openai("ignore_eos: Extra inputs are not permitted"),
-        },
-        ["ignore_eos"],
-    ),
+    "Anthropic": ({"type": "error", **openai("ignore_eos: Extra inputs are not permitted")}, ["ignore_eos"]),
     "Gemini": (
         [
             {

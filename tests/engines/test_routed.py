@@ -73,10 +73,7 @@ def test_two_workers_are_counted_as_they_count(workers: list[Engine], model: Pat
         assert getattr(run.facts.window, quantity) == sum(moved), quantity
     assert run.facts.window.generation_tokens == run.whole.total_output_tokens == _REQUESTS * _OUTPUT
     assert run.facts.window.prefix_hits
-    assert [each.window.finished for each in names] == [
-        _REQUESTS,
-        *(router.sent[url] for url in urls),
-    ]
+    assert [each.window.finished for each in names] == [_REQUESTS, *(router.sent[url] for url in urls)]
     rows = encode_run(run)["loadgen"]
     shares = [row["work_share"] for row in rows["by_role"][1:]]
     assert shares == pytest.approx([0.75, 0.25])

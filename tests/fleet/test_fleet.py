@@ -17,10 +17,8 @@ from loadgen.run.command.progress import Totals
 from loadgen.settings.shard_settings import WHOLE, Share
 
 S_NS = 1_000_000_000
-READY, DONE = (
-    ShardStatus(ready=True),
-    ShardStatus(ready=True, measured=True, done=True, totals=Totals(sent=5)),
-)
+READY = ShardStatus(ready=True)
+DONE = ShardStatus(ready=True, measured=True, done=True, totals=Totals(sent=5))
 ORDER = ShardOrder(
     WHOLE, "0" * 32, "http://127.0.0.1:1", {}, "loadgen-", {}, "", {"request_rate": float("inf")}, Seed(1)
 )

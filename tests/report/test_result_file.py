@@ -168,10 +168,7 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
             {"detailed": True, "request_id_prefix": "p-"},
             {"success": [True, False], "request_ids": ["p-0", "p-3"]},
         ),
-        (
-            {"detailed": True, "request_id_prefix": ""},
-            {"success": [True, False], "request_ids": ["0", "3"]},
-        ),
+        ({"detailed": True, "request_id_prefix": ""}, {"success": [True, False], "request_ids": ["0", "3"]}),
     ],
 )
 def test_with_detail_our_part_says_which_requests_succeeded_and_their_ids(

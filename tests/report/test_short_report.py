@@ -206,10 +206,7 @@ def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
         (observed(error="none"), []),
         (observed(reset=True), []),
         (observed(), ["server's counters agree with the client's"]),
-        (
-            observed(generation_tokens=7),
-            ["server's counters differ from the client's (generated tokens)"],
-        ),
+        (observed(generation_tokens=7), ["server's counters differ from the client's (generated tokens)"]),
     ],
 )
 def test_the_servers_counters_agree_or_differ_in_one_line(window: Any, line: list[str]) -> None:

@@ -17,12 +17,8 @@ from loadgen.wire.openai import DIALECTS
 # that carried some, which of the reads brought the first, and what its timings are: prompt tokens computed
 # and cached, tokens generated, nanoseconds of prompt and generation.
 STREAMS: dict[str, tuple[tuple[Any, ...], list[int], int, tuple[int, ...]]] = {
-    "llama-server/chat_stream": (
-        (None, "length", 15, 8, True), [1] * 8, 2, (15, 0, 8, 1_016_000, 1_994_000),
-    ),
-    "llama-server/chat_stream_mct": (
-        (None, "length", 15, 4, True), [1] * 4, 2, (1, 14, 4, 512_000, 875_000),
-    ),
+    "llama-server/chat_stream": ((None, "length", 15, 8, True), [1] * 8, 2, (15, 0, 8, 1_016_000, 1_994_000)),
+    "llama-server/chat_stream_mct": ((None, "length", 15, 4, True), [1] * 4, 2, (1, 14, 4, 512_000, 875_000)),
     "llama-server/chat_stream_nousage": (
         (None, "length", -1, 4, False), [1] * 4, 2, (1, 14, 4, 419_000, 819_000),
     ),

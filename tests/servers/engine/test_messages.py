@@ -129,10 +129,8 @@ def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
 @loop_over("tokens", [1, 2, 5, 40])
 def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int, tokens: int) -> None:
     wanted = ResponseOptions(3, include_usage=True)
-    plain, formatted = (
-        PlainStream(dialect(path, interval), wanted),
-        DetailedStream(dialect(path, interval), wanted),
-    )
+    plain = PlainStream(dialect(path, interval), wanted)
+    formatted = DetailedStream(dialect(path, interval), wanted)
     assert written(plain, tokens) == written(formatted, tokens)
 
 

@@ -59,11 +59,9 @@ def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
 
 
 _TABLE = "model,Mean TTFT (ms),P99 TTFT (ms),Output throughput (tok/s)\n"
-_NONE, _PARTS, _CELLS = (
-    "has no known results",
-    "has more than 10000 results: give it in parts",
-    "give it in parts",
-)
+_NONE = "has no known results"
+_PARTS = "has more than 10000 results: give it in parts"
+_CELLS = "give it in parts"
 LARGE = {
     "commas": (",", _NONE), "semicolons": (";", _NONE), "pipes": ("|", _NONE),
     "titles": ("Mean TTFT (ms),", _NONE), "names of columns": ("c,d,", _NONE),

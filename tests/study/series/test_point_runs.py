@@ -28,6 +28,7 @@ from loadgen.study.series.point_runs import (
     overlay_settings,
     run_series,
 )
+from loadgen.study.series.series_store import strip_resume
 
 SESSION = cast(Session, "session")
 DONE, GONE = MeasuredPoint(), MeasuredPoint(reason="gone", server_gone=True)
@@ -157,3 +158,19 @@ def test_a_server_is_kept_until_it_is_closed(tmp_path: Path) -> None:
     digests = [point.run.facts.plan_digest for point in points if point.run is not None]
     assert digests[0] == digests[2] != digests[1]
     assert len(servers.starts_s) == 2
+
+
+@loop_over(
+    ("words", "expected"),
+    [
+        ("loadgen sweep --rate 1,2 --resume runs/s --seed 3", "loadgen sweep --rate 1,2 --seed 3"),
+        ("loadgen sweep --resume --rate 1,2", "loadgen sweep --rate 1,2"),
+        ("loadgen sweep --rate 1,2 --resume=runs/s", "loadgen sweep --rate 1,2"),
+        ("loadgen limit --slo x --resume", "loadgen limit --slo x"),
+        ("loadgen campaign --resume runs/c", "loadgen campaign --resume runs/c"),  # which has no other flags
+        ("loadgen bench --rate 1", "loadgen bench --rate 1"),
+        ("loadgen", "loadgen"),
+    ],
+)
+def test_a_series_is_begun_again_and_not_resumed(words: str, expected: str) -> None:
+    assert strip_resume(words.split()) == expected.split()
