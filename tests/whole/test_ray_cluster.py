@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import loadgen
+from builders.required import require
 from loadgen.report.run import Run
 from loadgen.run.command.progress import LiveTotals
 from loadgen_servers.process.embedded import Embedded
@@ -50,9 +51,7 @@ class Nodes:
     base_url: str
 
     def kill_one(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("kill\n")
-        self.process.stdin.flush()
+        print("kill", file=require(self.process.stdin), flush=True)
 
     def sent(self) -> list[int]:
         """What each shard that is under way has sent."""
@@ -78,8 +77,8 @@ def start_nodes(environment: dict[str, str], errors: IO[str], tries: int = 3) ->
         [sys.executable, "-m", "fakes.ray_nodes"], cwd=TESTS, env=environment, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    ready = next((json.loads(line) for line in process.stdout if line.startswith("{")), None)
+    lines = require(process.stdout)
+    ready = next((json.loads(line) for line in lines if line.startswith("{")), None)
     if ready is not None or tries == 1:
         return process, ready
     end_nodes(process)
@@ -88,15 +87,13 @@ def start_nodes(environment: dict[str, str], errors: IO[str], tries: int = 3) ->
 
 def end_nodes(process: subprocess.Popen[str]) -> None:
     """End the cluster by the end of its input; Ray's own end takes long on a slow machine."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
+    require(process.stdin).close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(15)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(15)
-    process.stdout.close()
+    require(process.stdout).close()
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +106,7 @@ def nodes() -> Iterator[Nodes]:
     with ExitStack() as stack:
         # One cluster at a time: of two that start at once on a small machine, neither comes up.
         fcntl.flock(stack.enter_context(open(__file__)), fcntl.LOCK_EX)
-        # Each process of Ray imports jsonschema, which parses a grammar for 5 s of a slow core; the
-        # agent of a node has 15 s to start.
+        # Each process of Ray imports jsonschema, whose grammar takes 5 s; a node's agent has 15 s to start.
         (place / "without").mkdir()
         (place / "without" / "rfc3987_syntax.py").write_text("raise ImportError\n")
         stack.enter_context(pytest.MonkeyPatch.context()).setenv(

@@ -62,7 +62,7 @@ _RATE_CARDS: tuple[_RateCard, ...] = (
     ("Requests", "", {"request_throughput": "per s"}),
 )
 _STATISTICS = {"mean": "mean", "P50": "median", "P99": "p99"}  # of another client's latencies
-_LISTED = ("Speculation", "Roofline", "Images")  # sections that are lines alone
+_PLACED = ("", "Sessions", "Notes", "Environment")  # each has a place of its own, or none
 
 
 class CardFigure(msgspec.Struct, frozen=True):
@@ -183,7 +183,7 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
     if divide:
         yield make_attribution_section(run)
     yield _make_charts(run, draw)
-    for title in _LISTED:
+    for title in dict.fromkeys(section.page for section in report.SECTIONS if section.page not in _PLACED):
         yield PageSection(title, lines=report.list_page_lines(title, run))
     targets = _tabulate(run, "by_target", "", "url", target_figures.COLUMNS)
     yield PageSection("By target", table=targets)

@@ -9,7 +9,9 @@ import pytest
 from builders import made_data, made_runs, made_sessions
 from builders.loops import loop_over
 from loadgen.base.structs import replace
+from loadgen.report import report
 from loadgen.report.run_directory import Result
+from loadgen.report.section import Section
 from loadgen.study.pages import run_section
 from loadgen.study.pages.run_section import Card
 
@@ -111,12 +113,14 @@ def test_others_runs_have_the_cards_that_their_figures_make(
     assert {card.label: texts(card) for card in run_section.make_result_cards(figures)} == expected
 
 
-def test_the_images_of_a_run_have_a_section() -> None:
+def test_what_has_a_page_has_a_section_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "SECTIONS", (*report.SECTIONS, Section("t", lambda *_: ["toy"], page="Toy")))
     run = made_runs.run()
     run = replace(run, facts=replace(run.facts, data=replace(run.facts.data, images=made_data.images())))
     account = run_section.make_account(made_runs.reported(run), "run-1", draw=False)
-    (shown,) = (section for section in account.sections if section.title == "Images")
-    assert [line.split(":")[0] for line in shown.lines] == ["images", "tokens of images"]
+    shown = {section.title: section.lines for section in account.sections}
+    assert [line.split(":")[0] for line in shown["Images"]] == ["images", "tokens of images"]
+    assert shown["Toy"] == ("toy",)
 
 
 def notes_of(run: Result) -> tuple[str, ...]:
