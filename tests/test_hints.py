@@ -39,6 +39,7 @@ VERBS_OF = {
     "loadgen/study/audit/": ("audit", "bench"),
     "loadgen/study/pages/": ("report", "bench"),
     "loadgen/study/series/limit/": ("limit",),
+    "loadgen/study/limit_record": ("limit",),
     "loadgen/study/series/sweep/": ("sweep",),
     "loadgen/study/series/ladder_command": ("ladder",),
     "loadgen/study/series/point_runs": ("sweep", "limit"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import STDOUT, check_output
 
 import pytest
 
@@ -67,15 +68,13 @@ def test_a_plain_run_is_short_to_follow(tmp_path: Path) -> None:
     argv = ["bench", "--preset", "instant", "--profile", "smoke", "--quiet", "--run-dir", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
     command = [sys.executable, "-c", WATCHED, *argv]
-    fewest: dict[str, list[int]] = {}
-    for _ in range(3):  # a slow machine's waits add calls: the fewest of three runs are the run's own
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
-        rows = {"frames": list[list[str]](), "begun": list[list[str]](), "over": list[list[str]]()}
-        for what, *words in map(str.split, done.stderr.splitlines()):
-            rows[what].append(words)
-        assert len(rows["frames"][-1]) <= MOST_FRAMES, rows["frames"]  # the warm-up's come first
-        for what in ("begun", "over"):
-            counts = [int(word) for word in rows[what][0]]
-            fewest[what] = [min(pair) for pair in zip(counts, fewest.get(what, counts), strict=True)]
+    said = [check_output(command, stderr=STDOUT, text=True, timeout=60, env=env) for _ in range(3)]
+    runs = [[line.split() for line in each.splitlines() if line] for each in said]
+    for run in runs:
+        frames = [words for what, *words in run if what == "frames"]
+        assert len(frames[-1]) <= MOST_FRAMES, frames  # the warm-up's come first
     for most, what in ((MOST_BEGUN, "begun"), (MOST_OVER, "over")):
-        assert [count <= limit for count, limit in zip(fewest[what], most, strict=True)] == [True] * 3, fewest
+        counts = [next(words for name, *words in run if name == what) for run in runs]
+        # A slow machine's waits add calls: the fewest of three runs are the run's own.
+        fewest = [min(map(int, column)) for column in zip(*counts, strict=True)]
+        assert all(map(operator.le, fewest, most)), fewest

@@ -77,8 +77,7 @@ def start_nodes(environment: dict[str, str], errors: IO[str], tries: int = 3) ->
         [sys.executable, "-m", "fakes.ray_nodes"], cwd=TESTS, env=environment, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
     )  # fmt: skip
-    lines = require(process.stdout)
-    ready = next((json.loads(line) for line in lines if line.startswith("{")), None)
+    ready = next((json.loads(line) for line in require(process.stdout) if line.startswith("{")), None)
     if ready is not None or tries == 1:
         return process, ready
     end_nodes(process)
@@ -175,8 +174,7 @@ def test_three_nodes_send_the_plan_of_one_process(nodes: Nodes, tmp_path: Path) 
     assert [(shard.name, shard.requests) for shard in three.facts.shards] == [
         (f"{i}/3", 20) for i in range(3)
     ]
-    assert three.facts.window is not None
-    assert not three.facts.window.error
+    assert not require(three.facts.window).error
     assert not nodes.left()
 
 

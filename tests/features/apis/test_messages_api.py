@@ -153,6 +153,13 @@ def test_recorded_answers_have_all_prompt_and_cached_tokens(
     assert record.tokens.tolist() == tokens
 
 
+def test_a_recorded_call_counts_its_name_and_arguments_as_tokens() -> None:
+    name = "vllm-0.32/messages_tool_stream"
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert (record.failure, record.finish_reason, record.output_tokens) == (None, "length", 64)
+    assert str(record.text).startswith("get_weather[")
+
+
 def test_a_recorded_answer_has_the_times_of_its_texts() -> None:
     at_ns, reads = recorded.timed("vllm-0.32/messages")
     record = recorded.decode("messages", reads, at_ns)

@@ -190,8 +190,7 @@ def test_ports_are_held_while_the_kernel_refuses_a_filter_without_them() -> None
     ports.reserve(900)
     under_way = [ports.take() or (None, 0) for _ in range(900)]
     for sock, port in under_way[::2]:
-        assert sock is not None
-        ports.end_connection(sock, port)
+        ports.end_connection(require(sock), port)
     assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
     for sock, port in under_way[1::2]:
         ports.end_connection(require(sock), port)

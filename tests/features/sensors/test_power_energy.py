@@ -162,8 +162,7 @@ def test_memory_names_what_reads_it() -> None:
     }
     found = sensed(series, 60, {"GPU 0": AMD})
     assert found.server is not None
-    assert found.device is not None
-    assert (found.server.how, found.device.how) == ("amdsmi, by process", "amdsmi, all processes")
+    assert (found.server.how, require(found.device).how) == ("amdsmi, by process", "amdsmi, all processes")
 
 
 def test_many_gpus_of_several_machines_are_listed_by_machine() -> None:
@@ -171,8 +170,7 @@ def test_many_gpus_of_several_machines_are_listed_by_machine() -> None:
     found = sensed(
         {("energy_j", where): steady(10, EACH) for where in places}, 60, dict.fromkeys(places, DCGM)
     )
-    assert found.energy is not None
-    assert found.energy.sum_by_host() == {"a": 4800.0, "b": 4800.0}
+    assert require(found.energy).sum_by_host() == {"a": 4800.0, "b": 4800.0}
     assert render_summary(found, 0)[1].endswith("of it a 4,800 J, b 4,800 J")
 
 
