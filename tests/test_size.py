@@ -15,7 +15,7 @@ CEILINGS = {
     "modules of loadgen/": 444,
     "functions of loadgen/": 6_297,
     "classes of loadgen/": 1_020,
-    "lines of tests/": 103_164,
+    "lines of tests/": 103_154,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 

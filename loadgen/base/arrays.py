@@ -135,9 +135,8 @@ def check_rows(columns: Mapping[str, NDArray[Any]], kind: type[np.generic] = np.
     """Return the length of each column; raises ValueError unless each is one row of this type."""
     for name, column in columns.items():
         if column.dtype != kind or column.ndim != 1:
-            wanted = np.dtype(kind).name
             form = f"{column.ndim}-dimensional {column.dtype}"
-            raise ValueError(f"column {name} is {form}, not a row of {wanted}")
+            raise ValueError(f"column {name} is {form}, not a row of {np.dtype(kind).name}")
     return {name: len(column) for name, column in columns.items()}
 
 

@@ -8,12 +8,7 @@ import pytest
 
 from builders import recorded
 from builders.loops import loop_over
-from loadgen.records.decoded_stream import (
-    count_prompt,
-    count_tokens,
-    find_fault,
-    spread_tokens,
-)
+from loadgen.records.decoded_stream import count_prompt, count_tokens, find_fault, spread_tokens
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import FAILED_ENDS, Chat, Completions, summarize
 from records.test_decode import DONE, USAGE, A, B, event, fixed, stream

@@ -8,14 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from loadgen.transport.capture import (
-    Capture,
-    Health,
-    Inbox,
-    Message,
-    open_pair,
-    pack_int64s,
-)
+from loadgen.transport.capture import Capture, Health, Inbox, Message, open_pair, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
 
 HEALTH = Health(started_ns=1, ended_ns=2, cpu_ns=3, clock_step_ns=4, late_bodies=5, backlog_bytes=6)

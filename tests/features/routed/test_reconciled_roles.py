@@ -9,12 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.required import require
-from loadgen.features.routed.reconciled_roles import (
-    RoleScrapes,
-    find_end,
-    make_role_window,
-    reconcile_roles,
-)
+from loadgen.features.routed.reconciled_roles import RoleScrapes, find_end, make_role_window, reconcile_roles
 from loadgen.features.routed.role_scrapers import parse_metrics_urls
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
 from loadgen.server.server_counters import ServerSample, ServerWindow

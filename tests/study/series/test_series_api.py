@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import loadgen
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.supervised import until
 from fakes.virtual_serving import VirtualServing
+from loadgen.base.errors import UsageError
 
 # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -175,6 +177,11 @@ def test_ctrl_c_in_the_first_point_keeps_what_it_measured(tmp_path: Path) -> Non
     pressing.join()
     assert caught.value.sweep is None
     assert [path.name for path in tmp_path.glob("*-sweep-*/interrupted/*")] == ["000-concurrency-1"]
+
+
+def test_a_search_that_begins_at_no_number_is_refused() -> None:
+    with pytest.raises(UsageError, match="limit: start = inf: input should be a finite number"):
+        loadgen.limit(slo="e2el p50 < 60s", start=math.inf, **SEARCH)
 
 
 @pytest.mark.whole

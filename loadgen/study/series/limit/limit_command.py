@@ -28,6 +28,7 @@ from loadgen.report.fail_conditions import find_failing
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import bench
 from loadgen.run.command.options import Options, bench_parser, parse
+from loadgen.settings.validation import validate_table
 from loadgen.study import limit_record, sweep_record
 from loadgen.study.limit_record import FORMAT, LIMIT, LOAD_KEYS, LimitRecord, LimitTable
 from loadgen.study.series import series_store
@@ -106,7 +107,7 @@ def find_limit(
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
     bench.check(options)
-    request = LimitTable(**fields)
+    request = validate_table(LimitTable, fields, "limit")
     request.check(workload, names)
     axis, shown = request.choose_axis(workload), list(map(str, goals))
     content = workload.model_dump(mode="json"), series_store.hash_files([workload])
