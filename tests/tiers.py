@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 # Each test is of one tier; one without a mark is a unit test.
 TIERS = ("unit", "whole", "long", "engine")
-TIMEOUTS_S = {"long": 300, "engine": 1800}  # the others: pyproject.toml
+TIMEOUTS_S = {"whole": 120, "long": 300, "engine": 1800}  # of unit: pyproject.toml
 WORKERS = {"unit": 2, "whole": 4, "long": 2, "engine": 0}  # processes; the tests of `whole` mostly wait
 EXAMPLES = {"unit": 20, "long": 300}  # of each property; those of unit tests are tried again in the long tier
 
