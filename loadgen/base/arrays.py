@@ -131,18 +131,18 @@ def _take_column(column: _Column, count: int, kind: type[np.generic]) -> NDArray
     return np.frombuffer(mapping, kind, count)
 
 
-def check_rows(columns: Mapping[str, NDArray[Any]], kind: type[np.generic] = np.int64) -> dict[str, int]:
-    """Return the length of each column; raises ValueError unless each is one row of this type."""
+def check_rows(columns: Mapping[str, NDArray[Any]], kind: type[np.generic] = np.int64) -> None:
+    """Raise ValueError unless each column is one row of this type."""
     for name, column in columns.items():
         if column.dtype != kind or column.ndim != 1:
             form = f"{column.ndim}-dimensional {column.dtype}"
             raise ValueError(f"column {name} is {form}, not a row of {np.dtype(kind).name}")
-    return {name: len(column) for name, column in columns.items()}
 
 
 def check_start(start: Int64, requests: int, messages: int) -> None:
     """Raise ValueError unless `start` is int64[requests + 1] and ascends from 0 to `messages`."""
-    if check_rows({"start": start})["start"] != requests + 1:
+    check_rows({"start": start})
+    if len(start) != requests + 1:
         raise ValueError(f"column start has {len(start)} values for {requests} requests")
     inside = ((start >= 0) & (start <= messages)).all()
     if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
@@ -277,7 +277,8 @@ def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
     """Split what `Words.pack` returned into its strings; raises ValueError for anything else."""
     if stored.dtype != np.uint8 or stored.ndim != 1:
         raise ValueError("column words is not a row of bytes")
-    if not check_rows({"word_start": start})["word_start"]:
+    check_rows({"word_start": start})
+    if not len(start):
         raise ValueError("column word_start is empty")
     check_start(start, len(start) - 1, len(stored))
     data = stored.tobytes()

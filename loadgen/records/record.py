@@ -463,8 +463,8 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         scalars = {name: stored[name].astype(np.int64, copy=False) for name in BOUNDS}
         messages = {c.name: stored.get(c.name, np.zeros(0, c.kind)) for c in MESSAGE_COLUMNS}
         check_columns(scalars, stored["start"], messages)
-        lengths = check_rows({name: stored[name] for name in _WORDS})
-        if wrong := [name for name in _WORDS if lengths[name] != requests]:
+        check_rows({name: stored[name] for name in _WORDS})
+        if wrong := [name for name in _WORDS if len(stored[name]) != requests]:
             raise ValueError(f"column {wrong[0]} has {len(stored[wrong[0]])} values for {requests} requests")
         words = unpack_words(stored["words"], stored["word_start"])
         kinds, details, reasons = (pick_words(words, stored[name]) for name in _WORDS)
@@ -555,11 +555,11 @@ def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
 
 def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[str, NDArray[Any]]) -> None:
     """Raise ValueError unless these columns can be a run's: of their types, equally long, within bounds."""
-    lengths = check_rows({name: columns[name] for name in BOUNDS})
-    requests = lengths["index"]
-    for name, length in lengths.items():
-        if length != requests:
-            raise ValueError(f"column {name} has {length} values for {requests} requests")
+    check_rows({name: columns[name] for name in BOUNDS})
+    requests = len(columns["index"])
+    for name in BOUNDS:
+        if len(columns[name]) != requests:
+            raise ValueError(f"column {name} has {len(columns[name])} values for {requests} requests")
     for first in range(0, max(requests, 1), _ROWS):
         table = np.stack([columns[name][first : first + _ROWS] for name in BOUNDS])
         if (beyond := ((table < _LOWEST) | (table > _HIGHEST)).any(axis=1)).any():
@@ -569,8 +569,8 @@ def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[
         raise ValueError("column index is not in order, or names a request twice")
     arrivals = len(messages["arrival_ns"])
     for name, kind, _, optional in MESSAGE_COLUMNS:
-        length = check_rows({name: messages[name]}, kind)[name]
-        if length not in ((0, arrivals) if optional else (arrivals,)):
+        check_rows({name: messages[name]}, kind)
+        if len(messages[name]) not in ((0, arrivals) if optional else (arrivals,)):
             raise ValueError(f"column {name} has {len(messages[name])} values for {arrivals} arrivals")
     if len({len(messages[name]) for name in _OPTIONAL}) > 1:
         raise ValueError(f"of the columns {' and '.join(_OPTIONAL)} one is missing")

@@ -143,14 +143,13 @@ class SettingRow(Setting, frozen=True, kw_only=True):
     def add_flag(self, container: argparse._ActionsContainer, *spellings: str, **further: Any) -> None:
         """Add the flag to an argparse parser or group, with its other spellings."""
         columns: dict[str, Any] = {"metavar": self.metavar, "action": self.action, "type": self.read}
+        columns["nargs"] = "+" if self.action == "extend" else None
         if bool in self.kinds:
             columns["action"] = self.action or self._choose_switch()
         elif self.read is None:
             columns["type"] = next((kind for kind in (float, int) if kind in self.kinds), None)
             literals = [kind for kind in self.kinds if get_origin(kind) is Literal]
             columns["choices"] = [word for kind in literals for word in get_args(kind) if word] or None
-        if self.action == "extend":
-            columns["nargs"] = "+"
         given = {name: value for name, value in columns.items() if value is not None}
         container.add_argument(
             self.option, *spellings, dest=self.dest, help=self.help, **{**given, **further}
