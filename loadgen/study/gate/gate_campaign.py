@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,30 +11,31 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import signals
-from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
-from loadgen.base.printing import print_text
-from loadgen.base.text import clean_text, format_count
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import format_count
 from loadgen.figures.figure_table import parse_percentiles, percentile_name
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison
 from loadgen.study.gate import gate_record, gate_sides, gate_verdict
 from loadgen.study.gate.gate_record import MOST_PAIRS, GateRecord
 from loadgen.study.gate.gate_report import GateResult
-from loadgen.study.gate.gate_verdict import ALPHA, FIRST_LOOK, MAX_PAIRS, GateMetric, GateOutcome, GatePlan
+from loadgen.study.gate.gate_verdict import FIRST_LOOK, MAX_PAIRS, GateMetric, GateOutcome, GatePlan
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import FailedCell, Reported
 from loadgen.study.series.campaign import arms, campaign_command, campaign_store
 from loadgen.study.series.campaign.arms import ONCE, Arm
 from loadgen.study.series.campaign.campaign_command import CampaignRequest, make_request
 from loadgen.study.series.campaign.campaign_store import CELLS, CampaignStore
-from loadgen.study.series.series_store import StoreError, list_names, print_progress
+from loadgen.study.series.campaign.execution import Execution
+from loadgen.study.series.series_store import list_names, print_progress, show_resume_command
 
 Measured = tuple[GateResult, tuple[Reported, ...], int]
 
 
-def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Measured:
+def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric], argv: Sequence[str]) -> Measured:
     """Measure the campaign's arms in turn until the gate knows, or --max-pairs are measured.
+
+    `argv` is the command line that was given, which is printed with --resume where it is interrupted.
 
     Returns the result, the new arms' runs, and the exit code of a signal that ended it, else 0. Raises
     LoadgenError.
@@ -58,7 +57,6 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     metrics = choose_metrics(wanted.arms, asked, given.margin)
     if given.history is not None and (loads := len(new) * len(base.profiles)) > 1:
         raise UsageError(f"--history: a history is of one load, and this gate has {loads}")
-    campaign_command.check_variables(wanted)
     shown = [workload.name for workload in base.profiles]
     for arm in new:
         if sorted(own := [workload.name for workload in arm.profiles]) != sorted(shown):
@@ -68,7 +66,9 @@ def measure_gate(given: argparse.Namespace, asked: Sequence[GateMetric]) -> Meas
     wanted = interleave(wanted, kept.directory.name)
     names = (base.name, *(arm.name for arm in new))
     record = GateRecord(metrics=tuple(metrics), alpha=plan.alpha, max_pairs=max_pairs, arms=names)
-    return _measure_pairs(wanted, kept, PairJudge(kept.directory, record, given.allow_other_state), given)
+    judge = PairJudge(kept.directory, record, given.allow_other_state)
+    resume = show_resume_command("gate", argv, kept.directory)
+    return _measure_pairs(wanted, kept, judge, given, resume)
 
 
 def interleave(wanted: CampaignRequest, gate: str) -> CampaignRequest:
@@ -186,46 +186,21 @@ class PairJudge:
 
 
 def _measure_pairs(
-    wanted: CampaignRequest, kept: CampaignStore, judge: PairJudge, given: argparse.Namespace
+    wanted: CampaignRequest, kept: CampaignStore, judge: PairJudge, given: argparse.Namespace, resume: str
 ) -> Measured:
-    say = partial(print_progress, given.quiet)
-    resume = shlex.join(_list_resume_words(wanted, kept, given))
-    with kept.lock():
-        campaign = campaign_command.continue_campaign(wanted, kept, given)
+    def judge_each_pair(execution: Execution) -> None:
         for cell_id in kept.list_failed() if given.resume is not None else ():
             kept.forget_failure(cell_id)
         gate_record.write_gate_record(kept.directory, judge.record)
-        kept.write_record(campaign)
-        execution = campaign_command.make_execution(wanted, kept, campaign, given, say)
-        execution.is_over = partial(judge.is_over, say)
+        execution.is_over = partial(judge.is_over, execution.say)
         execution.keeps_servers = wanted.file.starts == ONCE
-        try:
-            execution.run()
-        except KeyboardInterrupt as stop:
-            print_text(
-                clean_text(f"\ninterrupted; resume with: {resume}"), sys.stderr if given.json else sys.stdout
-            )
-            return GateResult(judge.record.plan), (), decide_exit_code(signal=signals.read_number(stop))
-        except StoreError as error:
-            raise StoreError(f"{error}; when it can be written: {resume}") from None
-        finally:
-            kept.drop_unfinished()
+
+    if signal := campaign_command.measure_cells(wanted, kept, given, resume, judge_each_pair):
+        return GateResult(judge.record.plan), (), signal
     result = judge.judge()
     if result is None or not kept.list_finished():
         raise MeasureError(
             f"no pair was measured: {result.reasons[0] if result else 'nothing finished'}; {resume}"
         )
-    say(f"campaign: {kept.directory}")
+    print_progress(given.quiet, f"campaign: {kept.directory}")
     return result, judge.list_new_runs(), 0
-
-
-def _list_resume_words(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> list[str]:
-    words = ["loadgen", "gate", str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
-    words += [word for name in given.metric for word in ("--metric", name)]
-    words += [word for margin in given.margin for word in ("--margin", margin)]
-    words += ["--alpha", f"{given.alpha!r}"] if given.alpha != ALPHA else []
-    texts = {name: getattr(given, name) for name in ("baseline", "only", "junit", "history", "label")}
-    words += [word for name, text in texts.items() if text for word in (f"--{name}", text)]
-    words += ["--json"] if given.json else []
-    words += ["--allow-other-state"] if given.allow_other_state else []
-    return words

@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     if len(given.places) == 1 and is_campaign_file(given.places[0]):
         from loadgen.study.gate import gate_campaign  # few gates measure
 
-        result, runs, signal = gate_campaign.measure_gate(given, metrics)
+        result, runs, signal = gate_campaign.measure_gate(given, metrics, argv)
         if signal:
             return signal
     else:

@@ -20,7 +20,7 @@ from loadgen.run.command.bench import run_once
 from loadgen.run.session import Session
 from loadgen.study import load_table, repeats
 from loadgen.study.load_table import LoadRow
-from loadgen.study.series.climb import LadderClimb
+from loadgen.study.series.ladder_command import LadderClimb
 from loadgen.study.series.point_runs import GivenServer
 from loadgen.study.speed import ladder_rows, speed_tables
 

@@ -193,6 +193,7 @@ def _measure_since_s(began_ns: int) -> float:
     return (clock.now_ns() - began_ns) / 1e9
 
 
+_BEGUN_AGAIN = ("sweep", "limit")  # by a run's command: with its --resume nothing would be measured again
 _TEXTS = ("arguments", "environment")  # settings that are not a single value
 
 
@@ -239,7 +240,8 @@ class PointServers:
             options = replace(self.options, run_dir=str(self.logs))
             asked = overlay_settings(self.asked, flags)
             session = attach(options, asked, workload, self._stack, self.interrupts)
-            session = replace(session, command=strip_resume(session.command))
+            if set(session.command[1:2]) & set(_BEGUN_AGAIN):
+                session = replace(session, command=strip_resume(session.command))
             if self.restartable:
                 self.starts_s.append(_measure_since_s(began_ns))
             self._open = flags, session

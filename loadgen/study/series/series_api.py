@@ -25,9 +25,9 @@ from loadgen.run.command.options import Options
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.study.limit_record import Limit
 from loadgen.study.series.limit import limit_command
-from loadgen.study.series.sweep import grid, sweep_run
+from loadgen.study.series.sweep import grid, sweep_command
 from loadgen.study.series.sweep.grid import Variation
-from loadgen.study.series.sweep.sweep_run import SweepRequest
+from loadgen.study.series.sweep.sweep_command import SweepRequest
 from loadgen.study.sweep_record import FINISHED, Sweep
 
 Load = Annotated[float, Meta(gt=0)]
@@ -107,7 +107,7 @@ def sweep(
     def build(keys: Mapping[str, Any]) -> Profile:
         return keywords.make_profile(profile, keys, "sweep()")
 
-    request = sweep_run.make_request(asked, variation, build)
+    request = sweep_command.make_request(asked, variation, build)
     call = BackgroundRun(lambda interrupts: _make_sweep(request, resume, interrupts))
     try:
         return call.wait()
@@ -149,13 +149,13 @@ def _make_sweep(request: SweepRequest, resume: str | None, interrupts: Interrupt
     with _place_runs(request.options, resume) as (options, written):
         request = replace(request, options=options)
         store = (
-            sweep_run.begin_sweep(request)
+            sweep_command.begin_sweep(request)
             if resume is None
-            else sweep_run.resume_sweep(request, Path(resume))
+            else sweep_command.resume_sweep(request, Path(resume))
         )
         partial = ""
         try:
-            record = sweep_run.finish_sweep(request, store, lambda line: None, interrupts)
+            record = sweep_command.finish_sweep(request, store, lambda line: None, interrupts)
         except (MeasureError, signals.Stopped) as stop:
             record = store.read_record()
             if not any(point.state in FINISHED for point in record.points):

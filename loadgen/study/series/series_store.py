@@ -271,13 +271,8 @@ def _list_files(profile: Profile) -> Iterator[tuple[str, str]]:
     yield from ((path, flag) for flag, path in named.items() if path)
 
 
-_SERIES = ("sweep", "limit")  # whose --resume goes on with a directory, and would measure nothing of it again
-
-
 def strip_resume(words: Sequence[str]) -> list[str]:
-    """Return a command line as a list; that of `sweep` or `limit` without `--resume` and its directory."""
-    if not set(words[1:2]) & set(_SERIES):
-        return list(words)
+    """Return a command line as a list, without `--resume` and its directory."""
     kept, rest = [], iter(words)
     for word in rest:
         if word == "--resume":
@@ -288,9 +283,10 @@ def strip_resume(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def show_resume_command(directory: Path) -> str:
-    """Return this process's command line with `--resume DIRECTORY` in place of its own, secrets hidden."""
-    return shlex.join(["loadgen", *strip_resume(hide_argument_secrets())[1:], "--resume", str(directory)])
+def show_resume_command(verb: str, argv: Sequence[str], directory: Path) -> str:
+    """Return the command line of a verb with `--resume DIRECTORY` in place of its own, secrets hidden."""
+    words = strip_resume(hide_argument_secrets(argv))
+    return shlex.join(["loadgen", verb, *words, "--resume", str(directory)])
 
 
 def print_progress(quiet: bool, line: str) -> None:

@@ -59,9 +59,16 @@ class TimeLeft(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The time in words: about 3 min, or at least 40 s."""
+        """The time in words: about 3 min, at least 40 s, less than 1 s of what rounds to 0; "" if unknown."""
+        if not round(self.seconds):
+            return "" if self.unknown else "less than 1 s"
         least = self.unknown or self.at_best
         return f"{'at least' if least else 'about'} {format_duration(self.seconds)}"
+
+    @property
+    def ending(self) -> str:
+        """The words behind a line on how far a series is: "; about 3 min left"; "" of what rounds to 0."""
+        return f"; {self.words} left" if round(self.seconds) else ""
 
 
 class TimedStep(msgspec.Struct, frozen=True):

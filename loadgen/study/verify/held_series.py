@@ -48,7 +48,7 @@ from loadgen.study.series.campaign.campaign_store import (
 from loadgen.study.series.campaign.quality_cells import TASKS, read_tasks
 from loadgen.study.series.limit.limit_search import RUNS, make_record_again
 from loadgen.study.series.series_store import FAILED
-from loadgen.study.series.sweep.sweep_run import POINTS
+from loadgen.study.series.sweep.sweep_command import POINTS
 from loadgen.study.speed import ladder_rows
 from loadgen.study.speed.ladder_rows import BatchRow, BatchTest, DepthTest, encode_batch_row, make_batch_row
 from loadgen.study.speed.speed_rows import FORMULAS

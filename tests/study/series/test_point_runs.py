@@ -167,7 +167,7 @@ def test_a_server_is_kept_until_it_is_closed(tmp_path: Path) -> None:
         ("loadgen sweep --resume --rate 1,2", "loadgen sweep --rate 1,2"),
         ("loadgen sweep --rate 1,2 --resume=runs/s", "loadgen sweep --rate 1,2"),
         ("loadgen limit --slo x --resume", "loadgen limit --slo x"),
-        ("loadgen campaign --resume runs/c", "loadgen campaign --resume runs/c"),  # which has no other flags
+        ("loadgen campaign c.toml --resume --quiet", "loadgen campaign c.toml --quiet"),
         ("loadgen bench --rate 1", "loadgen bench --rate 1"),
         ("loadgen", "loadgen"),
     ],

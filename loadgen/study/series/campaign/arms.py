@@ -63,14 +63,6 @@ class Trust(msgspec.Struct, frozen=True):
         """Whether an arm's server gets the environment's key: the file is shipped, or all URLs are local."""
         return self.shipped or all(map(is_this_machine, options.urls))
 
-    @property
-    def words(self) -> list[str]:
-        """The flags that grant this trust on a command line."""
-        flags = ["--allow-launch"] if self.launch else []
-        flags += [word for variable in self.variables for word in ("--allow-env", variable)]
-        flags += ["--api-key-env", self.key_env] if self.key_env else []
-        return flags + (["--api-key-file", self.key_file] if self.key_file else [])
-
 
 def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
     """Return the command line that would start an arm's server, or why it cannot be started here.

@@ -52,10 +52,9 @@ from loadgen.study.series.campaign.campaign_file import (
     load_campaign,
 )
 from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore, read_pace
-from loadgen.study.series.campaign.execution import Execution
-from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
+from loadgen.study.series.campaign.execution import Execution, MachineWatch, is_measured_here
 from loadgen.study.series.campaign.quality_cells import QualityKind, QualityState, QualityStore, QualityTask
-from loadgen.study.series.series_store import FAILED, StoreError, print_progress
+from loadgen.study.series.series_store import FAILED, StoreError, print_progress, show_resume_command
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_tokens_s, format_duration
 
 
@@ -93,10 +92,10 @@ def main(argv: Sequence[str]) -> int:
         quality = preview_quality(wanted, kept, done, given.retry_failed)
         print_text(preview_campaign(wanted, done, pace, seed, quality), sys.stdout)
         return 0
-    check_variables(wanted)
     kept = open_store(wanted, kept, Path(given.run_dir), wanted.file.name)
     with print_one_object(given.json) as results:
-        code = _run_campaign(wanted, kept, given)
+        resume = show_resume_command("campaign", argv, kept.directory)
+        code = _run_campaign(wanted, kept, given, resume)
         if given.json and kept.list_finished():
             results.append(compare_command.encode_comparison(*_compare_cells(kept, given)))
         return code
@@ -178,17 +177,13 @@ def make_request(given: argparse.Namespace, kept: CampaignStore | None) -> Campa
     return CampaignRequest(path, trust, campaign, every, chosen, starts, reference)
 
 
-def check_variables(wanted: CampaignRequest) -> None:
-    """Raise UsageError where variables that the arms need are not set in the environment."""
-    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
-        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
-
-
 def open_store(wanted: CampaignRequest, kept: CampaignStore | None, base: Path, name: str) -> CampaignStore:
-    """Return `kept`, else a new store below `base`; raises UsageError of what the file may not do.
+    """Return `kept`, else a new store below `base`; raises UsageError of what the file may not do or lacks.
 
     The standard error gets a line on each host that the environment's key is not sent to.
     """
+    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
+        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
     arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
     for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
         print_text(f"loadgen: {line}", sys.stderr)
@@ -204,16 +199,6 @@ def make_record(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Na
     if given.resume is None:
         return record
     return campaign_store.continue_record(kept, record, wanted.path, given.retry_failed)
-
-
-def continue_campaign(
-    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace
-) -> CampaignRecord:
-    """Make the record of a campaign in its locked store; with --resume unfinished cells are removed."""
-    record = make_record(wanted, kept, given)
-    if given.resume is not None:
-        campaign_store.clear_unfinished(kept)
-    return record
 
 
 def make_execution(
@@ -246,37 +231,56 @@ def make_execution(
     )
 
 
-def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
-    """Lock the store, write the record, measure every cell that is left, and return the exit code.
+def _run_campaign(
+    wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace, resume: str
+) -> int:
+    """Measure every cell that is left and the quality, print the comparison, and return the exit code."""
+    code = measure_cells(wanted, kept, given, resume, partial(_add_quality, wanted, given))
+    return code or _report_end(wanted, kept, resume, given)
 
-    With --resume the record continues the stored one and unfinished cells are removed first. On Ctrl-C or
-    SIGTERM it prints how to resume; raises StoreError with the same advice if nothing can be written.
+
+def _add_quality(wanted: CampaignRequest, given: argparse.Namespace, execution: Execution) -> None:
+    table, reference, say = wanted.file.quality, wanted.reference, execution.say
+    if table is not None and reference is not None:
+        measuring = ServerMeasuring.open(table, choose_display(given.quiet))
+        store, every = QualityStore(execution.store), {arm.name: arm for arm in (*wanted.arms, reference)}
+        left = store.read_state(table, wanted.arms, reference, given.retry_failed)
+        execution.quality = quality_cells.QualityCells(store, table, every, left, measuring, say)
+
+
+def measure_cells(
+    wanted: CampaignRequest,
+    kept: CampaignStore,
+    given: argparse.Namespace,
+    resume: str,
+    prepare: Callable[[Execution], None],
+) -> int:
+    """Lock the store, write the record, measure every cell that is left; return the code of a signal, else 0.
+
+    With --resume the record continues the stored one and unfinished cells are removed first; `prepare` may
+    refuse the execution, or change it. On Ctrl-C or SIGTERM `resume`, the command that goes on, is printed;
+    StoreError is raised with it if nothing can be written.
     """
     say = partial(print_progress, given.quiet)
-    again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
-    again += ["--require-equal-state"] if given.require_equal_state else []
-    resume = shlex.join(["loadgen", "campaign", *again])
     with kept.lock():
-        campaign = continue_campaign(wanted, kept, given)
-        kept.write_record(campaign)
+        campaign = make_record(wanted, kept, given)
+        if given.resume is not None:
+            campaign_store.clear_unfinished(kept)
         execution = make_execution(wanted, kept, campaign, given, say)
-        table, reference = wanted.file.quality, wanted.reference
-        if table is not None and reference is not None:
-            measuring = ServerMeasuring.open(table, choose_display(given.quiet))
-            store, every = QualityStore(kept), {arm.name: arm for arm in (*wanted.arms, reference)}
-            left = store.read_state(table, wanted.arms, reference, given.retry_failed)
-            execution.quality = quality_cells.QualityCells(store, table, every, left, measuring, say)
+        prepare(execution)
+        kept.write_record(campaign)
         try:
             execution.run()
         except KeyboardInterrupt as stop:
-            print_text(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
+            state = f"interrupted: {_count_finished(wanted, kept)}\nresume with: {resume}"
+            print_text(clean_text(f"\n{state}"), sys.stderr if given.json else sys.stdout)
             return decide_exit_code(signal=signals.read_number(stop))
         except StoreError as error:
             state = _count_finished(wanted, kept)
             raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
         finally:
             kept.drop_unfinished()
-    return _report_end(wanted, kept, resume, given)
+    return 0
 
 
 def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:

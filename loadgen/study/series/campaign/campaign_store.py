@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -244,10 +244,7 @@ def read_pace(store: CampaignStore, starts: Sequence[Start]) -> Pace:
 
 LATEST = ""  # --resume without a directory
 # What may change after cells were run: it only affects how they are read, or adds to them.
-_HARMLESS = (
-    "loadgen", "created", "description", "file", "repeats", "baseline", "margin", "hardware", "order",
-    "answer",
-)  # fmt: skip
+_HARMLESS = ("description", "repeats", "baseline", "margin", "hardware", "answer")
 
 
 def find_store(resume: str | None, file: str | None, base: Path) -> CampaignStore | None:
@@ -297,42 +294,31 @@ def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[C
     """
     if not ran:
         return
-    for key in CampaignRecord.model_fields:
-        if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format", "quality"):
-            continue
-        yield from _compare_values(key, getattr(old, key), getattr(new, key))
-    if new.seed_chosen:
-        yield from _compare_values("seed", old.seed, new.seed)
+    keys = set(CampaignOptions.model_fields) - {"quality"} | ({"seed"} if new.seed_chosen else set())
+    before, after = (
+        {
+            "": {key: getattr(record, key) for key in CampaignRecord.model_fields if key in keys},
+            **{f"{arm.checkpoint} on {arm.server}": arm.flags for arm in record.arms},
+            **{f"profile {name}": settings for name, settings in record.profiles.items()},
+        }
+        for record in (old, new)
+    )
     if old.quality is not None and new.quality is not None:  # more tokens, or another margin, go on
-        for key in ("reference", "text"):
-            yield from _compare_values(
-                f"[quality]: {key}", getattr(old.quality, key), getattr(new.quality, key)
-            )
-    arms = [{(arm.checkpoint, arm.server): arm for arm in record.arms} for record in (old, new)]
-    for pair in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
-        before, after = (arms_by_key.get(pair) for arms_by_key in arms)
-        where = f"{pair[0]} on {pair[1]}"
-        if after is None:
+        for table, quality in ((before, old.quality), (after, new.quality)):
+            table["[quality]"] = quality.model_dump(include={"reference", "text"})
+    of_cells = [f"{cell.checkpoint} on {cell.server}" for cell in ran]
+    of_cells += [f"profile {cell.profile}" for cell in ran]
+    for where in dict.fromkeys(("", "[quality]", *of_cells)):
+        was, now = before.get(where, {}), after.get(where, {})
+        if where in of_cells and where not in after:
             yield f"{where} was run and is no longer in the file"
-        elif before is not None:
-            yield from _compare_tables(where, before.flags, after.flags)
-    for name in dict.fromkeys(cell.profile for cell in ran):
-        if name in new.profiles:
-            yield from _compare_tables(f"profile {name}", old.profiles.get(name, {}), new.profiles[name])
-        else:
-            yield f"profile {name} was run and is no longer in the file"
-
-
-def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for key in dict.fromkeys((*old, *new)):
-        if key not in ("hardware", "description"):
-            yield from _compare_values(f"{where}: {key}", old.get(key), new.get(key))
-
-
-def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
-    if old != new:
-        was, now = ("not given" if value is None else repr(value) for value in (old, new))
-        yield f"{key} was {was} and is {now}"
+            continue
+        for key in dict.fromkeys((*was, *now)):
+            if key not in _HARMLESS and was.get(key) != now.get(key):
+                shown = [
+                    repr(table[key]) if table.get(key) is not None else "not given" for table in (was, now)
+                ]
+                yield f"{f'{where}: ' if where else ''}{key} was {shown[0]} and is {shown[1]}"
 
 
 def continue_record(

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         print_text("\n" + limit_record.render_search(record), sys.stdout, end="")
         print_text(f"search: {found.kept.directory}", sys.stdout)
         if found.signal:
-            resume = series_store.show_resume_command(found.kept.directory)
+            resume = series_store.show_resume_command("limit", argv, found.kept.directory)
             print_text(f"interrupted; resume with: {resume}", sys.stdout)
             return decide_exit_code(signal=found.signal)
         ended_with_one = record.ended is not None and record.limit is not None

@@ -19,6 +19,7 @@ from loadgen.base.text import quote_value
 from loadgen.features.data import row_kinds
 from loadgen.plan import request_sources
 from loadgen.plan.profile import SUBJECTS, Profile
+from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
 from loadgen.settings.conflicts import list_unheeded
 from loadgen.settings.data_settings import ANSWER_LENS
@@ -26,6 +27,7 @@ from loadgen.settings.setting import Makes, list_rows
 from loadgen.settings.table import PROFILE_KEYS
 from loadgen.settings.validation import find_flag
 from loadgen.study.series.point_runs import parse_value
+from loadgen.study.series.time_estimate import TimedStep
 from loadgen.study.sweep_record import AXES, FINISHED, LoadAxis, SweepPoint, format_value, name_point
 
 T = TypeVar("T")
@@ -100,6 +102,10 @@ class GridPoint(msgspec.Struct, frozen=True):
         """The name of its directory, its number and label in at most 80 characters: 003-concurrency-8."""
         plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
+
+    def time(self, options: Options) -> TimedStep:
+        """Return the point as a step that is estimated by its repeats, else by all other points."""
+        return TimedStep(self.workload, options, (self.settings, self.serve))
 
 
 def list_finished(

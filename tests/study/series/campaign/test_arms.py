@@ -264,13 +264,6 @@ def test_what_ships_is_trusted_and_nothing_that_is_called_so(
     assert (found.shipped, found.may_start, found.may_read("MODELS")) == (shipped, shipped, shipped)
 
 
-def test_the_line_that_goes_on_allows_the_same() -> None:
-    given = Trust(True, ("A", "B"), "K", None)
-    words = ["--allow-launch", "--allow-env", "A", "--allow-env", "B", "--api-key-env", "K"]
-    assert given.words == words
-    assert arms.Trust().words == []
-
-
 @loop_over(
     ("words", "says"),
     [

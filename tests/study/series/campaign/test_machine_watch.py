@@ -15,9 +15,9 @@ from loadgen.features.sensors import sensor_discovery
 from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.host.sensor import Absent, Reading, Sensor
 from loadgen.run.command.options import Options
-from loadgen.study.series.campaign import campaign_command, execution, machine_watch
+from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.campaign_file import CoolDown
-from loadgen.study.series.campaign.machine_watch import MachineWatch, is_measured_here
+from loadgen.study.series.campaign.execution import MachineWatch, is_measured_here
 
 
 class Machine(Sensor):
@@ -63,7 +63,7 @@ def test_a_cell_waits_until_it_is_as_cool_as_before_the_first(
         told.append((wanted.to_c, wanted.at_most_s))
         return ""
 
-    monkeypatch.setattr(machine_watch, "wait_until_cool", wait)
+    monkeypatch.setattr(execution, "wait_until_cool", wait)
     watch = MachineWatch(cool_down, [Machine(*machine)], print)
     assert [watch.prepare_cell(here=True) for _ in machine] == ["", "", ""]
     assert told == waited
