@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from builders import made_runs
 from builders.made_runs import MS, run
+from loadgen.base.printing import Screen
 from loadgen.base.structs import replace
+from loadgen.figures.metrics import compute_metrics
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile, random_prompts
 from loadgen.plan.arrival import make_process
+from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Record, Records
-from loadgen.report import request_rows, run_lines, shape_figures
+from loadgen.report import report, request_rows, run_lines, shape_figures
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
 from loadgen.report.saved_run import encode_run
 from loadgen.report.section import ReportOptions
+from loadgen.report.shape_figures import describe_cancelled, divide_by_class
+from loadgen.server.server_counters import ServerWindow
+from loadgen.settings.load_settings import CancelPoint
 from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 
@@ -242,3 +250,140 @@ def test_vllms_keys_of_a_ramp_are_those_vllm_writes() -> None:
     assert {key: encode_run(result)[key] for key in keys} == keys
     assert "ramp-up-linear-1qps-40qps" in result.filename()
     assert "ramp_up_strategy" not in encode_run(run())
+
+
+# The tables by stage and by class in every report.
+
+
+REPORTS: dict[str, Callable[[Result], str]] = {
+    "the whole one": report.render_report,
+    "the short one": lambda result: report.render_short(result, "runs/r"),
+    "the short one, in a narrow terminal": lambda result: report.render_short(result, "r", screen=Screen(60)),
+}
+EVERY_REPORT = pytest.mark.parametrize("name", REPORTS)
+
+
+@EVERY_REPORT
+def test_a_load_that_changes_has_its_table_and_no_steady_state(name: str) -> None:
+    lines = REPORTS[name](shaped(schedule=STAGES)).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("Stage "))
+    assert [line[:8].strip() for line in lines[at + 1 : at + 4]] == ["rate 2", "rate 0", "rate 10"]
+    assert max(map(len, lines)) <= 80
+    assert f"steady state: none: the load changes ({STAGES})" in " ".join(" ".join(lines).split())
+
+
+@EVERY_REPORT
+def test_classes_have_their_table_with_cancelled_and_good_requests(name: str) -> None:
+    result = mixed()
+    long, short = result.derive(divide_by_class)
+    lines = REPORTS[name](result).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("Class "))
+    assert [line.split()[0] for line in lines[at : at + 3]] == ["Class", "long", "short"]
+    assert lines[at + 3 : at + 5] == [
+        f"cancelled by class: long 0 of {long.requests}, short 1 of {short.requests} requests",
+        f"goodput by class: long 0 of {long.requests}, short {short.requests - 1} of {short.requests - 1} "
+        "requests met the objectives",
+    ]
+
+
+def test_nothing_is_cancelled_by_class_where_the_plan_cancels_nothing() -> None:
+    result = shaped(request_rate=10.0, num_prompts=9, classes=CLASSES)
+    assert "by class" not in report.render_report(result)
+
+
+@EVERY_REPORT
+def test_a_stopped_run_names_the_stages_that_it_did_not_reach(name: str) -> None:
+    assert "\nnot reached: rate 0, rate 10\n" in REPORTS[name](cut_off(0.6, schedule=STAGES))
+    assert "not reached" not in REPORTS[name](shaped(schedule=STAGES))
+
+
+def test_tables_leave_the_ten_lines_their_room() -> None:
+    lines = report.render_short(shaped(schedule=STAGES), "runs/r").splitlines()
+    starts = {line.partition(":")[0] for line in lines}
+    assert {"concurrency", "client", "more"} <= starts
+
+
+def test_a_table_of_many_stages_is_in_the_whole_report_alone() -> None:
+    result = shaped(schedule="rate 1" + ",".join([" for 1s", *["2 for 1s"] * 40]))
+    assert "\n41 stages: the table by stage is in the whole report\n" in report.render_short(result, "runs/r")
+    assert sum(line.startswith("rate ") for line in report.render_report(result).splitlines()) == 41
+
+
+def test_all_that_is_known_of_cancelled_requests_is_in_the_short_report() -> None:
+    result = shaped(request_rate=10.0, num_prompts=50, cancel_rate="50%", cancel_after="60tok")
+    text = report.render_short(result, "runs/r")
+    options = ReportOptions(False, find_layout(None))
+    for line in describe_cancelled(result, options):
+        assert line in text
+    assert "of these ended before, or failed" in text
+
+
+# The lines of cancelled requests.
+
+
+REQUESTS = 40
+UNUSED: Any = None  # how the report is to be
+
+
+def cancelled(after: str, counted: dict[str, int] | None = None) -> Result:
+    """A run in which every chosen request but the first was cancelled, 100 ms after it was sent."""
+    made = made_runs.run(requests=REQUESTS)
+    workload = made.facts.profile.model_copy(update={"cancel_rate": "25%", "cancel_after": after})
+    stream = RandomStream(made.facts.seed, workload.name, made.facts.repeat)
+    chosen = np.flatnonzero(draw_cancellations(0.25, CancelPoint(after_ns=1), stream, REQUESTS).chosen)
+    records = made_runs.answers(REQUESTS, 16, 4, 1.0, 0)
+    for index in chosen[1:]:
+        record = records[index]
+        record.failure = USER_CANCELLED
+        record.arrival_ns, record.tokens = record.arrival_ns[:2], record.tokens[:2]
+        due_ns = int(record.arrival_ns[-1]) if after.endswith("tok") else record.sent_ns + 100 * MS
+        record.end_ns = due_ns + MS // 2
+    window = ServerWindow(names="vllm", requests=counted) if counted else None
+    facts = replace(made.facts, profile=workload, window=window)
+    return Result(facts, Records.from_records(records))
+
+
+@pytest.mark.parametrize("after", ["100ms", "2tok"])
+def test_those_cancelled_are_counted_of_those_planned(after: str) -> None:
+    run = cancelled(after)
+    count, point = run.metrics.cancelled, run.facts.profile.cancel_point
+    assert count > 4
+    assert [*describe_cancelled(run, UNUSED)] == [
+        f"cancelled as planned: {count} of {count + 1} (25 % of the requests) after {point}, "
+        "0.50 ms late on average",
+        "not cancelled: 1 of these ended before, or failed",
+        f"figures are of the {REQUESTS - count} requests that were answered in full",
+    ]
+
+
+def test_cancelled_requests_are_neither_successes_nor_failures() -> None:
+    run = cancelled("100ms")
+    metrics = run.metrics
+    assert (metrics.failed, metrics.failures, run.records.failed) == (0, {}, [])
+    assert metrics.completed == metrics.e2el.n == REQUESTS - metrics.cancelled
+
+
+def test_goodput_is_a_share_of_those_not_cancelled() -> None:
+    run = cancelled("100ms")
+    metrics = compute_metrics(run.records, replace(run.facts.ask(), goodput_limits={"e2el": 1e9}))
+    assert metrics.slo_attainment == 1.0
+
+
+@pytest.mark.parametrize(
+    ("aborted", "finished", "words"),
+    [
+        (8, 0, "the server counts 8 aborted requests"),
+        (0, 0, "the server counts no abort, and finished none of the"),
+        (0, 3, None),  # the doubt `no-abort` has it
+    ],
+)
+def test_the_servers_own_count_is_next_to_it(aborted: int, finished: int, words: str | None) -> None:
+    completed = cancelled("100ms").metrics.completed
+    run = cancelled("100ms", {"length": completed + finished} | ({"abort": aborted} if aborted else {}))
+    lines = [*describe_cancelled(run, UNUSED)][3:]
+    assert [words in line for line in lines if words] == ([True] if words else [])
+    assert len(lines) == (words is not None)
+
+
+def test_a_run_that_cancels_none_has_no_line() -> None:
+    assert [*describe_cancelled(made_runs.run(), UNUSED)] == []

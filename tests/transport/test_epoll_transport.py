@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fakes.scripted_server import (
     DONE,
     HEAD,
     LAST,
+    PING,
     Answer,
     Asked,
     Driver,
@@ -33,9 +35,12 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.virtual_network import VirtualServer
+from fakes.virtual_time import START_NS
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS, Slot
+from loadgen.wire.openai import Chat, Completions
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -272,3 +277,266 @@ def test_the_kernel_is_told_once_a_response_to_acknowledge_less_often() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
         slot.clear()
         assert not slot.acks_delayed
+
+
+# Deadlines.
+
+
+LATE_NS = 200 * MS  # of two sweeps
+
+
+def role() -> bytes:
+    return b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
+
+
+def repeated(event: bytes, times: int, gap_s: float) -> list[bytes | float]:
+    return [piece for _ in range(times) for piece in (chunk(event), gap_s)]
+
+
+def halves(event: bytes, times: int, gap_s: float) -> list[bytes | float]:
+    """Each read has the end of one event and the beginning of the next."""
+    half = len(event) // 2
+    middle = [piece for _ in range(times) for piece in (chunk(event[half:] + event[:half]), gap_s)]
+    return [chunk(event[:half]), *middle, chunk(event[half:])]
+
+
+FINISH: list[bytes | float] = [chunk(token("z", "length")), chunk(usage(2)), chunk(DONE), LAST]
+
+
+@loop_over_named(
+    ("pieces", "kind"),
+    {
+        "silence": ([], FailureKind.STALL),
+        "a head alone": ([HEAD], FailureKind.STALL),
+        "pings alone": ([HEAD, *repeated(PING, 100, 0.02)], FailureKind.STALL),
+        "a token, then pings": ([HEAD, chunk(token()), *repeated(PING, 100, 0.02)], FailureKind.STALL),
+        "slow tokens": ([HEAD, *repeated(token(), 10, 0.15), *FINISH], None),
+        "tokens split over reads": ([HEAD, *halves(token(), 20, 0.08), *FINISH], None),
+        "slow tokens among pings": ([HEAD, *repeated(token() + PING * 3, 10, 0.15), *FINISH], None),
+    },
+)
+def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
+    pieces: list[bytes | float], kind: FailureKind | None, transport: str
+) -> None:
+    limits = Limits(stall_timeout_ns=1000 * MS)
+    server = VirtualServer(lambda _: Answer(pieces, End.HANG if kind else End.KEEP))
+    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Completions().has_token)
+    driven = drive(job, transport, server)
+    assert kinds(driven) == [kind]
+    if kind:
+        (capture,) = driven.captures
+        assert 1000 * MS < capture.end_ns - capture.sent_ns < 1000 * MS + 2 * LATE_NS
+
+
+@loop_over_named(
+    ("gap_s", "found"),
+    {
+        "queued behind an answer that goes on": (0.2, [None, None]),
+        "nobody gets a token": (2.5, [FailureKind.STALL, FailureKind.STALL]),
+    },
+)
+def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
+    gap_s: float, found: list[FailureKind | None], transport: str
+) -> None:
+    """The second request's first byte comes after twice the stall timeout."""
+    going_on = Answer([HEAD, *repeated(token(), 12, gap_s), *FINISH], End.KEEP)
+    queued = Answer([2.2, HEAD, chunk(token()), *FINISH], End.KEEP)
+    limits = Limits(stall_timeout_ns=1000 * MS)
+    server = VirtualServer(lambda asked: queued if asked.number else going_on)
+    job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().has_token)
+    assert kinds(drive(job, transport, server)) == found
+
+
+def test_a_role_is_no_token(transport: str) -> None:
+    limits = Limits(stall_timeout_ns=1000 * MS)
+    server = VirtualServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)]))
+    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().has_token)
+    assert kinds(drive(job, transport, server)) == [FailureKind.STALL]
+
+
+def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transport: str) -> None:
+    slow = Answer([HEAD, *repeated(token(), 200, 0.02)])
+    limits = Limits(request_timeout_ns=200 * MS)
+    server = VirtualServer(lambda asked: stream() if asked.number else slow)
+    driven = drive(job_of(server.target(), 2, 1, limits=limits), transport, server)
+    assert kinds(driven) == [FailureKind.TIMEOUT, None]
+    timed_out = records(driven)[0]
+    assert 200 * MS < timed_out.end_ns - timed_out.sent_ns < 200 * MS + LATE_NS
+    assert 10 <= timed_out.output_tokens <= 16
+
+
+def test_deadlines_hold_while_other_streams_never_pause(transport: str) -> None:
+    busy = Answer([HEAD, *[chunk(b": " + b"p" * 500 + b"\n\n")] * 10_000])
+    limits = Limits(request_timeout_ns=200 * MS)
+    server = VirtualServer(lambda asked: Answer([], End.HANG) if asked.connection == 1 else busy)
+    server.write_ns, server.poll_ns = MS // 10, MS // 5  # each poll finds something
+    driven = drive(job_of(server.target(), 4, 4, limits=limits), transport, server)
+    assert kinds(driven) == [FailureKind.TIMEOUT] * 4
+    assert all(capture.end_ns - capture.sent_ns < 200 * MS + LATE_NS for capture in driven.captures)
+
+
+@loop_over("silent", [True, False])
+def test_a_connection_that_is_never_made_is_given_up_at_its_timeout(transport: str, silent: bool) -> None:
+    limits = Limits(connect_timeout_ns=3000 * MS)
+    server = VirtualServer(lambda _: stream(), silent=silent, refuses=not silent)
+    driven = drive(job_of(server.target(), 2, 2, limits=limits), transport, server)
+    assert kinds(driven) == [FailureKind.CONNECT] * 2
+    waited_ns = server.time.ns - START_NS
+    assert 3000 * MS <= waited_ns < 3000 * MS + 2 * LATE_NS if silent else waited_ns < LATE_NS
+
+
+# Loops.
+
+
+@loop_over("concurrency", [1, 3, 8])
+def test_a_closed_loop_keeps_exactly_its_concurrency_under_way(epoll: str, concurrency: int) -> None:
+    server = VirtualServer(lambda _: stream(4, 0.001))
+    driven = drive(job_of(server.target(), 24, concurrency), epoll, server)
+    assert server.connections == concurrency
+    found = records(driven)
+    changes = sorted([(r.sent_ns, 1) for r in found] + [(r.end_ns, -1) for r in found])
+    assert np.cumsum([change for _, change in changes]).max() == concurrency
+    for capture, record in zip(driven.captures, found, strict=True):
+        earlier = [c for c in driven.captures if c.slot == capture.slot and c.index < capture.index]
+        due_ns = earlier[-1].end_ns if earlier else driven.health.started_ns
+        assert capture.intended_ns == due_ns
+        assert record.sent_ns >= due_ns
+    assert max(capture.sent_ns - capture.intended_ns for capture in driven.captures) < MS // 10
+    assert driven.counters.sent == driven.counters.ended == 24
+
+
+@loop_over("concurrency", [None, 2])
+def test_an_open_loop_keeps_its_schedule(concurrency: int | None, transport: str) -> None:
+    offsets_ns = np.arange(40) * 10 * MS
+    server = VirtualServer(lambda _: stream(3, 0.001))
+    job = job_of(server.target(), 40, concurrency, offsets_ns=offsets_ns, rate_per_s=100.0)
+    driven = drive(job, transport, server)
+    assert kinds(driven) == [None] * 40
+    intended_ns = np.array([capture.intended_ns for capture in driven.captures])
+    sent_ns = np.array([capture.sent_ns for capture in driven.captures])
+    assert (intended_ns - driven.health.started_ns == offsets_ns).all()
+    assert (sent_ns >= intended_ns).all()
+    late_ns = (sent_ns - intended_ns)[1:]  # over httpx the first is connected after its time
+    assert late_ns.max() < MS // 10
+
+
+def test_an_open_loop_is_on_time_while_bodies_are_still_being_built(epoll: str) -> None:
+    server = VirtualServer(lambda _: stream(2))
+
+    def body(index: int) -> bytes:
+        server.time.sleep(0.002)  # a body that takes its time
+        return b"{}"
+
+    offsets_ns = np.concatenate([np.arange(20) * 20 * MS, np.full(280, 450 * MS)])
+    job = job_of(server.target(), 300, 300, body=body, offsets_ns=offsets_ns, rate_per_s=1.0)
+    driven = drive(job, epoll, server)
+    late_ns = np.array([capture.sent_ns - capture.intended_ns for capture in driven.captures[1:20]])
+    assert late_ns.max() < 4 * MS  # a body or two
+
+
+def test_an_open_loop_adds_connections_as_needed(epoll: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.1))
+    offsets_ns = np.arange(60) * 2 * MS
+    driven = drive(job_of(server.target(), 60, None, offsets_ns=offsets_ns, rate_per_s=1.0), epoll, server)
+    assert 16 < server.connections <= 61
+    assert kinds(driven) == [None] * 60
+
+
+def test_an_open_loop_with_a_limit_never_exceeds_it_and_shows_the_queue(epoll: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    offsets_ns = np.zeros(12, np.int64)
+    job = job_of(server.target(), 12, 3, offsets_ns=offsets_ns, rate_per_s=float("inf"))
+    driven = drive(job, epoll, server)
+    assert server.connections == 3
+    late_ns = [capture.sent_ns - capture.intended_ns for capture in driven.captures]
+    assert max(late_ns[:3]) < min(late_ns[3:])
+
+
+# A duration instead of a count.
+
+
+def test_when_time_is_up_a_closed_loop_finishes_what_is_under_way(transport: str) -> None:
+    built: list[int] = []
+
+    def body(index: int) -> bytes:
+        built.append(index)
+        return b"{}"
+
+    server = VirtualServer(lambda _: stream(3, 0.02))
+    job = job_of(server.target(), 1_000_000, 3, body=body, duration_ns=300 * MS)
+    driven = drive(job, transport, server)
+    assert len(server.asked) == len(driven.captures)
+    count = len(driven.captures)
+    assert count == 9  # three slots, an answer takes a little more than 100 ms
+    assert kinds(driven) == [None] * count
+    assert driven.counters.sent == driven.counters.ended == count
+    assert [capture.index for capture in driven.captures] == list(range(count))
+    over_ns = driven.health.started_ns + 300 * MS
+    assert all(capture.intended_ns < over_ns for capture in driven.captures)
+    assert len(built) <= count + 16384
+
+
+def test_a_request_longer_than_the_duration_is_the_only_one_of_its_slot(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.15))
+    driven = drive(job_of(server.target(), 1000, 2, duration_ns=100 * MS), transport, server)
+    assert kinds(driven) == [None, None]
+    assert all(capture.end_ns > driven.health.started_ns + 100 * MS for capture in driven.captures)
+
+
+def test_an_open_loop_leaves_what_its_limit_held_back_to_the_end(transport: str) -> None:
+    offsets_ns = np.arange(10) * 20 * MS
+    server = VirtualServer(lambda _: stream(3, 0.05))
+    job = job_of(server.target(), 10, 1, offsets_ns=offsets_ns, rate_per_s=50.0, duration_ns=200 * MS)
+    driven = drive(job, transport, server)
+    assert kinds(driven) == [None]  # an answer takes 250 ms
+    assert driven.counters.sent == driven.counters.ended == 1
+
+
+def test_a_plan_that_is_done_before_its_time_is_up_does_not_wait_for_it(transport: str) -> None:
+    server = VirtualServer(lambda _: stream())
+    driven = drive(job_of(server.target(), 5, 2, duration_ns=3600 * SECOND), transport, server)
+    assert kinds(driven) == [None] * 5
+
+
+def test_a_refused_port_fails_one_request_per_slot_and_second(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(), refuses=True)
+    driven = drive(job_of(server.target(), 1_000_000, 2, duration_ns=4500 * MS), transport, server)
+    assert kinds(driven) == [FailureKind.CONNECT] * 10
+
+
+# Stopping.
+
+
+@pytest.mark.parametrize(
+    ("transport", "offsets"),
+    [
+        *[(transport, None) for transport in ("wire", "ring", "httpx")],
+        *[(transport, np.arange(50) * 50 * MS) for transport in ("wire", "ring")],
+    ],
+)
+def test_a_stop_delivers_what_was_under_way_as_cancelled(transport: str, offsets: np.ndarray | None) -> None:
+    holder: list[Callable[[], None]] = []
+
+    def script(asked: Asked) -> Answer:
+        if asked.number == 3:
+            holder[0]()
+        return stream() if int(asked.body) < 2 else Answer([HEAD, chunk(token())], End.HANG)
+
+    server = VirtualServer(script)
+    job = job_of(server.target(), 50, 2, body=lambda i: b"%d" % i, offsets_ns=offsets, rate_per_s=20.0)
+    driver = Driver(job, transport, server)
+    holder.append(driver.inbox.stop)
+    driven = driver.run()
+    assert kinds(driven) == [None, None, FailureKind.CANCELLED, FailureKind.CANCELLED]
+    assert all(capture.sent_ns for capture in driven.captures)
+
+
+def test_a_reader_that_is_gone_stops_the_run() -> None:
+    server = VirtualServer(lambda _: Answer([HEAD], End.HANG))
+    driver = Driver(job_of(server.target(), 10, 1), "wire", server)
+    driver.inbox.stop()  # an unread byte makes the end of the pipe an error, not an end
+    driver.inbox.sock.close()
+    wire = EpollTransport(driver.job, driver.outbox, driver.counters, server)
+    health = wire.run()
+    assert health.ended_ns - health.started_ns < MS
+    driver.outbox.sock.close()

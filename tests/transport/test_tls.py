@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import trustme
 
-from builders.loops import loop_over_named
+from builders.loops import loop_over, loop_over_named
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -30,7 +30,7 @@ from fakes.scripted_server import (
     token,
 )
 from loadgen.server.exchange import ServerAddress
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import FailureKind, explain_distrust
 from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 
 BODY = b"".join(events(3))
@@ -169,3 +169,47 @@ def test_httpx_gives_the_same_over_tls(serving: ssl.SSLContext, trusting: ssl.SS
         assert server.connections == 2
     assert kinds(driven) == [None] * 6
     assert (np.array([capture.connect_ns > 0 for capture in driven.captures]).sum()) == 2
+
+
+# What is wrong with a certificate, in words and with the flags.
+
+
+def refusal(code: int, message: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, message
+    return error
+
+
+@loop_over(
+    ("code", "words"),
+    [
+        (10, ["is out of date (why): renew it", "--insecure", "(--ca-cert does not help)"]),
+        (62, ["is for another host (why): check --base-url", "--insecure"]),
+        (18, ["is self-signed (why): name it with --ca-cert FILE", "--insecure"]),
+        (19, ["no trusted authority has signed (why): name the authority with --ca-cert FILE", "--insecure"]),
+        (20, ["no trusted authority has signed (why): name the authority with --ca-cert FILE", "--insecure"]),
+    ],
+)
+def test_each_kind_has_its_own_words(code: int, words: list[str]) -> None:
+    told = explain_distrust(refusal(code, "why."))
+    assert [word for word in words if word not in told] == []
+    assert told.startswith("has a TLS certificate that ")
+
+
+def test_the_cause_of_an_error_is_searched_and_no_other_error_is_one() -> None:
+    outer = OSError("outer")
+    outer.__cause__ = refusal(18, "x")
+    assert "is self-signed" in explain_distrust(outer)
+    assert explain_distrust(OSError("no route")) == ""
+
+
+@loop_over(
+    ("reason", "plain"),
+    [("WRONG_VERSION_NUMBER", True), ("HTTP_REQUEST", True), ("CERTIFICATE_REQUIRED", False), ("", False)],
+)
+def test_a_server_without_tls_is_given_its_scheme(reason: str, plain: bool) -> None:
+    error = ssl.SSLError(1, "[SSL] (_ssl.c:1006)")
+    error.reason = reason
+    outer = OSError("outer")
+    outer.__context__ = error
+    assert explain_distrust(outer).startswith("answers without TLS: give its address with http://") is plain

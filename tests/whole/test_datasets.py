@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.only_run import stored
-from fakes.counting_api import CountingApi
+from fakes.counting_api import CountingApi, Refusal, refuses_ids, refuses_images
+from fakes.scripted_server import Answer, Asked, End
 from fakes.virtual_run import serving
 from loadgen import cli
+from loadgen.base.errors import ExitCode
 from loadgen.records.record import Records
 from loadgen.report.run_directory import ARRIVALS
 
@@ -70,29 +75,6 @@ def test_whole_bodies_arrive_as_they_stand_in_the_file(file: Path, words: list[s
         }
 
 
-def test_each_recorded_answer_is_a_request_with_its_history() -> None:
-    api, file = CountingApi(), DATA / "mlperf_edge_agentic_excerpt.jsonl"
-    assert bench(api, *CHAT, "--dataset-path", file) == 0
-    turns = [values(row) for row in rows(file)]
-    sent = arrived(api, 7)
-    assert {body["tools"] for body in sent} == {turns[0]["tools"]}
-    for number, body in enumerate(sent):
-        system, user, *history = (
-            values(m) for m in msgspec.json.decode(body["messages"], type=list[msgspec.Raw])
-        )
-        assert system == {"role": b'"system"', "content": turns[0]["system"]}
-        assert user == {"role": b'"user"', "content": turns[0]["content"]}
-        assert len(history) == 2 * number
-        for answer, recorded in zip(history[::2], turns[1::2], strict=False):
-            assert answer["role"] == b'"assistant"'
-            assert answer["tool_calls"] == recorded["tool_calls"]
-        for message, recorded in zip(history[1::2], turns[2::2], strict=False):
-            (result,) = msgspec.json.decode(recorded["tool_results"], type=list[dict[str, msgspec.Raw]])
-            assert message["role"] == b'"tool"'
-            assert message["content"] == bytes(result["content"])
-            assert message["tool_call_id"] == bytes(result["tool_call_id"])
-
-
 @pytest.mark.parametrize("named", [[], ["--dataset-name", "custom"]], ids=["recognised", "custom"])
 def test_prompts_are_sent_with_the_lengths_of_their_rows_or_vllms(named: list[str]) -> None:
     api, file = CountingApi(), EXAMPLES / "prompts.jsonl"
@@ -127,15 +109,99 @@ def test_a_window_of_a_trace_is_sent_at_its_times_with_its_prefixes() -> None:
     assert (data["kind"], data["sent"], data["schedule"]["requests"]) == ("trace", len(wanted), len(wanted))
 
 
-def test_two_clients_are_given_the_same_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    """The exported plan, sent again, is the same requests: a plan is a file that other clients read too."""
-    first, again = CountingApi(), CountingApi()
-    file = ["--dataset-path", str(EXAMPLES / "prompts.jsonl")]
-    assert bench(first, *file, "--export-requests", "plan.jsonl") == 0
-    lines = [json.loads(row) for row in rows(Path("plan.jsonl"))]
-    assert [set(line) >= {"prompt", "output_tokens"} for line in lines] == [True] * len(lines)
-    assert bench(again, "--dataset-path", "plan.jsonl") == 0
-    count = len(lines)
-    assert [values(body) for body in first.served[-count:]] == [
-        values(body) for body in again.served[-count:]
-    ]
+# What cannot be sent is refused in one line before anything of it is sent.
+
+
+OF_THE_FILES = (b"salty", b"Oslo", b"inhabitants? Answer", b"What colour", b"bright or dark")
+
+
+@loop_over(("words", "refusal", "reported"), [
+    (["--backend", "openai-chat", "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image"),
+    (["--trace", str(EXAMPLES / "timed.jsonl"), "--trace-format", "timed"], refuses_ids, "prompt"),
+])  # fmt: skip
+def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
+    words: list[str], refusal: Refusal, reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = CountingApi(refusal=refusal)
+    with serving(api) as server:
+        code = cli.main(["bench", "--quiet", "--base-url", server.base_url, *words])
+    out, err = capsys.readouterr()
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert reported in err
+    assert [body for body in (*api.served, *api.refused) if any(text in body for text in OF_THE_FILES)] == []
+
+
+@loop_over(("content", "reported"), [
+    (b"", "is empty"),
+    (b"\x1f\x8b\x08\x00rest", "gzip cannot unpack it"),
+    (b'{"prompt": "caf\xe9"}\n', "UTF-8"),
+    (b'{"prompt": "a", "output_tokens": 4}\n{"timestamp": 0, "input_length": 4, "output_length": 4}\n',
+     "row 2"),
+    (b'{"prompt": "a", "output_tokens": 4}\n{"prompt": 7, "output_tokens": 4}\n', "row 2"),
+    (b'{"prompt": "a"}\n', "row 1"),
+    (b'{"text": "a"}\n', "row 1"),
+    (b'{"prompt": "a", "output_tokens": -3}\n', "row 1"),
+    (b"not JSON\n", "row 1"),
+])  # fmt: skip
+def test_a_bad_file_is_refused_by_file_and_row_and_nothing_is_sent(
+    content: bytes, reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rows.jsonl").write_bytes(content)
+    with serving(api := CountingApi()) as server:
+        code = cli.main(["bench", "--quiet", "--base-url", server.base_url, "--dataset-path", "rows.jsonl"])
+    out, err = capsys.readouterr()
+    assert (code, out, api.served) == (ExitCode.USAGE, "", [])
+    assert err.count("\n") == 1
+    assert "rows.jsonl" in err
+    assert reported in err
+
+
+# Chat without a tokenizer: prompts of words whose length only the server knows.
+
+
+WORDS = [
+    "--backend", "openai-chat", "--random-output-len", "3", "--max-concurrency", "2", "--num-prompts", "20",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokenize", [True, False], ids=["a server with /tokenize", "usage alone"])
+@pytest.mark.parametrize("length", [32, 200, 1024])
+def test_prompts_reach_the_length_that_the_server_counts(tokenize: bool, length: int) -> None:
+    api = CountingApi(tokenize=tokenize)
+    with serving(api) as server:
+        words = ["bench", "--quiet", "--base-url", server.base_url, *WORDS, "--random-input-len", str(length)]
+        assert cli.main(words) == 0
+    counts = api.counts()[-20:]
+    assert sum(counts) / 20 == pytest.approx(length, rel=0.01)
+    assert len(set(api.served[-20:])) == 20
+    facts, _ = stored()
+    assert facts["data"]["text"]
+    assert facts["metrics"]["total_input_tokens"] == sum(counts)
+
+
+@pytest.mark.parametrize(
+    ("tokenize", "answered", "path"),
+    [(False, 0, "/v1/chat/completions"), (False, 3, "/v1/chat/completions"), (True, 3, "/tokenize")],
+    ids=["never", "only at first", "only at first, by /tokenize"],
+)
+@pytest.mark.parametrize("flag", ["--request-timeout", "--stall-timeout"])
+def test_a_server_that_stops_counting_costs_one_timeout_and_a_line(
+    tokenize: bool, answered: int, path: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api, posts = CountingApi(tokenize=tokenize), itertools.count()
+
+    def script(asked: Asked) -> Answer:
+        counts = asked.head.startswith("POST ") and (tokenize or "/tokenize" not in asked.head)
+        return Answer([], End.HANG) if counts and next(posts) >= answered else api(asked)
+
+    with serving(script) as server:
+        url = f"{server.base_url}{path}"
+        words = ["bench", "--quiet", "--base-url", server.base_url, *WORDS, "--turns", "2", flag, "0.5"]
+        begin_s = time.monotonic()
+        assert cli.main(words) == 1
+        assert time.monotonic() - begin_s < 5.0
+    fault = f"{url}, asked how many tokens it counts in a prompt, does not answer within 0.5 s"
+    assert (
+        capsys.readouterr().err == f"loadgen: {fault}: pass --tokenizer to need no answer, or raise {flag}\n"
+    )

@@ -88,13 +88,10 @@ def test_what_a_hosted_api_needs_is_said_in_one_line(
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("api", "path", "words"), [
-    (HostedApi(), "/v1/chat/completions", []),
     (HostedApi(), "", []),
     (HostedApi(prefix="/api/v1"), "/api/v1/", []),
-    (HostedApi(prefix="/v1beta/openai"), "/v1beta/openai/", []),
     (HostedApi(prefix="/openai/deployments/d", models=False),
      "/openai/deployments/d/chat/completions?api-version=2024-10-21", ["--model", MODEL]),
-    (HostedApi(models=False), "/v1", ["--model", MODEL]),
 ])  # fmt: skip
 def test_a_base_url_works_as_it_is_pasted(
     api: HostedApi, path: str, words: list[str], authority: trustme.CA
@@ -104,22 +101,6 @@ def test_a_base_url_works_as_it_is_pasted(
         posts = {asked.head.split(" ")[1] for asked in server.asked if asked.head.startswith("POST")}
     wanted = path if "?" in path else f"{api.prefix}/chat/completions"
     assert posts == {wanted}
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(
-    ("given", "reported"),
-    [([], "no trusted authority has signed"), (["--insecure"], ""), (["--ca-cert", "ca.pem"], "")],
-)
-def test_a_private_authority_is_named_or_let_be(
-    given: list[str], reported: str, authority: trustme.CA, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving(HostedApi(), authority) as server:
-        code = cli.main(["bench", "--quiet", "--base-url", server.base_url, *CHAT, *given])
-    error = capsys.readouterr().err
-    assert code == bool(reported)
-    assert reported in error
-    assert ("--insecure" in error and "--ca-cert" in error) == bool(reported)
 
 
 SHOWN = "TTFT: to the first token of any kind; in 4 of 4 responses that is reasoning"

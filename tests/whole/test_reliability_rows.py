@@ -330,16 +330,6 @@ def kept(elsewhere: Path) -> str:
     return str(elsewhere / "run")
 
 
-@pytest.mark.whole
-@LINUX
-@pytest.mark.parametrize("redirected", BROKEN_OUTPUTS)
-def test_a_shell_sees_no_traceback_for_a_broken_output(redirected: str, kept: str, elsewhere: Path) -> None:
-    words = [sys.executable, "-m", "loadgen", "report", kept]
-    found = shell(f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}', elsewhere, words, PYTHONUNBUFFERED="")
-    assert not re.search("Traceback|Exception|Broken", found.err)
-    assert found.code == BROKEN_OUTPUTS[redirected], found
-
-
 def broken(redirected: str, words: list[str], errors: Path) -> tuple[int, str]:
     """The exit code and standard error of the command with such an output, in a fork of this process."""
     reader, output = os.pipe() if "head" in redirected else (-1, -1)

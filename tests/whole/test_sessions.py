@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from fakes.counting_api import CountingApi, count
 from fakes.hosted_api import openai_error
-from fakes.surroundings import Service, killed, report, started, succeeded
 from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.base.errors import ExitCode
@@ -196,21 +194,3 @@ def test_agents_wait_for_what_they_waited_for_and_send_the_same_bodies() -> None
         assert beside == (facts.profile.max_requests is None)
         assert find_sessions(records, facts.session_turns, waits).finished.all()
     assert len(digests) == 1
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with Service().serving() as up:
-        yield up
-
-
-@pytest.mark.whole
-def test_kill_9_in_mid_conversation_loses_no_finished_turn(service: Service, tmp_path: Path) -> None:
-    file = conversations(2000, 5)
-    words = f"bench --base-url {service.base_url} --backend openai-chat --dataset-path {file}"
-    more = "--max-concurrency 2 --turn-delays none --no-observe --quiet"
-    client = started([sys.executable, "-m", "loadgen", *words.split(), *more.split()], tmp_path)
-    at_s = killed(client, service, 40)
-    found = report(tmp_path)
-    assert found.out.startswith("PARTIAL")
-    assert succeeded(found.out) >= service.journalled(at_s) >= 40

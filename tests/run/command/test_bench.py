@@ -82,27 +82,6 @@ def test_two_profiles_print_a_block_each_and_share_no_prompt(capsys: pytest.Capt
     assert len(list(Path("runs").iterdir())) == 2
 
 
-@pytest.mark.whole
-def test_the_key_is_sent_and_appears_in_no_file_nor_on_the_screen(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-    monkeypatch.setattr("sys.argv", ["loadgen", "bench", "--header", "X-Token=hush-hush", "Y=hush-2"])
-    with ScriptedServer(api(lambda _: stream())) as server:
-        words = ["--header", "X-Token=hush-hush", "Y=hush-2", "--save-result", "--save-detailed"]
-        assert bench(server, *words, "--result-filename", "r.json") == 0
-        sent = [asked.head for asked in server.asked if asked.head.startswith("POST")]
-        assert bench(server, *words, "--print-request") == 0
-    assert all("Authorization: Bearer sk-very-secret" in head for head in sent)
-    assert all("X-Token: hush-hush" in head for head in sent)
-    said = capsys.readouterr()
-    files = [path for path in Path().rglob("*") if path.is_file()]
-    assert len(files) == 5
-    for content in [path.read_bytes() for path in files] + [said.out.encode(), said.err.encode()]:
-        assert b"secret" not in content
-        assert b"hush" not in content
-
-
 def test_a_key_in_a_header_of_ones_own_is_not_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with VirtualServing(api(lambda _: stream())) as server:
