@@ -557,13 +557,15 @@ def _mask_texts(value: F, mask: Callable[[Any], Any]) -> F:
     if isinstance(value, BaseModel):
         return type(value).model_validate(mask(value.model_dump()))
     if isinstance(value, msgspec.Struct):
-        return type(value)(**{name: _mask_texts(held, mask) for name, held in asdict(value).items()})
+        held = asdict(value)
+        plain = [name for name, each in held.items() if isinstance(each, str | dict | list)]
+        masked = dict(zip(plain, mask([held[name] for name in plain]), strict=True))
+        nested = {name: _mask_texts(held[name], mask) for name in held.keys() - masked.keys()}
+        return type(value)(**masked, **nested)
     if isinstance(value, tuple) and not (value and isinstance(value[0], int | float)):  # they may be many
         return type(value)(_mask_texts(each, mask) for each in value)
-    if not isinstance(value, str | dict | list | tuple):
-        return value  # which holds no text
-    masked: F = mask(value)
-    return masked
+    kept: F = mask(value) if isinstance(value, str | dict | list) else value  # else it holds no text
+    return kept
 
 
 @cache

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.errors import UsageError
@@ -58,7 +59,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     key: str  # in result files, tables and on the command line: ttft, output_throughput
     label: str  # TTFT
     kind: str
-    field: str = ""  # of Metrics; "": the key
+    field: str = ""  # of Metrics, where it is not the key
     unit: str = "ms"
     higher_is_better: bool | None = False  # None: neither is
     definition: str = ""  # the formula, as docs/metrics.md has it
@@ -88,10 +89,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     titles: tuple[str, ...] = ()  # of columns in other people's tables, in lower case
     names: Mapping[str, str] = {}  # what other clients call it
 
-    @property
-    def field_name(self) -> str:
-        """The name of the field of Metrics that holds it."""
-        return self.field or self.key
+    def __post_init__(self) -> None:
+        if not self.field:
+            force_setattr(self, "field", self.key)
 
     @property
     def suffix(self) -> str:

@@ -125,7 +125,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
     def _of_selectable(self, table: Sequence[Figure]) -> dict[str, Any]:
         return {
-            figure.key: getattr(self, figure.field_name)
+            figure.key: getattr(self, figure.field)
             for figure in table
             if figure.is_selectable and (self.times_tokens or not figure.needs_tokens)
         }
@@ -225,7 +225,7 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
     itl, token_time = _measure_gaps(records, each.ok, ranks) if ask.times_tokens else (none, none)
     of_gaps, order = {"gaps": itl, "tokens": token_time}, np.argsort(records.sent_ns, kind="stable")
     return {
-        figure.field_name: Distribution.from_requests(_select_samples(figure, each, order), ranks)
+        figure.field: Distribution.from_requests(_select_samples(figure, each, order), ranks)
         if figure.of == "requests"
         else of_gaps[figure.of]
         for figure in figure_table.LATENCIES
@@ -235,7 +235,7 @@ def measure_latencies(records: Records, each: PerRequest, ask: MetricOptions) ->
 def measure_speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
     """Compute the speed fields of Metrics."""
     return {
-        figure.field_name: RateDistribution.from_speeds(
+        figure.field: RateDistribution.from_speeds(
             _select_samples(figure, each, slice(None)), ask.metric_percentiles
         )
         for figure in figure_table.SPEEDS
@@ -467,12 +467,12 @@ def describe_traffic(facts: BlockFacts) -> dict[str, Any]:
 
 def list_throughputs(metrics: Metrics) -> dict[str, Any]:
     """Collect the counts and rates of the whole run under vLLM's keys."""
-    return {figure.key: getattr(metrics, figure.field_name) for figure in COUNTS}
+    return {figure.key: getattr(metrics, figure.field) for figure in COUNTS}
 
 
 def list_peaks(metrics: Metrics) -> dict[str, Any]:
     """Collect the peak tokens per second and peak concurrency under vLLM's keys; rtfx (audio) is 0."""
-    return {**{figure.key: getattr(metrics, figure.field_name) for figure in PEAKS}, "rtfx": 0.0}
+    return {**{figure.key: getattr(metrics, figure.field) for figure in PEAKS}, "rtfx": 0.0}
 
 
 def list_latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:

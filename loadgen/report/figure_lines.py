@@ -220,7 +220,7 @@ def _describe_visible(metrics: Metrics, reasoned: int) -> str:
 
 def _write_sentence(figure: Figure, metrics: Metrics) -> str:
     """Fill a figure's sentence in the table with its value; "" if it has no sentence, or no value."""
-    value = getattr(metrics, figure.field_name)
+    value = getattr(metrics, figure.field)
     if not figure.sentence or value is None:
         return ""
     if figure.kind == OURS:

@@ -8,7 +8,6 @@ Options of a run are frozen dataclasses: the parser has checked each value befor
 
 from __future__ import annotations
 
-import argparse
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -125,42 +124,10 @@ class SettingRow(Setting, frozen=True, kw_only=True):
     name: str
     default: Any
     kinds: tuple[Any, ...]
-
-    @property
-    def option(self) -> str:
-        """The flag, as --max-concurrency."""
-        return self.flag or f"--{self.name.replace('_', '-')}"
-
-    @property
-    def dest(self) -> str:
-        """The setting's attribute in argparse's result: its name, or of a start its flag's with underscores.
-
-        A name of a start may be another setting's too; headers are parsed further.
-        """
-        apart = self.group == LAUNCH or self.name == "headers"
-        return self.option[2:].replace("-", "_") if apart else self.name
-
-    def add_flag(self, container: argparse._ActionsContainer, *spellings: str, **further: Any) -> None:
-        """Add the flag to an argparse parser or group, with its other spellings."""
-        columns: dict[str, Any] = {"metavar": self.metavar, "action": self.action, "type": self.read}
-        columns["nargs"] = "+" if self.action == "extend" else None
-        if bool in self.kinds:
-            columns["action"] = self.action or self._choose_switch()
-        elif self.read is None:
-            columns["type"] = next((kind for kind in (float, int) if kind in self.kinds), None)
-            literals = [kind for kind in self.kinds if get_origin(kind) is Literal]
-            columns["choices"] = [word for kind in literals for word in get_args(kind) if word] or None
-        given = {name: value for name, value in columns.items() if value is not None}
-        container.add_argument(
-            self.option, *spellings, dest=self.dest, help=self.help, **{**given, **further}
-        )
-
-    def _choose_switch(self) -> str | type[argparse.Action]:
-        """Choose the action of argparse that sets a bool."""
-        if self.default is False:
-            return "store_true"
-        named_off = self.option.startswith(("--no-", "--disable-"))
-        return "store_false" if named_off else argparse.BooleanOptionalAction
+    option: str  # the flag, as --max-concurrency
+    # Its attribute in argparse's result: the name, or of a start the flag's, since a name of a start may be
+    # another setting's too; headers are parsed further.
+    dest: str
 
 
 @cache
@@ -177,8 +144,13 @@ def list_rows(*subjects: type) -> tuple[SettingRow, ...]:
         for name in subject.__annotations__:
             kind, *said = get_args(hints[name])
             (setting,) = (each for each in said if isinstance(each, Setting))
+            option = setting.flag or f"--{name.replace('_', '-')}"
+            dest = option[2:].replace("-", "_") if setting.group == LAUNCH or name == "headers" else name
             own = msgspec.structs.asdict(setting)
-            rows.append(SettingRow(**own, name=name, default=defaults[name], kinds=list_kinds(kind)))
+            kinds = list_kinds(kind)
+            rows.append(
+                SettingRow(**own, name=name, default=defaults[name], kinds=kinds, option=option, dest=dest)
+            )
     return tuple(rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from loadgen.engines.engines import LAUNCHED
 from loadgen.settings import setting
@@ -103,7 +103,26 @@ def list_flags(group: str, rows: Iterable[SettingRow] = TABLE) -> list[SettingRo
 def add_flags(container: argparse._ActionsContainer, rows: Iterable[SettingRow]) -> None:
     """Add the flags of these settings to an argparse parser or group."""
     for row in rows:
-        row.add_flag(container, *_ALSO.get(row.name, ()), **_FURTHER.get(row.name, {}))
+        columns: dict[str, Any] = {"metavar": row.metavar, "action": row.action, "type": row.read}
+        columns["nargs"] = "+" if row.action == "extend" else None
+        if bool in row.kinds:
+            columns["action"] = row.action or _choose_switch(row)
+        elif row.read is None:
+            columns["type"] = next((kind for kind in (float, int) if kind in row.kinds), None)
+            literals = [kind for kind in row.kinds if get_origin(kind) is Literal]
+            columns["choices"] = [word for kind in literals for word in get_args(kind) if word] or None
+        given = {name: value for name, value in columns.items() if value is not None}
+        given |= _FURTHER.get(row.name, {})
+        spellings = _ALSO.get(row.name, ())
+        container.add_argument(row.option, *spellings, dest=row.dest, help=row.help, **given)
+
+
+def _choose_switch(row: SettingRow) -> str | type[argparse.Action]:
+    """Choose the action of argparse that sets a bool."""
+    if row.default is False:
+        return "store_true"
+    named_off = row.option.startswith(("--no-", "--disable-"))
+    return "store_false" if named_off else argparse.BooleanOptionalAction
 
 
 def add_groups(

@@ -207,7 +207,7 @@ def make_load_row(run: Result) -> LoadRow:
     facts = run.facts
     figures = list_throughputs(run.metrics)
     for each in COMMON:
-        figures |= each.statistics(asdict(getattr(run.metrics, each.field_name)))
+        figures |= each.statistics(asdict(getattr(run.metrics, each.field)))
     measured = {key: figures.get(key) for key in FIGURES}
     shown = saturated_figures(run) if facts.saturated else measured
     return LoadRow(

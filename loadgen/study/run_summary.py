@@ -192,11 +192,11 @@ def summarise_run(directory: Path, run: Result) -> Reported:
         | {"backend": facts.profile.backend}
     )
     distributions = {
-        figure.field_name: asdict(getattr(metrics, figure.field_name))
+        figure.field: asdict(getattr(metrics, figure.field))
         for figure in SELECTABLE.values()
         if figure.kind == LATENCY or metrics.times_tokens
     }
-    own = {figure.field_name: getattr(metrics, figure.field_name) for figure in OWN}
+    own = {figure.field: getattr(metrics, figure.field) for figure in OWN}
     sessions = run.derive(summarize_sessions)
     session_ms = {} if sessions is None else {SESSION_MS: sessions.figures.duration.mean_ms}
     speculation = msgspec.to_builtins(run.derive(measure_speculation))
@@ -234,9 +234,9 @@ def _collect_figures(
     """Collect figures under vLLM's keys, and what SGLang alone prints; None where one is out of bounds."""
     figures = {key: counts[key] for key in _KEYS}
     for figure in SELECTABLE.values():
-        if values := metrics.get(figure.field_name):
+        if values := metrics.get(figure.field):
             figures |= figure.statistics(values)
-    figures |= {figure.key: metrics.get(figure.field_name) for figure in OWN}
+    figures |= {figure.key: metrics.get(figure.field) for figure in OWN}
     figures |= more
     e2el = metrics["e2el"]
     if (duration_s := figures["duration"]) and e2el["n"]:

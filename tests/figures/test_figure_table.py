@@ -12,11 +12,11 @@ from loadgen.records.record import Record, Records
 
 
 def test_every_distribution_of_the_metrics_is_a_row_of_the_table() -> None:
-    named = {figure.field_name: figure.kind for figure in FIGURES if figure.kind in (LATENCY, SPEED)}
+    named = {figure.field: figure.kind for figure in FIGURES if figure.kind in (LATENCY, SPEED)}
     kinds = {"Distribution": LATENCY, "RateDistribution": SPEED}
     types = Metrics.__annotations__.items()
     assert named == {field: kinds[kind] for field, kind in types if kind in kinds}
-    assert {figure.field_name for figure in FIGURES} <= set(Metrics.__struct_fields__)
+    assert {figure.field for figure in FIGURES} <= set(Metrics.__struct_fields__)
 
 
 def test_each_row_is_of_its_own_key_and_names_rows_that_there_are() -> None:
@@ -64,7 +64,7 @@ def _ns(*values: int) -> Int64:
 def test_samples_are_those_that_the_metrics_have(figure: Figure) -> None:
     records, ask = _records(), MetricOptions()
     values, has = figure.samples(PerRequest.from_records(records, ask))
-    found: Distribution | RateDistribution = getattr(compute_metrics(records, ask), figure.field_name)
+    found: Distribution | RateDistribution = getattr(compute_metrics(records, ask), figure.field)
     assert values.shape == has.shape == (len(records),)
     if figure.of == "requests":
         assert found.n == has.sum()

@@ -84,9 +84,9 @@ def rank_latencies(run: Result, ranks: Sequence[float]) -> dict[str, Distributio
     ask = replace(run.ask, metric_percentiles=tuple(ranks))
     measured = measure_latencies(run.counted, PerRequest.from_records(run.counted, ask), ask)
     return {
-        figure.key: measured[figure.field_name]
+        figure.key: measured[figure.field]
         for figure in LATENCIES
-        if measured[figure.field_name].n and (ask.times_tokens or not figure.needs_tokens)
+        if measured[figure.field].n and (ask.times_tokens or not figure.needs_tokens)
     }
 
 

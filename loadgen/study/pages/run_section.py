@@ -42,7 +42,7 @@ from loadgen.verdict.verdict import Level
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _RANKS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
 _METRICS = "loadgen.metrics."  # in a result's JSON
-_FIELDS = {figure.key: figure.field_name for figure in FIGURES}  # of Metrics
+_FIELDS = {figure.key: figure.field for figure in FIGURES}  # of Metrics
 _PLAIN = ("n", "mean_ms", "std_ms", "min_ms")
 _IN_ITS_COLUMN = "thin-percentiles"  # a doubt that stands where the percentile does
 _OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
@@ -243,7 +243,7 @@ def _make_latency_table(run: Result, metrics: Metrics) -> Table:
     ranks = sorted({*_RANKS, *requested} - {50.0})
     rows: list[tuple[str, ...]] = []
     for figure, latency in _select_latencies(metrics):
-        at = _METRICS + figure.field_name
+        at = _METRICS + figure.field
         row = [format_number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
         values = [(f"{at}.median_ms", latency.median_ms, 50.0)]
         for rank in ranks:
@@ -373,13 +373,13 @@ def _make_card_figure(key: str, value: object, unit: str, rank: str = "") -> Car
 def _select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]:
     """Yield latencies with a description and samples, and their distributions; not one equal to another."""
     for figure in (figure for figure in LATENCIES if figure.about):
-        latency: Distribution = getattr(metrics, figure.field_name)
+        latency: Distribution = getattr(metrics, figure.field)
         if latency.n and not (figure.same_as and latency == getattr(metrics, figure.same_as)):
             yield figure, latency
 
 
 def _make_latency_card(figure: Figure, latency: Distribution, requested: Collection[float]) -> Iterator[Card]:
-    key = _METRICS + figure.field_name
+    key = _METRICS + figure.field
     at = f"{key}.percentiles_ms.{percentile_name(99.0)}" if 99.0 in requested else ""
     values = ((f"{key}.median_ms", latency.median_ms, 50.0), (at, latency.p99_ms, 99.0))
     units = (", ".join(filter(None, ("ms", _note_few_samples(rank, latency.n)))) for *_, rank in values)
