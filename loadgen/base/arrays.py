@@ -29,6 +29,7 @@ Ints = NDArray[np.signedinteger[Any]]  # of any width
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 _BLOCK = 1 << 20  # values of a block, bytes of a read
+TEXT_CODEC = ("utf-8", "surrogatepass")  # of texts; half a surrogate pair, which JSON may hold, is kept
 SPILLED = 2_000_000  # messages of a run from which on its columns lie in files
 _Column = NDArray[Any] | IO[bytes]  # held, or in a file without a name
 _MAPPED = 16 << 20  # bytes from which a column is left in its file
@@ -268,7 +269,7 @@ class Words:
 
     def pack(self) -> tuple[NDArray[np.uint8], Int64]:
         """Join the distinct strings as bytes; also return where each begins, and the end of the last."""
-        parts = [encode_text(word) for word in self._numbers]
+        parts = [word.encode(*TEXT_CODEC) for word in self._numbers]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
 
@@ -282,7 +283,7 @@ def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
         raise ValueError("column word_start is empty")
     check_start(start, len(start) - 1, len(stored))
     data = stored.tobytes()
-    return [decode_text(data[begin:end]) for begin, end in pairwise(start.tolist())]
+    return [data[begin:end].decode(*TEXT_CODEC) for begin, end in pairwise(start.tolist())]
 
 
 def pick_words(words: Sequence[str], numbers: Int64) -> list[str]:
@@ -290,13 +291,3 @@ def pick_words(words: Sequence[str], numbers: Int64) -> list[str]:
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
         raise ValueError("a word's number is beyond the words")
     return [words[number] for number in numbers.tolist()]
-
-
-def encode_text(text: str) -> bytes:
-    """Encode a text as UTF-8; half a surrogate pair, which JSON may hold, is kept."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def decode_text(data: bytes) -> str:
-    """Decode the bytes that `encode_text` made; raises ValueError."""
-    return data.decode("utf-8", "surrogatepass")

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import (
     SPILLED,
+    TEXT_CODEC,
     Bool,
     Int64,
     Ints,
     Words,
     check_rows,
     check_start,
-    decode_text,
-    encode_text,
     is_within,
     join_messages,
     narrow_counts,
@@ -402,9 +401,9 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
                 tokens=narrow_counts(self.tokens),
-                failures=[(f.kind.value, encode_text(f.detail)) if f else None for f in self.failures],
-                finish_reasons=[encode_text(reason) for reason in self.finish_reasons],
-                texts=[None if text is None else encode_text(text) for text in self.texts],
+                failures=[(f.kind.value, f.detail.encode(*TEXT_CODEC)) if f else None for f in self.failures],
+                finish_reasons=[reason.encode(*TEXT_CODEC) for reason in self.finish_reasons],
+                texts=[None if text is None else text.encode(*TEXT_CODEC) for text in self.texts],
                 **{name: narrow_counts(getattr(self, name)) for name in _OPTIONAL},
             )
         )
@@ -429,9 +428,11 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
             arrival_ns=arrival_ns,
             tokens=widen_counts(frame.tokens, len(arrival_ns)),
             **_read_optional(frame, len(arrival_ns)),
-            failures=[Failure(FailureKind(f[0]), decode_text(f[1])) if f else None for f in frame.failures],
-            finish_reasons=[decode_text(reason) for reason in frame.finish_reasons],
-            texts=[None if text is None else decode_text(text) for text in frame.texts],
+            failures=[
+                Failure(FailureKind(f[0]), f[1].decode(*TEXT_CODEC)) if f else None for f in frame.failures
+            ],
+            finish_reasons=[reason.decode(*TEXT_CODEC) for reason in frame.finish_reasons],
+            texts=[None if text is None else text.decode(*TEXT_CODEC) for text in frame.texts],
         )
         check_columns(records.columns, records.start, records.message_columns)
         return records
