@@ -9,7 +9,7 @@ caught.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -138,6 +138,17 @@ def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Br
     except Exception as error:
         broken.append(Broken(name, describe_exception(error)))
         return otherwise
+
+
+def make_each(parts: Mapping[str, Callable[[], T]], broken: list[Broken]) -> dict[str, T]:
+    """Return what each part makes, by its name; one that raises is left out, and appended to `broken`."""
+    made = {}
+    for name, make in parts.items():
+        try:
+            made[name] = make()
+        except Exception as error:
+            broken.append(Broken(name, describe_exception(error)))
+    return made
 
 
 def describe_exception(error: BaseException) -> str:

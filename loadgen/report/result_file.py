@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from loadgen.base import files
 from loadgen.base.arrays import Int64
-from loadgen.base.errors import Broken, UsageError, make_guarded
+from loadgen.base.errors import Broken, UsageError, make_each
 from loadgen.base.parsing import parse_metadata
 from loadgen.base.text import make_file_name
 from loadgen.facts.run_facts import Facts
@@ -114,9 +114,8 @@ def _make_ours(
     if detailed:
         parts["per_request"] = lambda: _list_successes(records, facts)
     broken: list[Broken] = []
-    made = {
-        name: make_guarded(name, partial(_check_part, make), None, broken) for name, make in parts.items()
-    }
+    checked = {name: partial(_check_part, make) for name, make in parts.items()}
+    made = {**dict.fromkeys(parts), **make_each(checked, broken)}
     failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
     # A fact is read again as what it was: NaN, a number to pydantic, as its name.
     return {

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base import rule
-from loadgen.base.errors import Broken, describe_exception, make_guarded
+from loadgen.base.errors import Broken, make_each, make_guarded
 from loadgen.base.rule import Finding, Rule, Severity, Source
 from loadgen.features.attribution import attribution_checks as attribution
 from loadgen.features.data import data_checks as data
@@ -236,14 +236,10 @@ class RunVerdict(msgspec.Struct, frozen=True):
 def judge(run: RunEvidence) -> RunVerdict:
     """Apply every doubt's rule to a run; a rule that raises is reported and affects no other."""
     failed: list[Broken] = []
-    held = []
-    for doubt in DOUBTS:
-        try:
-            if (evidence := doubt.find(run)) is not None:
-                held.append(Finding(doubt, evidence))
-        except Exception as error:
-            failed.append(Broken(doubt.code, describe_exception(error)))
-    findings = rule.sort_by_severity(held)
+    held = make_each({doubt.code: partial(doubt.find, run) for doubt in DOUBTS}, failed)
+    findings = rule.sort_by_severity(
+        Finding(doubt, evidence) for doubt in DOUBTS if (evidence := held.get(doubt.code)) is not None
+    )
     sources = make_guarded("sources", lambda: run.sources, set(Source), failed)
     judged = {finding.rule.code for finding in findings} | {broken.name for broken in failed}
     return RunVerdict(
