@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.base.errors import LoadgenError
-    from loadgen.features.quality.quality_command import quality
-    from loadgen.features.quality.quality_record import Quality
     from loadgen.features.shards.merge import merge
     from loadgen.figures.metrics import Metrics
     from loadgen.plan.profile import Profile
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from loadgen.run.command.api import Interrupted, bench, bench_async, load
     from loadgen.study.judging_api import Audit, Comparison, audit, compare
     from loadgen.study.limit_record import Limit
+    from loadgen.study.quality.quality_command import quality
+    from loadgen.study.quality.quality_record import Quality
     from loadgen.study.series.series_api import LimitInterrupted, SweepInterrupted, limit, sweep
     from loadgen.study.sweep_record import Sweep, SweptPoint
 
@@ -32,8 +32,8 @@ _MODULES = {
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
     "loadgen.study.limit_record": ("Limit",),
-    "loadgen.features.quality.quality_command": ("quality",),
-    "loadgen.features.quality.quality_record": ("Quality",),
+    "loadgen.study.quality.quality_command": ("quality",),
+    "loadgen.study.quality.quality_record": ("Quality",),
     "loadgen.features.shards.merge": ("merge",),
     "loadgen.report.run": ("Run", "Verdict"),
     "loadgen.study.sweep_record": ("Sweep", "SweptPoint"),

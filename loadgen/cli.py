@@ -61,7 +61,7 @@ VERBS = {
     "quality": Verb(
         MEASURE,
         "Does a checkpoint still answer as its reference does?",
-        "loadgen.features.quality.quality_command",
+        "loadgen.study.quality.quality_command",
     ),
     "selftest": Verb(
         PREPARE,

@@ -13,8 +13,8 @@ from builders import made_runs
 from loadgen.base.errors import ExitCode
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution import parts, stalls
+from loadgen.features.fingerprint import answer_check, greedy_prompts
 from loadgen.features.images import image_album
-from loadgen.features.quality import answer_check, greedy_prompts
 from loadgen.features.roofline import roofline_settings
 from loadgen.features.selftest import trial
 from loadgen.features.speculation import step_counts

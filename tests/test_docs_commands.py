@@ -18,7 +18,6 @@ from loadgen.cli import DATA_VERBS, VERBS, main
 from loadgen.features.attribution.explain_command import explain_parser
 from loadgen.features.data.data_command import data_parser
 from loadgen.features.export.export_command import export_parser
-from loadgen.features.quality.quality_command import quality_parser
 from loadgen.features.selftest.selftest_command import selftest_parser
 from loadgen.features.shards.merge import merge_parser
 from loadgen.features.traces.learn.learn_command import learn_parser
@@ -32,6 +31,7 @@ from loadgen.study.describe.describe_command import describe_parser
 from loadgen.study.gate.gate_command import gate_parser
 from loadgen.study.history.history_command import history_parser
 from loadgen.study.pages.report_command import report_parser
+from loadgen.study.quality.quality_command import quality_parser
 from loadgen.study.series.campaign import arms, campaign_file
 from loadgen.study.series.campaign.campaign_command import campaign_parser
 from loadgen.study.series.ladder_command import ladder_parser

@@ -52,14 +52,13 @@ CHOOSERS = {
 }  # fmt: skip
 INSIDE = {
     "study": [
-        "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "run_summary",
-        "arm_qualities", "bundle", "speed", "importers", "consistency", "compare", "answer",
-        "compare_command", "audit", "judging_api", "pages", "describe", "history", "series", "gate", "verify",
-        "bundle_command",
+        "tables", "repeats", "load_table", "knee", "sweep_record", "limit_record", "labels", "quality",
+        "run_summary", "bundle", "speed", "importers", "consistency", "compare", "answer", "compare_command",
+        "audit", "judging_api", "pages", "describe", "history", "series", "gate", "verify", "bundle_command",
     ],
     "features": [
         "traces", "data", "sessions", "ring", "workers", "sensors", "shards", "targets", "telemetry",
-        "roofline", "selftest", "apis", "export", "quality", "routed", "speculation", "images",
+        "roofline", "selftest", "apis", "export", "fingerprint", "routed", "speculation", "images",
         "attribution",
     ],
 }  # fmt: skip

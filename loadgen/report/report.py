@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
 from loadgen.features.attribution import attribution_section
+from loadgen.features.fingerprint import answer_check
 from loadgen.features.images import image_figures
-from loadgen.features.quality import answer_check
 from loadgen.features.roofline import run_roofline
 from loadgen.features.routed import role_figures
 from loadgen.features.sensors import sensor_summary

@@ -174,7 +174,7 @@ def list_steps(
 
     yield "the last self-test", kept_selftests.add_calibration
     if options.fingerprint and is_first:
-        from loadgen.features.quality import greedy_prompts
+        from loadgen.features.fingerprint import greedy_prompts
 
         def add_fingerprint(known: Facts) -> Facts:
             answers = greedy_prompts.take_fingerprint(server, learned, made, outcome, display)

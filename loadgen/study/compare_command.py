@@ -11,7 +11,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import add_json_flag, print_text
 from loadgen.base.text import clean_text, format_json, wrap_text
-from loadgen.features.quality.quality_record import judge_quality
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.setting import list_rows
@@ -37,6 +36,7 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
+from loadgen.study.quality.quality_record import judge_quality
 from loadgen.study.tables import (
     Table,
     escape_markdown,

@@ -19,7 +19,6 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.facts.ceiling import Ceiling
 from loadgen.facts.run_facts import Cell, Facts, Fingerprint
-from loadgen.features.quality.quality_record import Quality
 from loadgen.features.roofline.models import split_name
 from loadgen.features.sessions.session_figures import summarize_sessions
 from loadgen.features.speculation.speculation_figures import measure_speculation
@@ -28,6 +27,7 @@ from loadgen.figures.metrics import Figures, describe_traffic, list_known_throug
 from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.study import labels, load_table
+from loadgen.study.quality.quality_record import Quality
 
 OURS = "loadgen"
 Item = TypeVar("Item")

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from builders import made_qualities, made_runs
 from builders.comparison_samples import HIGH, cells
 from loadgen.facts.run_facts import Facts
-from loadgen.features.quality.quality_record import Quality
 from loadgen.report.load_identity import Load
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import AnswerRequest
-from loadgen.study.arm_qualities import find_run_quality
 from loadgen.study.compare import limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.quality.arm_qualities import find_run_quality
+from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import Reported
 
 NOISE = (1.0, 1.01, 0.99)  # of three repeats: an interval of 2.5 %

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import cells
 from builders.markov_chain import disturb, make_chain
-from loadgen.features.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
-from loadgen.features.quality.reference_file import (
+from loadgen.study.quality.arm_qualities import ITSELF, read_arm_quality
+from loadgen.study.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
+from loadgen.study.quality.reference_file import (
     AnswerLine,
     ReferenceFile,
     ReferenceHeader,
     ReferenceLine,
     SegmentLine,
 )
-from loadgen.study.arm_qualities import ITSELF, read_arm_quality
 from loadgen.study.run_summary import Reported
 from loadgen.study.series.campaign.arm_scores import judge_arm
 

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.features.quality.divergence import QualityEvidence
-from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.study.quality.divergence import QualityEvidence
+from loadgen.study.quality.quality_record import SampledAnswer, TextSegment, TokenScores
 
 VOCABULARY = 64
 TOP = 20

@@ -20,8 +20,8 @@ from engines.clients import loadgen, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left
 from engines.running import OFFLINE, VLLM_ON_CPU
 from engines.sharp_models import NOISY, SHARP
-from loadgen.features.quality.reference_file import read_reference
-from loadgen.study.arm_qualities import format_spread
+from loadgen.study.quality.arm_qualities import format_spread
+from loadgen.study.quality.reference_file import read_reference
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 

@@ -15,8 +15,8 @@ from engines import running
 from engines.clients import loadgen
 from engines.running import OFFLINE, Engine
 from engines.sharp_models import NOISY, SHARP, SHUFFLED
-from loadgen.features.quality.quality_record import BACKWARD, FORWARD, Quality, judge_quality
-from loadgen.features.quality.reference_file import read_reference
+from loadgen.study.quality.quality_record import BACKWARD, FORWARD, Quality, judge_quality
+from loadgen.study.quality.reference_file import read_reference
 
 pytestmark = pytest.mark.engine
 

@@ -9,7 +9,7 @@ import pytest
 from engines.clients import loadgen
 from engines.running import Engine
 from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.quality.answer_check import ANSWER_TOKENS, PROMPTS, measure_divergence
+from loadgen.features.fingerprint.answer_check import ANSWER_TOKENS, PROMPTS, measure_divergence
 from loadgen.report import run_directory
 
 pytestmark = pytest.mark.engine

@@ -16,8 +16,8 @@ from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.base.text import wrap_text
 from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.quality import answer_check
-from loadgen.features.quality.answer_check import make_empty_fingerprint
+from loadgen.features.fingerprint import answer_check
+from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
 from loadgen.features.roofline import run_roofline
 from loadgen.features.sensors import sensor_summary
 from loadgen.figures import steady_state

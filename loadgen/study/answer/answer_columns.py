@@ -9,13 +9,13 @@ from functools import partial
 import msgspec
 
 from loadgen.base.text import GIB, count_decimals
-from loadgen.features.quality.quality_record import FORWARD
 from loadgen.host.machine_state import Difference
 from loadgen.study import repeats
 from loadgen.study.answer.contest import Candidate, Contest, Value
 from loadgen.study.compare.comparability import knows_state, list_run_differences
 from loadgen.study.compare.comparison import read_figure
 from loadgen.study.compare.model import Decision, Effect, Split
+from loadgen.study.quality.quality_record import FORWARD
 from loadgen.study.run_summary import Reported
 
 _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself

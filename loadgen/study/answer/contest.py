@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Facts
-from loadgen.features.quality.quality_record import MeanInterval, Quality
 from loadgen.study import limit_record
 from loadgen.study.compare import limits, statistics
 from loadgen.study.compare.comparison import INVALID, BaselineRuns, find_column
@@ -27,6 +26,7 @@ from loadgen.study.compare.model import (
     Split,
 )
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
+from loadgen.study.quality.quality_record import MeanInterval, Quality
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 

@@ -16,14 +16,12 @@ from loadgen.base.parsing import suggest_name
 from loadgen.base.rule import Severity
 from loadgen.base.text import format_count, list_first
 from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.quality import answer_check
-from loadgen.features.quality.quality_record import DIFFERENT, judge_quality
+from loadgen.features.fingerprint import answer_check
 from loadgen.features.roofline import bound
 from loadgen.features.roofline.models import find_suffix
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.metrics import DECODING, PREFILL
 from loadgen.report.load_identity import Load
-from loadgen.study.arm_qualities import format_spread
 from loadgen.study.compare import comparability, run_groups, speculation_split, statistics
 from loadgen.study.compare.model import (
     ALONE,
@@ -37,6 +35,8 @@ from loadgen.study.compare.model import (
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.load_table import SIMULATION
+from loadgen.study.quality.arm_qualities import format_spread
+from loadgen.study.quality.quality_record import DIFFERENT, judge_quality
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import (
     OURS,

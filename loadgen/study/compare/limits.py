@@ -20,8 +20,6 @@ from msgspec.structs import asdict, replace
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
 from loadgen.base.text import clean_line
-from loadgen.features.quality import quality_record
-from loadgen.features.quality.quality_record import Quality
 from loadgen.report.result_file import make_strict
 from loadgen.study import limit_record, repeats
 from loadgen.study.compare import run_groups, statistics
@@ -33,6 +31,8 @@ from loadgen.study.compare.statistics import CLOCK_ERROR
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.load_table import SIMULATION, mark_simulated
+from loadgen.study.quality import quality_record
+from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis
 from loadgen.study.tables import Table, format_csv_table, make_table

@@ -15,13 +15,13 @@ from loadgen.base.files import expand_path
 from loadgen.base.parsing import read_figure
 from loadgen.base.text import GIB
 from loadgen.base.untrusted import read_mapping
-from loadgen.features.quality import quality_record
-from loadgen.features.quality.quality_record import Quality
 from loadgen.report.load_identity import Load
 from loadgen.study.bundle import reading
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import json_fields
 from loadgen.study.load_table import mark_simulated
+from loadgen.study.quality import quality_record
+from loadgen.study.quality.quality_record import Quality
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported
 

@@ -23,7 +23,6 @@ from loadgen.base.text import format_count, list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study import labels
-from loadgen.study.arm_qualities import find_run_quality
 from loadgen.study.bundle import reading
 from loadgen.study.bundle.reading import OpenBundle
 from loadgen.study.importers import json_fields
@@ -43,6 +42,7 @@ from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.pasted_tables import TableRows
 from loadgen.study.limit_record import LIMIT
+from loadgen.study.quality.arm_qualities import find_run_quality
 from loadgen.study.run_summary import OURS, FailedCell, Reported
 from loadgen.study.sweep_record import SWEEP
 

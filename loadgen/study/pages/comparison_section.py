@@ -10,11 +10,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.features.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study import limit_record, repeats
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer
-from loadgen.study.arm_qualities import format_spread
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
@@ -34,6 +32,8 @@ from loadgen.study.pages.page_parts import (
     Panel,
     is_wide,
 )
+from loadgen.study.quality.arm_qualities import format_spread
+from loadgen.study.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import Number, Table, make_table
 

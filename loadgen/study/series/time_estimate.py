@@ -13,11 +13,11 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.facts.ceiling import Ceiling
-from loadgen.features.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS
 from loadgen.plan import request_sources
 from loadgen.plan.profile import Profile
 from loadgen.run.command.options import Options
 from loadgen.settings import data_settings
+from loadgen.study.quality.quality_text import ANSWER_TOKENS, PROMPT_TOKENS
 
 if TYPE_CHECKING:
     from loadgen.run.embedded_engine import PresetSteps

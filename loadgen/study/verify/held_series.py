@@ -18,7 +18,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import list_first
 from loadgen.base.untrusted import read_file_bytes, read_list, read_mapping
 from loadgen.facts.run_facts import Cell, Facts
-from loadgen.features.quality.quality_record import Quality
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.figures.objectives import parse_objectives
 from loadgen.plan import profile
@@ -27,13 +26,14 @@ from loadgen.report.result_file import make_strict
 from loadgen.report.run_directory import RESULT
 from loadgen.run.command.options import Options
 from loadgen.settings.validation import ServerSettings
-from loadgen.study.arm_qualities import QUALITY, make_arm_id
 from loadgen.study.gate.gate_record import RECORD as GATE
 from loadgen.study.gate.gate_record import read_gate_record
 from loadgen.study.gate.gate_verdict import ALPHA, MARGIN
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
+from loadgen.study.quality.arm_qualities import QUALITY, make_arm_id
+from loadgen.study.quality.quality_record import Quality
 from loadgen.study.series.campaign.arm_scores import REFERENCE_FILE, SCORES, judge_arm
 from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions

@@ -24,7 +24,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Facts, Join, list_annotations
 from loadgen.facts.sensor_facts import SensorSummary
-from loadgen.features.quality.answer_check import make_empty_fingerprint
+from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
 from loadgen.features.shards import merge
 from loadgen.plan import profile
 from loadgen.records.journal import JOURNAL, Journal

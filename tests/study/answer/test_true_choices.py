@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells
 from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, made_quality, speeds
-from loadgen.features.quality.quality_record import Quality
 from loadgen.figures.objectives import Standing, parse_objectives
 from loadgen.report.load_identity import Load
 from loadgen.study.answer.answer import make_answer
@@ -25,6 +24,7 @@ from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.recommendation import judge_reported
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import Reported
 
 _GIB = 1 << 30

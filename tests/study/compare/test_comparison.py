@@ -222,7 +222,7 @@ def test_a_run_given_twice_is_used_where_it_was_named_itself() -> None:
 
 
 def answered(text: str) -> Fingerprint:
-    from loadgen.features.quality.answer_check import VERSION
+    from loadgen.features.fingerprint.answer_check import VERSION
 
     return Fingerprint(version=VERSION, answers=(GreedyAnswer(prompt="p", text=text),) * 4)
 

@@ -18,7 +18,6 @@ from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
 from loadgen.base.text import WIDTH
-from loadgen.features.quality.quality_record import BACKWARD, Quality
 from loadgen.study.compare import limits, rankings
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
@@ -28,6 +27,7 @@ from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.pages.page_parts import CurveStyle
+from loadgen.study.quality.quality_record import BACKWARD, Quality
 from loadgen.study.run_summary import Reported
 from loadgen.study.tables import render_text_table
 

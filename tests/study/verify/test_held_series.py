@@ -14,8 +14,8 @@ from builders.made_bundles import stored
 from builders.made_qualities import keep_scores
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.features.quality.quality_record import BACKWARD
 from loadgen.study.importers.result_sources import read_sources
+from loadgen.study.quality.quality_record import BACKWARD
 from loadgen.study.verify.held_series import hold_arm_quality, prove_series
 from loadgen.study.verify.proof import Proof
 from study.verify.test_verify import changed, edited, leaves

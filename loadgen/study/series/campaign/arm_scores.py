@@ -14,16 +14,16 @@ from loadgen.base import signals
 from loadgen.base.errors import MeasureError
 from loadgen.base.parsing import MOST_TOKENS
 from loadgen.base.signals import StopRequest
-from loadgen.features.quality import quality_run
-from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
-from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_record import CANDIDATE, Quality
-from loadgen.features.quality.quality_text import QualityPlan, read_text
-from loadgen.features.quality.reference_file import ReferenceContents, ReferenceFile, read_reference
 from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
 from loadgen.server.exchange import ControlLoop
-from loadgen.study.arm_qualities import ITSELF
+from loadgen.study.quality import quality_run
+from loadgen.study.quality.arm_qualities import ITSELF
+from loadgen.study.quality.divergence import QualityEvidence, judge_evidence
+from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.study.quality.quality_record import CANDIDATE, Quality
+from loadgen.study.quality.quality_text import QualityPlan, read_text
+from loadgen.study.quality.reference_file import ReferenceContents, ReferenceFile, read_reference
 from loadgen.study.series.campaign.campaign_file import QualityTable
 
 REFERENCE_FILE = "reference.jsonl.gz"

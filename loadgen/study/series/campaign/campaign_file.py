@@ -17,8 +17,6 @@ from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import MOST_SECONDS, MOST_SEED, suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
-from loadgen.features.quality import quality_record
-from loadgen.features.quality.quality_text import TOKENS, read_text
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.settings.setting import Makes
@@ -26,6 +24,8 @@ from loadgen.settings.table import list_profile_keys
 from loadgen.settings.validation import validate_table
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.limit_record import LimitTable
+from loadgen.study.quality import quality_record
+from loadgen.study.quality.quality_text import TOKENS, read_text
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]

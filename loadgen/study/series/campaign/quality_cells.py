@@ -17,10 +17,10 @@ from loadgen.base import clock
 from loadgen.base.clock import read_wall_clock
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.base.untrusted import read_count, read_file_bytes
-from loadgen.features.quality.quality_record import Quality
 from loadgen.run.session import Session
-from loadgen.study import arm_qualities
-from loadgen.study.arm_qualities import FAILED, QUALITY, format_spread, make_arm_id, read_quality
+from loadgen.study.quality import arm_qualities
+from loadgen.study.quality.arm_qualities import FAILED, QUALITY, format_spread, make_arm_id, read_quality
+from loadgen.study.quality.quality_record import Quality
 from loadgen.study.series.campaign.arm_scores import BACK, REFERENCE_FILE, SCORES, ServerMeasuring
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable

@@ -24,8 +24,8 @@ from builders.markov_chain import MarkovModel, disturb, make_chain, normalize
 from fakes.markov_server import MarkovServer
 from fakes.scripted_server import Answer, Asked, ScriptedServer, stream
 from loadgen import cli
-from loadgen.features.quality.quality_record import BACKWARD, FORWARD
-from loadgen.features.quality.reference_file import read_reference
+from loadgen.study.quality.quality_record import BACKWARD, FORWARD
+from loadgen.study.quality.reference_file import read_reference
 
 pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 TOKENS, KL = 2000, 0.05

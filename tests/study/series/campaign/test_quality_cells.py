@@ -14,8 +14,8 @@ from builders.loops import loop_over
 from builders.made_qualities import read_qualities
 from loadgen import cli
 from loadgen.base.errors import MeasureError
-from loadgen.features.quality.quality_record import KlDivergence, MeanInterval, Quality
 from loadgen.run.session import Session
+from loadgen.study.quality.quality_record import KlDivergence, MeanInterval, Quality
 from loadgen.study.series.campaign import campaign_command
 from loadgen.study.series.campaign.arm_scores import ServerMeasuring
 from loadgen.study.series.campaign.quality_cells import QualityState, plan_tasks

@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from builders.markov_chain import MarkovModel, compute_kl, disturb, gather_evidence, make_chain, normalize
 from builders.required import require
-from loadgen.features.quality.divergence import (
+from loadgen.study.quality.divergence import (
     QualityEvidence,
     check_sampling,
     compare_vocabularies,
     estimate_divergence,
     judge_evidence,
 )
-from loadgen.features.quality.quality_record import (
+from loadgen.study.quality.quality_record import (
     KlDivergence,
     MeanInterval,
     Quality,

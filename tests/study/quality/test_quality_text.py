@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.features.quality.quality_text import QualityPlan, read_text
+from loadgen.study.quality.quality_text import QualityPlan, read_text
 
 
 def test_the_shipped_text_has_languages_and_code() -> None:

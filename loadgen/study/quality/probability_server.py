@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import MeasureError
 from loadgen.base.untrusted import NOT_JSON
-from loadgen.features.quality.probability_apis import (
+from loadgen.plan import tokenizers
+from loadgen.plan.model_files import find_tokenizer, find_vocab_size
+from loadgen.plan.tokenizers import FullTokenizer
+from loadgen.server import exchange
+from loadgen.server.exchange import DENIED, ServerAddress
+from loadgen.study.quality.probability_apis import (
     PROBABILITY_APIS,
     TOP,
     ApiRequest,
@@ -25,12 +30,7 @@ from loadgen.features.quality.probability_apis import (
     read_text_answer,
     read_token_ids,
 )
-from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
-from loadgen.plan import tokenizers
-from loadgen.plan.model_files import find_tokenizer, find_vocab_size
-from loadgen.plan.tokenizers import FullTokenizer
-from loadgen.server import exchange
-from loadgen.server.exchange import DENIED, ServerAddress
+from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 
 if TYPE_CHECKING:
     from loadgen.run.session import Session

@@ -22,7 +22,7 @@ import msgspec
 
 from loadgen.base.errors import MeasureError
 from loadgen.base.text import REPLACEMENT
-from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 from loadgen.wire.openai import Count
 
 TOP = 20  # log-probabilities of a position: the most that vLLM and OpenAI's API give by default

@@ -30,8 +30,8 @@ from loadgen import cli
 from loadgen.engines import engines
 from loadgen.engines.engine import Engine
 from loadgen.facts.run_facts import Fingerprint
-from loadgen.features.quality import answer_check, greedy_prompts
-from loadgen.features.quality.answer_check import CHAT, COMPLETION, PROMPTS
+from loadgen.features.fingerprint import answer_check, greedy_prompts
+from loadgen.features.fingerprint.answer_check import CHAT, COMPLETION, PROMPTS
 from loadgen.plan import plan
 from loadgen.plan.profile import build
 from loadgen.plan.request_sources import ModelTarget, Seed

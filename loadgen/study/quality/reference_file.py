@@ -20,8 +20,8 @@ import msgspec
 from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.untrusted import open_regular
-from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
-from loadgen.features.quality.quality_text import TokenizedText
+from loadgen.study.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.study.quality.quality_text import TokenizedText
 
 VERSION = 1
 _GZIP = 16 + zlib.MAX_WBITS  # of zlib: a member with gzip's header

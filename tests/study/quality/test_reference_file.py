@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.features.quality.quality_record import SampledAnswer, TextSegment, TokenScores
-from loadgen.features.quality.reference_file import (
+from loadgen.study.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.study.quality.reference_file import (
     AnswerLine,
     ReferenceFile,
     ReferenceHeader,

@@ -12,7 +12,7 @@ from builders import recorded
 from builders.loops import loop_over
 from builders.required import require
 from loadgen.engines.engines import ENGINES
-from loadgen.features.quality.probability_apis import (
+from loadgen.study.quality.probability_apis import (
     PROBABILITY_APIS,
     CompletionsApi,
     NoProbabilities,
@@ -22,7 +22,7 @@ from loadgen.features.quality.probability_apis import (
     read_text_answer,
     read_token_ids,
 )
-from loadgen.features.quality.quality_record import SampledAnswer, TokenScores
+from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 
 VLLM, SGLANG, LLAMACPP = (PROBABILITY_APIS[name] for name in ("vLLM", "SGLang", "llama.cpp server"))
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from builders.made_qualities import interval, quality
 from loadgen.facts.run_facts import Cell
-from loadgen.features.quality.quality_record import Quality
-from loadgen.study.arm_qualities import (
+from loadgen.study.quality.arm_qualities import (
     describe_quality,
     find_run_quality,
     format_spread,
     make_arm_id,
     read_arm_quality,
 )
+from loadgen.study.quality.quality_record import Quality
 
 
 def stored(directory: Path, name: str, text: str) -> None:

@@ -22,22 +22,6 @@ from loadgen.base.printing import print_text
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.structs import replace
 from loadgen.base.text import WIDTH, clean_text, format_count, wrap_text
-from loadgen.features.quality.divergence import estimate_divergence
-from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_record import (
-    CANDIDATE,
-    FIGURES,
-    MARGIN,
-    REFERENCE,
-    MeanInterval,
-    Quality,
-    bound_share,
-    describe_tail,
-    judge_quality,
-)
-from loadgen.features.quality.quality_run import QualityRun, record_reference
-from loadgen.features.quality.quality_text import ANSWER_TOKENS, TOKENS, QualityPlan, read_text
-from loadgen.features.quality.reference_file import ReferenceContents, read_reference
 from loadgen.plan import profile
 from loadgen.report.run import Place
 from loadgen.run.attach import attach, collect_settings
@@ -50,6 +34,22 @@ from loadgen.settings import table
 from loadgen.settings.keyword_types import BenchOptions
 from loadgen.settings.setting import LAUNCH, OUTPUT, RUN, SERVER, Makes, Setting, list_rows
 from loadgen.settings.table import TABLE
+from loadgen.study.quality.divergence import estimate_divergence
+from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.study.quality.quality_record import (
+    CANDIDATE,
+    FIGURES,
+    MARGIN,
+    REFERENCE,
+    MeanInterval,
+    Quality,
+    bound_share,
+    describe_tail,
+    judge_quality,
+)
+from loadgen.study.quality.quality_run import QualityRun, record_reference
+from loadgen.study.quality.quality_text import ANSWER_TOKENS, TOKENS, QualityPlan, read_text
+from loadgen.study.quality.reference_file import ReferenceContents, read_reference
 
 QUALITY = "the quality (docs/quality.md)"
 _MOST_NATS = 100.0

@@ -23,15 +23,15 @@ from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.signals import SIGNALS, defer_stop, stop
 from loadgen.base.text import WIDTH
-from loadgen.features.quality.divergence import (
+from loadgen.study.quality.divergence import (
     QualityEvidence,
     check_sampling,
     estimate_divergence,
     judge_evidence,
 )
-from loadgen.features.quality.probability_apis import TokenSequence
-from loadgen.features.quality.probability_server import CHAT, ProbabilityClient, ProbabilityServer
-from loadgen.features.quality.quality_record import (
+from loadgen.study.quality.probability_apis import TokenSequence
+from loadgen.study.quality.probability_server import CHAT, ProbabilityClient, ProbabilityServer
+from loadgen.study.quality.quality_record import (
     CANDIDATE,
     REFERENCE,
     MeanInterval,
@@ -40,8 +40,8 @@ from loadgen.features.quality.quality_record import (
     TextSegment,
     TokenScores,
 )
-from loadgen.features.quality.quality_text import PROMPT_TOKENS, QualityPlan, TokenizedText
-from loadgen.features.quality.reference_file import (
+from loadgen.study.quality.quality_text import PROMPT_TOKENS, QualityPlan, TokenizedText
+from loadgen.study.quality.reference_file import (
     AnswerLine,
     ReferenceContents,
     ReferenceFile,

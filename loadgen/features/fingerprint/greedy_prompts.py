@@ -21,8 +21,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.text import WIDTH, describe_install
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.features.quality import answer_check
-from loadgen.features.quality.answer_check import make_empty_fingerprint
+from loadgen.features.fingerprint import answer_check
+from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import merge_fields
 from loadgen.plan.request_sources import ModelTarget

@@ -12,20 +12,20 @@ from builders.markov_chain import LIES, MarkovModel, Mode, disturb, make_chain
 from builders.required import require
 from fakes.markov_server import MarkovServer
 from fakes.scripted_server import ScriptedServer
-from loadgen.features.quality.divergence import QualityEvidence, judge_evidence
-from loadgen.features.quality.probability_apis import PROBABILITY_APIS
-from loadgen.features.quality.probability_server import ProbabilityServer, probe_server
-from loadgen.features.quality.quality_record import Quality
-from loadgen.features.quality.quality_run import (
+from loadgen.server.exchange import ServerAddress
+from loadgen.study.quality.divergence import QualityEvidence, judge_evidence
+from loadgen.study.quality.probability_apis import PROBABILITY_APIS
+from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
+from loadgen.study.quality.quality_record import Quality
+from loadgen.study.quality.quality_run import (
     AnswerMeasure,
     sample_answers,
     score_text,
     show_nothing,
     tokenize_text,
 )
-from loadgen.features.quality.quality_text import QualityPlan, read_text
-from loadgen.features.quality.reference_file import AnswerLine
-from loadgen.server.exchange import ServerAddress
+from loadgen.study.quality.quality_text import QualityPlan, read_text
+from loadgen.study.quality.reference_file import AnswerLine
 
 
 def measure(

@@ -23,14 +23,16 @@ from fakes.markov_server import MarkovServer
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, whole
 from loadgen import cli
 from loadgen.base.signals import SIGNALS, stop
-from loadgen.features.quality import probability_server, quality_text
-from loadgen.features.quality.quality_command import (
+from loadgen.plan import tokenizers
+from loadgen.settings.keyword_types import BenchOptions
+from loadgen.study.quality import probability_server, quality_text
+from loadgen.study.quality.quality_command import (
     QualityKeywords,
     QualityRequest,
     list_quality_lines,
     list_reference_lines,
 )
-from loadgen.features.quality.quality_record import (
+from loadgen.study.quality.quality_record import (
     FORWARD,
     KlDivergence,
     MeanInterval,
@@ -38,14 +40,12 @@ from loadgen.features.quality.quality_record import (
     SampledAnswer,
     TokenScores,
 )
-from loadgen.features.quality.reference_file import (
+from loadgen.study.quality.reference_file import (
     AnswerLine,
     ReferenceContents,
     ReferenceHeader,
     read_reference,
 )
-from loadgen.plan import tokenizers
-from loadgen.settings.keyword_types import BenchOptions
 
 REFERENCE = make_chain()
 CANDIDATE = disturb(REFERENCE, 0.03)

@@ -9,7 +9,7 @@ from pathlib import Path
 from loadgen.base.text import count_decimals
 from loadgen.base.untrusted import read_file_bytes, read_line, read_mapping
 from loadgen.facts.run_facts import Cell
-from loadgen.features.quality.quality_record import FIGURES, MeanInterval, Quality, judge_quality
+from loadgen.study.quality.quality_record import FIGURES, MeanInterval, Quality, judge_quality
 
 QUALITY = "quality"  # the folder in a campaign's directory
 ITSELF = "it is the reference"  # why its own quality has no KL

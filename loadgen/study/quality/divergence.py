@@ -29,7 +29,7 @@ import numpy as np
 
 from loadgen.base.arrays import Float64
 from loadgen.base.intervals import LEAST_SPREAD, RatioOfSums, t_quantile
-from loadgen.features.quality.quality_record import (
+from loadgen.study.quality.quality_record import (
     BACKWARD,
     CANDIDATE,
     FORWARD,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from builders.markov_chain import LIES, MarkovModel, Mode, disturb, gather_evidence, make_chain
-from loadgen.features.quality.divergence import judge_evidence
-from loadgen.features.quality.quality_record import MeanInterval, Quality
+from loadgen.study.quality.divergence import judge_evidence
+from loadgen.study.quality.quality_record import MeanInterval, Quality
 
 RUNS, TOKENS, PER_ANSWER = 200, 4000, 64
 SEGMENTS, PER_SEGMENT = 20, 125

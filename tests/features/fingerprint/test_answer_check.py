@@ -10,8 +10,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Fingerprint, GreedyAnswer
-from loadgen.features.quality import answer_check
-from loadgen.features.quality.answer_check import (
+from loadgen.features.fingerprint import answer_check
+from loadgen.features.fingerprint.answer_check import (
     CHAT,
     PROMPTS,
     Flaw,

@@ -1,0 +1,1 @@
+"""Fingerprint: greedy answers to fixed prompts, whether they are broken, and how far two servers agree."""
