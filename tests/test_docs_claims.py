@@ -93,7 +93,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"at most {sample_file.MOST_SERIES} series",
         f"of at most {sample_file.MOST_KEPT:,} samples each",
     ),
-    "fingerprint.md": (
+    "quality.md": (
         f"sends the server {NUMBERS[len(answer_check.PROMPTS)]} fixed prompts",
         f"{answer_check.ANSWER_TOKENS} tokens at most",
         f"{greedy_prompts.LIMIT_S:g} s in all",

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import cells
 from builders.markov_chain import disturb, make_chain
-from loadgen.study.quality.arm_qualities import ITSELF, read_arm_quality
-from loadgen.study.quality.quality_record import FORWARD, KlDivergence, MeanInterval, Quality
+from loadgen.study.quality.arm_qualities import judge_arm, read_arm_quality
+from loadgen.study.quality.quality_record import FORWARD, ITSELF, KlDivergence, MeanInterval, Quality
 from loadgen.study.quality.reference_file import (
     AnswerLine,
     ReferenceFile,
@@ -23,7 +23,6 @@ from loadgen.study.quality.reference_file import (
     SegmentLine,
 )
 from loadgen.study.run_summary import Reported
-from loadgen.study.series.campaign.arm_scores import judge_arm
 
 
 def interval(mean: float, half: float) -> MeanInterval:

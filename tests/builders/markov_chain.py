@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.study.quality.divergence import QualityEvidence
-from loadgen.study.quality.quality_record import SampledAnswer, TextSegment, TokenScores
+from loadgen.study.quality.divergence import judge_contents
+from loadgen.study.quality.quality_record import Quality, SampledAnswer, TextSegment, TokenScores
+from loadgen.study.quality.reference_file import AnswerLine, ReferenceContents, ReferenceHeader
 
 VOCABULARY = 64
 TOP = 20
@@ -74,10 +77,7 @@ class MarkovModel:
     def score(self, path: Int64) -> TokenScores:
         """The scores of all of a path but its first state."""
         values = self.logprobs[path[:-1], path[1:]]
-        ranks = (self.logprobs[path[:-1]] > values[:, None]).sum(1) + 1
-        return TokenScores(
-            tuple(values.tolist()), tuple(ranks.tolist()), tuple(self.firsts[path[:-1]].tolist())
-        )
+        return TokenScores(tuple(values.tolist()), tuple(self.firsts[path[:-1]].tolist()))
 
     def score_segment(self, path: Int64) -> TextSegment:
         """A segment of text with its scores, a byte a token."""
@@ -108,13 +108,35 @@ def disturb(reference: MarkovModel, kl: float, seed: int = 1) -> MarkovModel:
     return candidate
 
 
-def gather_evidence(
-    sampler: MarkovModel, candidate: MarkovModel, paths: Int64, texts: Int64
-) -> QualityEvidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured of a reference's answers, with its `own` scores and the candidate's, and of a text."""
+
+    answers: Sequence[SampledAnswer] = ()
+    own: Sequence[TokenScores | None] = ()
+    other: Sequence[TokenScores | None] = ()
+    reference_text: Sequence[TextSegment] = ()
+    candidate_text: Sequence[TextSegment] = ()
+    why: Mapping[str, str] = {}
+
+    @property
+    def sides(self) -> tuple[ReferenceContents, ReferenceContents]:
+        """What the reference has given, and the candidate."""
+        headers = (
+            ReferenceHeader(model=model, engine="vLLM", text_ids=tuple(part.token_ids for part in text))
+            for model, text in (("a", self.reference_text), ("b", self.candidate_text or self.reference_text))
+        )
+        own, other = (list(map(AnswerLine, self.answers, each)) for each in (self.own, self.other))
+        reference = ReferenceContents(next(headers), own, list(self.reference_text))
+        return reference, ReferenceContents(next(headers), other, list(self.candidate_text))
+
+    def judge(self) -> Quality:
+        """The candidate's quality."""
+        return judge_contents(*self.sides, why=self.why)
+
+
+def gather_evidence(sampler: MarkovModel, candidate: MarkovModel, paths: Int64, texts: Int64) -> Evidence:
     """What is measured of the sampler's answers and of a text, both scored by both."""
-    return QualityEvidence(
-        reference="a",
-        candidate="b",
+    return Evidence(
         answers=sampler.answer(paths),
         own=[sampler.score(path) for path in paths],
         other=[candidate.score(path) for path in paths],

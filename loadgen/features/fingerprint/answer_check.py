@@ -72,43 +72,6 @@ _ALONE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 3, Flaw.LOOP: 1 / 2}
 _WORSE = {Flaw.NOISE: 1 / 6, Flaw.EMPTY: 1 / 4, Flaw.LOOP: 1 / 4}
 
 
-class Parting(msgspec.Struct, frozen=True):
-    """Where two answers to one prompt begin to differ, in tokens or characters."""
-
-    prompt: str
-    equal: int  # tokens or characters before the first that differs
-    length: int  # of the longer answer; of the shorter if that one was cut
-    parted: bool
-
-    @property
-    def share(self) -> float:
-        """The share of the answer that is equal, 0 to 1."""
-        return self.equal / self.length if self.length else 1.0
-
-
-class Divergence(msgspec.Struct, frozen=True):
-    """How far two checkpoints' answers agree; a difference is not an error of either."""
-
-    partings: tuple[Parting, ...]
-    unit: str  # tokens, characters
-    why: str = ""  # why nothing was compared
-
-    def format_line(self, baseline: str) -> str:
-        """Return a sentence on the agreement, or why nothing was compared; `baseline` names the other."""
-        if self.why:
-            return f"answers not compared with {baseline}: {self.why}"
-        count = len(self.partings)
-        parted = [parting for parting in self.partings if parting.parted]
-        if not parted:
-            return f"the same answers as {baseline} to all {count} prompts"
-        equal = statistics.median_low(parting.equal for parting in parted)
-        length = statistics.median_low(parting.length for parting in parted)
-        basis = f"median of {format_count(len(parted), 'prompt')}"
-        if same := count - len(parted):
-            basis += f"; {same} the same to the end"
-        return f"first differs from {baseline} after {equal} of {length} {self.unit} ({basis})"
-
-
 def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
     """List what is broken in a run's answers, a line each; [] if nothing is, or there are no answers.
 
@@ -151,19 +114,26 @@ def find_flaw(answer: GreedyAnswer) -> Flaw | None:
     return Flaw.LOOP if loops else None
 
 
-def measure_divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
-    """Find where usable answers to each prompt differ, by token if all have ids, else by character.
+def describe_difference(own: Fingerprint, baseline: Fingerprint, name: str) -> str:
+    """Describe where usable answers differ from a baseline's, by token if all have ids, else by character.
 
-    Why nothing was compared is the divergence's `why`.
+    A difference is not an error of either. Why nothing was compared is said instead.
     """
-    if why := _explain_mismatch(own, baseline):
-        return Divergence((), "", why)
-    pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.usable and b.usable]
+    why = _explain_mismatch(own, baseline)
+    both = () if why else zip(own.answers, baseline.answers, strict=True)
+    pairs = [(a, b) for a, b in both if a.usable and b.usable]
     if not pairs:
-        return Divergence((), "", "no prompt was answered by both")
+        return f"answers not compared with {name}: {why or 'no prompt was answered by both'}"
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
-    partings = tuple(_find_parting(a, b, by_token) for a, b in pairs)
-    return Divergence(partings, "tokens" if by_token else "characters")
+    differences = [found for a, b in pairs if (found := _find_difference(a, b, by_token)) is not None]
+    if not differences:
+        return f"the same answers as {name} to all {len(pairs)} prompts"
+    equal, length = (statistics.median_low(column) for column in zip(*differences, strict=True))
+    basis = f"median of {format_count(len(differences), 'prompt')}"
+    if same := len(pairs) - len(differences):
+        basis += f"; {same} the same to the end"
+    unit = "tokens" if by_token else "characters"
+    return f"first differs from {name} after {equal} of {length} {unit} ({basis})"
 
 
 def count_right(own: Fingerprint) -> tuple[int, int]:
@@ -241,15 +211,17 @@ def _is_all_equal(units: Sequence[object]) -> bool:
     return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
 
 
-def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
-    """Find where two answers begin to differ."""
-    units = [answer.token_ids if by_token else answer.text for answer in (own, other)]
-    shorter = min(map(len, units))
-    equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)
-    cut = [len(sequence) for answer, sequence in zip((own, other), units, strict=True) if answer.cut]
-    # How a cut answer would have continued is not known.
-    length = min(cut) if cut and min(cut) == shorter else max(map(len, units))
-    return Parting(own.prompt, equal, length, equal < length)
+def _find_difference(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> tuple[int, int] | None:
+    """Find how many tokens or characters are equal before two answers differ, and of how many; None if not.
+
+    How a cut answer would have continued is not known.
+    """
+    mine, theirs = ((answer.token_ids if by_token else answer.text) for answer in (own, other))
+    shorter = min(len(mine), len(theirs))
+    equal = next((at for at in range(shorter) if mine[at] != theirs[at]), shorter)
+    is_cut = (own.cut and len(mine) == shorter) or (other.cut and len(theirs) == shorter)
+    length = shorter if is_cut else max(len(mine), len(theirs))
+    return (equal, length) if equal < length else None
 
 
 def _quote_beginning(text: str) -> str:

@@ -551,9 +551,7 @@ def mark_answers(row: Line, baseline: Line | None, compared: ComparedLoad) -> Li
         found = (problem for answers in own for problem in answer_check.judge_answers(answers, like))
         problems = list(dict.fromkeys(found))
     parted = (
-        answer_check.measure_divergence(own[0], like).format_line(baseline.name)
-        if own and like and baseline
-        else ""
+        answer_check.describe_difference(own[0], like, baseline.name) if own and like and baseline else ""
     )
     effect, is_faster = row.effects.get(compared.headline), False
     if effect is not None:

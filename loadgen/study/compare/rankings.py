@@ -16,8 +16,15 @@ from loadgen.features.roofline import models
 from loadgen.study.compare.comparison import find_column
 from loadgen.study.compare.model import ComparedLoad, Line
 from loadgen.study.consistency.ceilings import find_weights
-from loadgen.study.quality.arm_qualities import ITSELF, format_spread
-from loadgen.study.quality.quality_record import BACKWARD, FIGURES, Quality, QualityVerdict, judge_quality
+from loadgen.study.quality.arm_qualities import format_spread
+from loadgen.study.quality.quality_record import (
+    BACKWARD,
+    FIGURES,
+    ITSELF,
+    Quality,
+    QualityVerdict,
+    judge_quality,
+)
 from loadgen.study.run_summary import Reported
 from loadgen.study.tables import Table, list_interval_cells, make_table
 

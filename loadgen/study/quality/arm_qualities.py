@@ -1,4 +1,4 @@
-"""Arm qualities: what a campaign has stored of each arm's quality, by the arm's name."""
+"""Arm qualities: what a campaign has stored of each arm's quality, by the arm's name, and scores of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from loadgen.base.text import count_decimals
 from loadgen.base.untrusted import read_file_bytes, read_line, read_mapping
 from loadgen.facts.run_facts import Cell
+from loadgen.study.quality.divergence import judge_contents
 from loadgen.study.quality.quality_record import FIGURES, MeanInterval, Quality, judge_quality
+from loadgen.study.quality.reference_file import read_reference
 
 QUALITY = "quality"  # the folder in a campaign's directory
-ITSELF = "it is the reference"  # why its own quality has no KL
 FAILED = "failed"  # in that folder: why an arm's quality is not known
+REFERENCE_FILE = "reference.jsonl.gz"  # in a campaign's folder
+SCORES, BACK = ".jsonl.gz", "-back.jsonl.gz"  # after an arm's id
 _MOST_BYTES = 64 << 20
 _CELLS, _DEPTH = "cells", 4  # of a campaign's runs, at most so deep: a ladder or a search has several
 _DAMAGE = OSError, ValueError, RecursionError
@@ -22,6 +25,20 @@ _DAMAGE = OSError, ValueError, RecursionError
 def make_arm_id(checkpoint: str, server: str) -> str:
     """Make an arm's id from its checkpoint and server, valid as a file name: Qwen3-8B-FP8-vllm."""
     return re.sub(r"[^\w.]+", "-", f"{checkpoint}-{server}")
+
+
+def judge_arm(directory: Path, arm: str, most_bytes: int | None = None) -> Quality:
+    """Compute the quality of the arm of an id from the files of a campaign's quality folder.
+
+    An arm without a file of its own is the reference. Raises UsageError of a file that cannot be read, or has
+    more than `most_bytes` uncompressed.
+    """
+    read = [read_reference(directory / REFERENCE_FILE, most_bytes)]
+    for end in (SCORES, BACK):
+        if not (path := directory / f"{arm}{end}").is_file():
+            break
+        read.append(read_reference(path, most_bytes))
+    return judge_contents(*read)
 
 
 def read_quality(path: Path) -> Quality | None:

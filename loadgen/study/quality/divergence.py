@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64
@@ -34,13 +32,20 @@ from loadgen.study.quality.quality_record import (
     CANDIDATE,
     FORWARD,
     HIGHEST,
+    ITSELF,
     REFERENCE,
+    Direction,
     KlDivergence,
     MeanInterval,
     Quality,
     SampledAnswer,
     TextSegment,
     TokenScores,
+)
+from loadgen.study.quality.reference_file import (
+    PairedAnswers,
+    ReferenceContents,
+    ReferenceHeader,
 )
 
 _RESAMPLES = 2000
@@ -291,69 +296,83 @@ _UNBOUNDED = (
 _MOST_LOG = 700.0  # of a perplexity, beyond which it is no number any more
 
 
-class QualityEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of two servers: one has sampled the answers, both have scored answers and text.
+def explain_no_text(header: ReferenceHeader) -> str:
+    """Explain why figures of the text are None where a server cannot score it."""
+    return f"{header.engine} ({header.model}) scores no text"
 
-    `own` are the sampling server's scores of its answers as prompts, `other` those of the other server, both
-    in the order of the answers; the scores of one answer are None where there are none. The segments of the
-    text are in one order too, empty where it was not scored. `why` has the reason why `kl`, `noise_floor` or
-    `text` was not measured.
+
+def judge_contents(
+    reference: ReferenceContents,
+    candidate: ReferenceContents | None = None,
+    back: ReferenceContents | None = None,
+    *,
+    why: Mapping[str, str] | None = None,
+) -> Quality:
+    """Compute a candidate's quality from what both have given; without a candidate, the reference's own.
+
+    `back` has the reference's scores of what the candidate has sampled, else the candidate has scored what
+    the reference has. A figure that cannot be had is None, with the reason in the quality's `why`; `why` has
+    reasons why `kl`, `noise_floor` or `text` was not measured.
     """
-
-    reference: str  # the model, as it is served
-    candidate: str
-    answers: Sequence[SampledAnswer] = ()
-    own: Sequence[TokenScores | None] = ()
-    other: Sequence[TokenScores | None] = ()
-    candidate_sampled: bool = False  # then the direction is candidate‖reference
-    reference_text: Sequence[TextSegment] = ()
-    candidate_text: Sequence[TextSegment] = ()
-    why: Mapping[str, str] = {}
-    settings: Mapping[str, Any] = {}
-    digests: Mapping[str, str] = {}
-
-
-def judge_evidence(evidence: QualityEvidence) -> Quality:
-    """Compute all figures of quality; one that cannot be had is None, with the reason in `why`."""
-    unbelievable = explain_unbelievable_evidence(evidence)
-    doubts = (unbelievable,) if unbelievable else check_sampling(evidence.answers, evidence.own)
-    differ = compare_vocabularies(evidence.reference_text, evidence.candidate_text)
-    texts = {REFERENCE: evidence.reference_text, CANDIDATE: evidence.candidate_text}
-    unscored = evidence.why.get("text", "" if all(texts.values()) else _NOT_SCORED) or unbelievable
+    held, reasons, differ = candidate or reference, dict(why or {}), ""
+    if candidate is None:
+        reasons["kl"] = ITSELF
+    elif reference.text.take_ids(candidate.text) is None:
+        differ = "the vocabularies differ: the same text has other tokens; bits per byte compare them"
+        reasons |= {"kl": differ, "noise_floor": differ}
+    elif reference.segments and len(reference.segments) != len(held.segments) > 0:
+        differ = "the reference and the candidate have scored different lengths of the text"
+    if back is not None:
+        reasons["text"] = explain_no_text(held.header)
+    elif candidate is not None and not reference.segments:
+        reasons.setdefault("text", "the reference's file has no scores of the text")
+    pairs = PairedAnswers.of(reference, held) if back is None else PairedAnswers.of(held, back)
+    texts = {REFERENCE: reference.segments, CANDIDATE: [] if "text" in reasons else held.segments}
+    unbelievable = _explain_unbelievable_pairs(pairs, texts, backward=back is not None)
+    doubts = (unbelievable,) if unbelievable else check_sampling(pairs.answers, pairs.own)
+    unscored = reasons.get("text", "" if all(texts.values()) else _NOT_SCORED) or unbelievable
     logprobs = (value for text in texts.values() for part in text for value in part.scores.logprobs)
     unbounded = unscored or ("" if all(value >= IMPOSSIBLE for value in logprobs) else _UNBOUNDED)
-    kl: KlDivergence | str = evidence.why.get("kl") or differ or next(iter(doubts), "")
+    kl: KlDivergence | str = reasons.get("kl") or next(iter(doubts), "")
     if not kl:
-        kl, further = _estimate_kl(evidence)
+        kl, further = _estimate_kl(pairs, FORWARD if back is None else BACKWARD)
         doubts = (*doubts, *further)
     figures: dict[str, Any] = {
         "kl": kl,
-        "noise_floor": evidence.why.get("noise_floor") or next(iter(doubts), "") or _estimate_floor(evidence),
-        "agreement": unscored or differ or _measure_agreement(evidence),
-        "perplexity_ratio": unbounded or differ or _measure_ratio(evidence),
+        "noise_floor": reasons.get("noise_floor") or next(iter(doubts), "") or _estimate_floor(pairs),
+        "agreement": unscored or differ or _measure_agreement(*texts.values()),
+        "perplexity_ratio": unbounded or differ or _measure_ratio(*texts.values()),
         "perplexity": unbounded or {name: _measure_perplexity(text) for name, text in texts.items()},
         "bits_per_byte": unbounded or _count_bits(texts),
     }
+    if candidate is None:
+        figures |= {"agreement": ITSELF, "perplexity_ratio": ITSELF}
+    engines = {"candidate_engine": held.header.engine, "reference_engine": reference.header.engine}
     return Quality(
-        reference=evidence.reference,
-        candidate=evidence.candidate,
+        reference=reference.header.model,
+        candidate=held.header.model,
+        of_reference=candidate is None,
         why={name: found for name, found in figures.items() if isinstance(found, str)},
         doubts=doubts,
-        settings=dict(evidence.settings),
-        digests=dict(evidence.digests),
+        settings={**held.header.settings, **engines},
+        digests={
+            "text": held.header.text_digest,
+            **({"reference": reference.digest} if reference.digest else {}),
+        },
         **{name: found for name, found in figures.items() if not isinstance(found, str)},
     )
 
 
-def explain_unbelievable_evidence(evidence: QualityEvidence) -> str:
+def _explain_unbelievable_pairs(
+    pairs: PairedAnswers, texts: Mapping[str, Sequence[TextSegment]], backward: bool
+) -> str:
     """Explain which server's numbers cannot be log-probabilities; "" if all may be."""
-    sampled, scored = (REFERENCE, CANDIDATE)[:: -1 if evidence.candidate_sampled else 1]
+    sampler, scorer = (REFERENCE, CANDIDATE)[:: -1 if backward else 1]
     parts = (
-        (sampled, (answer.logprobs for answer in evidence.answers)),
-        (sampled, (found.logprobs for found in evidence.own if found is not None)),
-        (scored, (found.logprobs for found in evidence.other if found is not None)),
-        (REFERENCE, (segment.scores.logprobs for segment in evidence.reference_text)),
-        (CANDIDATE, (segment.scores.logprobs for segment in evidence.candidate_text)),
+        (sampler, (answer.logprobs for answer in pairs.answers)),
+        (sampler, (found.logprobs for found in pairs.own if found is not None)),
+        (scorer, (found.logprobs for found in pairs.other if found is not None)),
+        *((side, (segment.scores.logprobs for segment in text)) for side, text in texts.items()),
     )
     return next(filter(None, (explain_unbelievable(*part) for part in parts)), "")
 
@@ -376,23 +395,6 @@ def estimate_divergence(
     if _is_impossible(differences):
         return None
     return _find_kl_interval(differences)
-
-
-def compare_vocabularies(reference: Sequence[TextSegment], candidate: Sequence[TextSegment]) -> str:
-    """Return where the ids of two scored texts first differ, in words; "" if nowhere, or if one is empty."""
-    if not (reference and candidate):
-        return ""
-    for number, (one, two) in enumerate(zip(reference, candidate, strict=False), 1):
-        if one.token_ids != two.token_ids:
-            pairs = enumerate(zip_longest(one.token_ids, two.token_ids, fillvalue="none"), 1)
-            at, first, second = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])
-            return (
-                f"the vocabularies differ: token {at} of segment {number} of the text is {first} by the "
-                f"reference's, {second} by the candidate's; bits per byte compare them"
-            )
-    if len(reference) != len(candidate):
-        return f"the reference scored {len(reference)} segments of text, the candidate {len(candidate)}"
-    return ""
 
 
 def _list_differences(
@@ -419,14 +421,14 @@ def _find_kl_interval(differences: Sequence[Float64], plain: bool = False) -> Me
     return MeanInterval(mean=max(0.0, found.mean), low=max(0.0, found.low), high=max(0.0, found.high))
 
 
-def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[str, ...]]:
+def _estimate_kl(pairs: PairedAnswers, direction: Direction) -> tuple[KlDivergence | str, tuple[str, ...]]:
     """Estimate the KL divergence, or return why it cannot be had; and the doubts about it.
 
     Where the mean of exp(−d) is not 1, the sampling is at fault, unless the top N have shown that it is not.
     Above 1, the other's probabilities then sum to more than 1; below, the candidate is so far that exp(−d) is
     rarely large, and the mean of d is the estimate, unless it is below 0, which no divergence is.
     """
-    differences = _list_differences(evidence.answers, evidence.other)
+    differences = _list_differences(pairs.answers, pairs.other)
     if len(differences) < 2:
         return _FEW, ()
     if _is_impossible(differences):
@@ -436,7 +438,7 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
     doubt = ""
     if off:
         doubt = f"the mean of exp(−d) is {ratio.mean:.4g}, 1 is expected: "
-        if not any(answer.top for answer in evidence.answers):
+        if not any(answer.top for answer in pairs.answers):
             doubt += (
                 "the log-probabilities are not of the distribution that was sampled; remove sampling "
                 "defaults and processing of log-probabilities from both servers"
@@ -461,17 +463,17 @@ def _estimate_kl(evidence: QualityEvidence) -> tuple[KlDivergence | str, tuple[s
         **estimate.model_dump(),
         tokens=sum(map(len, differences)),
         answers=len(differences),
-        direction=BACKWARD if evidence.candidate_sampled else FORWARD,
+        direction=direction,
         self_check=check.model_copy(update={"low": max(0.0, check.low)}),
         formula="d" if off else "exp(−d) − 1 + d",
         highest=tuple(means[:HIGHEST]),
     ), ((doubt,) if doubt else ())
 
 
-def _estimate_floor(evidence: QualityEvidence) -> MeanInterval | str:
-    if not any(evidence.own):
+def _estimate_floor(pairs: PairedAnswers) -> MeanInterval | str:
+    if not any(pairs.own):
         return "the sampling server did not score its own answers"
-    differences = _list_differences(evidence.answers, evidence.own)
+    differences = _list_differences(pairs.answers, pairs.own)
     if _is_impossible(differences):
         return _IMPOSSIBLE
     return _find_kl_interval(differences) if len(differences) > 1 else _FEW
@@ -482,9 +484,11 @@ def _average_rows(rows: Sequence[tuple[float, int]]) -> ClusterMean:
     return ClusterMean([row[0] for row in sized], [row[1] for row in sized])
 
 
-def _measure_agreement(evidence: QualityEvidence) -> MeanInterval | str:
+def _measure_agreement(
+    reference: Sequence[TextSegment], candidate: Sequence[TextSegment]
+) -> MeanInterval | str:
     counts: list[tuple[int, int]] = []
-    for one, two in zip(evidence.reference_text, evidence.candidate_text, strict=True):
+    for one, two in zip(reference, candidate, strict=True):
         firsts = one.scores.firsts, two.scores.firsts
         if firsts[0] is None or firsts[1] is None:
             return _NO_FIRSTS
@@ -493,10 +497,10 @@ def _measure_agreement(evidence: QualityEvidence) -> MeanInterval | str:
     return _average_rows(counts).find_share_interval() or _FEW_SEGMENTS
 
 
-def _measure_ratio(evidence: QualityEvidence) -> MeanInterval | str:
+def _measure_ratio(reference: Sequence[TextSegment], candidate: Sequence[TextSegment]) -> MeanInterval | str:
     rows = [
         (math.fsum(one.scores.logprobs) - math.fsum(two.scores.logprobs), len(one.scores.logprobs))
-        for one, two in zip(evidence.reference_text, evidence.candidate_text, strict=True)
+        for one, two in zip(reference, candidate, strict=True)
     ]
     found = _average_rows(rows).find_interval()
     if found is None:

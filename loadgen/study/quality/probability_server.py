@@ -1,10 +1,19 @@
-"""Probability server: a server that is up, and the requests to it that sample, score and tokenize."""
+"""Probability server: a server that is up, asked to sample with log-probabilities, to score, and to tokenize.
+
+Each sampling parameter is in the request, since a server takes what is left out from the checkpoint's own
+`generation_config.json`. Servers that are not recognised are asked as vLLM is. Others, as hosted ones do,
+report texts of tokens and no ids: such a server samples, and the one that scores tokenizes, since a token's
+text alone has the id of that token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import httpx
 import msgspec
@@ -17,19 +26,8 @@ from loadgen.plan.model_files import find_tokenizer, find_vocab_size
 from loadgen.plan.tokenizers import FullTokenizer
 from loadgen.server import exchange
 from loadgen.server.exchange import DENIED, ServerAddress
-from loadgen.study.quality.probability_apis import (
-    PROBABILITY_APIS,
-    TOP,
-    ApiRequest,
-    CompletionsApi,
-    NoProbabilities,
-    ProbabilityApi,
-    TextAnswer,
-    TokenSequence,
-    make_text_request,
-    read_text_answer,
-    read_token_ids,
-)
+from loadgen.study.quality import probability_answers
+from loadgen.study.quality.probability_answers import NoProbabilities, TextAnswer, TokenSequence
 from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 _WAITS_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)  # before a request is sent again, all of which may be
 _ANSWER_S = 1800.0  # for a batch of prompts, behind others in the server's queue
 _MOST_BYTES = 256 << 20  # of an answer: 16 prompts, each token with 20 others
+TOP = 20  # log-probabilities of a position: the most that vLLM and OpenAI's API give by default
 _FEWER = (TOP, 5, 1, 0)  # alternatives of a token, where a server refuses more
 _REFUSED = (400, 422)
 _NO_PATH = (404, 405)
@@ -46,6 +45,14 @@ _PROBE = "The"
 COMPLETION, CHAT = "completion", "chat"
 _INSTEAD = "`loadgen bench --fingerprint` compares greedy answers instead"
 T = TypeVar("T")
+_Prompts = Sequence[tuple[int, ...]]
+
+_OPENAI = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+_SGLANG = {**_OPENAI, "min_p": 0.0, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False}
+_LLAMACPP = {
+    **_OPENAI, "min_p": 0.0, "samplers": ["temperature"], "top_k": 0, "typical_p": 1.0, "repeat_penalty": 1.0,
+    "dry_multiplier": 0.0, "xtc_probability": 0.0, "mirostat": 0, "post_sampling_probs": False,
+}  # fmt: skip
 
 
 class RefusedRequest(MeasureError):
@@ -58,11 +65,12 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
     access: ServerAddress
     model: str
     engine: str  # its name, as "vLLM"
-    api: ProbabilityApi
+    api: type[ProbabilityClient]
     version: str = ""
     tokenizer: str = ""  # a directory or name, for what the server does not tokenize; "": none
     vocab_size: int = 0  # ids of its model; 0: unknown
     top: int = TOP  # alternatives that it reports of each sampled token
+    alternatives: int = 1  # of a scored token; 0: only the token itself
     requests_at_once: int = _BATCHES
     scores: bool = True  # token ids that it did not sample
     texts: str = ""  # CHAT or COMPLETION: it only reports texts of tokens, by this API; "": ids
@@ -76,23 +84,18 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_session(cls, session: Session) -> ProbabilityServer:
-        """Make the server of a session; raises NoProbabilities for an engine that is known to have none.
-
-        One that was not recognised, as behind a gateway, is asked as vLLM is.
-        """
-        served, engine = session.served, session.served.engine
-        api = PROBABILITY_APIS.get(engine.name, CompletionsApi() if engine.unproven else None)
+        """Make the server of a session; raises NoProbabilities for an engine that is known to have none."""
+        served, engine, subject = session.served, session.served.engine, session.subject
+        api = PROBABILITY_APIS.get(engine.name, VllmClient if engine.unproven else None)
         if api is None:
             raise NoProbabilities(f"{engine.name} has no log-probabilities of token ids: {_INSTEAD}")
-        subject = session.subject
-        own = find_tokenizer(subject.model_root, subject.model)
         return cls(
             access=session.access,
             model=served.model,
             engine=engine.name,
             api=api,
             version=served.version,
-            tokenizer=subject.tokenizer or str(own or ""),
+            tokenizer=subject.tokenizer or str(find_tokenizer(subject.model_root, subject.model) or ""),
             vocab_size=subject.vocab_size or find_vocab_size(subject.model_root),
             scores=api.scores_prompts,
             tokens_field=engine.max_tokens_field,
@@ -103,45 +106,85 @@ class ProbabilityServer(msgspec.Struct, frozen=True):
     async def open(self) -> AsyncIterator[ProbabilityClient]:
         """Open a client of the server; its requests raise MeasureError."""
         async with self.access.client(_ANSWER_S) as client:
-            yield ProbabilityClient(self, client)
+            yield self.api(self, client)
 
 
-class ProbabilityClient:
+class ProbabilityClient(ABC):
     """Sends a server's requests for probabilities; all raise MeasureError where the answer is no use."""
+
+    prompts_each = 1  # in one request, at most
+    scores_prompts = False  # it gives the log-probabilities of token ids that it did not sample
+    answers_chats = False  # its chat API returns token ids with log-probabilities
+    tokenizes_chats = False
+    sampling: ClassVar[Mapping[str, Any]]  # fields that switch off truncation and penalties
 
     def __init__(self, server: ProbabilityServer, client: httpx.AsyncClient) -> None:
         self.server, self._client = server, client
         self._tokenizer: FullTokenizer | None = None
         self._ids: dict[str, int | None] = {}  # of texts that are one token
 
+    @abstractmethod
+    async def sample(self, prompts: _Prompts, tokens: int) -> list[SampledAnswer]:
+        """Sample one answer to each prompt, of `tokens` at most, at temperature 1 and untruncated."""
+
+    async def score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
+        """Score the tokens of each sequence from its start on; one more may be sampled in vain.
+
+        An id beyond the vocabulary is not sent, since it ends some servers.
+        """
+        server = self.server
+        most = max((max(sequence.token_ids) for sequence in sequences), default=0)
+        if server.vocab_size and most >= server.vocab_size:
+            raise MeasureError(
+                f"token {most} is beyond the {server.vocab_size} of {server.model}: the vocabularies differ, "
+                "and no KL divergence is defined"
+            )
+        return await self._score(sequences)
+
+    async def _score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
+        raise NoProbabilities(probability_answers.NO_SCORES)
+
+    async def chat(self, message: str, tokens: int) -> SampledAnswer:
+        """Sample the answer to a user's message, of `tokens` at most, at temperature 1 and untruncated."""
+        top = self.server.top
+        body = {**self._chat(message), "max_tokens": tokens, "logprobs": True, "top_logprobs": top}
+        body |= {"return_token_ids": True, **self.sampling}
+        read = partial(probability_answers.read_chat, top=top)
+        return await self._fetch(self._version("/chat/completions"), body, read)
+
+    def _chat(self, message: str) -> dict[str, Any]:
+        return {"model": self.server.model, "messages": [{"role": "user", "content": message}]}
+
     async def tokenize(self, text: str, alone: bool = False) -> tuple[int, ...]:
         """Tokenize a text as a prompt, or `alone`, by the server, else by its --tokenizer.
 
         Raises UsageError too.
         """
-        server = self.server
         if self._tokenizer is None:
-            request = server.api.make_tokenizing(server.model, text, alone)
-            answer = await self._ask(request)
+            answer = await self._send("/tokenize", self._make_tokenizing(text, alone))
             if answer.status not in _NO_PATH:
-                return self._read(request, answer, read_token_ids)
+                return self._read(answer, probability_answers.read_token_ids)
             self._tokenizer = self._load_tokenizer()
         return tuple(self._tokenizer.encode(text, add_special_tokens=not alone))
+
+    def _make_tokenizing(self, text: str, alone: bool) -> dict[str, Any]:
+        return {"model": self.server.model, "prompt": text, "add_special_tokens": not alone}
 
     async def make_chat_prompt(self, message: str) -> tuple[int, ...]:
         """Return the ids of a chat with one user's message, by the server, else by its --tokenizer.
 
         Raises UsageError too.
         """
-        request = self.server.api.make_chat_tokenizing(self.server.model, message)
-        if self._tokenizer is None and request is not None:
-            answer = await self._ask(request)
+        chat = self._chat(message)
+        if self._tokenizer is None and self.tokenizes_chats:
+            answer = await self._send("/tokenize", {**chat, "add_generation_prompt": True})
             if answer.status not in (*_NO_PATH, *_REFUSED):
-                return self._read(request, answer, read_token_ids)
+                return self._read(answer, probability_answers.read_token_ids)
         if self._tokenizer is None:
             self._tokenizer = self._load_tokenizer()
-        chat = [{"role": "user", "content": message}]
-        text = self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        text = self._tokenizer.apply_chat_template(
+            chat["messages"], add_generation_prompt=True, tokenize=False
+        )
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _load_tokenizer(self) -> FullTokenizer:
@@ -153,24 +196,17 @@ class ProbabilityClient:
             )
         return tokenizers.load_tokenizer(server.tokenizer, "ids")
 
-    async def sample(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> list[SampledAnswer]:
-        """Sample one answer to each prompt, of `tokens` at most, at temperature 1 and untruncated."""
-        server = self.server
-        request = server.api.make_sampling(server.model, prompts, tokens, server.top)
-        return await self._fetch(request, lambda raw: server.api.read_samples(raw, prompts, server.top))
-
-    async def chat(self, message: str, tokens: int) -> SampledAnswer:
-        """Sample the answer to a user's message, of `tokens` at most, at temperature 1 and untruncated."""
-        server = self.server
-        request = server.api.make_chat(server.model, message, tokens, server.top)
-        return await self._fetch(request, lambda raw: server.api.read_chat(raw, server.top))
-
     async def sample_text(self, prompt: str, tokens: int) -> TextAnswer:
-        """Sample the answer to a text, of `tokens` at most, as the texts of its tokens."""
+        """Sample the answer to a text or chat, of `tokens` at most, as the texts of its tokens."""
         server = self.server
-        is_chat = server.texts == CHAT
-        request = make_text_request(server.model, prompt, tokens, server.top, is_chat, server.tokens_field)
-        return await self._fetch(request, read_text_answer)
+        body = {"model": server.model, server.tokens_field or "max_tokens": tokens, **_OPENAI}
+        if server.texts == CHAT:
+            path = "/chat/completions"
+            body |= {**self._chat(prompt), "logprobs": True, "top_logprobs": server.top}
+        else:
+            path = "/completions"
+            body |= {"prompt": prompt, "logprobs": server.top}
+        return await self._fetch(self._version(path), body, probability_answers.read_text_answer)
 
     async def find_ids(self, prompt: str, answer: TextAnswer, chat: bool, most: int) -> SampledAnswer | None:
         """Find the ids of another server's answer by this one's tokenizer: those of each token's text alone.
@@ -184,35 +220,18 @@ class ProbabilityClient:
         found = [None if text is None else self._ids[text] for text in answer.texts]
         return answer.with_ids(asked, found, most)
 
-    async def score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
-        """Score the tokens of each sequence from its start on.
+    def _version(self, path: str) -> str:
+        """Return a path of OpenAI's API as the server has it."""
+        return f"{self.server.access.prefix}{path}{self.server.access.query}"
 
-        An id beyond the vocabulary is not sent, since it ends some servers.
-        """
-        server = self.server
-        most = max((max(sequence.token_ids) for sequence in sequences), default=0)
-        if server.vocab_size and most >= server.vocab_size:
-            raise MeasureError(
-                f"token {most} is beyond the {server.vocab_size} of {server.model}: the vocabularies differ, "
-                "and no KL divergence is defined"
-            )
-        request = server.api.make_scoring(server.model, sequences)
-        return await self._fetch(request, lambda raw: server.api.read_scores(raw, sequences))
+    async def _fetch(self, path: str, body: Mapping[str, Any], read: Callable[[bytes], T]) -> T:
+        return self._read(await self._send(path, body), read)
 
-    async def _fetch(self, request: ApiRequest, read: Callable[[bytes], T]) -> T:
-        return self._read(request, await self._ask(request), read)
-
-    async def _ask(self, request: ApiRequest) -> exchange.ControlAnswer:
-        path = self._find_path(request) + (self.server.access.query if request.versioned else "")
+    async def _send(self, path: str, body: Mapping[str, Any]) -> exchange.ControlAnswer:
         repeats = exchange.Repeats(_WAITS_S, self.server.sent_again.append)
-        return await exchange.ask_again(
-            self._client, "POST", path, _ANSWER_S, _MOST_BYTES, request.body, repeats
-        )
+        return await exchange.ask_again(self._client, "POST", path, _ANSWER_S, _MOST_BYTES, body, repeats)
 
-    def _find_path(self, request: ApiRequest) -> str:
-        return f"{self.server.access.prefix * request.versioned}{request.path}"
-
-    def _read(self, request: ApiRequest, answer: exchange.ControlAnswer, read: Callable[[bytes], T]) -> T:
+    def _read(self, answer: exchange.ControlAnswer, read: Callable[[bytes], T]) -> T:
         """Return read(body) of an answer; raises MeasureError, in a line, where it cannot be read."""
         server, access = self.server, self.server.access
         if answer.error:
@@ -228,9 +247,85 @@ class ProbabilityClient:
             raise NoProbabilities(f"{access.shown_url} ({server.engine}): {error}: {_INSTEAD}") from None
         except NOT_JSON as error:
             raise MeasureError(
-                f"{access.shown_url}{self._find_path(request)} answers with what is no list of "
-                f"log-probabilities: {error}"
+                f"{access.shown_url}{answer.path} answers with what is no list of log-probabilities: {error}"
             ) from None
+
+
+class VllmClient(ProbabilityClient):
+    """Asks vLLM's /v1/completions, with its own fields: token ids and prompt_logprobs."""
+
+    prompts_each = 16
+    scores_prompts = answers_chats = tokenizes_chats = True
+    sampling = MappingProxyType({**_SGLANG, "min_tokens": 0})
+
+    async def sample(self, prompts: _Prompts, tokens: int) -> list[SampledAnswer]:
+        top = self.server.top
+        body = {"model": self.server.model, "prompt": prompts, "max_tokens": tokens, "logprobs": top}
+        # Two tokens of one text would be one key otherwise.
+        body |= {**self.sampling, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        read = partial(probability_answers.read_completions, prompts=prompts, top=top)
+        return await self._fetch(self._version("/completions"), body, read)
+
+    async def _score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
+        body: dict[str, Any] = {
+            "model": self.server.model,
+            "prompt": [sequence.token_ids for sequence in sequences],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": self.server.alternatives,
+        }
+        read = partial(probability_answers.read_prompt_scores, sequences=sequences)
+        return await self._fetch(self._version("/completions"), body, read)
+
+
+class SglangClient(ProbabilityClient):
+    """Asks SGLang's /generate: token ids in and out, several prompts in a request."""
+
+    prompts_each = 8  # the logits of all prompts of a step are in memory at once
+    scores_prompts = answers_chats = True
+    sampling = MappingProxyType({**_SGLANG, "return_prompt_token_ids": True})
+
+    async def sample(self, prompts: _Prompts, tokens: int) -> list[SampledAnswer]:
+        top = self.server.top
+        body: dict[str, Any] = {
+            "input_ids": prompts,
+            "sampling_params": {**_SGLANG, "max_new_tokens": tokens},
+            "return_logprob": True,
+            "top_logprobs_num": top,
+        }
+        read = partial(probability_answers.read_generated, prompts=prompts, top=top)
+        return await self._fetch("/generate", body, read)
+
+    async def _score(self, sequences: Sequence[TokenSequence]) -> list[TokenScores]:
+        body: dict[str, Any] = {
+            "input_ids": [sequence.token_ids for sequence in sequences],
+            "sampling_params": {"temperature": 0.0, "max_new_tokens": 1},
+            "logprob_start_len": [sequence.start - 1 for sequence in sequences],
+            "return_logprob": True,
+            "top_logprobs_num": self.server.alternatives,
+        }
+        read = partial(probability_answers.read_generated_scores, sequences=sequences)
+        return await self._fetch("/generate", body, read)
+
+
+class LlamaCppClient(ProbabilityClient):
+    """Asks llama.cpp's /completion, which samples and scores nothing; its slots are the requests at once."""
+
+    async def sample(self, prompts: _Prompts, tokens: int) -> list[SampledAnswer]:
+        (prompt,), top = prompts, self.server.top
+        body = {"prompt": prompt, "n_predict": tokens, "n_probs": max(top, 1), "cache_prompt": False}
+        read = partial(probability_answers.read_llamacpp, prompts=prompts, top=top)
+        return await self._fetch("/completion", {**body, "return_tokens": True, **_LLAMACPP}, read)
+
+    def _make_tokenizing(self, text: str, alone: bool) -> dict[str, Any]:
+        return {"content": text, "add_special": not alone, "parse_special": alone}
+
+
+PROBABILITY_APIS: dict[str, type[ProbabilityClient]] = {  # by the engine's name
+    "vLLM": VllmClient,
+    "SGLang": SglangClient,
+    "llama.cpp server": LlamaCppClient,
+}
 
 
 def probe_server(server: ProbabilityServer) -> ProbabilityServer:
@@ -275,11 +370,9 @@ async def _probe_ids(server: ProbabilityServer) -> ProbabilityServer:
     if not server.api.scores_prompts:
         return replace(server, scores=False)
     scored = TokenSequence((*prompt, *answers[0].token_ids), len(prompt))
-    for api in filter(None, (server.api, server.api.simpler)):
-        async with replace(server, api=api).open() as client:
-            try:
+    for alternatives in (1, 0):
+        async with replace(server, alternatives=alternatives).open() as client:
+            with suppress(RefusedRequest, NoProbabilities):  # it takes fewer, or scores no prompt
                 await client.score([scored])
-                return replace(server, api=api)
-            except (RefusedRequest, NoProbabilities):
-                pass  # it takes fewer alternatives, or scores no prompt
+                return client.server
     return replace(server, scores=False)

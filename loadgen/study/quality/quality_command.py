@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Unpack, cast
+from typing import Annotated, Any, Unpack, cast
 
 from msgspec import Meta
 
@@ -19,7 +19,7 @@ from loadgen.base import signals
 from loadgen.base.errors import MeasureError, UsageError, decide_exit_code
 from loadgen.base.parsing import MOST_TOKENS, Parser, integer_between, number_between
 from loadgen.base.printing import print_text
-from loadgen.base.signals import SIGNALS, Interrupts
+from loadgen.base.signals import Interrupts, StopRequest
 from loadgen.base.structs import replace
 from loadgen.base.text import WIDTH, clean_text, format_count, wrap_text
 from loadgen.plan import profile
@@ -105,18 +105,19 @@ _OF_A_LOAD = ("backend", "endpoint", "preset")  # of the server's, those that do
 def main(argv: Sequence[str]) -> int:
     """Run `loadgen quality`, print what was measured, and return the exit code."""
     options, request = parse_quality(argv)
-    with ExitStack() as stack:
-        sides = open_sides(options, request, stack)
-        if sides.kept is not None and sides.kept.damage:
-            why = f"what follows its whole lines is left out: {sides.kept.damage}"
+    asked = StopRequest()  # a signal ends what waits for a server in order, a second one all at once
+    with ExitStack() as stack, signals.defer_stop(signals.SIGNALS, asked.request_stop):
+        run, shown = open_run(options, request, stack, asked), choose_display(options.quiet)
+        run.show = shown.draw
+        if run.kept is not None and run.kept.damage:
+            why = f"what follows its whole lines is left out: {run.kept.damage}"
             progress.warn(f"{request.reference}: {why}")
         if request.save is not None:
-            kept, code = _save_reference(sides, Path(request.save), options.quiet)
-            if code or sides.reference is None:
+            kept, code = _save_reference(run, Path(request.save), shown)
+            if code or run.reference is None:
                 return code
-            sides = sides._replace(reference=None, kept=kept)
-        shown = choose_display(options.quiet)
-        return _measure(QualityRun(*sides, show=shown.draw), shown, request.margin, options.json)
+            run = replace(run, reference=None, kept=kept)
+        return _measure(run, shown, request.margin, options.json)
 
 
 def parse_quality(argv: Sequence[str]) -> tuple[Options, QualityRequest]:
@@ -157,39 +158,44 @@ def quality_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Sides(NamedTuple):
-    """What is measured, and what a candidate is held to: a server that is up, or what a file has."""
-
-    candidate: ProbabilityServer  # without a reference, what becomes one
-    plan: QualityPlan
-    reference: ProbabilityServer | None
-    kept: ReferenceContents | None
-
-
-def open_sides(
-    options: Options, request: QualityRequest, stack: ExitStack, interrupts: Interrupts = SIGNALS
-) -> Sides:
+def open_run(
+    options: Options, request: QualityRequest, stack: ExitStack, interrupts: Interrupts
+) -> QualityRun:
     """Read the text and the file of a request, and start or reach its servers, which end with `stack`.
 
-    Raises LoadgenError for what cannot be read or reached, reports no log-probabilities, or cannot score
-    what --save keeps.
+    Without a reference the candidate becomes one. Raises LoadgenError for what cannot be read or reached,
+    reports no log-probabilities, or cannot score what --save keeps.
     """
     text, kept = read_text(None if request.text is None else Path(request.text)), None
     plan = QualityPlan(text, request.tokens, request.answer_tokens, request.precision, request.chat)
     if request.reference is not None:
         kept = read_reference(Path(request.reference))
         plan = plan.follow_settings(kept.header.settings)
-    candidate = open_server(options, stack, interrupts)
-    reference = open_reference(options, request, stack, interrupts)
+    candidate, reference = _open_server(options, stack, interrupts), None
+    if request.reference_url is not None:
+        there = replace(
+            options,
+            base_url=request.reference_url,
+            default_url=False,
+            default_port=False,
+            launching=Launching(),
+            model=request.reference_model,
+            served_model_name=None,
+        )
+        try:
+            reference = _open_server(there, stack, interrupts)
+        except (UsageError, MeasureError) as error:
+            error.args = (f"of --reference-url: {error.args[0]}", *error.args[1:])
+            raise
     if request.save is not None and reference is not None and not candidate.scores:
         raise UsageError(
             f"--save keeps a reference's answers, and {candidate.engine} cannot score them: leave out "
             "--save, and it samples itself"
         )
-    return Sides(candidate, plan, reference, kept)
+    return QualityRun(candidate, plan, reference, kept)
 
 
-def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIGNALS) -> ProbabilityServer:
+def _open_server(options: Options, stack: ExitStack, interrupts: Interrupts) -> ProbabilityServer:
     """Start or reach a server, and find out what it reports; it ends with `stack` if it was started here.
 
     Raises LoadgenError where it is not there, or reports no log-probabilities.
@@ -202,32 +208,10 @@ def open_server(options: Options, stack: ExitStack, interrupts: Interrupts = SIG
         return probe_server(server)
 
 
-def open_reference(
-    options: Options, request: QualityRequest, stack: ExitStack, interrupts: Interrupts = SIGNALS
-) -> ProbabilityServer | None:
-    """Open the server of --reference-url; None without one. Errors are as of `open_server`, and name it."""
-    if request.reference_url is None:
-        return None
-    there = replace(
-        options,
-        base_url=request.reference_url,
-        default_url=False,
-        default_port=False,
-        launching=Launching(),
-        model=request.reference_model,
-        served_model_name=None,
-    )
+def _save_reference(run: QualityRun, path: Path, shown: Display) -> tuple[ReferenceContents, int]:
+    server, signal = run.reference or run.candidate, 0
     try:
-        return open_server(there, stack, interrupts)
-    except (UsageError, MeasureError) as error:
-        error.args = (f"of --reference-url: {error.args[0]}", *error.args[1:])
-        raise
-
-
-def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceContents, int]:
-    shown, signal = choose_display(quiet), 0
-    try:
-        record_reference(sides.reference or sides.candidate, sides.plan, path, shown.draw)
+        record_reference(server, run.plan, path, run.show)
     except KeyboardInterrupt as stop:
         if not path.exists():
             raise
@@ -238,7 +222,7 @@ def _save_reference(sides: Sides, path: Path, quiet: bool) -> tuple[ReferenceCon
         raise MeasureError(f"{error}; what was measured is kept: the same command goes on with it") from None
     finally:
         shown.close()
-    _warn_of_repeats(sides.reference or sides.candidate)
+    _warn_of_repeats(server)
     kept = read_reference(path)
     print_text(clean_text("\n".join(list_reference_lines(kept, path))), sys.stderr)
     if signal:
@@ -289,7 +273,8 @@ def _measure(run: QualityRun, shown: Display, margin: float, is_json: bool) -> i
         lines = list_quality_lines(quality, margin)
         print_text(clean_text("\n".join(lines)), sys.stdout)
     if signal:
-        progress.warn(f"interrupted: the figures are of {format_count(len(run.answers.lines), 'answer')}")
+        answers = 0 if run.answers is None else run.answers.answers
+        progress.warn(f"interrupted: the figures are of {format_count(answers, 'answer')}")
     _warn_of_repeats(run.candidate, run.reference)
     if failed is not None:
         progress.warn(run.candidate.access.secrets.hide(str(failed)))
@@ -409,12 +394,11 @@ def quality(
 
 def _measure_silently(options: Options, request: QualityRequest, interrupts: Interrupts) -> Quality | None:
     with ExitStack() as stack:
-        sides = open_sides(options, request, stack, interrupts)
+        run = open_run(options, request, stack, interrupts)
         if request.save is not None:
-            record_reference(sides.reference or sides.candidate, sides.plan, Path(request.save))
-            if sides.reference is None:
+            record_reference(run.reference or run.candidate, run.plan, Path(request.save))
+            if run.reference is None:
                 return None
-            sides = sides._replace(reference=None, kept=read_reference(Path(request.save)))
-        run = QualityRun(*sides)
+            run = replace(run, reference=None, kept=read_reference(Path(request.save)))
         run.measure()
         return run.judge()

@@ -15,6 +15,7 @@ Direction = Literal["reference‖candidate", "candidate‖reference"]
 FORWARD: Direction = "reference‖candidate"
 BACKWARD: Direction = "candidate‖reference"
 REFERENCE, CANDIDATE = "reference", "candidate"
+ITSELF = "it is the reference"  # why its own quality has no KL
 HIGHEST = 20  # answers whose own divergence is kept
 
 
@@ -34,12 +35,10 @@ class SampledAnswer(msgspec.Struct, frozen=True):
 class TokenScores(msgspec.Struct, frozen=True):
     """The log-probability that a server gives each token of given ids, in their order.
 
-    `ranks` are the tokens' own, 1 for the most probable; `firsts` are the ids of the most probable tokens.
-    Each is None where the server does not report it.
+    `firsts` are the ids of the most probable tokens; None where the server does not report them.
     """
 
     logprobs: tuple[float, ...]
-    ranks: tuple[int, ...] | None = None
     firsts: tuple[int, ...] | None = None
 
 

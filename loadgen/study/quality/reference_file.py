@@ -12,8 +12,9 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -46,7 +47,7 @@ class ReferenceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerLine(msgspec.Struct, frozen=True, tag="answer", tag_field="line"):
-    """An answer that the reference sampled, and the log-probabilities it gives the answer as a prompt.
+    """An answer, and the log-probabilities that the server of these contents gives it as a prompt.
 
     `own` is None where it was not scored, which leaves the noise floor unknown.
     """
@@ -56,7 +57,7 @@ class AnswerLine(msgspec.Struct, frozen=True, tag="answer", tag_field="line"):
 
 
 class SegmentLine(msgspec.Struct, frozen=True, tag="segment", tag_field="line"):
-    """A segment of the text with the reference's scores."""
+    """A segment of the text with the server's scores."""
 
     segment: TextSegment
 
@@ -64,15 +65,16 @@ class SegmentLine(msgspec.Struct, frozen=True, tag="segment", tag_field="line"):
 ReferenceLine = AnswerLine | SegmentLine
 
 
-class ReferenceContents(msgspec.Struct, frozen=True):
-    """The whole lines of a reference file, in the order in which they were appended."""
+@dataclass
+class ReferenceContents:
+    """What a server has sampled and scored, in the order in which it was appended: the lines of a file."""
 
     header: ReferenceHeader
-    answers: tuple[AnswerLine, ...]
-    segments: tuple[TextSegment, ...]
-    digest: str  # SHA-256 of the whole lines, uncompressed
-    whole_bytes: int  # of the file: up to the end of its last whole member
-    damage: str  # why what follows is not used; "" where nothing does
+    answers: list[AnswerLine] = field(default_factory=list)
+    segments: list[TextSegment] = field(default_factory=list)
+    digest: str = ""  # SHA-256 of the whole lines, uncompressed; "": they are in no file
+    whole_bytes: int = 0  # of the file: up to the end of its last whole member
+    damage: str = ""  # why what follows is not used; "" where nothing does
 
     @property
     def tokens(self) -> int:
@@ -81,12 +83,36 @@ class ReferenceContents(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> TokenizedText:
-        """The text by the reference's tokenizer; without sizes where it was not scored."""
+        """The text by the server's tokenizer; without sizes where it was not scored."""
         return TokenizedText(self.header.text_ids, tuple(segment.scored_bytes for segment in self.segments))
 
+    def append(self, lines: Iterable[ReferenceLine]) -> None:
+        """Append answers and segments."""
+        for line in lines:
+            if isinstance(line, AnswerLine):
+                self.answers.append(line)
+            else:
+                self.segments.append(line.segment)
 
-class ReferenceFile:
-    """A reference file that is being written: a line per answer and segment, kept from the first one on."""
+
+class PairedAnswers(NamedTuple):
+    """Answers that one server has sampled, with its own scores of each and the other server's."""
+
+    answers: list[SampledAnswer]
+    own: list[TokenScores | None]
+    other: list[TokenScores | None]
+
+    @classmethod
+    def of(cls, sampled: ReferenceContents, scores: ReferenceContents) -> PairedAnswers:
+        """Pair what one server has sampled with the other's scores, in whose order they are."""
+        own = {line.answer: line.own for line in sampled.answers}
+        lines = [line for line in scores.answers if line.answer in own]
+        answers = [line.answer for line in lines]
+        return cls(answers, [own[answer] for answer in answers], [line.own for line in lines])
+
+
+class ReferenceFile(ReferenceContents):
+    """Contents that are written to a file too: a line per answer and segment, kept from the first one on."""
 
     def __init__(self, path: Path, header: ReferenceHeader) -> None:
         """Open the file at `path`, kept up to its last whole member, or made with `header`.
@@ -94,6 +120,7 @@ class ReferenceFile:
         Raises UsageError where it is not a reference file or has another header, MeasureError where it
         cannot be written, or another process writes it.
         """
+        super().__init__(header)
         self.path = path
         try:
             self._handle = files.open_refusing_link(path, _FLAGS)
@@ -101,7 +128,7 @@ class ReferenceFile:
             raise self._refusal(error) from None
         try:
             self._lock()
-            self.contents = self._take_over(header)  # what it had when it was opened; None for a new one
+            self._take_over()
         except (UsageError, MeasureError):
             self.close()
             raise
@@ -116,12 +143,12 @@ class ReferenceFile:
         except OSError:
             pass
 
-    def _take_over(self, header: ReferenceHeader) -> ReferenceContents | None:
-        """Cut the file to its last whole member, and return what it has; a new one gets `header`."""
+    def _take_over(self) -> None:
+        """Cut the file to its last whole member, and take what it has; a new one gets the header."""
         kept = read_reference(self.path) if os.fstat(self._handle).st_size else None
-        if kept is not None and kept.header != header:
+        if kept is not None and kept.header != self.header:
             raise UsageError(
-                f"{self.path} is of another {_list_changes(kept.header, header)}: name another file, or "
+                f"{self.path} is of another {_list_changes(kept.header, self.header)}: name another file, or "
                 "remove it"
             )
         try:
@@ -130,19 +157,21 @@ class ReferenceFile:
         except OSError as error:
             raise self._refusal(error) from None
         if kept is None:
-            self._write(msgspec.json.encode(header) + b"\n")
-        return kept
+            self._write(msgspec.json.encode(self.header) + b"\n")
+        else:
+            self.answers, self.segments = kept.answers, kept.segments
 
     def append(self, lines: Iterable[ReferenceLine]) -> None:
         """Append lines, on the disk when this returns: a member, or several; raises MeasureError if not."""
-        data = bytearray()
-        for line in lines:
+        data, rows = bytearray(), list(lines)
+        for line in rows:
             data += msgspec.json.encode(line) + b"\n"
             if len(data) > _MEMBER_BYTES:
                 self._write(data)
                 data = bytearray()
         if data:
             self._write(data)
+        super().append(rows)
 
     def close(self) -> None:
         """Close the file; what was appended stays."""
@@ -176,10 +205,8 @@ def read_reference(path: Path, most_bytes: int | None = None) -> ReferenceConten
 
 
 def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> ReferenceContents:
-    header: ReferenceHeader | None = None
-    answers: list[AnswerLine] = []
-    segments: list[TextSegment] = []
-    digest, whole, plain, damage = hashlib.sha256(), 0, 0, ""
+    found: ReferenceContents | None = None
+    digest, plain, damage = hashlib.sha256(), 0, ""
     line = msgspec.json.Decoder(ReferenceLine)
     try:
         for data, end in _inflate_members(file):
@@ -187,31 +214,17 @@ def _read_members(file: BinaryIO, path: Path, most_bytes: int | None) -> Referen
             if most_bytes is not None and plain > most_bytes:
                 raise UsageError(f"{path} has more than {most_bytes >> 20} MiB uncompressed")
             rows = data.splitlines()
-            if header is None:
-                header = _read_header(rows.pop(0) if rows else b"", path)
-            for found in [line.decode(row) for row in rows]:  # all of a member, or none
-                if isinstance(found, AnswerLine):
-                    answers.append(_check_answer(found))
-                else:
-                    segment = found.segment
-                    _check_ids(segment.token_ids)
-                    if len(segment.scores.logprobs) != len(segment.token_ids) - 1 or segment.scored_bytes < 1:
-                        raise msgspec.ValidationError("a segment of text is not scored")
-                    segments.append(segment)
+            if found is None:
+                found = ReferenceContents(_read_header(rows.pop(0) if rows else b"", path))
+            found.append([_check_line(line.decode(row)) for row in rows])  # all of a member, or none
             digest.update(data)
-            whole = end
+            found.whole_bytes = end
     except (zlib.error, EOFError, msgspec.DecodeError) as error:
         damage = str(error) if isinstance(error, EOFError) else f"it is damaged ({error})"
-    if header is None:
+    if found is None:
         raise UsageError(f"{path} {_FOREIGN}")
-    return ReferenceContents(
-        header=header,
-        answers=tuple(answers),
-        segments=tuple(segments),
-        digest=digest.hexdigest(),
-        whole_bytes=whole,
-        damage=damage,
-    )
+    found.digest, found.damage = digest.hexdigest(), damage
+    return found
 
 
 def _read_header(row: bytes, path: Path) -> ReferenceHeader:
@@ -245,8 +258,14 @@ def _check_ids(ids: Sequence[int]) -> None:
         raise msgspec.ValidationError("token ids are none of a vocabulary")
 
 
-def _check_answer(line: AnswerLine) -> AnswerLine:
+def _check_line(line: ReferenceLine) -> ReferenceLine:
     """Return a line whose columns are as long as its token ids; raises msgspec.ValidationError otherwise."""
+    if isinstance(line, SegmentLine):
+        segment = line.segment
+        _check_ids(segment.token_ids)
+        if len(segment.scores.logprobs) != len(segment.token_ids) - 1 or segment.scored_bytes < 1:
+            raise msgspec.ValidationError("a segment of text is not scored")
+        return line
     answer, count = line.answer, len(line.answer.token_ids)
     _check_ids(answer.prompt_ids)
     if count:  # an answer may end before its first token

@@ -32,9 +32,8 @@ from loadgen.study.gate.gate_verdict import ALPHA, MARGIN
 from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.importers.clients.loadgen_runs import CAMPAIGN, LADDER
 from loadgen.study.limit_record import LIMIT
-from loadgen.study.quality.arm_qualities import QUALITY, make_arm_id
+from loadgen.study.quality.arm_qualities import QUALITY, REFERENCE_FILE, SCORES, judge_arm, make_arm_id
 from loadgen.study.quality.quality_record import Quality
-from loadgen.study.series.campaign.arm_scores import REFERENCE_FILE, SCORES, judge_arm
 from loadgen.study.series.campaign.arms import Arm, list_cells, plan_starts
 from loadgen.study.series.campaign.campaign_file import CampaignOptions
 from loadgen.study.series.campaign.campaign_store import (

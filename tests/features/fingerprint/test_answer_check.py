@@ -15,10 +15,10 @@ from loadgen.features.fingerprint.answer_check import (
     CHAT,
     PROMPTS,
     Flaw,
+    describe_difference,
     find_flaw,
     judge_answers,
     make_empty_fingerprint,
-    measure_divergence,
 )
 
 # As small instruct models go on, greedily.
@@ -191,6 +191,7 @@ FAILED = Fingerprint(
          "first differs from BF16 after 2 of 4 tokens (median of 3 prompts)"),
         (with_ids([1, 2]), with_ids([1, 2, 3]),
          "first differs from BF16 after 2 of 3 tokens (median of 1 prompt)"),
+        (with_ids([1], [2]), with_ids([3], []), "the same answers as BF16 to all 2 prompts"),  # texts
         (of(form=CHAT), of(), f"{DIFFERENT}asked as chat here, as completion there"),
         (of(), OTHER_SET, f"{DIFFERENT}other prompts (set 1 here, 2 there)"),
         (of(), make_empty_fingerprint("no tokenizer"), f"{DIFFERENT}no tokenizer"),
@@ -198,13 +199,7 @@ FAILED = Fingerprint(
     ],
 )  # fmt: skip
 def test_how_far_two_answers_go_together(own: Fingerprint, other: Fingerprint, line: str) -> None:
-    assert measure_divergence(own, other).format_line("BF16") == line
-
-
-def test_text_is_compared_where_one_server_does_not_tell_its_tokens() -> None:
-    found = measure_divergence(with_ids([1], [2]), with_ids([1], []))
-    assert found.unit == "characters"
-    assert [parting.share for parting in found.partings] == [1.0, 1.0]
+    assert describe_difference(own, other, "BF16") == line
 
 
 def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
@@ -213,11 +208,9 @@ def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
         replace(answer, token_ids=ids, cut="late")
         for answer, ids in zip(whole.answers, [(1, 2), (1, 9)], strict=True)
     )
-    found = measure_divergence(replace(whole, answers=cut), whole).partings
-    assert [(parting.equal, parting.length, parting.parted) for parting in found] == [
-        (2, 2, False),
-        (1, 2, True),
-    ]
+    assert describe_difference(replace(whole, answers=cut), whole, "it") == (
+        "first differs from it after 1 of 2 tokens (median of 1 prompt; 1 the same to the end)"
+    )
 
 
 def test_the_report_says_what_was_answered_cut_and_broken() -> None:

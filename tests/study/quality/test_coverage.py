@@ -8,22 +8,23 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from builders.markov_chain import LIES, MarkovModel, Mode, disturb, gather_evidence, make_chain
-from loadgen.study.quality.divergence import judge_evidence
+from builders.markov_chain import LIES, Evidence, MarkovModel, Mode, disturb, gather_evidence, make_chain
 from loadgen.study.quality.quality_record import MeanInterval, Quality
+from loadgen.study.quality.quality_run import AnswerMeasure
+from loadgen.study.quality.quality_text import QualityPlan
 
 RUNS, TOKENS, PER_ANSWER = 200, 4000, 64
 SEGMENTS, PER_SEGMENT = 20, 125
 WITHIN = range(186, 199)  # of 200, at 95 %: all but 3 in 1,000 sets of runs
 
 
-def measure(sampler: MarkovModel, candidate: MarkovModel, seed: int, tokens: int = TOKENS) -> Quality:
+def gather(sampler: MarkovModel, candidate: MarkovModel, seed: int, tokens: int = TOKENS) -> Evidence:
     """A whole measurement: answers of the sampler, scored by both, and a text of the truthful chain."""
     rng = np.random.default_rng(seed)
     begins = rng.choice(len(sampler.logprobs), p=sampler.stationary, size=tokens // PER_ANSWER + SEGMENTS)
     paths = sampler.walk(begins[SEGMENTS:], PER_ANSWER, rng)
     texts = MarkovModel(sampler.logprobs).walk(begins[:SEGMENTS], PER_SEGMENT, rng)
-    return judge_evidence(gather_evidence(sampler, candidate, paths, texts))
+    return gather_evidence(sampler, candidate, paths, texts)
 
 
 def count_covered(
@@ -40,7 +41,7 @@ def count_covered(
 def test_intervals_cover_the_exact_value_as_often_as_they_claim(kl: float) -> None:
     reference = make_chain()
     candidate = disturb(reference, kl)
-    runs = [measure(reference, candidate, seed) for seed in range(RUNS)]
+    runs = [gather(reference, candidate, seed).judge() for seed in range(RUNS)]
     same = float(reference.stationary @ (reference.firsts == candidate.firsts))
     missed = {
         "kl": count_covered(runs, lambda run: run.kl, kl),
@@ -56,7 +57,9 @@ def test_intervals_cover_the_exact_value_as_often_as_they_claim(kl: float) -> No
 def test_a_server_that_does_not_sample_as_it_reports_has_no_kl(mode: Mode) -> None:
     sampler = make_chain(mode=mode)
     for candidate in (make_chain(), disturb(make_chain(), 0.03)):
-        quality = measure(sampler, candidate, 0)
+        evidence = gather(sampler, candidate, 0)
+        quality = evidence.judge()
         assert (quality.kl, quality.noise_floor) == (None, None)
         assert quality.why["kl"] == quality.doubts[0]
+        assert AnswerMeasure(QualityPlan(""), *evidence.sides).kl is None  # nor is any shown on the way
     assert quality.agreement is not None

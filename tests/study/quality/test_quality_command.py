@@ -574,7 +574,7 @@ def test_a_reference_file() -> None:
     answer = SampledAnswer((1,), (2, 3), (-1.0, -2.0))
     lines = [AnswerLine(answer, TokenScores((-1.0, -2.0))), AnswerLine(answer, TokenScores((-1.0, -2.0)))]
     header = ReferenceHeader(model="bf16", engine="vLLM")
-    contents = ReferenceContents(header, tuple(lines), (), "digest", 10, "its last line is cut off")
+    contents = ReferenceContents(header, lines, damage="its last line is cut off")
     assert list_reference_lines(contents, Path("ref.gz")) == [
         "ref.gz: 2 answers of bf16, 4 tokens, 0 segments of text",
         "  noise floor             0.0000 ± 0.0000 nats a token",

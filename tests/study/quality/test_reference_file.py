@@ -23,7 +23,7 @@ from loadgen.study.quality.reference_file import (
 HEADER = ReferenceHeader(
     model="m", engine="vLLM", settings={"temperature": 1}, text_digest="d", text_ids=((1, 2),)
 )
-SEGMENT = TextSegment((1, 2), TokenScores((-0.5,), (1,), (2,)), 3)
+SEGMENT = TextSegment((1, 2), TokenScores((-0.5,), (2,)), 3)
 
 
 def answer(number: int, own: bool = True) -> AnswerLine:
@@ -43,8 +43,8 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
     write(path, [answer(1), SEGMENT_LINE], [], [answer(2, own=False)])
     contents = read_reference(path)
     assert contents.header == HEADER
-    assert contents.answers == (answer(1), answer(2, own=False))
-    assert (contents.segments, contents.damage) == ((SEGMENT,), "")
+    assert contents.answers == [answer(1), answer(2, own=False)]
+    assert (contents.segments, contents.damage) == ([SEGMENT], "")
     assert contents.whole_bytes == path.stat().st_size
     assert len(gzip.decompress(path.read_bytes()).splitlines()) == 4  # any gzip reads it
 
@@ -81,9 +81,9 @@ def test_a_damaged_file_goes_on_after_its_last_whole_append(tmp_path: Path) -> N
     data = bytearray(path.read_bytes())
     data[-12] ^= 0xFF
     path.write_bytes(data)
-    assert read_reference(path).answers == (answer(1),)
+    assert read_reference(path).answers == [answer(1)]
     write(path, [answer(3)])
-    assert read_reference(path).answers == (answer(1), answer(3))
+    assert read_reference(path).answers == [answer(1), answer(3)]
     assert read_reference(path).damage == ""
 
 
@@ -112,7 +112,7 @@ def test_a_line_that_is_none_is_not_used(row: bytes, tmp_path: Path) -> None:
     path.write_bytes(pack(msgspec.json.encode(HEADER), LINE) + pack(row) + pack(LINE))
     contents = read_reference(path)
     assert row not in (LINE, PART)
-    assert (contents.answers, contents.segments, contents.damage != "") == ((answer(1),), (), True)
+    assert (contents.answers, contents.segments, contents.damage != "") == ([answer(1)], [], True)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_file_has_one_writer(tmp_path: Path) -> None:
     first.append([answer(1)])
     first.close()
     write(path, [answer(2)])
-    assert read_reference(path).answers == (answer(1), answer(2))
+    assert read_reference(path).answers == [answer(1), answer(2)]
 
 
 def test_a_file_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ from loadgen.study.compare.comparability import Rows, check_equal_states
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import result_sources
+from loadgen.study.quality.arm_qualities import QUALITY
+from loadgen.study.quality.quality_text import read_text
 from loadgen.study.series.campaign import arms, campaign_file, campaign_store, quality_cells
-from loadgen.study.series.campaign.arm_scores import ServerMeasuring
 from loadgen.study.series.campaign.arms import Arm, Start, Trust, list_cells
 from loadgen.study.series.campaign.campaign_file import (
     CampaignFile,
@@ -53,7 +54,7 @@ from loadgen.study.series.campaign.campaign_file import (
 )
 from loadgen.study.series.campaign.campaign_store import CampaignRecord, CampaignStore, read_pace
 from loadgen.study.series.campaign.execution import Execution, MachineWatch, is_measured_here
-from loadgen.study.series.campaign.quality_cells import QualityKind, QualityState, QualityStore, QualityTask
+from loadgen.study.series.campaign.quality_cells import QualityCells, QualityKind, QualityState, QualityTask
 from loadgen.study.series.series_store import FAILED, StoreError, print_progress, show_resume_command
 from loadgen.study.series.time_estimate import Pace, TimeLeft, estimate_tokens_s, format_duration
 
@@ -240,12 +241,13 @@ def _run_campaign(
 
 
 def _add_quality(wanted: CampaignRequest, given: argparse.Namespace, execution: Execution) -> None:
-    table, reference, say = wanted.file.quality, wanted.reference, execution.say
+    table, reference, kept = wanted.file.quality, wanted.reference, execution.store
     if table is not None and reference is not None:
-        measuring = ServerMeasuring.open(table, choose_display(given.quiet))
-        store, every = QualityStore(execution.store), {arm.name: arm for arm in (*wanted.arms, reference)}
-        left = store.read_state(table, wanted.arms, reference, given.retry_failed)
-        execution.quality = quality_cells.QualityCells(store, table, every, left, measuring, say)
+        text = read_text(Path(table.text) if table.text else None)
+        every = {arm.name: arm for arm in (*wanted.arms, reference)}
+        left = quality_cells.read_state(kept.directory, table, wanted.arms, reference, given.retry_failed)
+        shown = choose_display(given.quiet)
+        execution.quality = QualityCells(kept, table, text, every, left, shown, execution.say)
 
 
 def measure_cells(
@@ -297,7 +299,7 @@ def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str, given
     rows = _print_comparison(kept, given)
     where = shlex.quote(str(kept.directory))
     print_text(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
-    if kept.list_failed() or QualityStore(kept).list_failed():
+    if kept.list_failed() or quality_cells.list_failed(kept.directory):
         print_text(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
     print_text(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
     if given.require_equal_state:
@@ -456,9 +458,8 @@ def preview_quality(
     state = QualityState(reference.name, tuple(arm.name for arm in wanted.arms))
     finished = list[QualityTask]()
     if kept is not None:
-        store = QualityStore(kept)
-        state = store.read_state(table, wanted.arms, reference, retry)
-        finished = quality_cells.read_tasks(store.directory)
+        state = quality_cells.read_state(kept.directory, table, wanted.arms, reference, retry)
+        finished = quality_cells.read_tasks(kept.directory / QUALITY)
     starts = [start for start in wanted.starts if any(planned.id not in done for planned in start.planned)]
     planned = list(quality_cells.plan_tasks(state, [start.arm.name for start in starts]))
     order = [

@@ -1,11 +1,20 @@
-"""Quality cells: each arm's distribution compared with the reference's, on servers that are up anyway."""
+"""Quality cells: each arm's distribution compared with the reference's, on servers that are up anyway.
+
+The folder `quality` of a campaign's directory has:
+
+reference.jsonl.gz     what the reference has sampled and scored, as `loadgen quality --save` writes it
+<arm>.jsonl.gz         the scores of an arm, or its own answers
+<arm>-back.jsonl.gz    the reference's scores of these
+<arm>.json             the arm's quality, once it is known
+failed/<arm>.json      why it is not: {"arm", "reason", "at"}
+tasks.json             the tasks that are done, in order, and their seconds
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -13,15 +22,33 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import clock
+from loadgen.base import clock, signals
 from loadgen.base.clock import read_wall_clock
-from loadgen.base.errors import LoadgenError, UsageError
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.parsing import MOST_TOKENS
+from loadgen.base.signals import StopRequest
 from loadgen.base.untrusted import read_count, read_file_bytes
+from loadgen.run.command.progress import Display
 from loadgen.run.session import Session
-from loadgen.study.quality import arm_qualities
-from loadgen.study.quality.arm_qualities import FAILED, QUALITY, format_spread, make_arm_id, read_quality
+from loadgen.server.exchange import ControlLoop
+from loadgen.study.quality import quality_run
+from loadgen.study.quality.arm_qualities import (
+    BACK,
+    FAILED,
+    QUALITY,
+    REFERENCE_FILE,
+    SCORES,
+    describe_quality,
+    format_spread,
+    judge_arm,
+    make_arm_id,
+    read_quality,
+)
+from loadgen.study.quality.probability_server import ProbabilityServer, probe_server
 from loadgen.study.quality.quality_record import Quality
-from loadgen.study.series.campaign.arm_scores import BACK, REFERENCE_FILE, SCORES, ServerMeasuring
+from loadgen.study.quality.quality_run import QualityRun
+from loadgen.study.quality.quality_text import QualityPlan
+from loadgen.study.quality.reference_file import read_reference
 from loadgen.study.series.campaign.arms import Arm
 from loadgen.study.series.campaign.campaign_file import CampaignFile, QualityTable
 from loadgen.study.series.campaign.campaign_store import CampaignStore
@@ -87,10 +114,6 @@ class QualityState(msgspec.Struct, frozen=True):
         order = sorted(self.arms, key=lambda arm: (arm == self.reference) == waits)
         return next((arm for arm in order if self.list_tasks(arm)), None)
 
-    def finish(self, arm: str) -> QualityState:
-        """Return the state after an arm's quality was found."""
-        return replace(self, done=self.done | {arm})
-
 
 def plan_tasks(state: QualityState, starts: Sequence[str]) -> Iterator[tuple[int | None, QualityTask]]:
     """Yield every task that is left, in order, with its start's number among `starts`, from 0.
@@ -101,79 +124,15 @@ def plan_tasks(state: QualityState, starts: Sequence[str]) -> Iterator[tuple[int
     for number, arm in enumerate(starts):
         while tasks := state.list_tasks(arm):
             yield number, tasks[0]
-            state = state.finish(tasks[0].arm)
+            state = replace(state, done=state.done | {tasks[0].arm})
     while (chosen := state.choose_arm()) is not None:
         for task in state.list_tasks(chosen):
             yield None, task
-            state = state.finish(task.arm)
+            state = replace(state, done=state.done | {task.arm})
 
 
 TASKS = "tasks.json"
 _MOST_BYTES = 16 << 20
-
-
-class QualityStore:
-    """The `quality` folder in a campaign's directory; what it writes raises StoreError.
-
-    reference.jsonl.gz     what the reference has sampled and scored, as `loadgen quality --save` writes it
-    <arm>.jsonl.gz         the scores of an arm, or its own answers
-    <arm>-back.jsonl.gz    the reference's scores of these
-    <arm>.json             the arm's quality, once it is known
-    failed/<arm>.json      why it is not: {"arm", "reason", "at"}
-    tasks.json             the tasks that are done, in order, and their seconds
-    """
-
-    def __init__(self, store: CampaignStore) -> None:
-        self.store, self.directory = store, store.directory / QUALITY
-        self.reference = self.directory / REFERENCE_FILE
-
-    def read_state(
-        self, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
-    ) -> QualityState:
-        """Read how far the quality of these arms is; with `retry_failed` none has failed.
-
-        What was measured with fewer tokens than the table has is not done.
-        """
-        names = {arm.name: name_arm(arm) for arm in (*arms, reference)}
-        done = set[str]()
-        for name, own in names.items():
-            found = read_quality(self.directory / f"{own}.json")
-            if found is not None and (read_count(found.settings.get("tokens")) or 0) >= table.tokens:
-                done.add(name)
-        reasons = self.list_failed()
-        failed = {name for name, own in names.items() if own in reasons}
-        tasks = read_tasks(self.directory)
-        answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
-        return QualityState(
-            reference=reference.name,
-            arms=tuple(arm.name for arm in arms),
-            done=frozenset(done),
-            failed=frozenset() if retry_failed else frozenset(failed - done),
-            answered=frozenset(answered & set(names)),
-        )
-
-    def list_failed(self) -> set[str]:
-        """List the ids of the arms with a reason in `failed`."""
-        return list_names(self.directory / FAILED, ".json")
-
-    def keep(self, arm: Arm, quality: Quality) -> None:
-        """Write an arm's quality, and remove why it failed before, if it did."""
-        path = self.directory / f"{name_arm(arm)}.json"
-        self.store.replace(path, quality.model_dump(mode="json"))
-        with self.store.writing():
-            (self.directory / FAILED / path.name).unlink(missing_ok=True)
-
-    def fail(self, arm: Arm, reason: str, at: datetime) -> None:
-        """Write why and when a task of an arm's quality failed."""
-        place = self.directory / FAILED / f"{name_arm(arm)}.json"
-        with self.store.writing():
-            create_directory(place.parent)
-        self.store.replace(place, {"arm": arm.name, "reason": reason, "at": at.isoformat()})
-
-    def note(self, task: QualityTask) -> None:
-        """Append a task that is done to `tasks.json`."""
-        rows = [*read_tasks(self.directory), task]
-        self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
 
 
 def read_tasks(directory: Path) -> list[QualityTask]:
@@ -184,12 +143,40 @@ def read_tasks(directory: Path) -> list[QualityTask]:
     return []
 
 
+def list_failed(campaign: Path) -> set[str]:
+    """List the ids of the arms of a campaign's directory whose quality has failed."""
+    return list_names(campaign / QUALITY / FAILED, ".json")
+
+
+def read_state(
+    campaign: Path, table: QualityTable, arms: Sequence[Arm], reference: Arm, retry_failed: bool
+) -> QualityState:
+    """Read how far the quality of arms is in a campaign's directory; with `retry_failed` none has failed.
+
+    What was measured with fewer tokens than the table has is not done.
+    """
+    directory, ids = campaign / QUALITY, {arm.name: name_arm(arm) for arm in (*arms, reference)}
+    found = {name: read_quality(directory / f"{own}.json") for name, own in ids.items()}
+    done = {
+        name
+        for name, quality in found.items()
+        if quality is not None and (read_count(quality.settings.get("tokens")) or 0) >= table.tokens
+    }
+    reasons = set[str]() if retry_failed else list_failed(campaign)
+    tasks = read_tasks(directory)
+    answered = {task.arm for task in tasks if task.answered and task.tokens >= table.tokens}
+    return QualityState(
+        reference=reference.name,
+        arms=tuple(arm.name for arm in arms),
+        done=frozenset(done),
+        failed=frozenset({name for name, own in ids.items() if own in reasons} - done),
+        answered=frozenset(answered & set(ids)),
+    )
+
+
 def name_arm(arm: Arm) -> str:
     """Return an arm's id, by which its files are named."""
     return make_arm_id(arm.checkpoint, arm.server)
-
-
-_ANSWERED = "it cannot score a prompt, and has sampled: the reference will score"
 
 
 def find_reference(file: CampaignFile, arms: Sequence[Arm]) -> Arm | None:
@@ -212,12 +199,18 @@ def find_reference(file: CampaignFile, arms: Sequence[Arm]) -> Arm | None:
 class QualityCells:
     """The quality of a campaign's arms that is left, as `Execution` has the cells of their load."""
 
-    store: QualityStore
+    store: CampaignStore
     table: QualityTable
+    text: str  # that is scored
     arms: Mapping[str, Arm]  # by their names
     state: QualityState
-    measuring: ServerMeasuring
+    display: Display
     say: Callable[[str], None] = print
+
+    @property
+    def directory(self) -> Path:
+        """The campaign's quality folder."""
+        return self.store.directory / QUALITY
 
     def measure_all(self, arm: Arm, servers: PointServers) -> None:
         """Do what can be done on the arm's server, which is reached or started for it if it is not up.
@@ -226,39 +219,81 @@ class QualityCells:
         """
         while tasks := self.state.list_tasks(arm.name):
             task, began_ns = tasks[0], clock.now_ns()
-            of = self.arms[task.arm]
-            with self.store.store.writing():
-                create_directory(self.store.directory)
+            with self.store.writing():
+                create_directory(self.directory)
             self.say(f"quality, {task.arm}: {_BEGUN[task.kind]}")
+            name = f"{name_arm(self.arms[task.arm])}.json"
             try:
-                found = do_on_server(servers, arm.profiles[0], partial(self._do, task))
+                found = do_on_server(servers, arm.profiles[0], partial(self.measure_task, task))
             except StoreError:
                 raise
             except LoadgenError as error:
                 self.state = replace(self.state, failed=self.state.failed | {task.arm})
-                self.store.fail(of, str(error), read_wall_clock())
+                reason = {"arm": task.arm, "reason": str(error), "at": read_wall_clock().isoformat()}
+                with self.store.writing():
+                    create_directory(self.directory / FAILED)
+                self.store.replace(self.directory / FAILED / name, reason)
                 self.say(f"quality, {task.arm}: FAILED: {error.summary}")
                 continue
-            seconds = (clock.now_ns() - began_ns) / 1e9
-            if found is not None:
-                settings = {**found.settings, "tokens": self.table.tokens}
-                self.store.keep(of, found.model_copy(update={"settings": settings}))
-                self.state = self.state.finish(task.arm)
-            else:
+            if found is None:
                 self.state = replace(self.state, answered=self.state.answered | {task.arm})
-            self.store.note(QualityTask(task.kind, task.arm, self.table.tokens, seconds, found is None))
-            shown = _ANSWERED if found is None else arm_qualities.describe_quality(found, self.table.margin)
-            if found is not None and task.kind is QualityKind.SAMPLE:
-                floor = "unknown" if found.noise_floor is None else format_spread(found.noise_floor)
-                shown = f"{self.table.tokens:,} tokens sampled; noise floor {floor} nats a token"
-            self.say(f"quality, {task.arm}: {shown}")
+            else:
+                self.store.replace(self.directory / name, found.model_dump(mode="json"))
+                with self.store.writing():
+                    (self.directory / FAILED / name).unlink(missing_ok=True)
+                self.state = replace(self.state, done=self.state.done | {task.arm})
+            seconds = (clock.now_ns() - began_ns) / 1e9
+            done = QualityTask(task.kind, task.arm, self.table.tokens, seconds, found is None)
+            rows = [*read_tasks(self.directory), done]
+            self.store.replace(self.directory / TASKS, msgspec.to_builtins(rows))
+            self.say(f"quality, {task.arm}: {self._describe(task, found)}")
 
-    def _do(self, task: QualityTask, session: Session) -> Quality | None:
-        arm, store = self.arms[task.arm], self.store
-        scores = store.directory / f"{name_arm(arm)}{SCORES}"
+    def _describe(self, task: QualityTask, found: Quality | None) -> str:
+        if found is None:
+            return "it cannot score a prompt, and has sampled: the reference will score"
+        if task.kind is not QualityKind.SAMPLE:
+            return describe_quality(found, self.table.margin)
+        floor = "unknown" if found.noise_floor is None else format_spread(found.noise_floor)
+        return f"{self.table.tokens:,} tokens sampled; noise floor {floor} nats a token"
+
+    def measure_task(self, task: QualityTask, session: Session) -> Quality | None:
+        """Do a task on the server of a session, into files which go on where they stand.
+
+        Return the arm's quality; None where it cannot score, and has sampled. A signal ends it where it next
+        waits for the server, and raises Stopped; a second one at once.
+        """
+        stop = StopRequest()
+        access = replace(session.access, loop=ControlLoop(stop))
+        with signals.defer_stop(signals.SIGNALS, stop.request_stop):
+            try:
+                with self.display.waiting(f"trying {access.shown_url}"):
+                    server = probe_server(ProbabilityServer.of_session(replace(session, access=access)))
+                is_answered = self._fill_files(task, server)
+            finally:
+                self.display.close()
+                stop.poll()
+        if is_answered:
+            return None
+        found = judge_arm(self.directory, name_arm(self.arms[task.arm]))
+        return found.model_copy(update={"settings": {**found.settings, "tokens": self.table.tokens}})
+
+    def _fill_files(self, task: QualityTask, server: ProbabilityServer) -> bool:
+        """Have a server sample or score what a task needs; return whether the reference has yet to score."""
+        plan, show = QualityPlan(self.text, self.table.tokens), self.display.draw
+        reference, arm = self.directory / REFERENCE_FILE, name_arm(self.arms[task.arm])
+        own = self.directory / f"{arm}{SCORES}"
         if task.kind is QualityKind.SAMPLE:
-            return self.measuring.sample_reference(session, store.reference)
-        if task.kind is QualityKind.SCORE:
-            return self.measuring.score_reference(session, store.reference, scores)
-        back = store.directory / f"{name_arm(arm)}{BACK}"
-        return self.measuring.score_back(session, store.reference, scores, back)
+            quality_run.record_reference(server, plan, reference, show)
+            return False
+        if task.kind is QualityKind.SCORE and not server.scores:
+            quality_run.record_reference(server, plan, own, show)
+            return True
+        kept, path = read_reference(reference), own
+        if task.kind is QualityKind.SCORE_BACK:
+            other = kept.header.engine
+            kept, path = read_reference(own), self.directory / f"{arm}{BACK}"
+            if not server.scores:
+                raise MeasureError(f"neither {other} nor {kept.header.engine} can score a prompt")
+        plan = replace(plan, tokens=MOST_TOKENS)  # all answers of the file are to be scored
+        QualityRun(server, plan, kept=kept, show=show, scores_path=path).measure()
+        return False

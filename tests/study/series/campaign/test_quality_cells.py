@@ -17,8 +17,13 @@ from loadgen.base.errors import MeasureError
 from loadgen.run.session import Session
 from loadgen.study.quality.quality_record import KlDivergence, MeanInterval, Quality
 from loadgen.study.series.campaign import campaign_command
-from loadgen.study.series.campaign.arm_scores import ServerMeasuring
-from loadgen.study.series.campaign.quality_cells import QualityState, plan_tasks
+from loadgen.study.series.campaign.quality_cells import (
+    QualityCells,
+    QualityKind,
+    QualityState,
+    QualityTask,
+    plan_tasks,
+)
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 A, B, C = ({"name": name, "preset": "instant"} for name in "ABC")
@@ -32,41 +37,30 @@ QUALITY = {"reference": "A", "tokens": 500, "margin": 0.05}
 
 @dataclass
 class FakeMeasuring:
-    """Notes each call; `ends` are raised or returned, by the name of the file that is made."""
+    """Notes each task; `ends` are raised or returned, by the arm's checkpoint."""
 
     ends: dict[str, Any] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
-    def _call(self, kind: str, session: Session, path: Path) -> Any:
-        name = path.name.partition(".")[0]
-        self.calls.append(f"{kind} {name}")
+    def measure(self, cells: QualityCells, task: QualityTask, session: Session) -> Quality | None:
+        name = cells.arms[task.arm].checkpoint
+        self.calls.append(f"{task.kind} {name}")
         assert session.access.base_url.startswith("http://127.0.0.1:")
-        path.write_text("", "utf-8")
-        end = self.ends.pop(name, Quality(reference="a", candidate=name, kl=KL))
+        settings = {"tokens": cells.table.tokens}
+        found = Quality(reference="a", candidate=name, kl=KL, settings=settings)
+        end: Quality | BaseException | None = self.ends.pop(name, found)
         if isinstance(end, BaseException):
             raise end
-        return end
-
-    def sample_reference(self, session: Session, reference: Path) -> Quality:
-        found: Quality = self._call("sample", session, reference)
-        return found.model_copy(update={"kl": None, "noise_floor": ONE, "why": {"kl": "it is the reference"}})
-
-    def score_reference(self, session: Session, reference: Path, scores: Path) -> Quality | None:
-        assert reference.exists()
-        found: Quality | None = self._call("score", session, scores)
-        return found
-
-    def score_back(self, session: Session, reference: Path, answers: Path, scores: Path) -> Quality:
-        assert answers.exists()
-        found: Quality = self._call("back", session, scores)
-        return found
+        if end is None or task.kind != QualityKind.SAMPLE:
+            return end
+        return end.model_copy(update={"kl": None, "noise_floor": ONE, "why": {"kl": "it is the reference"}})
 
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeasuring:
     """What measures in place of servers that have probabilities; what is compared is tested elsewhere."""
     measuring = FakeMeasuring()
-    monkeypatch.setattr(ServerMeasuring, "open", lambda table, display: measuring)
+    monkeypatch.setattr(QualityCells, "measure_task", lambda *given: measuring.measure(*given))
     monkeypatch.setattr(campaign_command, "_print_comparison", lambda *given: None)
     return measuring
 
@@ -81,7 +75,7 @@ def test_each_arm_is_measured_once_on_a_server_that_is_up(
 ) -> None:
     assert run(tmp_path, repeats=2) == 0
     place = the_directory()
-    assert fake.calls == ["sample reference", "score B-embedded"]
+    assert fake.calls == ["sample A", "score B"]
     assert len(cells(place)) == 4
     assert len(list((place / "servers").glob("*"))) <= 4
     found = read_qualities(place)
@@ -103,19 +97,19 @@ def test_each_arm_is_measured_once_on_a_server_that_is_up(
 
 def test_what_comes_before_its_reference_is_started_once_more(tmp_path: Path, fake: FakeMeasuring) -> None:
     assert run(tmp_path, quality={**QUALITY, "reference": "B"}) == 0
-    assert fake.calls == ["sample reference", "score A-embedded"]
+    assert fake.calls == ["sample B", "score A"]
 
 
 def test_a_candidate_that_cannot_score_is_scored_by_the_reference(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.ends = {"B-embedded": None}
+    fake.ends = {"B": None}
     assert run(tmp_path) == 0
-    assert fake.calls == ["sample reference", "score B-embedded", "back B-embedded-back"]
+    assert fake.calls == ["sample A", "score B", "score back B"]
     assert "quality, B on embedded: it cannot score a prompt, and has sampled" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["reference", "B-embedded"])
+@pytest.mark.parametrize("name", ["A", "B"])
 def test_an_interrupted_task_is_done_when_it_is_resumed(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -126,9 +120,7 @@ def test_an_interrupted_task_is_done_when_it_is_resumed(
     measured = len(fake.calls)
     kept = contents(place / "cells")
     assert run(tmp_path, "--resume") == 0
-    assert fake.calls[measured:] == fake.calls[measured - 1 : measured] + ["score B-embedded"] * (
-        name == "reference"
-    )
+    assert fake.calls[measured:] == fake.calls[measured - 1 : measured] + ["score B"] * (name == "A")
     assert set(read_qualities(place)) == {"A on embedded", "B on embedded"}
     assert {path: contents(place / "cells")[path] for path in kept} == kept
 
@@ -136,7 +128,7 @@ def test_an_interrupted_task_is_done_when_it_is_resumed(
 def test_a_task_that_fails_is_recorded_and_retried_when_asked(
     tmp_path: Path, fake: FakeMeasuring, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.ends = {"B-embedded": MeasureError("it reports none: \x1b[1mdo this")}
+    fake.ends = {"B": MeasureError("it reports none: \x1b[1mdo this")}
     assert run(tmp_path, checkpoints=(A, B, C)) == 0
     place = the_directory()
     out = capsys.readouterr().out
@@ -151,23 +143,23 @@ def test_a_task_that_fails_is_recorded_and_retried_when_asked(
     assert run(tmp_path, "--resume", checkpoints=(A, B, C)) == 0
     assert len(fake.calls) == 3
     assert run(tmp_path, "--resume", "--retry-failed", checkpoints=(A, B, C)) == 0
-    assert fake.calls[3:] == ["score B-embedded"]
+    assert fake.calls[3:] == ["score B"]
     assert not (place / "quality" / "failed" / "B-embedded.json").exists()
 
 
 def test_without_its_reference_nothing_is_measured(tmp_path: Path, fake: FakeMeasuring) -> None:
-    fake.ends = {"reference": MeasureError("none")}
+    fake.ends = {"A": MeasureError("none")}
     assert run(tmp_path) == 0
-    assert fake.calls == ["sample reference"]
+    assert fake.calls == ["sample A"]
     assert run(tmp_path, "--resume", "--only", "B", "--retry-failed") == 0
-    assert fake.calls == ["sample reference"]
+    assert fake.calls == ["sample A"]
 
 
 def test_more_tokens_are_measured_when_a_campaign_is_resumed(tmp_path: Path, fake: FakeMeasuring) -> None:
     assert run(tmp_path) == 0
     more = {**QUALITY, "tokens": 900, "margin": 0.01}
     assert run(tmp_path, "--resume", quality=more) == 0
-    assert fake.calls == ["sample reference", "score B-embedded"] * 2
+    assert fake.calls == ["sample A", "score B"] * 2
     assert run(tmp_path, "--resume", quality={**more, "tokens": 300}) == 0
     assert len(fake.calls) == 4
 
@@ -177,7 +169,7 @@ def test_quality_is_added_to_a_campaign_but_not_changed(
 ) -> None:
     assert run(tmp_path, quality=None) == 0
     assert run(tmp_path, "--resume") == 0
-    assert fake.calls == ["sample reference", "score B-embedded"]
+    assert fake.calls == ["sample A", "score B"]
     assert run(tmp_path, "--resume", quality={**QUALITY, "reference": "B"}) == 2
     assert "[quality]: reference was 'A' and is 'B'" in capsys.readouterr().err
 
@@ -198,7 +190,7 @@ def test_a_dry_run_shows_where_the_quality_is_measured(
     assert "  after the load of r0 B on embedded: samples → r0 C on embedded: scores" in out
     assert "  on one more start of A on embedded: scores" in out
     assert "\nquality: " in out.partition("estimated time")[2]
-    fake.ends = {"C-embedded": MeasureError("none")}
+    fake.ends = {"C": MeasureError("none")}
     assert run(tmp_path, checkpoints=(A, B, C)) == 0
     capsys.readouterr()
     assert run(tmp_path, "--dry-run", "--resume", "--retry-failed", checkpoints=(A, B, C)) == 0

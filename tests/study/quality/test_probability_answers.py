@@ -1,7 +1,8 @@
-"""What is asked of each engine, and what its recorded answers are read as."""
+"""What recorded answers of each engine are read as, and what is asked of each."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,25 @@ import pytest
 from builders import recorded
 from builders.loops import loop_over
 from builders.required import require
+from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
+from loadgen.base.errors import MeasureError
 from loadgen.engines.engines import ENGINES
-from loadgen.study.quality.probability_apis import (
-    PROBABILITY_APIS,
-    CompletionsApi,
+from loadgen.server.exchange import ServerAddress
+from loadgen.study.quality.probability_answers import (
     NoProbabilities,
     TextAnswer,
     TokenSequence,
-    make_text_request,
+    read_chat,
+    read_completions,
+    read_generated,
+    read_generated_scores,
+    read_llamacpp,
+    read_prompt_scores,
     read_text_answer,
-    read_token_ids,
 )
+from loadgen.study.quality.probability_server import CHAT, PROBABILITY_APIS, ProbabilityServer
 from loadgen.study.quality.quality_record import SampledAnswer, TokenScores
 
-VLLM, SGLANG, LLAMACPP = (PROBABILITY_APIS[name] for name in ("vLLM", "SGLang", "llama.cpp server"))
 PROMPTS = [(100, 200, 300), (400, 500, 600, 700)]
 SEQUENCES = [TokenSequence((100, 200, 300, 4, 5), 3), TokenSequence((400, 500, 600, 700), 2)]
 CHAT_PROMPT = (6000, 2988, 199, 40, 1513, 336, 1356, 6001, 199, 6000, 3390, 766, 774, 199)
@@ -43,19 +49,20 @@ def test_every_api_is_of_a_known_engine() -> None:
 
 
 @loop_over(
-    ("api", "name", "prompts", "ids", "logprobs", "top"),
+    ("read", "name", "prompts", "ids", "logprobs", "top"),
     [
-        (VLLM, "vllm-0.32/probabilities_sampled", PROMPTS, (3559, 4065), [-8.66, -8.474], [-7.903, -7.934]),
-        (SGLANG, "sglang-0.5.23/probabilities_sampled", PROMPTS, (1282, 2365), [-8.654, -8.158],
+        (read_completions, "vllm-0.32/probabilities_sampled", PROMPTS, (3559, 4065), [-8.66, -8.474],
+         [-7.903, -7.934]),
+        (read_generated, "sglang-0.5.23/probabilities_sampled", PROMPTS, (1282, 2365), [-8.654, -8.158],
          [-7.899, -7.934]),
-        (LLAMACPP, "llama-server/probabilities_sampled", PROMPTS[:1], (4767, 4815), [-8.66, -8.563],
+        (read_llamacpp, "llama-server/probabilities_sampled", PROMPTS[:1], (4767, 4815), [-8.66, -8.563],
          [-7.738, -7.969]),
     ],
 )  # fmt: skip
 def test_sampled_answers_are_read(
-    api: Any, name: str, prompts: Any, ids: Any, logprobs: Any, top: Any
+    read: Any, name: str, prompts: Any, ids: Any, logprobs: Any, top: Any
 ) -> None:
-    answers = api.read_samples(answer(name), prompts, 2)
+    answers = read(answer(name), prompts, 2)
     assert [one.prompt_ids for one in answers] == prompts
     assert [len(one.token_ids) for one in answers] == [5] * len(prompts)
     first = answers[0]
@@ -65,76 +72,45 @@ def test_sampled_answers_are_read(
 
 
 def test_given_tokens_are_scored() -> None:
-    vllm = VLLM.read_scores(answer("vllm-0.32/probabilities_scored"), SEQUENCES)
-    assert [(rounded(one.logprobs), one.ranks, one.firsts) for one in vllm] == [
-        ([-8.83, -8.651], (4085, 2261), (1257, 5328)),
-        ([-8.519, -8.66], (1094, 2305), (3788, 462)),
+    vllm = read_prompt_scores(answer("vllm-0.32/probabilities_scored"), SEQUENCES)
+    assert [(rounded(one.logprobs), one.firsts) for one in vllm] == [
+        ([-8.83, -8.651], (1257, 5328)),
+        ([-8.519, -8.66], (3788, 462)),
     ]
     sequences = [TokenSequence((100, 200, 300, 4, 5), 4), TokenSequence((400, 500, 600, 700), 3)]
-    sglang = SGLANG.read_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
-    assert [(rounded(one.logprobs), one.ranks, one.firsts) for one in sglang] == [
-        ([-8.65], None, (5328,)),
-        ([-8.66], None, (462,)),
+    sglang = read_generated_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
+    assert [(rounded(one.logprobs), one.firsts) for one in sglang] == [
+        ([-8.65], (5328,)),
+        ([-8.66], (462,)),
     ]
 
 
 @loop_over(
-    ("api", "name", "ids"),
+    ("name", "ids"),
     [
-        (VLLM, "vllm-0.32/probabilities_chat", (3307, 1721, 1400, 4313, 5754)),
-        (SGLANG, "sglang-0.5.23/probabilities_chat", (3225, 3720, 3672, 5319, 3423)),
+        ("vllm-0.32/probabilities_chat", (3307, 1721, 1400, 4313, 5754)),
+        ("sglang-0.5.23/probabilities_chat", (3225, 3720, 3672, 5319, 3423)),
     ],
 )
-def test_a_chat_has_the_ids_of_its_prompt_and_answer(api: Any, name: str, ids: Any) -> None:
-    read = api.read_chat(answer(name), 3)
+def test_a_chat_has_the_ids_of_its_prompt_and_answer(name: str, ids: Any) -> None:
+    read = read_chat(answer(name), 3)
     assert (read.prompt_ids, read.token_ids, len(read.logprobs)) == (CHAT_PROMPT, ids, 5)
     # vLLM lists the sampled token in place of the last one.
     assert {len(each) for each in require(read.top)} == {2}
-
-
-def test_every_sampling_parameter_is_sent_as_off() -> None:
-    neutral = {
-        "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-    }  # fmt: skip
-    path, body, versioned = VLLM.make_sampling("m", PROMPTS, 64, 20)
-    more = {"top_k": -1, "repetition_penalty": 1.0}
-    assert (path, versioned, body["prompt"], body["max_tokens"], body["logprobs"]) == (
-        *("/completions", True),
-        *(PROMPTS, 64, 20),
-    )
-    assert {**neutral, **more}.items() <= body.items()
-    assert "seed" not in body
-    path, body, _ = SGLANG.make_sampling("m", PROMPTS, 64, 20)
-    assert (path, body["input_ids"], body["top_logprobs_num"]) == ("/generate", PROMPTS, 20)
-    assert {**neutral, **more, "max_new_tokens": 64}.items() <= body["sampling_params"].items()
-    path, body, _ = LLAMACPP.make_sampling("m", PROMPTS[:1], 64, 20)
-    assert (path, body["prompt"], body["n_probs"]) == ("/completion", PROMPTS[0], 20)
-    assert {**neutral, "top_k": 0, "repeat_penalty": 1.0, "samplers": ["temperature"]}.items() <= body.items()
-    assert {**neutral, **more, "logprobs": True}.items() <= VLLM.make_chat("m", "Hi", 8, 3).body.items()
-
-
-def test_given_tokens_are_sent_as_a_prompt() -> None:
-    body = VLLM.make_scoring("m", SEQUENCES).body
-    assert (body["prompt"], body["prompt_logprobs"]) == ([one.token_ids for one in SEQUENCES], 1)
-    assert CompletionsApi(0).make_scoring("m", SEQUENCES).body["prompt_logprobs"] == 0
-    body = SGLANG.make_scoring("m", SEQUENCES).body
-    assert (body["logprob_start_len"], body["top_logprobs_num"]) == ([2, 1], 1)
-    with pytest.raises(NoProbabilities, match="no log-probabilities of a prompt"):
-        LLAMACPP.make_scoring("m", SEQUENCES)
 
 
 def test_an_answer_of_llamacpp_ends_before_a_token_without_a_probability() -> None:
     body = msgspec.json.decode(answer("llama-server/probabilities_sampled"))
     tokens = body["tokens"]
     for sent, kept in ((tokens, 5), ([*tokens[:2], 9, *tokens[2:]], 2), ([9, *tokens], 0), ([], 5)):
-        read = LLAMACPP.read_samples(msgspec.json.encode({**body, "tokens": sent}), PROMPTS[:1], 2)
+        read = read_llamacpp(msgspec.json.encode({**body, "tokens": sent}), PROMPTS[:1], 2)
         assert [one.token_ids for one in read] == [tuple(tokens[:kept])] * (kept > 0)
 
 
 def test_sglang_hides_the_last_id_of_a_vocabulary() -> None:
     sequences = [TokenSequence((100, 200, 300, 4, 5), 4), TokenSequence((400, 500, 600, 700), 3)]
     hidden = answer("sglang-0.5.23/probabilities_scored").replace(b",5,null]", b",0,null]")
-    found = SGLANG.read_scores(hidden, sequences)
+    found = read_generated_scores(hidden, sequences)
     assert [rounded(one.logprobs) for one in found] == [[-8.65], [-8.66]]
 
 
@@ -156,7 +132,7 @@ def completion(**choice: Any) -> bytes:
 )  # fmt: skip
 def test_what_is_no_sampled_answer_is_refused(body: bytes, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
-        VLLM.read_samples(body, PROMPTS[:1], 2)
+        read_completions(body, PROMPTS[:1], 2)
 
 
 @loop_over(
@@ -170,31 +146,21 @@ def test_what_is_no_sampled_answer_is_refused(body: bytes, error: Any, words: st
 )
 def test_what_does_not_score_the_tokens_is_refused(positions: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
-        VLLM.read_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
+        read_prompt_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
 
 
 def test_scores_of_other_tokens_are_refused() -> None:
     sequences = [TokenSequence((100, 200, 300, 4, 6), 4), TokenSequence((400, 500, 600, 700), 3)]
     with pytest.raises(msgspec.DecodeError, match="other tokens"):
-        SGLANG.read_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
+        read_generated_scores(answer("sglang-0.5.23/probabilities_scored"), sequences)
 
 
-def test_impossible_tokens_and_missing_ranks_are_kept_as_such() -> None:
+def test_impossible_tokens_are_kept_as_such() -> None:
     body = completion(token_ids=[1, 2], logprobs={"token_logprobs": [None, -1e5], "top_logprobs": [{}, None]})
-    assert VLLM.read_samples(body, [(3,)], 2) == [SampledAnswer((3,), (1, 2), (-9999.0, -9999.0), None)]
+    assert read_completions(body, [(3,)], 2) == [SampledAnswer((3,), (1, 2), (-9999.0, -9999.0), None)]
     positions = [None, {"5": {"logprob": None, "rank": None}}, {"6": {"logprob": -2.0, "rank": 1}}]
-    read = VLLM.read_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
-    assert read == [TokenScores((-9999.0, -2.0), None, None)]
-
-
-def test_a_text_is_tokenized_by_the_server() -> None:
-    assert VLLM.make_tokenizing("m", "Hi") == (
-        "/tokenize",
-        {"model": "m", "prompt": "Hi", "add_special_tokens": True},
-        False,
-    )
-    assert LLAMACPP.make_tokenizing("m", "Hi").body["content"] == "Hi"
-    assert read_token_ids(b'{"count": 2, "tokens": [40, 1513]}') == (40, 1513)
+    read = read_prompt_scores(completion(prompt_logprobs=positions), [TokenSequence((4, 5, 6), 1)])
+    assert read == [TokenScores((-9999.0, -2.0))]
 
 
 @loop_over(
@@ -221,9 +187,63 @@ def test_an_answer_of_texts_ends_before_a_token_without_an_id() -> None:
         read_text_answer(completion(text="a"))
 
 
+def ask(engine: str, name: str, *given: Any, **keys: Any) -> tuple[str, dict[str, Any]]:
+    """The path and the body of the request that a client's method sends."""
+    posted: list[tuple[str, dict[str, Any]]] = []
+
+    def script(asked: Asked) -> Answer:
+        posted.append((asked.head.split(" ")[1], msgspec.json.decode(asked.body)))
+        return Answer([whole(b"{}")])
+
+    async def send(server: ProbabilityServer) -> None:
+        async with server.open() as client:
+            with pytest.raises(MeasureError):
+                await getattr(client, name)(*given)
+
+    with ScriptedServer(script) as up:
+        api = PROBABILITY_APIS[engine]
+        asyncio.run(send(ProbabilityServer(ServerAddress(up.base_url), "m", engine, api, **keys)))
+    return posted[0]
+
+
+def test_every_sampling_parameter_is_sent_as_off() -> None:
+    neutral = {
+        "temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    }  # fmt: skip
+    more = {"top_k": -1, "repetition_penalty": 1.0}
+    prompts = [list(prompt) for prompt in PROMPTS]
+    path, body = ask("vLLM", "sample", PROMPTS, 64)
+    sent = {"prompt": prompts, "max_tokens": 64, "logprobs": 20}
+    assert (path, {**neutral, **more, **sent}.items() <= body.items()) == ("/v1/completions", True)
+    assert "seed" not in body
+    path, body = ask("SGLang", "sample", PROMPTS, 64)
+    assert (path, body["input_ids"], body["top_logprobs_num"]) == ("/generate", prompts, 20)
+    assert {**neutral, **more, "max_new_tokens": 64}.items() <= body["sampling_params"].items()
+    path, body = ask("llama.cpp server", "sample", PROMPTS[:1], 64)
+    assert (path, body["prompt"], body["n_probs"]) == ("/completion", prompts[0], 20)
+    assert {**neutral, "top_k": 0, "repeat_penalty": 1.0, "samplers": ["temperature"]}.items() <= body.items()
+    path, body = ask("vLLM", "chat", "Hi", 8)
+    assert {**neutral, **more, "logprobs": True}.items() <= body.items()
+
+
+def test_given_tokens_are_sent_as_a_prompt() -> None:
+    ids = [list(one.token_ids) for one in SEQUENCES]
+    for alternatives in (1, 0):
+        _, body = ask("vLLM", "score", SEQUENCES, alternatives=alternatives)
+        assert (body["prompt"], body["prompt_logprobs"]) == (ids, alternatives)
+    _, body = ask("SGLang", "score", SEQUENCES)
+    assert (body["input_ids"], body["logprob_start_len"], body["top_logprobs_num"]) == (ids, [2, 1], 1)
+
+
+def test_a_text_is_sent_to_be_tokenized() -> None:
+    sent = {"model": "m", "prompt": "Hi", "add_special_tokens": True}
+    assert ask("vLLM", "tokenize", "Hi") == ("/tokenize", sent)
+    assert ask("llama.cpp server", "tokenize", "Hi")[1]["content"] == "Hi"
+
+
 def test_a_text_request_has_the_fields_of_openai_alone() -> None:
     fields = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "model"}
-    body = make_text_request("m", "Hi", 8, 5, chat=False).body
+    _, body = ask("vLLM", "sample_text", "Hi", 8)
     assert body.keys() == fields | {"prompt", "max_tokens", "logprobs"}
-    body = make_text_request("m", "Hi", 8, 5, True, "max_completion_tokens").body
+    _, body = ask("vLLM", "sample_text", "Hi", 8, texts=CHAT, tokens_field="max_completion_tokens")
     assert body.keys() == fields | {"messages", "max_completion_tokens", "logprobs", "top_logprobs"}
