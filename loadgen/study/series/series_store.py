@@ -61,6 +61,7 @@ class SeriesStore:
     def lock(self) -> Iterator[None]:
         """Create the directory if missing, and lock it for this process, whose id the lock's file contains.
 
+        What is unfinished, of an earlier process and of this one, is removed as by `drop_unfinished`.
         Raises UsageError if another process has the lock, or a directory inside is a link, and StoreError.
         Forks of the process and servers that it started do not keep the lock.
         """
@@ -88,7 +89,11 @@ class SeriesStore:
                 os.pwrite(
                     descriptor, f"{os.getpid()}\n".encode(), 0
                 )  # a buffer would be written at its end, too
-            yield
+            self.drop_unfinished()
+            try:
+                yield
+            finally:
+                self.drop_unfinished()
 
     def replace(self, path: Path, value: object) -> None:
         """Replace a file's content by a value as JSON, whole or not at all; raises StoreError."""
@@ -127,9 +132,9 @@ class SeriesStore:
         """
         with self.writing():
             place = self.directory / self.whole / step
+            self.forget_failure(step)  # first: what has failed and is finished would be read as both
             shutil.rmtree(place, ignore_errors=True)
             self.move(run, place)
-            self.forget_failure(step)
             shutil.rmtree(self.directory / UNFINISHED / step, ignore_errors=True)
         return place
 

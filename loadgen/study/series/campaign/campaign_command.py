@@ -259,15 +259,13 @@ def measure_cells(
 ) -> int:
     """Lock the store, write the record, measure every cell that is left; return the code of a signal, else 0.
 
-    With --resume the record continues the stored one and unfinished cells are removed first; `prepare` may
-    refuse the execution, or change it. On Ctrl-C or SIGTERM `resume`, the command that goes on, is printed;
-    StoreError is raised with it if nothing can be written.
+    With --resume the record continues the stored one; `prepare` may refuse the execution, or change it. On
+    Ctrl-C or SIGTERM `resume`, the command that goes on, is printed; StoreError is raised with it if nothing
+    can be written.
     """
     say = partial(print_progress, given.quiet)
     with kept.lock():
         campaign = make_record(wanted, kept, given)
-        if given.resume is not None:
-            campaign_store.clear_unfinished(kept)
         execution = make_execution(wanted, kept, campaign, given, say)
         prepare(execution)
         kept.write_record(campaign)
@@ -280,8 +278,6 @@ def measure_cells(
         except StoreError as error:
             state = _count_finished(wanted, kept)
             raise StoreError(f"{error}; {state}; when it can be written: {resume}") from None
-        finally:
-            kept.drop_unfinished()
     return 0
 
 

@@ -274,17 +274,6 @@ def list_done(store: CampaignStore, retry_failed: bool) -> set[str]:
     return store.list_finished() | (set() if retry_failed else store.list_failed())
 
 
-def clear_unfinished(store: CampaignStore) -> None:
-    """Remove an interrupted campaign's unfinished cells, and failures of cells that have finished since.
-
-    Runs that had measured something are moved to `interrupted`. Raises StoreError.
-    """
-    store.drop_unfinished()
-    with store.writing():
-        for cell_id in store.list_finished() & store.list_failed():  # it was ended between the two
-            store.forget_failure(cell_id)
-
-
 def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
     """Yield a sentence on each key whose value changed between two records, as far as it affects cells `ran`.
 

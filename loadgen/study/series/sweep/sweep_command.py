@@ -334,35 +334,17 @@ def finish_sweep(
     Raises StoreError, MeasureError where a server that was not started here is gone, and KeyboardInterrupt.
     """
     with store.lock():
-        store.drop_unfinished()  # what an earlier process left
-        record, options = _drop_damaged(store, request.points, say), request.options
+        record, options = store.read_record(), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
         servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
         sweeping = Sweeping(store, record, request.points, servers, seed, say)
+        sweeping.drop_damaged()
         try:
             with servers:
                 sweeping.run()
         finally:
-            store.drop_unfinished()
             write_layout(store, sweeping.record, request.points)
     return sweeping.record
-
-
-def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
-    """Set finished points whose runs cannot be read to planned, move those runs to `interrupted`, and return
-    the record, which is written after each.
-    """
-    record = store.read_record()
-    for known, point in grid.list_finished(record.points, points):
-        try:
-            run_directory.load(store.directory / known.directory)
-        except UsageError as error:
-            say(f"{point.label}: its run cannot be read, and is measured again: {error}")
-            with store.writing():
-                store.set_aside(POINTS, point.id)
-            record = update_point(record, plan_point(known, known.attempts))
-            store.write_record(record)
-    return record
 
 
 POINTS = "points"
@@ -391,12 +373,6 @@ class SweepStore(SeriesStore):
         if empty:
             shutil.rmtree(self.directory, ignore_errors=True)
         return empty
-
-
-def update_point(record: SweepRecord, point: SweepPoint) -> SweepRecord:
-    """Return the record with `point` in place of the one of its number."""
-    points = (*record.points[: point.number], point, *record.points[point.number + 1 :])
-    return record.model_copy(update={"points": points})
 
 
 class SweepRequest(msgspec.Struct, frozen=True):
@@ -468,6 +444,17 @@ class Sweeping:
         """The points in the record that are not finished, in order; failed ones are among them."""
         over = zip(self.record.points, self.points, strict=True)
         return [planned for point, planned in over if point.state not in FINISHED]
+
+    def drop_damaged(self) -> None:
+        """Set finished points whose runs cannot be read to planned, and move those runs to `interrupted`."""
+        for known, point in grid.list_finished(self.record.points, self.points):
+            try:
+                run_directory.load(self.store.directory / known.directory)
+            except UsageError as error:
+                self.say(f"{point.label}: its run cannot be read, and is measured again: {error}")
+                with self.store.writing():
+                    self.store.set_aside(POINTS, point.id)
+                self._update(point, "planned")
 
     def run(self) -> None:
         """Measure every point that is left; a point that fails is recorded with its reason.
@@ -572,7 +559,8 @@ class Sweeping:
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
         known = self.record.points[point.number]
         changed = plan_point(known, known.attempts).model_copy(update={"state": state, **outcome})
-        self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
+        points = (*self.record.points[: point.number], changed, *self.record.points[point.number + 1 :])
+        self.record = self.record.model_copy(update={"points": points})
         self.store.write_record(self.record)
 
     def _report(self, point: GridPoint, outcome: str) -> None:

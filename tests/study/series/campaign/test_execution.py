@@ -40,7 +40,7 @@ from loadgen.run.session import Session
 from loadgen.study.series.campaign import campaign_command, execution
 from loadgen.study.series.campaign.arms import Planned
 from loadgen.study.series.campaign.campaign_file import CoolDown
-from loadgen.study.series.campaign.campaign_store import CampaignStore, clear_unfinished
+from loadgen.study.series.campaign.campaign_store import CampaignStore
 from loadgen.study.series.campaign.execution import MachineWatch
 from loadgen.study.series.series_store import StoreError
 
@@ -480,18 +480,6 @@ def test_a_finished_cell_is_there_whole_and_its_failure_is_forgotten(tmp_path: P
     store.finish(one.id, a_run(store, one))
     assert (store.list_finished(), store.list_failed()) == ({one.id}, set())
     assert sorted(contents(tmp_path / "c")) == [f"cells/{one.id}/result.json"]
-
-
-def test_what_was_ended_between_two_renames_is_put_right(tmp_path: Path) -> None:
-    store, one, other = CampaignStore(tmp_path), planned(), planned("B")
-    store.fail_cell(one, "no", read_wall_clock())
-    store.finish(other.id, a_run(store, other))
-    a_run(store, one).rename(tmp_path / "cells" / one.id)  # killed right after
-    a_run(store, planned("C"))
-    (tmp_path / "failed" / ".x.json.new").write_text("{", "utf-8")
-    clear_unfinished(store)
-    assert (store.list_finished(), store.list_failed()) == ({one.id, other.id}, set())
-    assert not (tmp_path / "unfinished").exists()
 
 
 def _holds(directory: Path, ready: int) -> None:
