@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
@@ -17,7 +18,7 @@ from loadgen.facts.run_facts import ClockReading
 from loadgen.features.shards.shard_clocks import RoundTrips, find_boot_id
 from loadgen.fleet import ray_cluster
 from loadgen.fleet.ray_cluster import Node
-from loadgen.fleet.shard_actor import ShardOrder, ShardStatus, order_share
+from loadgen.fleet.shard_actor import ShardOrder, ShardStatus
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.command.progress import Totals
@@ -78,7 +79,7 @@ class Fleet:
         """
         count = len(self.shards)
         orders = {
-            shard.number: order_share(order, Share(shard.number, count)).pack() for shard in self.shards
+            shard.number: replace(order, share=Share(shard.number, count)).pack() for shard in self.shards
         }
         for answer in self._ask_all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
             self.shards[answer.shard].boot = answer.value or ""

@@ -161,11 +161,6 @@ def pick_options(options: Options) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
-def order_share(order: ShardOrder, share: Share) -> ShardOrder:
-    """Return the order with another share of the plan."""
-    return replace(order, share=share)
-
-
 class ShardStatus(msgspec.Struct, frozen=True):
     """How a shard stands: what its process has reported, and what it has counted."""
 
@@ -211,7 +206,12 @@ class ShardActor:
 
     def status(self) -> ShardStatus:
         """Return the shard's progress and counts, read from its files, and how its process ended."""
-        ended = self._explain_end()  # before what it wrote last is read
+        ended, code = "", None if self._process is None else self._process.poll()
+        if code is not None:  # before what it wrote last is read
+            tail = (self._place / OUTPUT).read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            last = f": {' '.join(tail.split())}" if tail.strip() else ""
+            ended = f"its process was {how}{last}"
         events: dict[str, str] = {}
         with contextlib.suppress(FileNotFoundError):
             lines = (self._place / EVENTS).read_text("utf-8").splitlines()
@@ -259,13 +259,3 @@ class ShardActor:
         with contextlib.suppress(BrokenPipeError):  # it has ended, and `status` says how
             self._process.stdin.write(data)
             self._process.stdin.flush()
-
-    def _explain_end(self) -> str:
-        """Return how the process ended, with the last 400 bytes of its output; "" unless it has ended."""
-        code = None if self._process is None else self._process.poll()
-        if code is None:
-            return ""
-        tail = (self._place / OUTPUT).read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        last = f": {' '.join(tail.split())}" if tail.strip() else ""
-        return f"its process was {how}{last}"

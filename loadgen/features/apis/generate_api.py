@@ -150,7 +150,12 @@ class Generate(Dialect, frozen=True):
         DecodeError.
         """
         answers: list[RawMessage] = self._answers.decode_lines(lines)
-        repeating = _is_repeating(answers)
+        # With --incremental-streaming-output all messages together list no more ids than there are tokens.
+        # Servers that list none repeat.
+        lists = filter(None, (bytes(answer.output_ids).strip(b"[] ") for answer in answers))
+        listed = sum(ids.count(b",") + 1 for ids in lists)
+        counts = {answer.index: answer.meta_info.completion_tokens for answer in answers if answer.meta_info}
+        repeating = listed == 0 or listed > sum(counts.values())
         before: dict[int, tuple[int, int]] = {}  # of each choice: tokens, and characters that are repeated
         messages = []
         for answer in answers:
@@ -162,17 +167,6 @@ class Generate(Dialect, frozen=True):
                 characters = len(answer.text) if repeating else 0
             before[answer.index] = counted, characters
         return messages
-
-
-def _is_repeating(answers: list[RawMessage]) -> bool:
-    """Whether each message repeats the text so far, as without --incremental-streaming-output.
-
-    With it all messages together list no more ids than there are tokens. Servers that list none repeat.
-    """
-    lists = filter(None, (bytes(answer.output_ids).strip(b"[] ") for answer in answers))
-    listed = sum(ids.count(b",") + 1 for ids in lists)
-    counted = {answer.index: answer.meta_info.completion_tokens for answer in answers if answer.meta_info}
-    return listed == 0 or listed > sum(counted.values())
 
 
 def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:

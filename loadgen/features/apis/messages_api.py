@@ -228,8 +228,12 @@ def convert_body(body: dict[str, Any]) -> dict[str, Any]:
         converted["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     if tools := chat.get("tools"):
         converted["tools"] = [_convert_tool(tool) for tool in tools]
-    if (choice := _convert_choice(chat.get("tool_choice"))) is not None:
-        converted["tool_choice"] = choice
+    choice, kinds = chat.get("tool_choice"), {"auto": "auto", "required": "any", "none": "none"}
+    if isinstance(choice, dict):
+        named = read_mapping(choice.get("function")).get("name")
+        converted["tool_choice"] = {"type": "tool", "name": named}
+    elif choice in kinds:
+        converted["tool_choice"] = {"type": kinds[choice]}
     return converted
 
 
@@ -301,14 +305,6 @@ def _convert_tool(tool: dict[str, Any]) -> dict[str, Any]:
         return tool
     named = {key: function[key] for key in ("name", "description") if function.get(key) is not None}
     return {**named, "input_schema": function.get("parameters") or {"type": "object"}}
-
-
-def _convert_choice(choice: Any) -> dict[str, Any] | None:
-    """Convert which tool is to be called; None if that is not set."""
-    if isinstance(choice, dict):
-        return {"type": "tool", "name": read_mapping(choice.get("function")).get("name")}
-    kinds = {"auto": "auto", "required": "any", "none": "none"}
-    return {"type": kinds[choice]} if choice in kinds else None
 
 
 API = Messages

@@ -134,7 +134,11 @@ def attribute(facts: Facts, records: Records) -> Attribution:
         counts = np.zeros(len(records), np.bool_)
     tokens, gaps = find_first_tokens(records, counts), find_tail_gaps(records, counts)
     counted = read_counts(facts.own_window, records)
-    ttft = _make_waits(tokens.request, divide_waits(records, tokens))
+    parts, none = divide_waits(records, tokens), np.zeros_like(tokens.request)
+    ttft = PartRows(tokens.request, none, parts.sum(axis=0), none, parts)
+    if len(ttft):
+        typical_ns = float(np.median(ttft.after_sent_ns))
+        ttft = replace(ttft, excess_ns=(ttft.after_sent_ns - round(typical_ns)).clip(0))
     tail = PartRows(
         gaps.request,
         gaps.message,
@@ -158,20 +162,15 @@ def _divide_mean(ttft: PartRows, window: ServerWindow | None) -> PartRows | None
     return PartRows(none, none, parts.sum(axis=0), none + excess_ns, parts)
 
 
-def _make_waits(request: Int64, parts: Int64) -> PartRows:
-    waits = PartRows(request, np.zeros_like(request), parts.sum(axis=0), np.zeros_like(request), parts)
-    if not len(request):
-        return waits
-    ttft_ns = waits.after_sent_ns
-    typical_ns = float(np.median(ttft_ns))
-    return replace(waits, excess_ns=(ttft_ns - round(typical_ns)).clip(0))
-
-
 def _list_evidence(records: Records, counts: Bool, counted: CountedPreemptions) -> tuple[str, ...]:
     """List the keys of the evidence that there is of most of the requests that count."""
     if not counts.any():
         return ()
     queue_ns, prefill_ns = records.server_queue_ns, find_prefill_ns(records)
+    sent = records.select(records.sent)
+    begun = np.sort(sent.sent_ns).searchsorted(sent.sent_ns, side="right")
+    ended = np.sort(sent.end_ns).searchsorted(sent.sent_ns, side="right")
+    streams = float(np.median(begun - ended)) if len(sent) else 0.0
     held = {
         "kernel": (records.reads > 0) & ~mark_unstamped(records),
         "rtt": records.rtt_ns != UNKNOWN,
@@ -179,17 +178,10 @@ def _list_evidence(records: Records, counts: Bool, counted: CountedPreemptions) 
         "server": (queue_ns != UNKNOWN) | (prefill_ns != UNKNOWN),
         "spans": records.server_first_token_ns != UNKNOWN,
         "preemptions": np.full(len(records), len(counted) > 0),
-        "streams": np.full(len(records), _count_usual_streams(records) >= LEAST_STREAMS),
+        "streams": np.full(len(records), streams >= LEAST_STREAMS),
     }
     most = counts.sum() / 2
     return tuple(kind.key for kind in EVIDENCE if np.count_nonzero(held[kind.key] & counts) > most)
-
-
-def _count_usual_streams(records: Records) -> float:
-    sent = records.select(records.sent)
-    begun = np.sort(sent.sent_ns).searchsorted(sent.sent_ns, side="right")
-    ended = np.sort(sent.end_ns).searchsorted(sent.sent_ns, side="right")
-    return float(np.median(begun - ended)) if len(sent) else 0.0
 
 
 _ALIKE = 0.02  # by which counts, and sums of means, may differ and be of the same requests

@@ -11,7 +11,7 @@ from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence, has_tail, limit_doubts, percent
 
 if TYPE_CHECKING:
-    from loadgen.features.attribution.attribution import Attribution, PartRows
+    from loadgen.features.attribution.attribution import Attribution
 
 STALLED, NETWORK = 0.25, 0.2  # of the time beyond P99
 _LEAST = 0.05  # of it: a smaller share is no evidence to add to another doubt
@@ -66,18 +66,19 @@ def network_in_tail(run: RunEvidence) -> Evidence | None:
     """Find evidence that the network, not the server, makes a good part of P99."""
     if (found := _divide_tail(run)) is None:
         return None
-    return join_evidence(_describe_network(name, tail) for name, tail in found.tails)
-
-
-def _describe_network(name: str, tail: PartRows) -> Evidence | None:
-    shares = {key: tail.share(key) for key in IMPAIRED}
-    share = sum(shares.values())
-    if not tail.is_long or share < NETWORK:
-        return None
-    words = ", ".join(
-        f"{key.replace('_', ' ')} {percent(round(part, 2))}" for key, part in shares.items() if part >= 0.005
-    )
-    return f"{percent(round(share, 2))} of the time beyond P99 {name} is the network's ({words})"
+    sentences = []
+    for name, tail in found.tails:
+        shares = {key: tail.share(key) for key in IMPAIRED}
+        share = sum(shares.values())
+        if tail.is_long and share >= NETWORK:
+            words = ", ".join(
+                f"{key.replace('_', ' ')} {percent(round(part, 2))}"
+                for key, part in shares.items()
+                if part >= 0.005
+            )
+            part_of = f"{percent(round(share, 2))} of the time beyond P99 {name}"
+            sentences.append(f"{part_of} is the network's ({words})")
+    return join_evidence(sentences)
 
 
 limit = partial(limit_doubts, (has_tail,))

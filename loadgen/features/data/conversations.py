@@ -21,7 +21,7 @@ from loadgen.base.text import format_count, quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import bodies, row_kinds
 from loadgen.features.data.row_kinds import RowObject
-from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, Turns, fingerprint, make_turns
+from loadgen.plan.planned_requests import UNKNOWN_LEN, TurnRequests, fingerprint, make_turns
 from loadgen.plan.request_sources import PlanInputs, SourcedRequests, count_sessions
 from loadgen.wire.openai import Dialect
 
@@ -348,7 +348,15 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     conversations = Conversations(lines)
     if not inputs.dialect.chat:
         raise bodies.refuse_api(lines, kind, inputs.dialect, "openai-chat")
-    answers, turns = _order_answers(conversations, inputs)
+    by_conversation = np.argsort(conversations.generated[:, 0], kind="stable").astype(np.int64)
+    counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
+    counts = counts[counts > 0].astype(np.int64)
+    whole = make_turns(counts, conversations.delays_ns[by_conversation])
+    sessions = count_sessions(whole, inputs.profile, inputs.most)
+    times = -(-sessions // len(whole))
+    repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).take_first(sessions)
+    count = min(len(repeated.delays_ns), inputs.most or len(repeated.delays_ns))
+    answers, turns = np.tile(by_conversation, times)[:count], repeated.cut(count)
     output_lens = conversations.output_lens[answers]
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     if asked > 0:
@@ -360,16 +368,3 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     sent = f"{format_count(len(turns), 'session')} with {format_count(len(answers), 'turn')}"
     made = RecordedTurns(conversations, answers, output_lens, kind)
     return SourcedRequests(made, facts, notes=(f"{recorded}: sent as {sent}",), turns=turns)
-
-
-def _order_answers(conversations: Conversations, inputs: PlanInputs) -> tuple[Int64, Turns]:
-    """Return which recorded answer each request asks for, int64[requests], and the sessions' turns."""
-    by_conversation = np.argsort(conversations.generated[:, 0], kind="stable").astype(np.int64)
-    counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
-    counts = counts[counts > 0].astype(np.int64)
-    whole = make_turns(counts, conversations.delays_ns[by_conversation])
-    sessions = count_sessions(whole, inputs.profile, inputs.most)
-    times = -(-sessions // len(whole))
-    repeated = make_turns(np.tile(counts, times), np.tile(whole.delays_ns, times)).take_first(sessions)
-    count = min(len(repeated.delays_ns), inputs.most or len(repeated.delays_ns))
-    return np.tile(by_conversation, times)[:count], repeated.cut(count)

@@ -24,7 +24,6 @@ from loadgen.features.data.conversations import RecordedTurns
 from loadgen.plan import plan, profile, request_sources
 from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import UNKNOWN_LEN, LengthFacts, PromptRequests, Turns
-from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import TRACES, ModelTarget, Seed
 from loadgen.plan.tokenizers import load_tokenizer
 from loadgen.run.command.options import add_unlisted_flags, lay_over_lengths, parse_words
@@ -137,12 +136,7 @@ def make_data_plan(values: dict[str, Any], options: dict[str, Any]) -> Plan:
         vocab_size=options.get("vocab_size"),
         placeholder="model" not in options,
     )
-    return _make_any_plan(workload, subject, seed, any_api="backend" not in values)
-
-
-def _make_any_plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
-    """Make the plan; with `any_api` for chat too, if completions refuse; raises the first UsageError."""
-    if not any_api:
+    if "backend" in values:
         return plan.make(workload, subject, seed)
     refused: UsageError | None = None
     for backend in _ANY_API:

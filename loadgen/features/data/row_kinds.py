@@ -205,25 +205,21 @@ def read_objects(lines: Lines, kind: str) -> Iterator[RowObject]:
         fields = read_object(lines, i, row)
         keys = tuple(fields)
         if keys not in known:
-            _check_kind(lines, i, keys, kind)
+            try:
+                found = find_kind(keys)
+            except ValueError as error:
+                raise lines.refusal(i, str(error)) from None
+            if found == kind and (why := explain_unread(keys, kind, lines.path)):
+                raise lines.refusal(i, why)
+            if found != kind:
+                raise lines.refusal(
+                    i,
+                    f"is of the kind {found} (keys {_list_keys(keys)}), and the rows before it are {kind}: "
+                    "give a file of each kind",
+                )
             if len(known) < 1000:
                 known[keys] = kind
         yield fields
-
-
-def _check_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
-    try:
-        found = find_kind(keys)
-    except ValueError as error:
-        raise lines.refusal(i, str(error)) from None
-    if found == kind and (why := explain_unread(keys, kind, lines.path)):
-        raise lines.refusal(i, why)
-    if found != kind:
-        raise lines.refusal(
-            i,
-            f"is of the kind {found} (keys {_list_keys(keys)}), and the rows before it are {kind}: "
-            "give a file of each kind",
-        )
 
 
 def read_object(lines: Lines, i: int, row: bytes) -> RowObject:
@@ -231,7 +227,14 @@ def read_object(lines: Lines, i: int, row: bytes) -> RowObject:
     try:
         fields = _DECODE(row)
     except NOT_JSON as error:
-        raise lines.refusal(i, _explain_no_object(lines, row, error)) from None
+        text = row.strip()
+        if text in (b"{", b"["):
+            why = f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
+        elif isinstance(error, msgspec.ValidationError):
+            why = "is not a JSON object: give one a line"
+        else:
+            why = explain_json(row, error)
+        raise lines.refusal(i, why) from None
     if twice := _find_twice(fields, row):
         raise lines.refusal(i, f"has the key {quote_value(twice)} twice: leave out one")
     return fields
@@ -243,15 +246,6 @@ def decode_value(lines: Lines, i: int, fields: RowObject, key: str, decoder: msg
         return decoder.decode(fields[key])
     except NOT_JSON as error:
         raise lines.refusal(i, explain_json(bytes(fields[key]), error, key)) from None
-
-
-def _explain_no_object(lines: Lines, row: bytes, error: Exception) -> str:
-    text = row.strip()
-    if text in (b"{", b"["):
-        return f"is not the whole of a JSON value: {_JQ} with jq -c . {lines.path}"
-    if isinstance(error, msgspec.ValidationError):
-        return "is not a JSON object: give one a line"
-    return explain_json(row, error)
 
 
 def _find_twice(fields: RowObject, row: bytes) -> str:

@@ -78,7 +78,16 @@ def add_shared_texts(known: Facts, made: Plan, records: Records) -> Facts:
         size += len(texts[-1])
         if size > _MOST_BYTES:
             return known
-    template = _bound_template(dict(zip(sent.tolist(), map(len, texts), strict=True)), records)
+    # The most tokens that a chat template can add to each prompt.
+    sizes = dict(zip(sent.tolist(), map(len, texts), strict=True))
+    counted = [
+        tokens - sizes[i] // _MOST_BYTES_PER_TOKEN
+        for i, tokens, ok in zip(
+            records.index.tolist(), records.input_tokens.tolist(), records.ok.tolist(), strict=True
+        )
+        if ok and tokens >= 0 and i in sizes
+    ]
+    template = min(max(min(counted, default=_MOST_TEMPLATE), 0), _MOST_TEMPLATE)
     share = count_shared_bytes(texts) / max(size, 1)
     return replace(known, shared_texts=SharedTexts(share, template if made.dialect.chat else 0))
 
@@ -104,18 +113,6 @@ def _read_prompt(made: Plan, i: int) -> bytes:
     body: dict[str, Any] = msgspec.json.decode(made.body(i), type=dict[str, msgspec.Raw])
     text = b"".join(bytes(body[name]) for name in _FIELDS if name in body)
     return _DATA.sub(lambda found: hashlib.blake2b(found[0], digest_size=16).hexdigest().encode(), text)
-
-
-def _bound_template(sizes: dict[int, int], records: Records) -> int:
-    """Return the most tokens that a chat template can add to each prompt, by its bytes and tokens."""
-    counted = [
-        tokens - sizes[i] // _MOST_BYTES_PER_TOKEN
-        for i, tokens, ok in zip(
-            records.index.tolist(), records.input_tokens.tolist(), records.ok.tolist(), strict=True
-        )
-        if ok and tokens >= 0 and i in sizes
-    ]
-    return min(max(min(counted, default=_MOST_TEMPLATE), 0), _MOST_TEMPLATE)
 
 
 def add_earlier(known: Facts, subject: ModelTarget, runs_dir: Path, made: Plan, records: Records) -> Facts:

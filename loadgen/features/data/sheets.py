@@ -126,16 +126,12 @@ def _convert_parquet_rows(file: OpenedFile) -> Iterator[bytes]:
             for batch in table.iter_batches(_BATCH_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield _encode_row(
-                        file, {key: value for key, value in row.items() if value is not None}, number
-                    )
+                    kept = {key: value for key, value in row.items() if value is not None}
+                    try:
+                        encoded = msgspec.json.encode(kept)
+                    except (TypeError, ValueError, OverflowError) as error:
+                        raise file.refusal(f"cannot be JSON: {error}", number) from None
+                    yield encoded
     except (OSError, pyarrow.ArrowException) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise file.refusal(f"is not valid Parquet: {why}") from None
-
-
-def _encode_row(file: OpenedFile, row: dict[str, Any], number: int) -> bytes:
-    try:
-        return msgspec.json.encode(row)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise file.refusal(f"cannot be JSON: {error}", number) from None

@@ -317,11 +317,6 @@ def _find_drafts(facts: Facts) -> str | None:
     return "none" if reports and not facts.speculates else None
 
 
-def _find_parallel(facts: Facts) -> int | None:
-    """Return the tensor parallelism that the engine reports or was started with, 1 of one GPU; else None."""
-    return facts.tensor_parallel or (1 if is_alone(facts) and facts.gpu_count == 1 else None)
-
-
 def is_alone(facts: Facts) -> bool:
     """Whether the engine was started for the run, without a flag of more than tensor parallelism."""
     return facts.launched is not None and not any(map(_SPREAD.match, facts.launched.command))
@@ -360,7 +355,12 @@ _FIELDS = (
     RowField("isl", "tokens of a prompt", lambda facts: find_asked_lengths(facts)[0], _read_count),
     RowField("osl", "tokens of an answer", lambda facts: find_asked_lengths(facts)[1], _read_count),
     RowField("is_multinode", "whether several machines serve", _if_alone(False), _read_flag),
-    RowField("tp", "tensor parallelism", _find_parallel, _read_count),
+    RowField(
+        "tp",
+        "tensor parallelism",
+        lambda facts: facts.tensor_parallel or (1 if is_alone(facts) and facts.gpu_count == 1 else None),
+        _read_count,
+    ),
     RowField("pp", "pipeline parallelism", _if_unspread, _read_count),
     RowField("dcp_size", "decode context parallelism", _if_unspread, _read_count),
     RowField("pcp_size", "prefill context parallelism", _if_unspread, _read_count),

@@ -8,7 +8,6 @@ import msgspec
 
 from loadgen.base.text import format_count
 from loadgen.features.images.image_counts import BY_DETAILS, count_image_tokens, count_images
-from loadgen.plan.planned_requests import ImageFacts
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 
@@ -75,8 +74,20 @@ def describe_images(result: Result, options: ReportOptions) -> Iterator[str]:
     figures, images = result.derive(measure_images), result.facts.images
     if figures is None or images is None:
         return
+    words = [
+        f"{width}×{height}" + (f" {100 * count / images.planned:.3g} %" if len(images.sizes) > 1 else "")
+        for width, height, count in images.sizes[:_MOST_SIZES]
+        if width
+    ]
+    if len(images.sizes) > _MOST_SIZES:
+        words.append(f"{len(images.sizes) - _MOST_SIZES} more sizes")
+    words.append(f"files of {images.source}" if images.source else images.format)
+    if images.distinct < images.planned:
+        words.append(f"{images.distinct} different ones")
+    words.append(f"{images.mean_bytes / 1000:.4g} kB each")
+    words.append("as data URLs" if images.transport == "data" else "fetched from loopback")
     yield (
-        f"images: {figures.images} in {format_count(figures.requests, 'request')}, {_describe_form(images)}; "
+        f"images: {figures.images} in {format_count(figures.requests, 'request')}, {', '.join(words)}; "
         f"{figures.images_per_s:.3g} images/s"
     )
     if figures.tokens_per_image is None or figures.prompt_share is None or figures.tokens_per_s is None:
@@ -99,19 +110,3 @@ def summarize_images(result: Result, options: ReportOptions) -> Iterator[str]:
     tokens = figures.tokens_per_image
     counted = "tokens not known" if tokens is None else f"{tokens:.4g} tokens each"
     yield f"images: {figures.images}, {figures.images_per_s:.3g} a second, {counted}"
-
-
-def _describe_form(images: ImageFacts) -> str:
-    named = [
-        f"{width}×{height}" + (f" {100 * count / images.planned:.3g} %" if len(images.sizes) > 1 else "")
-        for width, height, count in images.sizes[:_MOST_SIZES]
-        if width
-    ]
-    if len(images.sizes) > _MOST_SIZES:
-        named.append(f"{len(images.sizes) - _MOST_SIZES} more sizes")
-    words = [*named, images.format if not images.source else f"files of {images.source}"]
-    if images.distinct < images.planned:
-        words.append(f"{images.distinct} different ones")
-    words.append(f"{images.mean_bytes / 1000:.4g} kB each")
-    words.append("as data URLs" if images.transport == "data" else "fetched from loopback")
-    return ", ".join(words)

@@ -78,23 +78,22 @@ def add_contents(sourced: SourcedRequests, inputs: PlanInputs) -> SourcedRequest
         album = make_album(sizes, profile.image_format, images, inputs.stream, as_url)
     server = None if as_url else ImageServer(album)
     made = ImageRequests(sourced.requests, album, counts, server)
-    facts = replace(sourced.facts, images=_make_facts(profile, album, counts))
-    return replace(sourced, requests=made, facts=facts)
-
-
-def _make_facts(profile: Profile, album: Album, counts: Int64) -> ImageFacts:
     alike = len(counts) > 0 and int(counts.min()) == int(counts.max())
-    return ImageFacts(
-        format=AS_THEY_ARE if profile.image_dir else profile.image_format,
-        sizes=album.count_sizes(int(counts.sum())),
-        counts=tuple(counts[: 1 if alike else PERIOD].tolist()),
-        distinct=album.distinct,
-        mean_bytes=album.mean_bytes,
-        transport=profile.image_transport,
-        digest=album.digest(),
-        source=profile.image_dir,
-        maker="" if profile.image_dir else name_maker(profile.image_format),
+    facts = replace(
+        sourced.facts,
+        images=ImageFacts(
+            format=AS_THEY_ARE if profile.image_dir else profile.image_format,
+            sizes=album.count_sizes(int(counts.sum())),
+            counts=tuple(counts[: 1 if alike else PERIOD].tolist()),
+            distinct=album.distinct,
+            mean_bytes=album.mean_bytes,
+            transport=profile.image_transport,
+            digest=album.digest(),
+            source=profile.image_dir,
+            maker="" if profile.image_dir else name_maker(profile.image_format),
+        ),
     )
+    return replace(sourced, requests=made, facts=facts)
 
 
 def check_place(profile: Profile, here: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -48,47 +47,44 @@ def main(argv: Sequence[str]) -> int:
     """
     options = parse_arguments(selftest_parser(), argv)
     with print_one_object(options.json) as results:
-        return _run_selftest(options, results)
-
-
-def _run_selftest(options: argparse.Namespace, results: list[Mapping[str, Any]]) -> int:
-    """Measure and print as `main` does, and add the object of modes and self-tests to `results`."""
-    refusals = {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
-    transports = tuple(name for name in TRANSPORTS if name not in refusals)
-    if options.transport in transports:
-        transports = (options.transport,)
-    else:
-        for name, why in refusals.items():
-            print_text(f"{name} is not measured: {why}", sys.stdout)
-    load = SelftestLoad(options.streams, options.interval_ms, options.tokens_per_message, options.input_len)
-    steps = len(_list_steps(options.workers))
-    seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
-    deadline_ns = clock.now_ns() + int(seconds * 1e9)
-    with choose_display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
-        modes = {mode.words: examine(mode, transports) for mode in MODES}
-    lines = draw_modes(modes, transports)
-    print_text("\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout)
-    if options.workers > 1:
-        if options.transport is None:
-            transports = (choose_transport(None, ServerAddress(_HERE).target("/"), load.streams).name,)
-        measured = _measure_growing(load, options.workers, transports, deadline_ns)
-    else:
-        measured = _measure_transports(load, transports, deadline_ns)
-    if options.save and kept_selftests.remember(measured):
-        print_text(f"kept for later reports in {kept_selftests.cache_path()}", sys.stdout)
-    results.append({"modes": modes, "selftests": [each.model_dump(mode="json") for each in measured]})
-    well = all(outcome == "ok" for by_transport in modes.values() for outcome in by_transport.values())
-    return decide_exit_code(measured=well)
-
-
-def _measure_transports(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -> list[Calibration]:
-    measured: dict[str, Calibration] = {}
-    for transport in transports:
-        left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(measured))
-        with choose_display(quiet=False).waiting(f"error and capacity of {transport}", left_s, forks=True):
-            measured |= measure_client(load, (transport,), left_s)
-        print_text("\n".join(format_transport(measured[transport])), sys.stdout, end="\n\n")
-    return list(measured.values())
+        refusals = {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
+        transports = tuple(name for name in TRANSPORTS if name not in refusals)
+        if options.transport in transports:
+            transports = (options.transport,)
+        else:
+            for name, why in refusals.items():
+                print_text(f"{name} is not measured: {why}", sys.stdout)
+        load = SelftestLoad(
+            options.streams, options.interval_ms, options.tokens_per_message, options.input_len
+        )
+        steps = len(_list_steps(options.workers))
+        seconds = options.seconds or (_SECONDS if steps == 1 else _MODES_S + _STEP_S * steps)
+        deadline_ns = clock.now_ns() + int(seconds * 1e9)
+        with choose_display(quiet=False).waiting("what servers send: one mode after the other", forks=True):
+            modes = {mode.words: examine(mode, transports) for mode in MODES}
+        lines = draw_modes(modes, transports)
+        print_text(
+            "\n".join([*lines, f"\n{load.words}, against the null server on this machine:\n"]), sys.stdout
+        )
+        if options.workers > 1:
+            if options.transport is None:
+                transports = (choose_transport(None, ServerAddress(_HERE).target("/"), load.streams).name,)
+            measured = _measure_growing(load, options.workers, transports, deadline_ns)
+        else:
+            by_name: dict[str, Calibration] = {}
+            for transport in transports:
+                left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(transports) - len(by_name))
+                with choose_display(quiet=False).waiting(
+                    f"error and capacity of {transport}", left_s, forks=True
+                ):
+                    by_name |= measure_client(load, (transport,), left_s)
+                print_text("\n".join(format_transport(by_name[transport])), sys.stdout, end="\n\n")
+            measured = list(by_name.values())
+        if options.save and kept_selftests.remember(measured):
+            print_text(f"kept for later reports in {kept_selftests.cache_path()}", sys.stdout)
+        results.append({"modes": modes, "selftests": [each.model_dump(mode="json") for each in measured]})
+        well = all(outcome == "ok" for by_transport in modes.values() for outcome in by_transport.values())
+        return decide_exit_code(measured=well)
 
 
 def _list_steps(workers: int) -> list[int]:

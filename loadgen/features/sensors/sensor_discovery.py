@@ -151,9 +151,15 @@ class System(Sensor):
             sizes[name] * sign for name, sign in zip(in_files, (1, 1, -1, -1), strict=True) if name in sizes
         ]
         swap = [sizes[name] for name in ("SwapTotal", "SwapFree") if name in sizes]
+        policy = "devices/system/cpu/cpu0/cpufreq"
+        governor, driver = (self._read(f"{policy}/scaling_{name}") for name in ("governor", "driver"))
+        off = (
+            *(("no turbo",) if self._read("devices/system/cpu/intel_pstate/no_turbo") == "1" else ()),
+            *(("no boost",) if self._read("devices/system/cpu/cpufreq/boost") == "0" else ()),
+        )
         return MachineState(
             power_mode=self._read("firmware/acpi/platform_profile"),
-            cpu_governor=self._read_governor(),
+            cpu_governor=", ".join((f"{governor} ({driver})", *off)) if governor else "",
             firmware={"BIOS": bios} if bios else {},
             clocks=self._read_clocks(),
             temperature_c=heat,
@@ -164,16 +170,6 @@ class System(Sensor):
             page_cache_bytes=max(sum(cache), 0) if len(cache) == len(in_files) else None,
             swap_bytes=swap[0] - swap[1] if len(swap) == 2 else None,
         )
-
-    def _read_governor(self) -> str:
-        """Return the governor with its driver, and whether turbo or boost is off; "" if there is none."""
-        policy = "devices/system/cpu/cpu0/cpufreq"
-        governor, driver = (self._read(f"{policy}/scaling_{name}") for name in ("governor", "driver"))
-        off = (
-            *(("no turbo",) if self._read("devices/system/cpu/intel_pstate/no_turbo") == "1" else ()),
-            *(("no boost",) if self._read("devices/system/cpu/cpufreq/boost") == "0" else ()),
-        )
-        return ", ".join((f"{governor} ({driver})", *off)) if governor else ""
 
     def _read_clocks(self) -> dict[str, ClockState]:
         """Read the CPUs' clocks, by their kinds of core: mean now, the lowest limit, the maximum.

@@ -33,10 +33,14 @@ def summarize_window(
     gpus, gpus_how = _choose_gpus(window)
     left_out = [where for where in window.list_places("device_bytes") if where not in gpus]
     spent, unspent = measure_energy(window, idle, gpus)
-    by_cpu, uncounted = measure_cpu_energy(window, idle)
+    known = [where for where in window.sources if where.startswith(CPU)]
+    packages = list(dict.fromkeys((*window.list_places("package_j", ever=True), *known)))
+    source = _name_sources(window, packages)
+    by_cpu, uncounted = _add_up(window, idle, dict.fromkeys(packages, ("package_j",)), source)
     # Where no GPU or board is known to draw power, the CPU's is all there is.
     alone = not gpus and not window.list_places("board_w", ever=True)
     inside = window.inside
+    missing = Counter(reason for s in inside for reason in dict.fromkeys(s.reading.missing))
     return SensorSummary(
         duration_s=window.duration_s,
         period_s=window.period_s,
@@ -57,7 +61,10 @@ def summarize_window(
         memory_mhz=window.measure_spreads("memory_mhz", left_out),
         held_back=window.measure_held_back(left_out),
         missing=(
-            *window.list_missing(),
+            *(
+                why if count == len(inside) else f"{why} ({count} of {len(inside)} samples)"
+                for why, count in missing.items()
+            ),
             *distrusted,
             *unspent,
             *uncounted,
@@ -198,14 +205,6 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         reasons = Counter(f"{where}: {why}" for where, why in places)
         return {reason: n / len(reported) for reason, n in reasons.items()}
 
-    def list_missing(self) -> tuple[str, ...]:
-        """List each reason for missing values, and in how many samples if not in all."""
-        reasons = Counter(reason for s in self.inside for reason in dict.fromkeys(s.reading.missing))
-        n = len(self.inside)
-        return tuple(
-            why if count == n else f"{why} ({count} of {n} samples)" for why, count in reasons.items()
-        )
-
 
 def distrust_counters(window: Window) -> tuple[Window, tuple[str, ...]]:
     """Return the window without the energy counters that contradict their GPU's power, and why in words.
@@ -316,13 +315,6 @@ def measure_energy(
     sources = filter(None, (named, _name_sources(window, list(exported))))
     spent, missing = _add_up(window, idle, quantities, "; ".join(sources))
     return spent and spent.model_copy(update={"under": _measure_parts(window, within)[0]}), missing
-
-
-def measure_cpu_energy(window: Window, idle: Sequence[Sample]) -> tuple[Energy | None, tuple[str, ...]]:
-    """Return the energy of CPU packages and their memory; None, and what is missing, if one is unknown."""
-    known = [where for where in window.sources if where.startswith(CPU)]
-    packages = list(dict.fromkeys((*window.list_places("package_j", ever=True), *known)))
-    return _add_up(window, idle, dict.fromkeys(packages, ("package_j",)), _name_sources(window, packages))
 
 
 def _add_up(

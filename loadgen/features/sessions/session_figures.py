@@ -18,7 +18,6 @@ from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.text import cut_end, format_count, list_first
 from loadgen.engines.refusals import TOOLS_UNREAD
-from loadgen.facts.run_facts import Facts
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import count_cached_tokens, measure_part
 from loadgen.figures.per_request import PerRequest
@@ -352,7 +351,14 @@ def summarize_sessions(run: Result) -> StoredSessions | None:
     facts, records, rows = run.facts, run.records, run.sessions
     if rows is None:
         return None
-    ends = _list_early_ends(facts, records, rows)
+    places, ends = dict(facts.turn_places), []
+    for at in np.flatnonzero(rows.early).tolist():
+        row = int(rows.ending[at])
+        failure, index = records.failures[row], int(records.index[row])
+        if failure is not None:
+            number, turn = int(rows.numbers[at]), int(rows.turn[row])
+            reason = _WORDS.get(failure.kind) or name_refused_part(failure.detail) or failure.kind.value
+            ends.append(EarlyEnd(number, turn, index, reason, places.get(index, ""), failure.detail))
     return StoredSessions(
         figures=measure_sessions(rows, records, facts.own_sessions),
         measured=None if run.counted is records else measure_counted_part(records, run.counted),
@@ -416,20 +422,6 @@ def measure_counted_part(records: Records, counted: Records) -> MeasuredPart:
         left_out=late,
         left_out_failed=len(records.failed) - len(counted.failed) if late else 0,
     )
-
-
-def _list_early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyEnd]:
-    places = dict(facts.turn_places)
-    ends = []
-    for at in np.flatnonzero(rows.early).tolist():
-        row = int(rows.ending[at])
-        failure, index = records.failures[row], int(records.index[row])
-        if failure is not None:
-            number, turn = int(rows.numbers[at]), int(rows.turn[row])
-            place = places.get(index, "")
-            reason = _WORDS.get(failure.kind) or name_refused_part(failure.detail) or failure.kind.value
-            ends.append(EarlyEnd(number, turn, index, reason, place, failure.detail))
-    return ends
 
 
 def name_refused_part(message: str) -> str:

@@ -30,7 +30,6 @@ from loadgen.plan.request_sources import (
     WORDS,
     ModelTarget,
     PlanInputs,
-    RandomStream,
     SourcedRequests,
     WordCounts,
 )
@@ -127,7 +126,14 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
             f"--turns makes conversations of the chat API, and requests go to {inputs.dialect.path}: use "
             "--backend openai-chat"
         )
-    count = _count_requests(profile, turns, inputs.most)
+    count = profile.most_prompts if inputs.most is None else inputs.most
+    if profile.num_sessions is not None:  # all of their turns
+        every = profile.num_sessions * turns
+        if every > MOST_REQUESTS:
+            raise UsageError(
+                f"--num-sessions {profile.num_sessions} of {turns} turns are more than {MOST_REQUESTS}"
+            )
+        count = every if inputs.most is None else min(every, inputs.most)
     shape, notes = random_prompts.make_shape(replace(inputs, most=count))
     lens = draw_lens(replace(shape, prefix_len=0), stream.rng("lengths"))
     texts, text, how = _make_texts(choose_form(profile, inputs.subject, inputs.dialect), shape, lens, inputs)
@@ -136,7 +142,14 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
     made = SyntheticTurns(texts, turns, lens, groups)
     counts = np.full(sessions, turns, dtype=np.int64)
     counts[-1] = count - (sessions - 1) * turns
-    planned = make_turns(counts, _draw_delays_ns(profile, stream, count, turns, notes))
+    delays_ns = np.zeros(count, dtype=np.int64)
+    if profile.think_time:
+        pauses = lengths.parse_pauses_ms(profile.think_time, "--think-time")
+        if remark := pauses.remark():
+            notes.append(f"--think-time {profile.think_time}: {remark}")
+        delays_ns = pauses.draw(stream.rng("think time"), count) * MS_NS
+        delays_ns[::turns] = 0
+    planned = make_turns(counts, delays_ns)
     known = random_prompts.is_count_known(shape, profile)
     facts = DataFacts(
         kind="random_turns",
@@ -158,18 +171,6 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
     if text and wanted == WORDS:
         raise UsageError("--prompt-corpus and --prompt-format words are two texts: leave out one of them")
     return CORPUS if text or wanted == CORPUS else WORDS
-
-
-def _count_requests(profile: Profile, turns: int, most: int | None) -> int:
-    """Count the requests: all turns of --num-sessions, else the profile's most, `most` at most."""
-    if profile.num_sessions is None:
-        return profile.most_prompts if most is None else most
-    count = profile.num_sessions * turns
-    if count > MOST_REQUESTS:
-        raise UsageError(
-            f"--num-sessions {profile.num_sessions} of {turns} turns are more than {MOST_REQUESTS}"
-        )
-    return count if most is None else min(count, most)
 
 
 def _make_texts(
@@ -207,20 +208,6 @@ def _make_own_shape(shape: PromptShape, tokens: Int64) -> PromptShape:
         prefix_groups=1,
         class_lens=(tokens, tokens),
     )
-
-
-def _draw_delays_ns(
-    profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]
-) -> Int64:
-    """Draw the delay before each request, int64[count] (ns): 0 for first turns, and without --think-time."""
-    delays_ns = np.zeros(count, dtype=np.int64)
-    if profile.think_time:
-        pauses = lengths.parse_pauses_ms(profile.think_time, "--think-time")
-        if remark := pauses.remark():
-            notes.append(f"--think-time {profile.think_time}: {remark}")
-        delays_ns = pauses.draw(stream.rng("think time"), count) * MS_NS
-        delays_ns[::turns] = 0
-    return delays_ns
 
 
 def _count_reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:

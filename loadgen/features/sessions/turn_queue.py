@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -79,7 +80,14 @@ class OpenSession:
     def __init__(self, turns: Turns, number: int, begin_ns: int) -> None:
         self.number, self.begin_ns = number, begin_ns
         self.begin, end = turns.begins[number : number + 2].tolist()
-        self.before, self.lanes = _list_order(turns, self.begin, end)
+        # What each request waits for, by place in the session, and the lane of each.
+        count, waits = end - self.begin, turns.waits
+        self.before, self.lanes = [[], *([place] for place in range(count - 1))], [MAIN] * count
+        if waits is not None:
+            starts = waits.starts[self.begin : end + 1]
+            before = (waits.before[starts[0] : starts[-1]] - self.begin).tolist()
+            self.before = [before[first:last] for first, last in pairwise((starts - starts[0]).tolist())]
+            self.lanes = waits.lanes[self.begin : end].tolist()
         self.left = end - self.begin  # requests that are not over
         self.lane_left = Counter(self.lanes)
         self.over = bytearray(self.left)
@@ -126,17 +134,6 @@ def _count_fans(turns: Turns) -> Int64:
     answers, counts = np.unique(lanes[0], return_counts=True)
     np.maximum.at(fans, sessions[answers], counts)
     return fans
-
-
-def _list_order(turns: Turns, begin: int, end: int) -> tuple[list[list[int]], list[int]]:
-    """List what each request of a session waits for, by place in the session, and the lane of each."""
-    waits, count = turns.waits, end - begin
-    if waits is None:
-        return [[], *([place] for place in range(count - 1))], [MAIN] * count
-    starts = waits.starts[begin : end + 1].tolist()
-    before = (waits.before[starts[0] : starts[-1]] - begin).tolist()
-    at = [start - starts[0] for start in starts]
-    return [before[at[i] : at[i + 1]] for i in range(count)], waits.lanes[begin:end].tolist()
 
 
 class BodiesDigest:

@@ -10,7 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
@@ -19,7 +19,6 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.planned_requests import Turns
 from loadgen.records import decoded_stream
 from loadgen.records.decode import Decoder
-from loadgen.settings.shard_settings import Share
 from loadgen.transport.capture import Capture, Counters
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.transport.sending.job import SPIN_NS, Job, Listed, TurnCarrier
@@ -28,6 +27,9 @@ from loadgen.transport.tcp_connection import Pool, Slot, State
 from loadgen.wire import sse
 from loadgen.wire.openai import REASONING_FIELDS, TOKEN, ChatChoice, Dialect, Message
 from loadgen.wire.written import read_written
+
+if TYPE_CHECKING:
+    from loadgen.transport.httpx_transport import Exchange  # few runs send with it
 
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
@@ -360,21 +362,6 @@ class SessionSender(Sender):
         return min(wait_ns, self._waiting[0][0] - self.now_ns() - SPIN_NS)
 
 
-class TurnExchange(Protocol):
-    """A request in flight over a transport that awaits each."""
-
-    index: int  # position in the plan; -1 once it is over
-    slot: int
-    intended_ns: int
-    connect_begin_ns: int  # 0: the connection was open
-    request: bytes
-    now_ns: Callable[[], int]
-    got: Sequence[Any]
-
-    def capture(self, failure: Failure | None, share: Share) -> Capture: ...
-    def follow(self, index: int, intended_ns: int, request: bytes) -> Self: ...
-
-
 class SessionExchanges:
     """Sends the turns of sessions, each when it is due and those that it waits for have succeeded."""
 
@@ -384,7 +371,7 @@ class SessionExchanges:
         self.pace: TurnPace = make_pace(sessions, begin_ns)
         self.build_ahead, self.bodies_digest = self.turns.build_ahead, self.turns.bodies_digest
 
-    async def run(self, first: TurnExchange, carrier: TurnCarrier) -> None:
+    async def run(self, first: Exchange, carrier: TurnCarrier) -> None:
         """Send all turns of the session that begins with `first`, as long as those they wait for succeed."""
         _, first.request = self.turns.first.take()
         due_ns = self.pace.first_ns(first.slot, first.intended_ns)
@@ -403,7 +390,7 @@ class SessionExchanges:
         """Whether the time in which turns are sent has passed."""
         return 0 < self.job.duration_ns <= now_ns - self.begin_ns
 
-    async def wait(self, turn: TurnExchange, due_ns: int) -> None:
+    async def wait(self, turn: Exchange, due_ns: int) -> None:
         """Wait until an instant."""
         while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
             await asyncio.sleep(left_ns / 1e9)
@@ -431,7 +418,7 @@ class _SessionExchange:
         if (turn := await self._make_turn(before, index)) is not None:
             await self.send_lane(turn)
 
-    async def send_lane(self, turn: TurnExchange | None) -> None:
+    async def send_lane(self, turn: Exchange | None) -> None:
         """Send a turn and those of its lane after it, until one waits for another lane's."""
         owner, session = self.owner, self.session
         while turn is not None and not owner.is_over(turn.now_ns()):
@@ -446,7 +433,7 @@ class _SessionExchange:
             self.carrier.leave_gates()  # else those that wait there would wait for ever
         self._close_lanes()
 
-    def _note_ended(self, turn: TurnExchange, index: int, failure: Failure | None) -> int | None:
+    def _note_ended(self, turn: Exchange, index: int, failure: Failure | None) -> int | None:
         """Note a turn's end, start the other lanes' turns that waited for it, and return its lane's next."""
         turns, session, end_ns = self.owner.turns, self.session, turn.now_ns()
         lane, own = session.find_lane(index), None
@@ -467,7 +454,7 @@ class _SessionExchange:
         self._close_lanes()
         return own
 
-    async def _make_turn(self, before: TurnExchange, index: int) -> TurnExchange | None:
+    async def _make_turn(self, before: Exchange, index: int) -> Exchange | None:
         """Wait until a turn is due and all gates are open, and return it; None if it is dropped."""
         owner, session = self.owner, self.session
         ready_ns = session.ready_ns[index - session.begin]

@@ -570,34 +570,27 @@ def main(argv: Sequence[str]) -> int:
     shards = read_shards([expand_path(name) for name in asked.places])
     check_shards(shards)
     with print_one_object(asked.json) as results:
-        return _merge_and_print(shards, asked, results)
-
-
-def _merge_and_print(
-    shards: Sequence[tuple[str, Result]], asked: argparse.Namespace, results: list[Mapping[str, Any]]
-) -> int:
-    """Merge the shards, write and print the run, add its object to `results`, and return the exit code."""
-    directory = _create_directory(asked.output, shards)
-    run = merge_results(shards, directory)
-    broken: list[Broken] = []
-    shown = (run, asked.explain, asked.layout)
-    text = make_guarded("the report", lambda: report.render_report(*shown), "", broken)
-    errors = saved_run.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
-    errors += [f"{part.name}: {part.why}" for part in broken]
-    print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
-    print_text(f"run directory: {directory}", sys.stdout)
-    results.append(saved_run.encode_run(run))
-    for error in errors:
-        print_text(f"loadgen: {error}", sys.stderr)
-    measured = bool(run.records.ok.any())
-    if not measured:
-        print_text(f"loadgen: {report.explain_unmeasured(run)}", sys.stderr)
-    return decide_exit_code(
-        measured=measured,
-        whole=not run.facts.partial,
-        failed_on=find_failing(run, ["invalid"] if asked.strict else ()),
-        written=not errors,
-    )
+        directory = _create_directory(asked.output, shards)
+        run = merge_results(shards, directory)
+        broken: list[Broken] = []
+        shown = (run, asked.explain, asked.layout)
+        text = make_guarded("the report", lambda: report.render_report(*shown), "", broken)
+        errors = saved_run.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
+        errors += [f"{part.name}: {part.why}" for part in broken]
+        print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
+        print_text(f"run directory: {directory}", sys.stdout)
+        results.append(saved_run.encode_run(run))
+        for error in errors:
+            print_text(f"loadgen: {error}", sys.stderr)
+        measured = bool(run.records.ok.any())
+        if not measured:
+            print_text(f"loadgen: {report.explain_unmeasured(run)}", sys.stderr)
+        return decide_exit_code(
+            measured=measured,
+            whole=not run.facts.partial,
+            failed_on=find_failing(run, ["invalid"] if asked.strict else ()),
+            written=not errors,
+        )
 
 
 def _create_directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:

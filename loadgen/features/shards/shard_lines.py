@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.text import format_count
@@ -19,22 +19,19 @@ def describe_shards(result: Result, options: ReportOptions) -> Iterator[str]:
     if not shards or not (explain or others or lost):
         return
     names = f", lost: {', '.join(lost)}" if lost else ""
-    clocks = _describe_clocks(shards, others)
+    if not others:
+        clocks = "" if len(shards) == 1 else "; all of one clock"
+    else:
+        how = ", ".join(dict.fromkeys(row.reference for row in others))
+        moved = f"; times of {len(others)} moved to the clock of the first shard by {how}"
+        if any(row.error_ns < 0 for row in others):
+            clocks = f"{moved}, by how much that is off is unknown; no latency depends on it"
+        else:
+            worst_ms = max(row.error_ns for row in others) / MS_NS
+            clocks = f"{moved}, ± {worst_ms:.3g} ms at most; no latency depends on it"
     yield f"merged from {len(shards) - len(lost)} of {len(shards)} shards{names}{clocks}"
     if explain:
         yield from map(_describe_row, shards)
-
-
-def _describe_clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str:
-    """Return how the times of shards on other clocks were moved, with the error; "" for a single shard."""
-    if not others:
-        return "" if len(shards) == 1 else "; all of one clock"
-    how = ", ".join(dict.fromkeys(row.reference for row in others))
-    moved = f"; times of {len(others)} moved to the clock of the first shard by {how}"
-    if any(row.error_ns < 0 for row in others):
-        return f"{moved}, by how much that is off is unknown; no latency depends on it"
-    worst_ms = max(row.error_ns for row in others) / MS_NS
-    return f"{moved}, ± {worst_ms:.3g} ms at most; no latency depends on it"
 
 
 def _describe_row(row: MergedShard) -> str:

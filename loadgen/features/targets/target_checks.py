@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadgen.base.arrays import Bool, Int64
+from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, join_evidence, suspect
 from loadgen.records.record import Records
@@ -63,7 +62,16 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
         values, targets = values_ns[ordered] / MS_NS, of[ordered]
         for number, url in enumerate(run.facts.targets):
             ours = targets == number
-            if not _is_slower_throughout(values, ours):
+            # Of each one's own requests: where these are divided beforehand, the faster server has
+            # answered its last while the slower one goes on.
+            parts = zip(
+                np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True
+            )
+            is_slower = all(
+                min(len(mine), len(others)) >= _LEAST and np.median(mine) > np.median(others)
+                for mine, others in parts
+            )
+            if not is_slower:
                 continue
             mine, others = float(np.median(values[ours])), float(np.median(values[~ours]))
             if mine - others < max(least_ms, UNEQUAL * others):
@@ -76,19 +84,6 @@ def _list_slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
                 f"median {name} of {url} is {mine:.4g} ms, of the others {others:.4g} ms, and higher in each "
                 f"of {PARTS} successive parts"
             )
-
-
-def _is_slower_throughout(values: NDArray[np.float64], ours: Bool) -> bool:
-    """Whether the median of `ours` exceeds that of the others in every tenth, of five or more each.
-
-    Tenths are of each one's own requests: where requests are divided beforehand, the faster server has
-    answered its last while the slower one goes on.
-    """
-    parts = zip(np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True)
-    return all(
-        min(len(mine), len(others)) >= _LEAST and np.median(mine) > np.median(others)
-        for mine, others in parts
-    )
 
 
 def _list_failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:

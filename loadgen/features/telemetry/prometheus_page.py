@@ -130,7 +130,7 @@ class PrometheusPage(Collector):
         whole.add(records)
         with self._lock:
             self.tally, self.over = whole, True
-        self._server.expect_scrape()
+        self._server.expected = True
 
     def abandon(self) -> None:
         """Do nothing: counting waits for nothing."""
@@ -155,45 +155,46 @@ class PrometheusPage(Collector):
         if known is None:
             return
         with self._lock:
-            yield from self._make_metrics(known)
-
-    def _make_metrics(self, known: Facts) -> Iterator[Metric]:
-        tally, totals = self.tally, self.totals.read()
-        of = {
-            "model": known.server.model,
-            "engine": known.server.engine,
-            "profile": known.profile.name or "",
-            "label": known.label or "",
-        }
-        run = GaugeMetricFamily("loadgen_run_info", "the run; 1", labels=list(of))
-        run.add_metric(list(of.values()), 1)
-        yield run
-        yield GaugeMetricFamily("loadgen_run_over", "1 once all requests have ended", int(self.over))
-        yield CounterMetricFamily("loadgen_requests_sent", "requests sent", totals.sent)
-        under_way = max(totals.sent - totals.ended, 0)
-        yield GaugeMetricFamily("loadgen_requests_in_flight", "sent requests that have not ended", under_way)
-        ended = CounterMetricFamily(
-            "loadgen_requests",
-            "requests that ended, by outcome: ok, or the kind of failure",
-            labels=("outcome",),
-        )
-        for outcome, count in sorted({"ok": 0, **tally.outcomes}.items()):
-            ended.add_metric((outcome,), count)
-        yield ended
-        if tally.knows_inputs:
+            tally, totals = self.tally, self.totals.read()
+            of = {
+                "model": known.server.model,
+                "engine": known.server.engine,
+                "profile": known.profile.name or "",
+                "label": known.label or "",
+            }
+            run = GaugeMetricFamily("loadgen_run_info", "the run; 1", labels=list(of))
+            run.add_metric(list(of.values()), 1)
+            yield run
+            yield GaugeMetricFamily("loadgen_run_over", "1 once all requests have ended", int(self.over))
+            yield CounterMetricFamily("loadgen_requests_sent", "requests sent", totals.sent)
+            under_way = max(totals.sent - totals.ended, 0)
+            yield GaugeMetricFamily(
+                "loadgen_requests_in_flight", "sent requests that have not ended", under_way
+            )
+            ended = CounterMetricFamily(
+                "loadgen_requests",
+                "requests that ended, by outcome: ok, or the kind of failure",
+                labels=("outcome",),
+            )
+            for outcome, count in sorted({"ok": 0, **tally.outcomes}.items()):
+                ended.add_metric((outcome,), count)
+            yield ended
+            if tally.knows_inputs:
+                yield CounterMetricFamily(
+                    "loadgen_input_tokens", "prompt tokens of successes", tally.input_tokens
+                )
             yield CounterMetricFamily(
-                "loadgen_input_tokens", "prompt tokens of successes", tally.input_tokens
+                "loadgen_output_tokens", "output tokens of successes", tally.output_tokens
             )
-        yield CounterMetricFamily("loadgen_output_tokens", "output tokens of successes", tally.output_tokens)
-        for figure in _SHOWN:
-            counts = tally.buckets[figure.key].cumsum().tolist()
-            edges = [*(f"{edge / SECOND_NS:g}" for edge in _EDGES_NS.tolist()), "+Inf"]
-            yield HistogramMetricFamily(
-                f"loadgen_{figure.key}_seconds",
-                f"{figure.label}: {figure.definition}",
-                list(zip(edges, counts, strict=True)),
-                tally.sums_ns[figure.key] / SECOND_NS,
-            )
+            for figure in _SHOWN:
+                counts = tally.buckets[figure.key].cumsum().tolist()
+                edges = [*(f"{edge / SECOND_NS:g}" for edge in _EDGES_NS.tolist()), "+Inf"]
+                yield HistogramMetricFamily(
+                    f"loadgen_{figure.key}_seconds",
+                    f"{figure.label}: {figure.definition}",
+                    list(zip(edges, counts, strict=True)),
+                    tally.sums_ns[figure.key] / SECOND_NS,
+                )
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
@@ -217,10 +218,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
-
-    def expect_scrape(self) -> None:
-        """Have the next scrape that begins, of a whole request, set `scraped` when it is answered."""
-        self.expected = True
 
     def begin_scrape(self) -> bool:
         """Note a scrape that begins now, and return whether it gets the last figures."""

@@ -192,24 +192,22 @@ class ExportConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self._answered:
             try:
-                self._check_request()
+                path = self._url.partition(b"?")[0].decode("latin-1")
+                if path != PATH:
+                    raise Refused(404, f"exports to {path[:40]!r}: give the endpoint with {PATH}")
+                if (method := self._parser.get_method()) != b"POST":
+                    raise Refused(405, f"{method.decode('latin-1')} requests")
+                kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
+                if kind != PROTOBUF:
+                    raise Refused(
+                        415, f"{kind[:40] or 'no type'}, not {PROTOBUF}: http/protobuf is the protocol"
+                    )
                 self.spans.take(inflate(bytes(self._body), self._headers.get("content-encoding", "")))
                 refused = None
             except Refused as error:
                 refused = error
             self._answer(refused, keep=self._parser.should_keep_alive())
         self._start()
-
-    def _check_request(self) -> None:
-        """Raise Refused for a request that is no export of spans as protobuf."""
-        path = self._url.partition(b"?")[0].decode("latin-1")
-        if path != PATH:
-            raise Refused(404, f"exports to {path[:40]!r}: give the endpoint with {PATH}")
-        if (method := self._parser.get_method()) != b"POST":
-            raise Refused(405, f"{method.decode('latin-1')} requests")
-        kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != PROTOBUF:
-            raise Refused(415, f"{kind[:40] or 'no type'}, not {PROTOBUF}: http/protobuf is the protocol")
 
     def _answer(self, refused: Refused | None, keep: bool) -> None:
         """Answer the request with 200 and an empty message, or as it was refused."""

@@ -314,7 +314,12 @@ class TelemetrySender(PlanSender):
         finally:
             self.end()
         errors = tuple(f"{feed.sink.name}: {feed.error}" for feed in self.feeds if feed.error)
-        lost = self._describe_lost()
+        lost: tuple[str, ...] = ()
+        count, spans = len(self.outcome.records), self.spans
+        if spans is not None and (count > spans.sent or spans.reason):
+            why = f": {spans.reason}" if spans.reason else ""
+            what = format_count(count - spans.sent, "span") if count > spans.sent else "some metrics"
+            lost = (f"otel: {what} of {format_count(count, 'request')} not taken by the collector{why}",)
         for line in (*lost, *errors, *received[1:]):
             _LOG.warning("%s", line)
         return replace(known, telemetry=(*self._list_places(), *received, *lost, *errors))
@@ -360,18 +365,6 @@ class TelemetrySender(PlanSender):
             yield f"prometheus: figures at http://{self.page.address}/metrics"
         if self.receiver is not None:
             yield f"spans: the server's received at http://{self.receiver.address}/v1/traces"
-
-    def _describe_lost(self) -> tuple[str, ...]:
-        """Describe the spans that no collector took, and why; () if it took all."""
-        spans = self.spans
-        count = len(self.outcome.records)
-        lost = 0 if spans is None else count - spans.sent
-        if spans is None or not (lost or spans.reason):
-            return ()
-        why = f": {spans.reason}" if spans.reason else ""
-        what = format_count(lost, "span") if lost else "some metrics"
-        of = format_count(count, "request")
-        return (f"otel: {what} of {of} not taken by the collector{why}",)
 
 
 def _describe_received(marks: Bool, others: int, receiver: SpanReceiver) -> Iterator[str]:

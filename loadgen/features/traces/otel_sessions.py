@@ -212,7 +212,14 @@ class _Rows:
     def add_session(self, spans: list[KeptSpan]) -> None:
         """Add the calls of a session that can be sent; those that cannot are counted."""
         calls, sent = RecordedCalls(), list[KeptSpan]()
-        agents = _name_agents(spans, calls)
+        agents: dict[tuple[str, ...], int] = {(): 0}  # outermost ones are the main line
+        owners = {span.id: span.role for span in spans if span.operation is Operation.AGENT}
+        for path in sorted({span.above for span in spans}, key=len):
+            for depth in range(1, len(path) + 1):
+                inner = path[:depth]
+                if inner not in agents:
+                    role = owners.get(inner[-1], SUBAGENT)
+                    agents[inner] = 0 if depth == 1 else calls.add_agent(agents[inner[:-1]], role)
         for span in spans:
             if not span.is_call:
                 continue
@@ -257,19 +264,6 @@ class _Rows:
             growth=self._growth.make() if has_lengths else None,
             messages=messages if has_messages else None,
         )
-
-
-def _name_agents(spans: list[KeptSpan], calls: RecordedCalls) -> dict[tuple[str, ...], int]:
-    """Add the agents of a session to its calls, and number them by span; outermost ones are the main line."""
-    agents: dict[tuple[str, ...], int] = {(): 0}
-    owners = {span.id: span.role for span in spans if span.operation is Operation.AGENT}
-    for path in sorted({span.above for span in spans}, key=len):
-        for depth in range(1, len(path) + 1):
-            inner = path[:depth]
-            if inner not in agents:
-                role = owners.get(inner[-1], SUBAGENT)
-                agents[inner] = 0 if depth == 1 else calls.add_agent(agents[inner[:-1]], role)
-    return agents
 
 
 class SpanMessages(RecordedMessages):

@@ -112,7 +112,17 @@ def _read_rows(profile: Profile) -> TraceRows:
             keys = quote_value(", ".join(map(str, first)))
             flag = f"--timed-trace-label-{name.replace('_', '-')}"
             raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
-    found = gather_rows(lines, lines.decode_rows(_make_row_type(profile)))
+    fields: Mapping[str, Any] = {
+        "timestamp": Annotated[float, msgspec.Meta(ge=0)],
+        "input_length": _Length,
+        "output_length": _Length,
+        "hash_ids": list[_Hash] | None,
+    }
+    labels = {name: str(getattr(profile, f"timed_trace_label_{name}")) for name in fields}
+    if len(set(labels.values())) < len(labels):
+        raise UsageError(f"--timed-trace-label-*: two of {', '.join(labels.values())} are one key")
+    named = [(name, kind, None) if name == "hash_ids" else (name, kind) for name, kind in fields.items()]
+    found = gather_rows(lines, lines.decode_rows(msgspec.defstruct("TimedRow", named, rename=labels)))
     counts, block = np.diff(found.starts), profile.timed_trace_chunk_hash_size
     if not counts.all():
         raise lines.refusal(
@@ -125,20 +135,6 @@ def _read_rows(profile: Profile) -> TraceRows:
     at_ns = find_elapsed_ns(found.times * profile.timed_trace_sec_multiplier, SECOND_NS, lines.refusal)
     rows = make_trace_rows(lines, at_ns, replace(found, input_lens=covered), block)
     return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows
-
-
-def _make_row_type(profile: Profile) -> type[Any]:
-    fields: Mapping[str, Any] = {
-        "timestamp": Annotated[float, msgspec.Meta(ge=0)],
-        "input_length": _Length,
-        "output_length": _Length,
-        "hash_ids": list[_Hash] | None,
-    }
-    labels = {name: str(getattr(profile, f"timed_trace_label_{name}")) for name in fields}
-    if len(set(labels.values())) < len(labels):
-        raise UsageError(f"--timed-trace-label-*: two of {', '.join(labels.values())} are one key")
-    named = [(name, kind, None) if name == "hash_ids" else (name, kind) for name, kind in fields.items()]
-    return msgspec.defstruct("TimedRow", named, rename=labels)
 
 
 def _make_content(inputs: PlanInputs) -> tuple[BlockContent, str, tuple[str, ...]]:

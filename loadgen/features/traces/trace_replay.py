@@ -122,9 +122,22 @@ def replay(
     made = make(picked, held, None if sessions is None else sessions.turns)
     if profile.assistant == "live" and not hasattr(made.requests, "request_after"):
         raise UsageError(_NOT_LIVE.format(file=trace.file))
+    reuse = _find_reuse(trace, picked, made)
     return SourcedRequests(
         made.requests,
-        _state_facts(kind, trace, picked, made, schedule),
+        DataFacts(
+            kind=kind,
+            file=trace.file,
+            file_digest=trace.digest,
+            rows=trace.file_rows,
+            sent=len(picked.places),
+            repeated=0 if reuse is None else reuse.repeated,
+            skipped={**trace.skipped, **picked.skipped},
+            clipped=picked.clipped,
+            text=made.text,
+            reusable_tokens=None if reuse is None else int(reuse.tokens.sum()),
+            schedule=None if schedule is None else schedule.facts,
+        ),
         None if schedule is None else schedule.offsets_ns,
         ids_source=made.ids_source,
         notes=(
@@ -136,25 +149,6 @@ def replay(
         sessions=None if trace.sessions is None else trace.sessions[picked.places],
         turns=None if sessions is None else sessions.turns,
         cancellations=None if recorded is None else recorded.make_cancellations(picked.places),
-    )
-
-
-def _state_facts(
-    kind: str, trace: TraceRows, picked: TraceSelection, made: MadeRequests, schedule: TraceSchedule | None
-) -> DataFacts:
-    reuse = _find_reuse(trace, picked, made)
-    return DataFacts(
-        kind=kind,
-        file=trace.file,
-        file_digest=trace.digest,
-        rows=trace.file_rows,
-        sent=len(picked.places),
-        repeated=0 if reuse is None else reuse.repeated,
-        skipped={**trace.skipped, **picked.skipped},
-        clipped=picked.clipped,
-        text=made.text,
-        reusable_tokens=None if reuse is None else int(reuse.tokens.sum()),
-        schedule=None if schedule is None else schedule.facts,
     )
 
 

@@ -68,13 +68,18 @@ class LearnedSessions:
             at_s, end_s = (
                 _floor_s(at_ns - begin_ns) for at_ns in (call.begin_ns, max(call.begin_ns, call.end_ns))
             )
+            # Parents are numbered before their sub-agents.
+            for depth in range(1, len(call.agents) + 1):
+                if call.agents[:depth] not in agents:
+                    parents.append(agents[call.agents[: depth - 1]])
+                    agents[call.agents[:depth]] = len(parents)
             calls.append(
                 WorkloadCall(
                     at_s,
                     call.input_len,
                     call.output_len,
                     None if call.end_ns == UNKNOWN else round(end_s - at_s, 6),
-                    _number_agent(call.agents, agents, parents),
+                    agents[call.agents],
                     kept,
                     ids[kept:].tolist(),
                     bool(call.cancelled),
@@ -99,15 +104,6 @@ class LearnedSessions:
         inside = at < len(self._shared)
         shared[inside] = self._shared[at[inside]] == ids[inside]
         return np.where(shared, ids, scope_hashes(ids, copy) & _MASK)
-
-
-def _number_agent(path: tuple[int, ...], numbers: dict[tuple[int, ...], int], parents: list[int]) -> int:
-    """Return the number of an agent by its path, after that of a new one's parent was added to `parents`."""
-    for depth in range(1, len(path) + 1):
-        if path[:depth] not in numbers:
-            parents.append(numbers[path[: depth - 1]])
-            numbers[path[:depth]] = len(parents)
-    return numbers[path]
 
 
 def find_shared_blocks(spool: CallSpool, directory: Path) -> Int64:
