@@ -140,21 +140,16 @@ def parse_pauses_ms(text: str, flag: str) -> LengthDistribution:
     try:
         if kind in _KINDS:
             return replace(_check_kept(_KINDS[kind](_read_parameters(rest, None, _MS))), per=_MS)
-        pause_ms = _read_pause_ms(text)
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise ValueError(f"is no number, and no distribution: {', '.join(_KINDS)}") from None
+        if not 0 <= seconds <= MOST_TOKENS / _MS:
+            raise ValueError(f"is not a number from 0 to {MOST_TOKENS // _MS}")
+        pause_ms = round(seconds * _MS)
     except ValueError as error:
         raise UsageError(f"{flag} {quote_value(text)}: {error}; {_SECONDS_EXAMPLE}") from None
     return LengthDistribution(lambda _, n: np.full(n, float(pause_ms)), pause_ms, 0, MOST_TOKENS, _MS)
-
-
-def _read_pause_ms(text: str) -> int:
-    """Parse a number of seconds into milliseconds; raises ValueError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        raise ValueError(f"is no number, and no distribution: {', '.join(_KINDS)}") from None
-    if not 0 <= seconds <= MOST_TOKENS / _MS:
-        raise ValueError(f"is not a number from 0 to {MOST_TOKENS // _MS}")
-    return round(seconds * _MS)
 
 
 def _check_kept(made: LengthDistribution) -> LengthDistribution:
@@ -173,24 +168,21 @@ def _read_parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthB
             raise ValueError(f"{name!r} is no parameter{suggest_name(name, _NAMES)}: mean, sd, min or max")
         if _NAMES[name] in given:
             raise ValueError(f"{name} is given twice")
-        given[_NAMES[name]] = _read_parameter(name, value, per)
+        try:
+            number = read_figure(round(float(value) * per, _DIGITS))
+        except (ValueError, OverflowError):
+            number = None
+        least = 0 if name == "sd" else 1
+        if number is None or not least <= number <= MOST_TOKENS:
+            raise ValueError(
+                f"{name} {quote_value(value)} is not a number from {least / per:g} to {MOST_TOKENS // per}"
+            )
+        if name in ("min", "max") and number != int(number):
+            raise ValueError(
+                f"{name} {quote_value(value)} is not a whole number{' of milliseconds' * (per > 1)}"
+            )
+        given[_NAMES[name]] = number
     return LengthBounds(usual_mean, **given)
-
-
-def _read_parameter(name: str, value: str, per: int) -> float:
-    """Parse a number times `per`; raises ValueError if out of bounds, or a min or max that is not whole."""
-    try:
-        number = read_figure(round(float(value) * per, _DIGITS))
-    except (ValueError, OverflowError):
-        number = None
-    least = 0 if name == "sd" else 1
-    if number is None or not least <= number <= MOST_TOKENS:
-        raise ValueError(
-            f"{name} {quote_value(value)} is not a number from {least / per:g} to {MOST_TOKENS // per}"
-        )
-    if name in ("min", "max") and number != int(number):
-        raise ValueError(f"{name} {quote_value(value)} is not a whole number{' of milliseconds' * (per > 1)}")
-    return number
 
 
 def _allow_only(given: LengthBounds, kind: str, *names: str) -> None:

@@ -257,20 +257,15 @@ def make_warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan |
     the median of those in the plan `like`, and text where those are.
     """
     if like is not None and find_source(profile) != RANDOM:
-        profile = profile.model_copy(update=_choose_warmup_keys(like, subject))
+        lens = {"input_len": like.facts.input, "output_len": like.facts.output}
+        halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
+        fixed = {"range_ratio": "0", "prefix_len": 0, "prefix_groups": 1, "input_dist": "", "output_dist": ""}
+        text = subject.engine.unproven and not like.ids_source
+        profile = profile.model_copy(update=halves | fixed | ({"prompt_format": WORDS} if text else {}))
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
     return _make_plan(profile.model_copy(update=update | _PLAIN), subject, seed, "warmup")
-
-
-def _choose_warmup_keys(like: Plan, subject: ModelTarget) -> dict[str, Any]:
-    """Choose the keys of random prompts with a plan's median lengths, 64 and 16 if unknown, and format."""
-    lens = {"input_len": like.facts.input, "output_len": like.facts.output}
-    halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
-    fixed = {"range_ratio": "0", "prefix_len": 0, "prefix_groups": 1, "input_dist": "", "output_dist": ""}
-    text = subject.engine.unproven and not like.ids_source
-    return halves | fixed | ({"prompt_format": WORDS} if text else {})
 
 
 def is_counted_by_server(profile: Profile, subject: ModelTarget) -> bool:

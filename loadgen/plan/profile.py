@@ -137,8 +137,14 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
 
             image_sizes.fill_keys(filled)
         _fill_schedule(filled)
-        _fill_pace(filled)
-        if _takes_every_row(filled):
+        users = filled.get("users")
+        if type(users) is int and filled.get("max_concurrency") is None:
+            filled["max_concurrency"] = users
+        if filled.get("backend") is None and any(filled.get(name) not in (None, "") for name in _CHAT):
+            filled["backend"] = "openai-chat"
+        count = filled.get("num_prompts", 1)
+        # Of vLLM's `custom` every row, by a `num_prompts` of None or below 1.
+        if filled.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0)):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
             of_file = filled.get("trace") or _recognises_rows(filled)
@@ -148,7 +154,9 @@ class Profile(FileKeys, ProfileKeys, extra="forbid", frozen=True, allow_inf_nan=
             filled["num_prompts"] = None if ends else max(1, VLLM_PROMPTS // each) * each
         if filled.get("compat") == "inferencex":
             filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
-        if not _is_made_to_length(filled):
+        # Random prompts with answers of a planned length: vLLM then sets ignore_eos.
+        made = filled.get("dataset_name") in (None, "random", "timed_trace") and not _recognises_rows(filled)
+        if not (filled.get("trace") or made):
             filled.setdefault("ignore_eos", False)
         return filled
 
@@ -323,37 +331,15 @@ def _fill_schedule(keys: dict[str, Any]) -> None:
         keys["max_concurrency"] = int(stages.most)
 
 
-def _fill_pace(keys: dict[str, Any]) -> None:
-    """Fill in the keys that follow from sessions: concurrency by users, and the chat API."""
-    users = keys.get("users")
-    if type(users) is int and keys.get("max_concurrency") is None:
-        keys["max_concurrency"] = users
-    chats = any(keys.get(name) not in (None, "") for name in _CHAT)
-    if chats and keys.get("backend") is None:
-        keys["backend"] = "openai-chat"
-
-
 def _has_own_times(keys: Mapping[str, Any]) -> bool:
     """Whether these keys of a profile, as far as given, select the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
     return traced and keys.get("self_timed") is not False and keys.get("trace_replay") != "closed"
 
 
-def _takes_every_row(keys: Mapping[str, Any]) -> bool:
-    """Whether keys name vLLM's `custom` and all of its rows, by a `num_prompts` of None or below 1."""
-    count = keys.get("num_prompts", 1)
-    return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
-
-
 def _recognises_rows(keys: Mapping[str, Any]) -> bool:
     """Whether a file without a data set's name is sent, which is known by its rows."""
     return bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
-
-
-def _is_made_to_length(keys: Mapping[str, Any]) -> bool:
-    """Whether prompts are random and answers have a planned length: vLLM then sets ignore_eos."""
-    made = keys.get("dataset_name") in (None, "random", "timed_trace") and not _recognises_rows(keys)
-    return bool(keys.get("trace")) or made
 
 
 def has_images(profile: Profile) -> bool:

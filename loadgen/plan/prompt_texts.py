@@ -94,25 +94,29 @@ def choose_form(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str
 
 def open_source(form: str, inputs: PlanInputs) -> PromptSource:
     """Open the source of prompts of a form; raises UsageError if its file or tokenizer is missing."""
-    open_form = {IDS: _open_vocabulary, WORDS: _open_words, CORPUS: _open_corpus}.get(form)
-    return _open_vllm_texts(form, inputs) if open_form is None else open_form(inputs)
-
-
-def _open_vocabulary(inputs: PlanInputs) -> PromptSource:
-    """Open the source of random token ids, each prompt drawn when it is due."""
     subject = inputs.subject
-    found = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
-    return PromptSource(lambda shape, stream: TokenIds(shape, found.draw, stream), ids_source=found.source)
+    if form == CORPUS:
+        return _open_corpus(inputs)
+    if form == IDS:
+        found = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+        return PromptSource(
+            lambda shape, stream: TokenIds(shape, found.draw, stream), ids_source=found.source
+        )
+    if form == WORDS:
+        counts = subject.word_counts or WordCounts()
+        return PromptSource(
+            lambda shape, stream: WordTexts(shape, counts, stream),
+            DataFacts(text=f"{len(counts.choices)} common words"),
+            notes=(f"prompts of words: {counts.explanation}",),
+        )
+    tokenizer = _find_tokenizer(inputs.profile, subject)
 
+    def make(shape: PromptShape, stream: RandomStream) -> TextPrompts:
+        """Make texts as other clients do, all beforehand."""
+        _check_count(form, shape, inputs.profile)
+        return make_vllm_texts(form, shape, tokenizer, inputs.shared_seed)
 
-def _open_words(inputs: PlanInputs) -> PromptSource:
-    """Open prompts of as many common words as the server counts as the requested tokens."""
-    counts = inputs.subject.word_counts or WordCounts()
-    return PromptSource(
-        lambda shape, stream: WordTexts(shape, counts, stream),
-        DataFacts(text=f"{len(counts.choices)} common words"),
-        notes=(f"prompts of words: {counts.explanation}",),
-    )
+    return PromptSource(make, tokenizer=tokenizer)
 
 
 def _open_corpus(inputs: PlanInputs) -> PromptSource:
@@ -138,17 +142,6 @@ def _open_corpus(inputs: PlanInputs) -> PromptSource:
     if inputs.subject.takes_ids(inputs.dialect):
         return PromptSource(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
     return PromptSource(make_texts, facts, tokenizer=tokenizer)
-
-
-def _open_vllm_texts(form: str, inputs: PlanInputs) -> PromptSource:
-    """Open texts as other clients make them, all made beforehand."""
-    tokenizer = _find_tokenizer(inputs.profile, inputs.subject)
-
-    def make(shape: PromptShape, stream: RandomStream) -> TextPrompts:
-        _check_count(form, shape, inputs.profile)
-        return make_vllm_texts(form, shape, tokenizer, inputs.shared_seed)
-
-    return PromptSource(make, tokenizer=tokenizer)
 
 
 def _find_tokenizer(profile: Profile, subject: ModelTarget) -> str:
@@ -299,7 +292,12 @@ class WordTexts(SharedPrefixes[str]):
         self.input_lens = np.maximum(self.input_lens, least)
         self._words = np.array(counts.choices)
         self._prefix_words = counts.count_words(shape.prefix_len) if shape.prefix_len else 0
-        self._bounds = self._compute_cuts(counts)
+        # Each cut is at the word nearest to the tokens of all prompts up to there, so that what one
+        # prompt has too much by rounding the next has less.
+        shared = counts.tokens(max(1, self._prefix_words))  # the first word among them
+        own = np.maximum(self.input_lens - shared, 0)
+        ends = np.floor(np.round(np.cumsum(own) / counts.per_word, 6) + 0.5).astype(np.int64)
+        self._bounds: Int64 = np.concatenate([np.zeros(1, np.int64), ends])
 
     def prompt(self, i: int) -> str:
         """Return the text of prompt i."""
@@ -308,18 +306,6 @@ class WordTexts(SharedPrefixes[str]):
         return " ".join(
             [FIRST_WORD, *shared, *([self._deal_words(begin, end - begin)] if end > begin else [])]
         )
-
-    def _compute_cuts(self, counts: WordCounts) -> Int64:
-        """Compute where the plan's sequence of words is cut: prompt i has words [i] up to [i + 1].
-
-        Each cut is at the word nearest to the tokens of all prompts up to there, so that what one prompt has
-        too much by rounding the next has less: int64[prompts + 1].
-        """
-        shared = counts.tokens(max(1, self._prefix_words))  # the first word among them
-        own = np.maximum(self.input_lens - shared, 0)
-        ends = np.floor(np.round(np.cumsum(own) / counts.per_word, 6) + 0.5).astype(np.int64)
-        cuts: Int64 = np.concatenate([np.zeros(1, np.int64), ends])
-        return cuts
 
     def _deal_words(self, begin: int, n: int) -> str:
         """Return `n` words from position `begin` of the plan's sequence, in which all are equally frequent.

@@ -82,25 +82,23 @@ class RangeRule(msgspec.Struct, frozen=True):
     ratios: str  # which there are, in words
 
 
-def _around(length: int, ratio: float) -> tuple[int, int]:
-    """Return the bounds length × (1 ± ratio) as vLLM rounds floats: 100 with ratio 0.1 reaches 111."""
-    return math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))
-
-
-def _around_0_9(length: int, ratio: float) -> tuple[int, int]:
-    return int(length * (1 - ratio)), int(length * (1 + ratio))
-
-
 def _up_to(length: int, ratio: float) -> tuple[int, int]:
     """Return the bounds from length × ratio up to the length, as SGLang does."""
     return int(length * ratio), length
 
 
-# As vLLM 0.32 draws them; as vLLM 0.9 did; as sglang.bench_serving does; and as the fork of vLLM's client
-# of 2024 that InferenceX runs, whose 0.8 makes 0.9 of the nominal length.
+# As vLLM 0.32 draws them, rounding floats: 100 with ratio 0.1 reaches 111; as vLLM 0.9 did; as
+# sglang.bench_serving does; and as the fork of vLLM's client of 2024 that InferenceX runs, whose 0.8 makes
+# 0.9 of the nominal length.
 RANGE_RULES = {
-    "vllm": RangeRule(_around, False, _BELOW_ONE),
-    "vllm-0.9": RangeRule(_around_0_9, False, _BELOW_ONE),
+    "vllm": RangeRule(
+        lambda length, ratio: (math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))),
+        False,
+        _BELOW_ONE,
+    ),
+    "vllm-0.9": RangeRule(
+        lambda length, ratio: (int(length * (1 - ratio)), int(length * (1 + ratio))), False, _BELOW_ONE
+    ),
     "sglang": RangeRule(_up_to, True, _TO_ONE.format("sglang")),
     "inferencex": RangeRule(_up_to, True, _TO_ONE.format("inferencex")),
 }
@@ -264,7 +262,15 @@ class PrefixGroups(Generic[P]):
         self, n: int, groups: int, zipf: float, stream: RandomStream, make: Callable[[np.random.Generator], P]
     ) -> None:
         self.groups = groups
-        self.of = _assign_groups(n, groups, zipf, stream)
+        self.of: Int64
+        if groups == 1:
+            self.of = np.broadcast_to(np.int64(0), n)  # takes no memory
+        elif zipf == 0:
+            self.of = stream.rng("groups").permutation(n) % groups
+        else:
+            shares = np.cumsum(np.arange(1, groups + 1, dtype=np.float64) ** -zipf)
+            drawn = stream.rng("groups").random(n)
+            self.of = np.searchsorted(shares / shares[-1], drawn, side="right").astype(np.int64)
         self._stream, self._make = stream, make
         self._made: dict[int, P] = {}
 
@@ -290,16 +296,6 @@ class PrefixGroups(Generic[P]):
         if self.groups == 1:
             return prompts
         return hashlib.blake2b(prompts.encode() + self.of.astype("<i8").tobytes(), digest_size=16).hexdigest()
-
-
-def _assign_groups(n: int, groups: int, zipf: float, stream: RandomStream) -> Int64:
-    if groups == 1:
-        return np.broadcast_to(np.int64(0), n)  # takes no memory
-    rng = stream.rng("groups")
-    if zipf == 0:
-        return rng.permutation(n) % groups
-    shares = np.cumsum(np.arange(1, groups + 1, dtype=np.float64) ** -zipf)
-    return np.searchsorted(shares / shares[-1], rng.random(n), side="right").astype(np.int64)
 
 
 def draw_classes(classes: Sequence[RequestClass], stream: RandomStream, n: int) -> Int64:

@@ -231,7 +231,13 @@ def check_files(profile: Profile) -> None:
     if profile.trace and not expand_path(profile.trace).is_dir():
         _open_file(profile.trace, "--trace")
     if profile.dataset_path and SOURCES[find_source(profile)].reads_file:
-        _check_shipped(profile)
+        path = profile.dataset_path
+        own = list_shipped().get(profile.name)
+        if own is not None and not expand_path(path).exists() and read_toml(own).get("dataset_path") == path:
+            raise UsageError(
+                f"--profile {profile.name} reads {path}, which is not in this directory: pass --dataset-path "
+                f"FILE (`loadgen profiles {profile.name}` says where it is from)"
+            )
         _open_file(profile.dataset_path, "--dataset-path")
     if profile.prompt_corpus:
         _open_file(profile.prompt_corpus, "--prompt-corpus")
@@ -245,17 +251,6 @@ def check_files(profile: Profile) -> None:
         from loadgen.plan import lengths
 
         lengths.parse_pauses_ms(profile.think_time, "--think-time")
-
-
-def _check_shipped(profile: Profile) -> None:
-    """Raise UsageError if a shipped profile needs a file that is not shipped and none was named."""
-    path = profile.dataset_path
-    own = list_shipped().get(profile.name)
-    if own is not None and not expand_path(path).exists() and read_toml(own).get("dataset_path") == path:
-        raise UsageError(
-            f"--profile {profile.name} reads {path}, which is not in this directory: pass --dataset-path "
-            f"FILE (`loadgen profiles {profile.name}` says where it is from)"
-        )
 
 
 def _open_file(path: str, flag: str) -> OpenedFile:

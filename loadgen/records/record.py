@@ -422,12 +422,23 @@ class Records(Columns, frozen=True, kw_only=True, dict=True):
         counts = np.frombuffer(frame.counts, "<i8").astype(np.int64)
         if len(counts) and not (counts.min() >= 0 and counts.max() <= len(arrival_ns)):
             raise ValueError("a frame is damaged: it counts messages that it does not hold")
+        # Columns newer than the frame are UNKNOWN.
+        columns = len(frame.scalars) // (8 * requests) if requests else len(BOUNDS)
+        if len(frame.scalars) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
+            raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
+        table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
+        table[:columns] = np.frombuffer(frame.scalars, "<i8").reshape(columns, requests)
         records = cls(
-            **_read_scalars(frame.scalars, requests),
+            **dict(zip(BOUNDS, table, strict=True)),
             start=_find_starts(counts),
             arrival_ns=arrival_ns,
             tokens=widen_counts(frame.tokens, len(arrival_ns)),
-            **_read_optional(frame, len(arrival_ns)),
+            **{
+                c.name: widen_counts(data, len(arrival_ns) if data else 0, c.kind)
+                for c in MESSAGE_COLUMNS
+                if c.optional
+                for data in (getattr(frame, c.name),)
+            },
             failures=[
                 Failure(FailureKind(f[0]), f[1].decode(*TEXT_CODEC)) if f else None for f in frame.failures
             ],
@@ -536,22 +547,6 @@ def _join_rows(rows: list[Record], column: MessageColumn) -> NDArray[Any]:
     if column.optional and any(map(len, values)):
         values = [v if len(v) else np.zeros(len(row.arrival_ns)) for v, row in zip(values, rows, strict=True)]
     return np.concatenate([np.zeros(0, column.kind), *values], dtype=column.kind, casting="unsafe")
-
-
-def _read_optional(frame: _Frame, messages: int) -> dict[str, NDArray[Any]]:
-    """Read the optional message columns of a frame, empty where it has none; raises ValueError."""
-    found = {c: getattr(frame, c.name) for c in MESSAGE_COLUMNS if c.optional}
-    return {c.name: widen_counts(data, messages if data else 0, c.kind) for c, data in found.items()}
-
-
-def _read_scalars(data: bytes, requests: int) -> dict[str, Int64]:
-    """Read the scalar columns of a frame; columns newer than the frame are UNKNOWN; raises ValueError."""
-    columns = len(data) // (8 * requests) if requests else len(BOUNDS)
-    if len(data) != 8 * requests * columns or not _FIRST_FRAMES <= columns <= len(BOUNDS):
-        raise ValueError("a frame is damaged, or of a newer loadgen: its columns are not those of a run")
-    table = np.full((len(BOUNDS), requests), UNKNOWN, np.int64)
-    table[:columns] = np.frombuffer(data, "<i8").reshape(columns, requests)
-    return dict(zip(BOUNDS, table, strict=True))
 
 
 def check_columns(columns: Mapping[str, Int64], start: Int64, messages: Mapping[str, NDArray[Any]]) -> None:
