@@ -275,19 +275,16 @@ def run() -> NoReturn:
         try:
             code = main()
         except SystemExit as ended:  # argparse has printed its help, not all of which may be written
-            code = _read_exit(ended)
+            # A text, as a library gives one, is printed.
+            if ended.code is None or isinstance(ended.code, int):
+                code = ended.code or 0
+            else:
+                print_text(f"loadgen: {clean_text(str(ended.code))}", sys.stderr)
+                code = ExitCode.NOTHING
         files.remove_temporary_directories()
         if not flush_standard_streams():  # a full disk
             code = code or ExitCode.UNWRITTEN
     os._exit(code)
-
-
-def _read_exit(ended: SystemExit) -> int:
-    """Return the exit code of an interpreter's exit; a text, as a library gives one, is printed and is 1."""
-    if ended.code is None or isinstance(ended.code, int):
-        return ended.code or 0
-    print_text(f"loadgen: {clean_text(str(ended.code))}", sys.stderr)
-    return ExitCode.NOTHING
 
 
 def main(argv: Sequence[str] | None = None) -> int:

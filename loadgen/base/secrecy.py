@@ -282,25 +282,17 @@ def _encode_forms(value: str) -> Iterator[str]:
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
     yield repr(value)[1:-1]
+    # In base64 what does not depend on the bytes around it, by its place in a group of three bytes.
     for offset in range(_GROUP):
-        for core in _encode_base64_cores(encoded, offset):
-            yield from (core, core.translate(_URL_SAFE))
+        whole = base64.b64encode(bytes(offset) + encoded).decode().rstrip("=")
+        core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too
+        for part in (core, core[:-1] if (offset + len(encoded)) % _GROUP else core):
+            yield from (part, part.translate(_URL_SAFE))
     for separator in _HEX_SEPARATORS:
         digits = encoded.hex(separator) if separator else encoded.hex()
         yield from (digits, digits.upper())
     if len(value) >= _LEAST_CASED and _DIGIT.search(value):  # a word without digits may stand anywhere
         yield from (value.lower(), value.upper(), value.swapcase())
-
-
-def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
-    """Yield the base64 characters of `data` that do not depend on the bytes around it.
-
-    `offset`, 0 to 2, is where `data` begins in a group of three bytes.
-    """
-    whole = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
-    core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too
-    yield core
-    yield core[:-1] if (offset + len(data)) % _GROUP else core
 
 
 @lru_cache(maxsize=64)

@@ -68,8 +68,3 @@ def find_by_name(name: str) -> Engine:
 def find_by_owner(owned_by: str) -> Engine | None:
     """Find the engine whose /v1/models reports this `owned_by`; None if there is none."""
     return next((engine for engine in ENGINES if engine.owned_by and engine.owned_by == owned_by), None)
-
-
-def find_by_paths(paths: set[str]) -> Engine | None:
-    """Find the engine by the paths of a server's /openapi.json; None if no path is one's own."""
-    return next((engine for engine in ENGINES if engine.own_path in paths), None)

@@ -161,10 +161,6 @@ class Adaptation(msgspec.Struct, frozen=True):
                     del kept[outer]
         return kept
 
-    def add_field(self, field: AdaptedField) -> Adaptation:
-        """Return the adaptation with one more field."""
-        return Adaptation((*self.fields, field))
-
 
 class Refusal(msgspec.Struct, frozen=True):
     """A field that a server's error refuses, as far as the error names one."""

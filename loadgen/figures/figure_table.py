@@ -44,11 +44,6 @@ _RATE_WORDS = {
 _EXAMPLES = "tok/s, req/s, ttft, ttft_p99, tpot, itl_p99, e2el, goodput"
 
 
-def _of_no_request(each: PerRequest) -> tuple[Int64, Bool]:
-    """Return a mask that selects no request, for figures of gaps, which have several samples per response."""
-    return each.e2el_ns, each.ok & ~each.ok
-
-
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of a run: a latency or speed with a distribution, or one number.
 
@@ -66,7 +61,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     vllm: str = ""  # what `vllm bench serve` computes; of a speed, who else has it
     difference: str = ""  # where the two differ
 
-    samples: Samples = _of_no_request
+    # Of no request, for figures of gaps, which have several samples per response.
+    samples: Samples = lambda each: (each.e2el_ns, each.ok & ~each.ok)
     of: Literal["requests", "gaps", "tokens"] = "requests"  # what one sample is of
     needs_tokens: bool = True  # the time of a token: a response that is not streamed has none
     phase: Literal["first", "token", "whole"] = "whole"  # of a response, that it measures

@@ -261,24 +261,16 @@ def _measure_prefill(records: Records, each: PerRequest) -> dict[str, Any]:
     """Return the fields `prefill_behind` and `prefill_queued` of Metrics; the latter None if not reported."""
     some, sent = each.has_prefill, records.sent
     until_ns = np.where(each.first_ns == UNKNOWN, records.end_ns, each.first_ns)
-    ahead = np.zeros(len(records), np.int64)
-    ahead[sent] = count_prefills_ahead(records.sent_ns[sent], until_ns[sent])
+    ahead, sent_ns = np.zeros(len(records), np.int64), records.sent_ns[sent]
+    begun = np.sort(sent_ns).searchsorted(sent_ns, side="right") - 1  # all but itself
+    over = np.sort(until_ns[sent]).searchsorted(sent_ns, side="right")
+    ahead[sent] = (begun - over).clip(0)  # the others that had no token yet when it was sent
     reported = some & (records.server_queue_ns >= 0)
     queue_ns, ttft_ns = sum_exactly(records.server_queue_ns[reported]), sum_exactly(each.ttft_ns[reported])
     return {
         "prefill_behind": int((some & (ahead > 0)).sum()),
         "prefill_queued": queue_ns / ttft_ns if reported.any() else None,
     }
-
-
-def count_prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
-    """Count, for each request, the others that had no token yet when it was sent, int64[requests].
-
-    `until_ns` is each one's first token, or its end without one.
-    """
-    ahead = np.sort(sent_ns).searchsorted(sent_ns, side="right") - 1  # all but itself
-    over = np.sort(until_ns).searchsorted(sent_ns, side="right")
-    return (ahead - over).clip(0)
 
 
 def count_cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:

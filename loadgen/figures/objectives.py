@@ -208,7 +208,15 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
     objectives = [objective for clause in text.split(",") for objective in _parse_clause(clause.strip())]
     for place, later in enumerate(objectives):
         for earlier in objectives[:place]:
-            _check_together(earlier, later)
+            if earlier.metric != later.metric:
+                continue
+            if earlier.percentile == later.percentile:
+                raise UsageError(
+                    f"--slo: {earlier} and {later} are of the same percentile: give its limit once"
+                )
+            fewer, more = sorted((earlier, later), key=lambda objective: objective.tail)
+            if fewer.holds(more.limit):
+                raise UsageError(f"--slo: {fewer} follows from {more}: leave it out, or exchange the limits")
     return tuple(objectives)
 
 
@@ -410,17 +418,6 @@ def _parse_number(clause: str, number: str) -> float:
         return float(number)
     except ValueError:
         raise UsageError(f"--slo {clause}: {number!r} is not a number") from None
-
-
-def _check_together(one: Objective, other: Objective) -> None:
-    """Raise UsageError if two objectives limit the same percentile, or one implies the other."""
-    if one.metric != other.metric:
-        return
-    if one.percentile == other.percentile:
-        raise UsageError(f"--slo: {one} and {other} are of the same percentile: give its limit once")
-    fewer, more = sorted((one, other), key=lambda objective: objective.tail)
-    if fewer.holds(more.limit):
-        raise UsageError(f"--slo: {fewer} follows from {more}: leave it out, or exchange the limits")
 
 
 class _Samples(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.figures.steady_state import find_slot_ends, mark_failed
 from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
-from loadgen.transport.failure import FailureKind
 
 _MOST_PLACES = 1000  # of ended sessions that are kept
 
@@ -69,11 +68,6 @@ class SessionRows(msgspec.Struct, frozen=True):
             counts = np.diff(np.append(begins, len(rows)))
             means[rows[begins]] = np.add.reduceat(values[rows], begins) / counts
         return rows[begins], means
-
-    def count_grown(self, records: Records) -> int:
-        """Count the sessions that ended at the model's context limit, after a turn that succeeded."""
-        grown = records.mark_kinds({FailureKind.CONTEXT_LIMIT}) & (self.turn > 1)
-        return len(np.unique(self.session[grown]))
 
     def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
         """Return when each session that sent a turn sent its first, and when its last one ended (ns)."""

@@ -95,7 +95,17 @@ def find_steady_state(
     held = find_held_ns(records, asked_concurrency, begins, queues)
     if isinstance(held, Unsteady):
         return held
-    begin_ns, end_ns = _trim_window(*held, trim, records)
+    # N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the one is
+    # the other with time reversed.
+    (begin_ns, end_ns), sent = held, records.select(records.sent)
+    sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
+    ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
+    sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
+    begin_ns, end_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
+    if count := trim.warmup.requests:
+        begin_ns = int(ended_ns[count - 1]) if count <= len(ended_ns) else held[1]
+    if count := trim.cooldown.requests:
+        end_ns = int(sent_ns[-count]) if count <= len(sent_ns) else held[0]
     if begin_ns >= end_ns:
         return Unsteady("--warmup and --cooldown leave nothing of it")
     return _measure_window(records, begin_ns, end_ns, ask)
@@ -186,29 +196,12 @@ def _find_slot_times(records: Records, begins: Bool | None, queues: int) -> tupl
     if not any(records.failures):
         return firsts_ns, lasts_ns
     slots = sent_slot[order][first]
-    rows = find_last_rows(slot_of, records.end_ns)  # those too that found no connection
+    by_end = np.lexsort((records.end_ns, slot_of))  # those too that found no connection
+    rows: Int64 = by_end[np.diff(slot_of[by_end], append=-1) != 0]  # the last end of each slot
     rows = rows[np.isin(slot_of[rows], slots)]
     failed = mark_failed(records.failures, rows)
     begun = sent if begins is None else records.select(records.sent & begins)
     return firsts_ns, find_slot_ends(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
-
-
-def _trim_window(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
-    """Narrow a window (ns) by --warmup and --cooldown.
-
-    N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the one is
-    the other with time reversed.
-    """
-    sent = records.select(records.sent)
-    sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
-    ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
-    sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
-    after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
-    if count := trim.warmup.requests:
-        after_ns = int(ended_ns[count - 1]) if count <= len(ended_ns) else end_ns
-    if count := trim.cooldown.requests:
-        before_ns = int(sent_ns[-count]) if count <= len(sent_ns) else begin_ns
-    return after_ns, before_ns
 
 
 def _measure_window(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
@@ -268,13 +261,6 @@ def mark_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
     """Mark which of these rows failed or were cancelled as planned, not those cut off, bool[rows]."""
     ended = (failures[row] for row in rows.tolist())
     return np.fromiter((f is not None and f.kind not in CUT_OFF for f in ended), np.bool_, len(rows))
-
-
-def find_last_rows(slot: Int64, end_ns: Int64) -> Int64:
-    """Find the row with each slot's last end, by ascending slot: int64[slots]."""
-    order = np.lexsort((end_ns, slot))
-    last: Int64 = order[np.diff(slot[order], append=-1) != 0]
-    return last
 
 
 def find_slot_ends(

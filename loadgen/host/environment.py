@@ -198,19 +198,15 @@ def explain_throttling(before: ThrottlingState, after: ThrottlingState) -> tuple
     """List in words what throttled between two states, and what holds the machine back at the later."""
     rises: dict[str, int] = {}
     for path, count in after.counters.items():
-        what = _phrase_counter(path)
+        if path.startswith("GPU"):
+            what = f"{path}: thermal slowdown for {{}} µs"
+        elif "thermal_throttle" in path:
+            what = "the CPU throttled for heat {} times"
+        else:
+            what = "the power supply throttled for over-current {} times"
         rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
     counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
     return tuple(untrusted.read_text(line) for line in (*counted, *dict.fromkeys(after.held)))
-
-
-def _phrase_counter(path: str) -> str:
-    """Return the sentence for a counter's file, with {} for its rise."""
-    if path.startswith("GPU"):
-        return f"{path}: thermal slowdown for {{}} µs"
-    if "thermal_throttle" in path:
-        return "the CPU throttled for heat {} times"
-    return "the power supply throttled for over-current {} times"
 
 
 def _read_cpu(source: HostMachine) -> list[str]:

@@ -108,18 +108,7 @@ def summarize_tokens(result: Result, options: object) -> Iterator[str]:
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
     yield from describe_token_counts(metrics, result.facts.text_tokenizer)
-    facts = result.facts
-    yield from describe_reasoning(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
-    if metrics.planned_inputs:
-        planned = format_count(metrics.planned_inputs, "request")
-        yield f"input tokens: as planned for {planned}, not as reported by the server"
-    if metrics.unknown_inputs:
-        unknown = format_count(metrics.unknown_inputs, "request")
-        yield f"input tokens: unknown for {unknown} whose usage has none"
-
-
-def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
-    """Yield a line on how many of `every` responses began with reasoning, shown or hidden."""
+    shown, hidden, every = result.facts.reasoned, result.facts.hidden_reasoning, result.whole.completed
     if shown:
         yield f"TTFT: to the first token of any kind; in {shown} of {every} responses that is reasoning"
     if hidden:
@@ -127,6 +116,12 @@ def describe_reasoning(shown: int, hidden: int, every: int) -> Iterator[str]:
             f"TTFT: includes reasoning that is counted in usage and not streamed, in {hidden} of {every} "
             "responses"
         )
+    if metrics.planned_inputs:
+        planned = format_count(metrics.planned_inputs, "request")
+        yield f"input tokens: as planned for {planned}, not as reported by the server"
+    if metrics.unknown_inputs:
+        unknown = format_count(metrics.unknown_inputs, "request")
+        yield f"input tokens: unknown for {unknown} whose usage has none"
 
 
 def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
@@ -199,8 +194,15 @@ def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:
     others = (each for each in (*SPEEDS, *OWN, *LATENCIES) if each.key not in ("ttfvt", "prefill_speed"))
     if sentences := [sentence for figure in others if (sentence := _write_sentence(figure, metrics))]:
         yield "; ".join(sentences)
-    if prefill := _describe_prefill(metrics):
-        yield prefill
+    if (speed := metrics.prefill_speed).n:
+        prefill = [_write_sentence(SELECTABLE["prefill_speed"], metrics)]
+        if metrics.prefill_behind:
+            behind = f"{metrics.prefill_behind} of {speed.n} requests"
+            prefill.append(f"{behind} were sent while another had no token yet")
+        if metrics.prefill_queued is not None:
+            queued = f"{100 * metrics.prefill_queued:.0f} % of TTFT"
+            prefill.append(f"{queued} was in the server's queue, as it reports")
+        yield "; ".join(prefill)
     if set(metrics.finish_reasons) - {"none"}:
         counts = (f"{reason} {count}" for reason, count in metrics.finish_reasons.items())
         yield f"finish reasons: {', '.join(counts)}"
@@ -226,16 +228,3 @@ def _write_sentence(figure: Figure, metrics: Metrics) -> str:
     if figure.kind == OURS:
         return figure.sentence.format(value)
     return figure.sentence.format_map(figure.words_of(asdict(value))) if value.n else ""
-
-
-def _describe_prefill(metrics: Metrics) -> str:
-    speed = metrics.prefill_speed
-    if not speed.n:
-        return ""
-    waits = []
-    if metrics.prefill_behind:
-        behind = f"{metrics.prefill_behind} of {speed.n} requests"
-        waits.append(f"{behind} were sent while another had no token yet")
-    if metrics.prefill_queued is not None:
-        waits.append(f"{100 * metrics.prefill_queued:.0f} % of TTFT was in the server's queue, as it reports")
-    return "; ".join([_write_sentence(SELECTABLE["prefill_speed"], metrics), *waits])

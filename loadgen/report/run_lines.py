@@ -26,7 +26,7 @@ from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
 from loadgen.server import engine_config
 from loadgen.settings.data_settings import RANDOM
-from loadgen.transport.failure import CUT_OFF, describe_outcome
+from loadgen.transport.failure import CUT_OFF
 from loadgen.verdict import evidence, reconcile
 
 _MOST_KINDS = 3  # of failures in a short report
@@ -77,10 +77,6 @@ def describe_workload(result: Result, options: ReportOptions) -> Iterator[str]:
     seed = f"seed {facts.seed} ({'given' if facts.seed_chosen else 'drawn'})"
     yield f"prompts: {describe_prompts(facts)}; {seed}, plan {facts.plan_digest[:12]}"
     yield from describe_data(result)
-    yield f"requests: {_name_requests(facts)}"
-
-
-def _name_requests(facts: Facts) -> str:
     profile = facts.profile
     unsent = {field.name for field in facts.adapted}
     parts = [f"{name} {value}" for name, value in profile.sampling.items() if name not in unsent]
@@ -92,7 +88,7 @@ def _name_requests(facts: Facts) -> str:
         parts.append(warmed + (f" ({facts.warmup_failures} failed)" if facts.warmup_failures else ""))
     else:
         parts.append("no warm-up")
-    return ", ".join(parts)
+    yield f"requests: {', '.join(parts)}"
 
 
 def name_tokenizer(given: str) -> str:
@@ -295,9 +291,8 @@ def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _describe_failure(kind: str, tally: FailureTally) -> str:
-    return f"{describe_outcome(kind)}: {tally.count} × {kind}" + (
-        f", the first: {tally.detail}" if tally.detail else ""
-    )
+    outcome = "not finished" if kind in CUT_OFF else "failed"
+    return f"{outcome}: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
 
 
 def _suggest_fix(detail: str) -> Iterator[str]:

@@ -19,7 +19,6 @@ from loadgen.plan import random_prompts
 from loadgen.plan.arrival import make_process
 from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps, make_cancellations
-from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
@@ -101,7 +100,10 @@ def divide_by_stage(run: Result) -> list[StageFigures]:
         due_ns = records.intended_ns
         begin_ns = int(due_ns[0] - offsets_ns[records.index[0]])
     if facts.partial:
-        next_ns = None if offsets_ns is None else _find_next_due_ns(offsets_ns, records) + begin_ns
+        next_ns = None
+        if offsets_ns is not None:  # of the request after the last sent one
+            following = offsets_ns[int(records.index.max()) + 1 :]
+            next_ns = begin_ns + (int(following[0]) if len(following) else _NEVER_NS)
         until_ns = find_sending_end_ns(records, next_ns) - begin_ns
         windows = [
             replace(window, end_ns=min(window.end_ns, until_ns))
@@ -120,28 +122,16 @@ def list_unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
 
 def _plan_stages(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
     """Return the planned stages, and when each request is due (ns; None: a closed loop)."""
-    offsets_ns = _plan_offsets_ns(facts.profile, _make_stream(facts), facts.requests)
-    return _list_stages(facts.profile, offsets_ns), offsets_ns
-
-
-def _plan_offsets_ns(profile: Profile, stream: RandomStream, requests: int) -> Int64 | None:
-    """Draw again when each request of a changing load is due, int64[requests] (ns); None without times."""
-    if not profile.shaped or not profile.open_loop or profile.timed:
-        return None
-    process = make_process(profile, profile.num_prompts or requests)
-    return process.offsets_ns(requests, make_arrival_rng(stream))
-
-
-def _list_stages(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
-    """List the windows of a schedule's stages, or of a ramp, of what changes in four parts.
-
-    [] with neither, or with fewer than four requests of a ramp.
-    """
+    profile = facts.profile
+    offsets_ns = None
+    if profile.shaped and profile.open_loop and not profile.timed:
+        process = make_process(profile, profile.num_prompts or facts.requests)
+        offsets_ns = process.offsets_ns(facts.requests, make_arrival_rng(_make_stream(facts)))
     if (schedule := profile.stages) is not None:
-        return list(_list_schedule_stages(schedule))
-    if (ramp := profile.ramp) is not None and offsets_ns is not None and len(offsets_ns) >= _PARTS:
-        return list(_list_ramp_stages(ramp, profile.num_prompts or len(offsets_ns), offsets_ns))
-    return []
+        return list(_list_schedule_stages(schedule)), offsets_ns
+    if (ramp := profile.ramp) is None or offsets_ns is None or len(offsets_ns) < _PARTS:
+        return [], offsets_ns
+    return list(_list_ramp_stages(ramp, profile.num_prompts or len(offsets_ns), offsets_ns)), offsets_ns
 
 
 def _list_schedule_stages(schedule: LoadSchedule) -> Iterator[StageWindow]:
@@ -181,12 +171,6 @@ def _name_stage(kind: str, levels: Sequence[float]) -> str:
 
 def _round_ns(time_s: float) -> int:
     return round(time_s * SECOND_NS)
-
-
-def _find_next_due_ns(offsets_ns: Int64, records: Records) -> int:
-    """Return when the request after the last sent one is due, ns after the start; 2⁶¹ if it was the last."""
-    following = offsets_ns[int(records.index.max()) + 1 :]
-    return int(following[0]) if len(following) else _NEVER_NS
 
 
 def find_sending_end_ns(records: Records, next_due_ns: int | None) -> int:

@@ -236,7 +236,7 @@ class Adapter(msgspec.Struct, frozen=True):
             if not fields:
                 break
             for field in fields:
-                adaptation = adaptation.add_field(field)
+                adaptation = replace(adaptation, fields=(*adaptation.fields, field))
                 _LOG.warning("%s: %s", field, field.why)
         return adaptation
 
@@ -416,7 +416,15 @@ def check_lengths(made: Plan, limit: int) -> None:
     `limit` is in tokens, prompt and answer together; 0: not known, and no request is too long. A length that
     only the server counts is 0.
     """
-    _check_least(made)
+    least = made.profile.min_tokens
+    asked = made.requests.output_lens[: len(made)]
+    too_few = np.flatnonzero((asked > 0) & (asked < (least or 0)))
+    if len(too_few):
+        first = int(too_few[0])
+        raise UsageError(
+            f"--min-tokens {least} is more than the {asked[first]} tokens that a request asks for "
+            f"({_name_request(made, first)}): lower it, or have every answer as long by --output-len"
+        )
     if not 0 < limit < made.longest:
         return
     totals = _known_lens(made.requests.input_lens, made) + _known_lens(made.requests.output_lens, made)
@@ -431,19 +439,6 @@ def check_lengths(made: Plan, limit: int) -> None:
         f"{are} more tokens than the {limit} that {made.model} accepts, the longest {totals[longest]} "
         f"({_name_request(made, longest)}): {fix}"
     )
-
-
-def _check_least(made: Plan) -> None:
-    """Raise UsageError if --min-tokens is more than some request's maximum."""
-    least = made.profile.min_tokens
-    asked = made.requests.output_lens[: len(made)]
-    too_few = np.flatnonzero((asked > 0) & (asked < (least or 0)))
-    if len(too_few):
-        first = int(too_few[0])
-        raise UsageError(
-            f"--min-tokens {least} is more than the {asked[first]} tokens that a request asks for "
-            f"({_name_request(made, first)}): lower it, or have every answer as long by --output-len"
-        )
 
 
 def _known_lens(lens: Int64, made: Plan) -> Int64:

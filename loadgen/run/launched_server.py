@@ -286,6 +286,12 @@ def _describe_local(
     """
     running, safe = startup.running, without_secrets(command)
     given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
+    try:
+        owner = port_owner.check(running.pids(), running.port)
+    except LaunchError as error:
+        raise PortTaken(str(error)) from None
+    if owner is port_owner.PortOwner.NO_ONE:
+        raise _make_death("the server", running, f"answers, and {owner.value}")
     facts = Launched(
         how=startup.launch.name,
         image=startup.launch.container or "",
@@ -298,7 +304,7 @@ def _describe_local(
             }
         ),
         ready_s=startup.elapsed_s,
-        owned=_prove_ours(running),
+        owned=str(owner.value),
     )
     return Local(
         pids=running.pids,
@@ -358,20 +364,6 @@ def _wait_until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> N
                 limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
                 raise _make_death(launch.name, running, f"is not ready after {limit}")
             time.sleep(_POLL_S)
-
-
-def _prove_ours(running: Running) -> str:
-    """Return in words how the port's listener is known to be the started server.
-
-    Raises PortTaken if another process listens, ServerDied if none does.
-    """
-    try:
-        owner = port_owner.check(running.pids(), running.port)
-    except LaunchError as error:
-        raise PortTaken(str(error)) from None
-    if owner is port_owner.PortOwner.NO_ONE:
-        raise _make_death("the server", running, f"answers, and {owner.value}")
-    return str(owner.value)
 
 
 def _check_alive(name: str, running: Running, wait_s: float) -> None:

@@ -148,7 +148,15 @@ class ProgressBar(LiveDisplay):
             )
             parts.append(bar)
         try:
-            self._begin_live().update(Group(*parts), refresh=True)
+            if self.live is None:
+                from rich.live import Live
+
+                # What goes to standard output may be read by another program: it is none of ours.
+                self.live = Live(
+                    console=self.console, auto_refresh=False, transient=True, redirect_stdout=False
+                )
+                self.live.start()
+            self.live.update(Group(*parts), refresh=True)
         except (OSError, ValueError):  # ValueError: the stream is closed
             self.gone = True
 
@@ -164,13 +172,3 @@ class ProgressBar(LiveDisplay):
         with suppress(OSError, ValueError):
             if live is not None:
                 live.stop()
-
-    def _begin_live(self) -> Live:
-        """Return what draws on the terminal, started at the first call, and again after `close`."""
-        if self.live is None:
-            from rich.live import Live
-
-            # What goes to standard output may be read by another program: it is none of ours.
-            self.live = Live(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self.live.start()
-        return self.live

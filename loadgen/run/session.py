@@ -173,8 +173,14 @@ class Session(msgspec.Struct, frozen=True):
                 sent = session.make_transport_options(made)
                 made, parted = session._part_cache(made, display)
                 observed = session._start_sensors(display)
-                made, sent, warmed = session._warm_up(made, sent, display)
-                tokenizer = session._find_text_tokenizer()
+                warming = sent.make_warm_up(made.profile.warmups)
+                made, warmed = session.servers.warm_up(session.adapter, made, warming, display)
+                sent = assembly.adjust_to_warmup(session.options, made, sent, warmed, display)
+                subject = session.subject
+                tokenizer: TextTokenizer | None = None
+                if not subject.engine.simulated:  # to count what the server does not
+                    names = (subject.tokenizer, subject.model_root, subject.model)
+                    tokenizer = text_tokens.find_text_tokenizer(names)
                 known = session._collect_facts(made, sent, started, observed, warmed, parted, tokenizer)
                 journal.put_facts(known.encode())
                 rest_s = _REST_S if len(warmed) else 0.0
@@ -183,7 +189,12 @@ class Session(msgspec.Struct, frozen=True):
                         outcome = measure(made, sent, watch)
                     else:
                         outcome = session.sender.send(made, sent, watch)
-                    known = session._keep_outcome(known, outcome, made, journal)
+                    # Raised inside pydantic's builder, a signal would become an error of its own.
+                    with signals.stop_afterwards(session.interrupts), importing():
+                        from loadgen.run import followup
+                    known = session._mask(followup.add_outcome(known, outcome, journal.error, made))
+                    journal.put_facts(known.encode())
+                    journal.finish()
                 return session._follow_up(known, made, outcome, observed, display), directory
 
     @contextmanager
@@ -265,14 +276,6 @@ class Session(msgspec.Struct, frozen=True):
             journal.close()
             display.close()
 
-    def _warm_up(
-        self, made: Plan, sent: TransportOptions, display: Display
-    ) -> tuple[Plan, TransportOptions, Records]:
-        """Warm up; return the plan as the servers take it, how it is sent, and the warm-up's records."""
-        warming = sent.make_warm_up(made.profile.warmups)
-        made, warmed = self.servers.warm_up(self.adapter, made, warming, display)
-        return made, assembly.adjust_to_warmup(self.options, made, sent, warmed, display), warmed
-
     @contextmanager
     def _observe(
         self,
@@ -298,9 +301,12 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.trace_server(self.access, self.served.engine, traces)
                 observed.trace = stack.enter_context(tracing)
+            cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
+            shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
+            name = made.profile.name or Path(made.facts.file).name or "bench"
             watch = Watch(
                 display,
-                self._make_title(made),
+                f"{self._simulated}{cell}{self.heading}{shard}{name}",
                 observed.sample(),
                 journal,
                 rules,
@@ -315,16 +321,6 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 with display.waiting("until the engine has written its trace"):
                     stack.close()
-
-    def _keep_outcome(self, known: Facts, outcome: Outcome, made: Plan, journal: Journal) -> Facts:
-        """Return the facts with a run's outcome, once they and its records are in the journal."""
-        # Raised inside pydantic's builder, a signal would become an error of its own.
-        with signals.stop_afterwards(self.interrupts), importing():
-            from loadgen.run import followup
-        facts = self._mask(followup.add_outcome(known, outcome, journal.error, made))
-        journal.put_facts(facts.encode())
-        journal.finish()
-        return facts
 
     def _follow_up(
         self, known: Facts, made: Plan, outcome: Outcome, observed: Observation, display: Display
@@ -364,13 +360,6 @@ class Session(msgspec.Struct, frozen=True):
         sensors = sensor_discovery.start_sensors(self.local, self.options, display)
         state = None if sensors is None else sensors.read_state(self.options.probe_memory)
         return Observation(sensors, state)
-
-    def _make_title(self, made: Plan) -> str:
-        """Make the display's title of a plan, which ends with its profile's or file's name, or `bench`."""
-        cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        shard = "" if self.options.shard is None else f"shard {self.options.share.name} of "
-        name = made.profile.name or Path(made.facts.file).name or "bench"
-        return f"{self._simulated}{cell}{self.heading}{shard}{name}"
 
     def _mask(self, facts: Facts) -> Facts:
         """Return the facts without secrets, since they are written to disk."""
@@ -442,11 +431,6 @@ class Session(msgspec.Struct, frozen=True):
             self.local.pids()  # searching for them is cheaper while there are few connections
         return observer
 
-    def _find_text_tokenizer(self) -> TextTokenizer | None:
-        """Find the model's tokenizer here, to count what the server does not; None if none, or simulated."""
-        names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
-        return None if self.subject.engine.simulated else text_tokens.find_text_tokenizer(names)
-
     def _request_id_prefix(self) -> str:
         """Choose the prefix of x-request-id: as given, else one drawn at random."""
         given = self.options.request_id_prefix
@@ -511,7 +495,13 @@ class Session(msgspec.Struct, frozen=True):
             data=made.facts,
             ids_source=made.ids_source,
             server=make_server_facts(self.served, add_path(self.root, made).url),
-            client=make_client_facts(options),
+            client=Client(
+                transport=options.transport,
+                why=options.why_transport,
+                workers=options.workers,
+                why_workers=options.why_workers,
+                cpus=options.cpu_words,
+            ),
             environment={name: value for name, value in described.items() if value},
             adapted=made.adaptation.fields,
             notes=made.notes,
@@ -570,15 +560,4 @@ def make_server_facts(served: ServerInfo, url: str) -> Server:
         max_model_len=served.max_model_len,
         slots=served.slots,
         simulated=served.model_root if served.engine.simulated else "",
-    )
-
-
-def make_client_facts(options: TransportOptions) -> Client:
-    """Make the facts of the client that are known before the first request."""
-    return Client(
-        transport=options.transport,
-        why=options.why_transport,
-        workers=options.workers,
-        why_workers=options.why_workers,
-        cpus=options.cpu_words,
     )

@@ -116,6 +116,12 @@ def _read_transformers(directory: Path, path: str) -> Checkpoint:
     raw, config = model_files.read_json_object(directory / "config.json")
     places = _list_places(config)
     names, stored = read_list(config.get("architectures")), read_quantization(config, directory)
+    # One copy of the weights: indexed files, else .safetensors, else .bin.
+    named = [path for path in model_files.list_indexed_files(directory) or () if os.path.isfile(path)]
+    if not named:
+        tensors = list(directory.glob("*.safetensors"))
+        tensors = [part for part in tensors if not part.name.startswith("consolidated")] or tensors
+        named = tensors or [part for part in directory.glob("*.bin") if _PICKLED.fullmatch(part.name)]
     return _make_checkpoint(
         raw,
         path=path,
@@ -128,7 +134,7 @@ def _read_transformers(directory: Path, path: str) -> Checkpoint:
         layers=_find_first(places, _LAYERS, int, None),
         hidden_size=_find_first(places, _HIDDEN, int, None),
         experts=_find_first(places, _EXPERTS, int, None),
-        weight_bytes=_sum_weight_bytes(directory),
+        weight_bytes=sum(part.stat().st_size for part in named) if named else None,
     )
 
 
@@ -211,16 +217,6 @@ def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
     details = [f"blocks of {'×'.join(map(str, block))}"] if block else []
     details += [f"groups of {group}"] if group else []
     return Quantization(word, ", ".join(details), group)
-
-
-def _sum_weight_bytes(directory: Path) -> int | None:
-    """Sum the bytes of one copy of the weights: indexed files, else .safetensors, else .bin; None without."""
-    named = [path for path in model_files.list_indexed_files(directory) or () if os.path.isfile(path)]
-    if not named:
-        tensors = list(directory.glob("*.safetensors"))
-        tensors = [part for part in tensors if not part.name.startswith("consolidated")] or tensors
-        named = tensors or [part for part in directory.glob("*.bin") if _PICKLED.fullmatch(part.name)]
-    return sum(part.stat().st_size for part in named) if named else None
 
 
 def _find_first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:

@@ -130,7 +130,7 @@ class ServerProbe:
         engine = engines.find_by_owner(untrusted.read_text(first.get("owned_by")))
         if engine is None:
             paths = untrusted.read_mapping((await self._answer(client, "/openapi.json")).object.get("paths"))
-            engine = engines.find_by_paths(set(paths)) or engines.UNKNOWN
+            engine = next((each for each in engines.ENGINES if each.own_path in paths), engines.UNKNOWN)
         own = engine.describe((await self._answer(client, engine.version_path)).object)
         return self._describe_served(engine, own, cards, model)
 

@@ -142,9 +142,20 @@ def merge_configs(*parts: EngineConfig) -> EngineConfig:
 
 def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
     """Describe what the engine runs, its size, differences from the checkpoint and remarks, a line each."""
+    model = []
+    if as_run.weights_bytes:
+        each = " on each GPU" if (as_run.tensor_parallel or 1) > 1 else ""
+        model.append(f"{_format_gib(as_run.weights_bytes)} of weights{each}")
+    elif checkpoint and checkpoint.weight_bytes:
+        model.append(f"{_format_gib(checkpoint.weight_bytes)} of weights on disk")
+    if as_run.kv_capacity_tokens:
+        size = f" ({_format_gib(as_run.kv_bytes)})" if as_run.kv_bytes else ""
+        model.append(f"KV cache for {as_run.kv_capacity_tokens:,} tokens{size}")
+    if as_run.max_model_len:
+        model.append(f"context {as_run.max_model_len:,}")
     lines = [
         ("runs", ", ".join(_render_run(as_run, checkpoint))),
-        ("model", ", ".join(_render_model(as_run, checkpoint))),
+        ("model", ", ".join(model)),
         *(("differs", difference) for difference in _list_differences(as_run, checkpoint)),
         *(("engine log", remark) for remark in as_run.remarks),
     ]
@@ -198,22 +209,6 @@ def explain_unknown_kernels(as_run: EngineConfig, checkpoint: Checkpoint | None)
         if named
         else f"kernels of {declared or method}: unknown, neither the server nor a log here names them"
     )
-
-
-def _render_model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
-    """Describe the bytes of weights, on disk if no engine reports them, the KV cache and the context."""
-    parts = []
-    if as_run.weights_bytes:
-        each = " on each GPU" if (as_run.tensor_parallel or 1) > 1 else ""
-        parts.append(f"{_format_gib(as_run.weights_bytes)} of weights{each}")
-    elif checkpoint and checkpoint.weight_bytes:
-        parts.append(f"{_format_gib(checkpoint.weight_bytes)} of weights on disk")
-    if as_run.kv_capacity_tokens:
-        size = f" ({_format_gib(as_run.kv_bytes)})" if as_run.kv_bytes else ""
-        parts.append(f"KV cache for {as_run.kv_capacity_tokens:,} tokens{size}")
-    if as_run.max_model_len:
-        parts.append(f"context {as_run.max_model_len:,}")
-    return parts
 
 
 def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:

@@ -184,7 +184,20 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
                     f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
                 ) from None
         if self.client_cert is not None:
-            _load_client_certificate(context, self.client_cert, self.client_key)
+            _read_pem("--client-cert", self.client_cert)
+            flags = f"--client-cert {self.client_cert}"
+            if self.client_key is not None:
+                _read_pem("--client-key", self.client_key)
+                flags += f" --client-key {self.client_key}"
+            try:
+                # Without a password OpenSSL would ask the terminal for it.
+                context.load_cert_chain(self.client_cert, self.client_key, password=lambda: "")
+            except (OSError, ValueError) as error:  # SSLError is an OSError
+                reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
+                why = str(reason or "it cannot be read").lower().replace("_", " ")
+                raise UsageError(
+                    f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({why})"
+                ) from None
         return context
 
     def client(self, timeout_s: float) -> httpx.AsyncClient:
@@ -234,22 +247,6 @@ class ServerAddress(msgspec.Struct, frozen=True, dict=True):
             headers=tuple(self.headers.items()),
             tls=self.tls,
         )
-
-
-def _load_client_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    _read_pem("--client-cert", certificate)
-    if key is not None:
-        _read_pem("--client-key", key)
-    flags = f"--client-cert {certificate}" + ("" if key is None else f" --client-key {key}")
-    try:
-        # Without a password OpenSSL would ask the terminal for it.
-        context.load_cert_chain(certificate, key, password=lambda: "")
-    except (OSError, ValueError) as error:  # SSLError is an OSError
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "it cannot be read"
-        why = str(reason).lower().replace("_", " ")
-        raise UsageError(
-            f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({why})"
-        ) from None
 
 
 def _read_pem(flag: str, path: str) -> str:

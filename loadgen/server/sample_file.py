@@ -118,15 +118,6 @@ def _split_columns(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
     kinds = (("U", quantities), ("U", wheres), ("i", start), ("i", at_ns), ("f", values))
     if wrong := [column.dtype.str for kind, column in kinds if column.dtype.kind != kind]:
         raise ValueError(f"a column holds {wrong[0]}")
-    _check_columns(quantities, wheres, start, at_ns, values)
-    names = zip(quantities.tolist(), wheres.tolist(), strict=True)
-    for (quantity, where), begin, end in zip(names, start[:-1].tolist(), start[1:].tolist(), strict=True):
-        texts = untrusted.read_line(quantity, _LONGEST), untrusted.read_line(where, _LONGEST)
-        yield SampledSeries(*texts, at_ns[begin:end], values[begin:end])
-
-
-def _check_columns(quantities: Any, wheres: Any, start: Int64, at_ns: Int64, values: Any) -> None:
-    """Raise ValueError unless the columns fit together, with possible times and values, within bounds."""
     count = len(quantities)
     if count > MOST_SERIES or len(wheres) != count or len(start) != count + 1:
         raise ValueError(f"{count} quantities, {len(wheres)} places and {len(start)} starts")
@@ -138,3 +129,7 @@ def _check_columns(quantities: Any, wheres: Any, start: Int64, at_ns: Int64, val
         raise ValueError("a value is none that can be measured")
     if ((at_ns < 0) | (at_ns > _LATEST_NS)).any():
         raise ValueError("a time is none of a clock")
+    names = zip(quantities.tolist(), wheres.tolist(), strict=True)
+    for (quantity, where), begin, end in zip(names, start[:-1].tolist(), start[1:].tolist(), strict=True):
+        texts = untrusted.read_line(quantity, _LONGEST), untrusted.read_line(where, _LONGEST)
+        yield SampledSeries(*texts, at_ns[begin:end], values[begin:end])

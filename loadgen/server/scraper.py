@@ -77,12 +77,6 @@ class MetricsScraper:
         self.samples, self.every_s, self.began = [], _EVERY_S, lines
 
     @property
-    def interval_s(self) -> float:
-        """The seconds from one sample to the next, by what the server spends on one."""
-        server_s = _ANSWER_S if self.quickest is None else self.quickest.server_s
-        return max(self.every_s, server_s / SAMPLING_SHARE)
-
-    @property
     def longest_wait_s(self) -> float:
         """The most seconds that `scrape_after` waits for an idle server."""
         return _IDLE_S
@@ -172,7 +166,8 @@ class MetricsScraper:
                 if len(self.samples) > _MOST_SAMPLES:
                     del self.samples[1::2]
                     self.every_s *= 2
-                await asyncio.sleep(self.interval_s)
+                server_s = _ANSWER_S if self.quickest is None else self.quickest.server_s
+                await asyncio.sleep(max(self.every_s, server_s / SAMPLING_SHARE))
 
     async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
         """Scrape until the server is idle with steady counters, or `limit_s`; return the last scrape.

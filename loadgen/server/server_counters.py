@@ -149,7 +149,10 @@ def make_window(
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
     models = sorted({owner for (owner, _, _), change in moved.items() if change > 0 and owner})
     every = [before, *(snapshot for _, snapshot in samples), after]
-    reset = _has_restarted(every)
+    # Snapshots during the run have only some counters.
+    reset = have_fallen(before.counters, after.counters) or any(
+        itertools.starmap(has_restarted, itertools.pairwise(every))
+    )
     if reset and _are_several(every):
         return ServerWindow(error=_SEVERAL)
     return ServerWindow(
@@ -188,16 +191,6 @@ def _count_since(before: MetricsSnapshot, now: MetricsSnapshot, quantity: str, m
         return None
     change = int(sum(later) - sum(then))
     return change if change >= 0 else None
-
-
-def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
-    """Whether a counter decreased or vanished, or the server's start time changed, between snapshots.
-
-    Snapshots during the run have only some counters.
-    """
-    if have_fallen(snapshots[0].counters, snapshots[-1].counters):
-        return True
-    return any(has_restarted(earlier, later) for earlier, later in itertools.pairwise(snapshots))
 
 
 def _are_several(snapshots: Sequence[MetricsSnapshot]) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from loadgen.base.errors import UsageError
 from loadgen.settings.data_settings import ANSWER_LENS, DATA_SETS
-from loadgen.settings.setting import Conflict, Given, Requirement, SettingRow, Values
+from loadgen.settings.setting import Given, Requirement, SettingRow, Values
 
 _MADE = (None, "random")
 _TRACES = ("trace", "timed_trace")
@@ -30,19 +29,12 @@ def check_conflicts(rows: Iterable[SettingRow], values: Values, typed: Collectio
             else:
                 found = values[rule.other] != by_name[rule.other].default
             if bool(found) is not isinstance(rule, Requirement):
-                raise UsageError(_fill_message(rule, row, by_name, values, found))
-
-
-def _fill_message(
-    conflict: Conflict, row: SettingRow, rows: Mapping[str, SettingRow], values: Values, found: Any
-) -> str:
-    """Return a conflict's message with its flags and values filled in; a switch that is off is --no-NAME."""
-    other = "" if callable(conflict.other) else rows[conflict.other].option
-    flag = row.option
-    if row.default is True and not values[row.name]:
-        flag = f"--no-{flag[2:]}"
-    words = {"flag": flag, "other": other, "found": found, "data": find_data(values)[1]}
-    return conflict.message.format_map({**values, **words})
+                other = "" if callable(rule.other) else by_name[rule.other].option
+                flag = row.option
+                if row.default is True and not values[row.name]:
+                    flag = f"--no-{flag[2:]}"
+                words = {"flag": flag, "other": other, "found": found, "data": find_data(values)[1]}
+                raise UsageError(rule.message.format_map({**values, **words}))
 
 
 def list_unheeded(rows: Sequence[SettingRow], values: Values, typed: Collection[str]) -> list[str]:

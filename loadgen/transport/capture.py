@@ -119,19 +119,15 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         wall_ns = timespec[::2] * 1_000_000_000 + timespec[1::2]
         found_ns = wall_ns - self.realtime_offset_ns
         if self.earlier_offsets_ns:
-            found_ns = self._convert_stepped(wall_ns)
+            # Each by the offset that puts it nearest before its read.
+            offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
+            by_offset_ns = wall_ns - offsets_ns[:, None]
+            lag_ns = self.user_ns() - by_offset_ns
+            away_ns = np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
+            found_ns = by_offset_ns[away_ns.argmin(0), np.arange(len(wall_ns))]
         if np.count_nonzero(wall_ns) < len(wall_ns):
             found_ns[wall_ns == 0] = 0
         return found_ns
-
-    def _convert_stepped(self, wall_ns: Int64) -> Int64:
-        """Convert wall times to CLOCK_MONOTONIC, each by the offset that puts it nearest before its read."""
-        offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
-        by_offset_ns = wall_ns - offsets_ns[:, None]
-        lag_ns = self.user_ns() - by_offset_ns
-        away_ns = np.where(lag_ns >= -_TOLERANCE_NS, np.abs(lag_ns), _IMPOSSIBLE_NS - lag_ns)
-        nearest_ns: Int64 = by_offset_ns[away_ns.argmin(0), np.arange(len(wall_ns))]
-        return nearest_ns
 
 
 class Health(msgspec.Struct, tag="health", array_like=True):

@@ -88,17 +88,15 @@ class CaptureRun:
         if self.health is None:
             _, status = os.waitpid(pid, 0)
             self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){fault}"
-            yield from self._list_lost()
+            now_ns = clock.now_ns()
+            have = {index for index, came in enumerate(self.delivered) if came}
+            for index in self.order.list_unanswered(self.counters.sent, have):
+                self.lost += 1
+                yield Capture(
+                    index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST
+                )
         else:
             _ENDING.append(pid)
-
-    def _list_lost(self) -> Iterator[Capture]:
-        """Yield a failed capture for each request that was lost with the process, counted in `lost`."""
-        now_ns = clock.now_ns()
-        have = {index for index, came in enumerate(self.delivered) if came}
-        for index in self.order.list_unanswered(self.counters.sent, have):
-            self.lost += 1
-            yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
 
     def stop(self) -> None:
         """Ask the process to end what is in flight; finished captures still come."""

@@ -53,11 +53,6 @@ CUT_SHORT = frozenset({FailureKind.TRUNCATED, FailureKind.USER_CANCELLED})  # th
 NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would have done
 
 
-def describe_outcome(kind: str) -> str:
-    """Describe the outcome of a failure kind: "failed", or "not finished" if the client cut it off."""
-    return "not finished" if kind in CUT_OFF else "failed"
-
-
 class Failure(msgspec.Struct, frozen=True):
     """Why one request failed."""
 

@@ -319,15 +319,6 @@ class HttpxTransport:
             else None,
         )
 
-    async def _replace_client(self, slot: int) -> None:
-        """Replace a slot's httpx client by a new one, and close the former.
-
-        A request that is cancelled while its connection is made or closed can leave it in httpcore's pool,
-        neither idle nor closed. The pool has room for one: the slot's next request would wait for ever.
-        """
-        former, self.clients[slot] = self.clients[slot], self._make_client(slot)
-        await former.aclose()
-
     async def _fire(self) -> None:
         """Start each request when it is due, a slot is free and all gates are open.
 
@@ -426,7 +417,13 @@ class HttpxTransport:
             raise
         self._deliver(exchange, failure)
         if exchange.given_up is not None or (failure is not None and failure.kind is FailureKind.MEMORY):
-            await self._replace_client(exchange.slot)
+            # A request that is cancelled while its connection is made or closed can leave it in httpcore's
+            # pool, neither idle nor closed. The pool has room for one: the slot's next would wait for ever.
+            former, self.clients[exchange.slot] = (
+                self.clients[exchange.slot],
+                self._make_client(exchange.slot),
+            )
+            await former.aclose()
         exchange.index = -1
         self.ended += 1
         self.leave_gates()
@@ -524,17 +521,6 @@ class HttpxTransport:
         self.deadlines.stalls.token_ns = self.now_ns()
         return None
 
-    def _judge(self, now_ns: int) -> None:
-        """Give up requests in flight that took too long, stall, or whose response is not HTTP."""
-        for exchange in self.under_way.values():
-            failure = self.deadlines.find_timeout(exchange, now_ns)
-            failure = failure or exchange.explain_no_head(self.job.http2)
-            if failure is None and exchange.inspect_ns < now_ns:
-                exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
-                failure = self.deadlines.find_stall(exchange, now_ns)
-            if failure is not None:
-                exchange.give_up(failure)
-
     async def _cancel(self, cancelling: Cancelling) -> None:
         """Cancel the requests that are due to be cancelled."""
         while True:
@@ -551,7 +537,14 @@ class HttpxTransport:
             await asyncio.sleep(_JUDGE_S)
             late_ns, judged_ns = self.now_ns() - judged_ns - int(_JUDGE_S * 1e9), self.now_ns()
             if not self.deadlines.put_off(late_ns, judged_ns):
-                self._judge(judged_ns)
+                for exchange in self.under_way.values():
+                    failure = self.deadlines.find_timeout(exchange, judged_ns)
+                    failure = failure or exchange.explain_no_head(self.job.http2)
+                    if failure is None and exchange.inspect_ns < judged_ns:
+                        exchange.inspect_ns = judged_ns + self.deadlines.inspect_ns
+                        failure = self.deadlines.find_stall(exchange, judged_ns)
+                    if failure is not None:
+                        exchange.give_up(failure)
 
     async def _housekeep(self) -> None:
         """Deliver captures, build turns ahead and publish the counters, a few at a time, until cancelled."""

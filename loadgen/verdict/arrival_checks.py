@@ -111,7 +111,9 @@ def _find_late_text(run: RunEvidence) -> Evidence | None:
 
 def _has_late_second(shapes: AnswerShapes) -> Bool:
     """Mark the answers whose second message came far later than their gaps suggest, bool[answers]."""
-    which: Bool = shapes.second_ns > LATE_TEXT * shapes.later_gap_ns
+    later = shapes.messages - 2
+    later_gap_ns = np.where(later > 0, (shapes.span_ns - shapes.second_ns) / np.maximum(later, 1), 0.0)
+    which: Bool = shapes.second_ns > LATE_TEXT * later_gap_ns
     return which & (shapes.second_ns > HELD_MS * MS_NS)
 
 

@@ -116,23 +116,18 @@ def explain_starving(run: RunEvidence) -> str:
 def client_busy(run: RunEvidence) -> Evidence | None:
     """Find evidence that the client was busy, or paused, and its timestamps include the delay."""
     causes = [f"{run.client_cores:.2f} of a core busy"] if run.client_cores >= CORES else []
-    if tails := _list_paused_tails(run):
+    # P99s that are long, and that the client stood still for so long at once that it may be why.
+    stopped_s, waits = run.facts.client.stopped_s, (("TTFT", run.metrics.ttft), ("ITL", run.metrics.itl))
+    tails = [
+        f"P99 {name} is {each.p99_ms:.3g} ms"
+        for name, each in waits
+        if each.n and LONG_TAIL * each.median_ms <= each.p99_ms <= 1000 * stopped_s / OF_TAIL
+    ]
+    if tails and PAUSED_S < stopped_s <= STOPPED_S:
         causes.append(f"{' and '.join(tails)}{_describe_pause(run)}")
     if run.stamped or not causes:
         return None
     return f"user-space timestamps and {'; '.join(causes)}: latencies include the client's delay"
-
-
-def _list_paused_tails(run: RunEvidence) -> list[str]:
-    """List the P99s that are long, and that the client stood still for so long at once that it may be why."""
-    stopped_s, metrics = run.facts.client.stopped_s, run.metrics
-    if not PAUSED_S < stopped_s <= STOPPED_S:
-        return []
-    return [
-        f"P99 {name} is {waits.p99_ms:.3g} ms"
-        for name, waits in (("TTFT", metrics.ttft), ("ITL", metrics.itl))
-        if waits.n and LONG_TAIL * waits.median_ms <= waits.p99_ms <= 1000 * stopped_s / OF_TAIL
-    ]
 
 
 @note(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.rule import Evidence, Find, Rule, Source
+from loadgen.base.rule import Find, Rule, Source
 from loadgen.engines import engines
 from loadgen.facts.calibration import Calibration
 from loadgen.facts.run_facts import Facts
@@ -181,12 +181,6 @@ class AnswerShapes(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def later_gap_ns(self) -> Float64:
-        """The mean gap between the messages after the second, float64[answers]; 0 if there are none."""
-        later = self.messages - 2
-        return np.where(later > 0, (self.span_ns - self.second_ns) / np.maximum(later, 1), 0.0)
-
 
 @dataclass(frozen=True)
 class RunEvidence:
@@ -347,13 +341,6 @@ class RunEvidence:
         return None if isinstance(held, Unsteady) else held
 
     @property
-    def held_share(self) -> float:
-        """The share of the run between ramp and drain, 0 to 1."""
-        if self.held_ns is None or not self.metrics.duration_s:
-            return 0.0
-        return (self.held_ns[1] - self.held_ns[0]) / SECOND_NS / self.metrics.duration_s
-
-    @property
     def held_concurrency(self) -> float | None:
         """The mean concurrency between ramp and drain; None without a steady window."""
         if self.held_ns is None:
@@ -461,7 +448,10 @@ class RunEvidence:
     @property
     def context_ends(self) -> int:
         """Sessions that ended at the model's context limit, after a turn that succeeded."""
-        return 0 if self.sessions is None else self.sessions.count_grown(self.records)
+        if self.sessions is None:
+            return 0
+        grown = self.records.mark_kinds({FailureKind.CONTEXT_LIMIT}) & (self.sessions.turn > 1)
+        return len(np.unique(self.sessions.session[grown]))
 
     @property
     def failed_kinds(self) -> dict[str, int]:
@@ -632,7 +622,11 @@ def limit_doubts(
     dot, and is empty where the first is None.
     """
     of_run = [partial(_read_fact, each.split(".")) if isinstance(each, str) else each for each in facts]
-    return tuple(replace(doubt, find=partial(_find_in_some, of_run, doubt.find)) for doubt in doubts)
+
+    def limit(find: Find[RunEvidence]) -> Find[RunEvidence]:
+        return lambda run: find(run) if any(read(run.facts) for read in of_run) else None
+
+    return tuple(replace(doubt, find=limit(doubt.find)) for doubt in doubts)
 
 
 def _read_fact(names: Sequence[str], facts: Facts) -> object:
@@ -641,10 +635,3 @@ def _read_fact(names: Sequence[str], facts: Facts) -> object:
     for name in names:
         found = None if found is None else getattr(found, name)
     return found
-
-
-def _find_in_some(
-    of_run: Sequence[Callable[[Facts], object]], find: Find[RunEvidence], run: RunEvidence
-) -> Evidence | None:
-    """Return what `find` finds in a run; None, without calling it, if every fact of `of_run` is empty."""
-    return find(run) if any(read(run.facts) for read in of_run) else None

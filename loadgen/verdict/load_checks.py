@@ -399,17 +399,11 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
 )
 def ran_out(run: RunEvidence) -> Evidence | None:
     """Find evidence that the prompts ran out before --duration was over."""
-    if run.sessions is not None:
-        return _sessions_ran_out(run)
-    return steady_state.describe_run_out(run.records, run.facts.profile, run.facts.queues) or None
-
-
-def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
-    """Find evidence that the last session began and a slot was idle before --duration was over."""
-    sessions, profile = run.sessions, run.facts.profile
-    if sessions is None or profile.duration is None or not run.closed_loop:
+    sessions, profile, own = run.sessions, run.facts.profile, run.facts.own_sessions
+    if sessions is None:
+        return steady_state.describe_run_out(run.records, profile, run.facts.queues) or None
+    if profile.duration is None or not run.closed_loop:
         return None
-    own = run.facts.own_sessions
     idle_ns = find_dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
     if idle_ns is None or len(sessions) < own:
         return None
@@ -431,8 +425,11 @@ def _sessions_ran_out(run: RunEvidence) -> Evidence | None:
 )
 def ramp_and_drain(run: RunEvidence) -> Evidence | None:
     """Find evidence that much of the duration lies below the requested concurrency."""
-    outside = 1 - run.held_share
-    if not run.closed_loop or run.sessions is not None or outside <= OUTSIDE:
+    if not run.closed_loop or run.sessions is not None:
+        return None
+    held_s = 0.0 if run.held_ns is None else (run.held_ns[1] - run.held_ns[0]) / SECOND_NS
+    outside = 1 - held_s / run.metrics.duration_s if run.metrics.duration_s else 1.0
+    if outside <= OUTSIDE:
         return None
     return (
         f"{percent(outside)} of the duration is ramp or drain, below the requested concurrency {run.target}"

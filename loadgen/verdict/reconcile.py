@@ -16,7 +16,7 @@ from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.records.record import Records
 from loadgen.server.sample_file import LEAST_SAMPLES
-from loadgen.server.server_counters import ServerLatency, ServerWindow
+from loadgen.server.server_counters import ServerWindow
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
@@ -81,15 +81,14 @@ def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
         return []
     cells = [_TITLES]
     for row in filter(_is_informative, rows):
-        server = _format_bounds(row.bracket) if row.bracket else _format_number(row.server, row.unit)
-        cells.append(
-            (
-                row.figure,
-                _format_number(row.client, row.unit),
-                server,
-                _format_signed(row.difference, row.unit),
-            )
-        )
+        server = _format_number(row.server, row.unit)
+        if row.bracket is not None:
+            low, high = row.bracket
+            server = f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"
+        difference = "" if row.difference is None else "0"
+        if row.difference:
+            difference = f"{row.difference:+.{_DECIMALS[row.unit]}f} {row.unit}".rstrip()
+        cells.append((row.figure, _format_number(row.client, row.unit), server, difference))
     return [align_cells(row, _WIDTHS) for row in cells]
 
 
@@ -205,28 +204,19 @@ def _pair_latencies(window: ServerWindow, metrics: Metrics, records: Records) ->
     ):
         if theirs is not None:
             yield _pair(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
-            yield from _pair_ranks(figure, ours, theirs, values_ns)
-
-
-def _pair_ranks(
-    figure: str, ours: Distribution | None, theirs: ServerLatency, values_ns: Int64
-) -> Iterator[ReconciledFigure]:
-    """Yield of P50, P90, P99 those that the client measured, all without `ours`, and the server's bucket.
-
-    A bucket holds the value of a rank: so the client's is that of `values_ns`, where it has them, which an
-    interpolated percentile of a few requests may lie far below.
-    """
-    measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
-    ordered = np.sort(values_ns)
-    for percentile, name in _BRACKETED:
-        client = measured.get(percentile)
-        if client is not None and len(ordered):
-            client = float(ordered[math.ceil(percentile * len(ordered) / 100) - 1]) / MS_NS
-        if percentile in measured or ours is None:
-            low, high = bracket = theirs.brackets_ms[f"{percentile:g}"]
-            most = math.inf if high is None else high
-            outside = None if client is None else client - min(max(client, low), most)
-            yield ReconciledFigure(f"{figure}, {name}", "ms", client, None, outside, bracket)
+            # A bucket holds the value of a rank: so the client's is that of `values_ns`, where it has them,
+            # which an interpolated percentile of a few requests may lie far below.
+            measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
+            ordered = np.sort(values_ns)
+            for percentile, name in _BRACKETED:
+                client = measured.get(percentile)
+                if client is not None and len(ordered):
+                    client = float(ordered[math.ceil(percentile * len(ordered) / 100) - 1]) / MS_NS
+                if percentile in measured or ours is None:
+                    low, high = bracket = theirs.brackets_ms[f"{percentile:g}"]
+                    most = math.inf if high is None else high
+                    outside = None if client is None else client - min(max(client, low), most)
+                    yield ReconciledFigure(f"{figure}, {name}", "ms", client, None, outside, bracket)
 
 
 def reconcile_answers(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
@@ -280,15 +270,6 @@ def _is_informative(row: ReconciledFigure) -> bool:
 
 def _format_number(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{value:.{_DECIMALS[unit]}f} {unit}".rstrip()
-
-
-def _format_signed(value: float | None, unit: str) -> str:
-    return "" if value is None else "0" if not value else f"{value:+.{_DECIMALS[unit]}f} {unit}".rstrip()
-
-
-def _format_bounds(bracket: tuple[float, float | None]) -> str:
-    low, high = bracket
-    return f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"
 
 
 class CountPair(msgspec.Struct, frozen=True):

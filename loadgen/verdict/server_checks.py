@@ -11,7 +11,7 @@ from loadgen.base.text import format_count
 from loadgen.features.attribution import attribution_checks
 from loadgen.server.server_counters import ServerSample
 from loadgen.verdict import reconcile
-from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
+from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, RunEvidence, Trend, percent
 from loadgen.verdict.reconcile import AnswerTimings, Mismatch, count_finished_after_cancel, find_mismatches
 from loadgen.verdict.reconcile import count_foreign_requests as foreign_count
 
@@ -53,21 +53,17 @@ def counters_reset(run: RunEvidence) -> Evidence | None:
 def first_wave(run: RunEvidence) -> Evidence | None:
     """Find evidence that the first requests were slower than a burst explains."""
     waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
-    slower = join_evidence(_describe_slower(name, wave, least) for name, wave, least in waves)
+    slower = join_evidence(
+        f"median {name} was {wave.first_ms:.4g} ms in the first wave of {wave.size}, {wave.later_ms:.4g} ms "
+        f"later: {wave.ratio:.1f} × the later P90, after allowing for the burst"
+        for name, wave, (ratio, least_ms) in waves
+        if wave is not None
+        and wave.first_ms - wave.later_ms > least_ms
+        and wave.ratio > ratio * (1 + FEW_WAVES / wave.waves)
+    )
     if slower is None or not run.facts.warmups:
         return slower
     return f"{slower}; {format_count(run.facts.warmups, 'warm-up request')} came before"
-
-
-def _describe_slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
-    if wave is None or wave.first_ms - wave.later_ms <= least[1]:
-        return None
-    if wave.ratio <= least[0] * (1 + FEW_WAVES / wave.waves):
-        return None
-    return (
-        f"median {name} was {wave.first_ms:.4g} ms in the first wave of {wave.size}, {wave.later_ms:.4g} ms "
-        f"later: {wave.ratio:.1f} × the later P90, after allowing for the burst"
-    )
 
 
 @suspect(
@@ -196,21 +192,15 @@ def requests_queued(run: RunEvidence) -> Evidence | None:
     long = queued_ms > QUEUE_OF_TTFT * ttft_ms
     if not (waited or long) or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
-    return join_evidence([*_describe_waiting(run, waited, most), *_describe_queue(queued_ms, ttft_ms, long),
-                          *_describe_tail(run, "queue")])  # fmt: skip
-
-
-def _describe_waiting(run: RunEvidence, waited: list[ServerSample], most: float) -> Iterator[Evidence]:
+    found = []
     if waited:
         where = f"in {len(waited)} of {len(run.samples)} samples"
-        yield f"requests waited {where}, at most {most:.0f} ran at once"
+        found.append(f"requests waited {where}, at most {most:.0f} ran at once")
     if full := max((sample.kv_cache_usage or 0.0 for sample in waited), default=0.0):
-        yield f"KV cache up to {percent(full)} full"
-
-
-def _describe_queue(queued_ms: float, ttft_ms: float, long: bool) -> Iterator[Evidence]:
+        found.append(f"KV cache up to {percent(full)} full")
     if queued_ms > 0:
-        yield f"mean queue time {queued_ms:.4g} ms{f' of {ttft_ms:.4g} ms TTFT' if long else ''}"
+        found.append(f"mean queue time {queued_ms:.4g} ms{f' of {ttft_ms:.4g} ms TTFT' if long else ''}")
+    return join_evidence([*found, *_describe_tail(run, "queue")])
 
 
 def _measure_queue_ms(run: RunEvidence) -> float:

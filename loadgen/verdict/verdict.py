@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -160,11 +160,6 @@ class Level(StrEnum):
         return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
 
 
-def _lacks_gauges(run: RunEvidence, sources: Set[Source]) -> bool:
-    """Whether gauge samples are missing; one request at a time needs none, nor does a missing /metrics."""
-    return Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1
-
-
 # In the order in which a verdict names them.
 CHECKABLE = (
     Checkable(
@@ -177,7 +172,12 @@ CHECKABLE = (
         make_missing(Source.COUNTERS, hosted=False),
         "a server with /metrics, without --no-observe",
     ),
-    Checkable("server gauges", _lacks_gauges, "a longer run: gauges are sampled at intervals"),
+    # One request at a time needs none, nor does a missing /metrics.
+    Checkable(
+        "server gauges",
+        lambda run, sources: Source.COUNTERS in sources and Source.GAUGES not in sources and run.target > 1,
+        "a longer run: gauges are sampled at intervals",
+    ),
     Checkable("self-test", make_missing(Source.SELFTEST), "loadgen selftest"),
     Checkable(
         "other processes",

@@ -288,10 +288,6 @@ class Response:
     def on_message_complete(self) -> None:
         self.complete = self.complete or self.status > 0
 
-    def measure_pieces(self) -> Int64:
-        """Return the bytes of each piece of the body, int64[pieces]."""
-        return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
-
 
 def unframe_response(raw: bytes, read_ends: Int64) -> HttpBody:
     """Remove the framing from a response, noting which read each byte of the body came in.
@@ -318,7 +314,7 @@ def unframe_response(raw: bytes, read_ends: Int64) -> HttpBody:
         del response.parser
     counts += [len(pieces)] * (len(read_ends) - len(counts))
     lengths = np.zeros(len(pieces) + 1, np.int64)
-    np.cumsum(response.measure_pieces(), out=lengths[1:])
+    np.cumsum(np.fromiter(map(len, response.pieces), np.int64, len(response.pieces)), out=lengths[1:])
     framing = _choose_framing(response.status, response.headers, 0)
     return HttpBody(
         status=response.status,

@@ -96,11 +96,6 @@ class Usage(msgspec.Struct, gc=False):
             return 0
         return max(total - prompt - answer, 0)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether prompt and completion tokens are missing or 0, as gateways write before they know them."""
-        return not self.prompt_tokens and not self.completion_tokens
-
 
 class DraftTally(msgspec.Struct, gc=False):
     """A request's drafts: vLLM's `metrics.speculative_decoding` (--per-request-spec-decode-metrics)."""
@@ -327,10 +322,6 @@ class Delta(msgspec.Struct, gc=False):
         """Whether it holds any text that the model wrote."""
         return any(_values(self)) and any(map(has_written, filter(None, _values(self))))
 
-    def has_text_field(self) -> bool:
-        """Whether it has content or reasoning, even if that is empty."""
-        return self.content is not None or _thought_values(self) != _NO_THOUGHTS
-
 
 _THOUGHTS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Thought")
 _ANSWERS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Answer")
@@ -362,7 +353,7 @@ class TextChoice(Choice, gc=False):
         part, text = self._choose_part(), self.text
         if part.has_text() or (self._has_own() and self._gather_text() != WrittenText()):
             return TOKEN
-        empty = text is not None or part.has_text_field()
+        empty = text is not None or part.content is not None or _thought_values(part) != _NO_THOUGHTS
         if self.finish_reason is not None:
             return ENDING if empty else CLOSING
         return MAYBE if empty and part.role is None else NOTHING
@@ -491,8 +482,9 @@ def summarize(messages: Iterable[tuple[int, Message]], count: int) -> StreamSumm
                 break
         if choices is None:
             remarks.append(at)
-        if message.usage is not None and not message.usage.is_empty:
-            usage, own_usage = message.usage, not choices
+        # Gateways write a usage without tokens before they know them.
+        if (found := message.usage) is not None and (found.prompt_tokens or found.completion_tokens):
+            usage, own_usage = found, not choices
             if choices:
                 usage_at.append(at)
         kind = NOTHING

@@ -282,12 +282,12 @@ def _compare_sessions(
     if len(sessions) == len(loads):
         yield _compare_samples("requests of a session", map(count_requests, sessions))
     yield _compare_samples("pauses before requests", map(find_delays_ns, loads))
-    yield _compare("requests of sub-agents (%)", both, _find_deep_percent, Measure.POINTS)
-
-
-def _find_deep_percent(own: SessionShape) -> float | None:
-    """Return how many of the requests are of sub-agents, in percent; None where depths are unknown."""
-    return 100 * (1 - own.by_depth[0] / sum(own.by_depth)) if own.by_depth else None
+    yield _compare(
+        "requests of sub-agents (%)",
+        both,
+        lambda own: 100 * (1 - own.by_depth[0] / sum(own.by_depth)) if own.by_depth else None,
+        Measure.POINTS,
+    )
 
 
 def _list_remarks(first: WorkloadFigures, second: WorkloadFigures) -> Iterator[str]:

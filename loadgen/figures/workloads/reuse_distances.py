@@ -102,7 +102,10 @@ def measure_reuse(load: LoadColumns, most_blocks: int = MOST_BLOCKS) -> ReuseFig
     reached = np.searchsorted(distances, sizes, "right")
     shares = (np.concatenate(([0.0], grown))[reached] + excess) / total
     share = float(np.clip(((grown[-1] if len(grown) else 0.0) + excess) / total, 0.0, 1.0))
-    gaps_s = _find_gaps_s(load.times_ns, uses, before)
+    gaps_s = None
+    if load.times_ns is not None:  # between two uses of each reused block
+        gaps_ns = load.times_ns[uses.requests[reused]] - load.times_ns[uses.requests[before[reused]]]
+        gaps_s = gaps_ns / SECOND_NS
     return ReuseFigures(
         load.block_tokens,
         total,
@@ -226,15 +229,6 @@ def _sum_before(keys: Int64, weights: Int64) -> Int64:
         divided[(order >> level << level) + rank - 1] = order
         order = divided
     return sums
-
-
-def _find_gaps_s(times_ns: Int64 | None, uses: _Uses, before: Int64) -> Float64 | None:
-    """Return the seconds between two uses of each reused block, float64[reused]; None without times."""
-    if times_ns is None:
-        return None
-    reused = before >= 0
-    gaps_ns = times_ns[uses.requests[reused]] - times_ns[uses.requests[before[reused]]]
-    return gaps_ns / SECOND_NS
 
 
 def _weigh(values: Float64, weights: Int64) -> tuple[Float64, Float64]:

@@ -145,7 +145,13 @@ class BackgroundRun(Generic[T]):
             self._start()
             self._wait_until_over()
         except KeyboardInterrupt:
-            self._stop()
+            begun = not self._claim.acquire(blocking=False)
+            while begun and not self._over:  # each further Ctrl-C is a further stop request
+                try:
+                    self._request.request_stop(SIGINT)
+                    self._wait_until_over()
+                except KeyboardInterrupt:
+                    continue
             raise
         return self._future.result()
 
@@ -193,13 +199,3 @@ class BackgroundRun(Generic[T]):
     def _wait_until_over(self) -> None:
         while not self._over:
             self._calling.acquire(timeout=_WAKE_EVERY_S)
-
-    def _stop(self) -> None:
-        """Stop the call and wait for its end; each further Ctrl-C is a further stop request."""
-        begun = not self._claim.acquire(blocking=False)
-        while begun and not self._over:
-            try:
-                self._request.request_stop(SIGINT)
-                self._wait_until_over()
-            except KeyboardInterrupt:
-                continue

@@ -53,7 +53,11 @@ def main(argv: Sequence[str], verbs: Mapping[str, str], command: Command) -> int
         known = ", ".join(_SHELLS)
         raise UsageError(f"no completion for {quote_value(shell)}{suggest_name(shell, _SHELLS)}: {known}")
     flags = {name: list_flags(name, command) for name in verbs}
-    written = _write_fish(verbs, flags) if shell == "fish" else _write_bash(verbs, flags)
+    if shell == "fish":
+        written = _write_fish(verbs, flags)
+    else:
+        cases = "\n".join(f'            {name}) words="{" ".join(each)}" ;;' for name, each in flags.items())
+        written = _BASH.format(verbs=" ".join(verbs), profiles=" ".join(list_shipped()), cases=cases)
     loading = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     print_text(loading + written, sys.stdout)
     return 0
@@ -72,11 +76,6 @@ def _read_help(command: Command, words: Sequence[str]) -> str:
     with redirect_stdout(text), suppress(SystemExit):  # by which argparse ends after a help
         command(words)
     return text.getvalue()
-
-
-def _write_bash(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
-    cases = "\n".join(f'            {name}) words="{" ".join(each)}" ;;' for name, each in flags.items())
-    return _BASH.format(verbs=" ".join(verbs), profiles=" ".join(list_shipped()), cases=cases)
 
 
 def _write_fish(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:

@@ -107,7 +107,12 @@ def make_options(
 
     `varied` are further keys of a profile, each with several values. An `api_key` becomes a header.
     """
-    urls = _list_urls(base_url)
+    several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
+    if wrong := next((url for url in several if not isinstance(url, str)), None):
+        raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
+    if isinstance(base_url, list | tuple) and not several:
+        raise UsageError("base_url: the list is empty")
+    urls = tuple(several)
     for url in urls:
         _refuse_zero_bytes("base_url", url)
     values: dict[str, Any] = {"headers": {}, "metadata": (), **given, "base_url": urls, "quiet": True}
@@ -180,16 +185,6 @@ def add_keyword_signature(options: type) -> Callable[[Call], Call]:
         return function
 
     return with_names
-
-
-def _list_urls(base_url: object) -> tuple[str, ...]:
-    """Return the given addresses, one, several or None, as a tuple; raises UsageError for [] or no text."""
-    several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
-    if wrong := next((url for url in several if not isinstance(url, str)), None):
-        raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
-    if isinstance(base_url, list | tuple) and not several:
-        raise UsageError("base_url: the list is empty")
-    return tuple(several)
 
 
 def _suggest_keyword(name: str, kind: Any) -> str:

@@ -131,7 +131,16 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     values["profiles"] = tuple(values.pop("profile").split(",")) if "profile" in values else ()
     if not all(values["profiles"]):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
-    values["headers"] = _parse_headers(values.pop("header", []))
+    headers = {}
+    for number, pair in enumerate(values.pop("header", []), 1):
+        named = _HEADER.fullmatch(pair)
+        if named is None:
+            raise UsageError(
+                f"--header: value {number} (not shown) is not a header: write NAME=VALUE in ASCII, in quotes"
+            )
+        headers[named[1]] = named[2]
+    check_headers(headers.items())
+    values["headers"] = headers
     if values.pop("disable_tqdm", False):
         values["quiet"] = True
     options = normalise(values, given)
@@ -187,20 +196,6 @@ def lay_over_lengths(values: dict[str, Any]) -> None:
         names = {text.partition("=")[0].strip().replace("-", "_") for text in varied}
         if _NAMING_DATA & {*values, *names}:
             values.update(dict.fromkeys(ANSWER_LENS, tokens))
-
-
-def _parse_headers(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse headers written NAME=VALUE, or as for curl; raises UsageError, which never shows their text."""
-    headers = {}
-    for number, pair in enumerate(pairs, 1):
-        named = _HEADER.fullmatch(pair)
-        if named is None:
-            raise UsageError(
-                f"--header: value {number} (not shown) is not a header: write NAME=VALUE in ASCII, in quotes"
-            )
-        headers[named[1]] = named[2]
-    check_headers(headers.items())
-    return headers
 
 
 def bench_parser() -> Parser:
@@ -329,28 +324,21 @@ def read_launching(values: dict[str, Any]) -> Launching:
     asked = {row.name: own.pop(row.name, None) for row in _ASKED}
     settings = {name: value for name, value in asked.items() if value not in (None, (), {})}
     launch = Launching(settings=settings, **own)
-    _check_launch(launch)
-    return launch
-
-
-def _check_launch(launch: Launching) -> None:
-    """Raise UsageError for settings of a start that contradict each other, or of no server to start."""
     if launch.command is not None and launch.engine:
         raise UsageError("--launch-command is the whole command: leave out --launch")
     if not 0 < launch.timeout_s < 1e9:
         raise UsageError(f"--launch-timeout-sec {launch.timeout_s:g}: give seconds, more than 0")
     if launch.container is None and (launch.container_engine or launch.container_args):
         raise UsageError("--container-engine and --container-args go with --launch-container")
-    if launch.wanted:
-        return
     needless = [row.option for row in _ASKED if row.name in launch.settings]
-    own = [row for row in _LAUNCH if row.name in _OF_A_START]
-    needless += [row.option for row in own if getattr(launch, row.name) != row.default]
-    if needless:
+    of_a_start = [row for row in _LAUNCH if row.name in _OF_A_START]
+    needless += [row.option for row in of_a_start if getattr(launch, row.name) != row.default]
+    if needless and not launch.wanted:
         raise UsageError(
             f"{needless[0]} applies to a server that loadgen starts: "
             "add --launch, --launch-command or -container"
         )
+    return launch
 
 
 def _split_words(flag: str, line: str) -> tuple[str, ...]:

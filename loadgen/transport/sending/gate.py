@@ -50,21 +50,17 @@ class ConcurrencyGate:
 
     def is_open(self, now_ns: int) -> bool:
         if now_ns >= self._until_ns:
-            self._update_limit(now_ns)
+            while now_ns >= self._until_ns:
+                self._changed_ns = self._until_ns
+                next_ns = self.steps.next_ns(self._changed_ns - self.begin_ns)
+                self._until_ns = NEVER_NS if next_ns < 0 else self.begin_ns + next_ns
+            self._limit = self.steps.limit(self._changed_ns - self.begin_ns)
         if self.under_way >= self._limit:
             self._shut = True
         elif self._shut:
             self._shut = False
             self.opened_ns = max(self._changed_ns, self._ended_ns)
         return not self._shut
-
-    def _update_limit(self, now_ns: int) -> None:
-        """Update the limit in force, and when it began and ends."""
-        while now_ns >= self._until_ns:
-            self._changed_ns = self._until_ns
-            next_ns = self.steps.next_ns(self._changed_ns - self.begin_ns)
-            self._until_ns = NEVER_NS if next_ns < 0 else self.begin_ns + next_ns
-        self._limit = self.steps.limit(self._changed_ns - self.begin_ns)
 
     def wait_ns(self, now_ns: int) -> int:
         return self._until_ns - now_ns - SPIN_NS
@@ -216,23 +212,19 @@ class AfterTokens:
         self._scan_ns = now_ns + _COUNT_NS
         self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
         for counted in self._counted:
-            self._count_new(counted)
+            reads = counted.stream.list_since(counted.reads)
+            if not reads:
+                continue
+            counted.reads += len(reads)
+            data = counted.rest + b"".join(reads)
+            ends = (data.rfind(ending) + len(ending) for ending in _EVENT_ENDS if ending in data)
+            end = max(ends, default=0)
+            counted.tokens += self.count(data[:end])
+            counted.rest = data[end:]
         due = [counted.stream for counted in self._counted if counted.tokens >= counted.most]
         if due:
             self._counted = [counted for counted in self._counted if counted.tokens < counted.most]
         return due
-
-    def _count_new(self, counted: _Counted) -> None:
-        """Add the messages with text in a request's new reads, and keep the bytes of an unfinished one."""
-        reads = counted.stream.list_since(counted.reads)
-        if not reads:
-            return
-        counted.reads += len(reads)
-        data = counted.rest + b"".join(reads)
-        ends = (data.rfind(ending) + len(ending) for ending in _EVENT_ENDS if ending in data)
-        end = max(ends, default=0)
-        counted.tokens += self.count(data[:end])
-        counted.rest = data[end:]
 
     def wait_ns(self, now_ns: int) -> int:
         return _COUNT_NS if self._counted else NEVER_NS
