@@ -58,7 +58,7 @@ SHOTS = (  # of several runs
 )
 ONE = (  # of one
     Shot("one", 1180, 1000),
-    Shot("charts", 1180, 1050, "dark", at="[id$=-tokens-over-time]", point="[id$=-server-requests] svg"),
+    Shot("charts", 1180, 1050, "dark", at="[id$=-tokens-over-time]", point="[id$=-server-requests] .u-over"),
 )
 
 

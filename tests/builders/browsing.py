@@ -30,6 +30,7 @@ def missing(why: str) -> None:
 
 EVIL = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 RUN = made_runs.run(failed=1)
+DRAWN = "Array.from(document.querySelectorAll('.plot')).every((one) => one.querySelector('canvas'))"
 
 
 class Watched:
@@ -46,6 +47,7 @@ class Watched:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
         self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.page.wait_for_function(DRAWN)
 
     def __enter__(self) -> Page:
         return self.page

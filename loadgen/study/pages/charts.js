@@ -1,401 +1,297 @@
-// Values under the pointer, zoom and full width for every picture that has axes. Without this they are whole.
+// Every panel by uPlot, which has axes, values under the pointer and zoom. Its curves, spans and labels are drawn here.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg", NARROW = 340, LETTERS = 1.3, JOINED = 150, RIGHT = 10, NEAR = 12, LEAST = 1e-3;
-  const written = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 5 });
-  const measured = (value, unit) => /^\S+$|^s,/.test(unit) ? `${written(value)} ${unit}` : `${unit}: ${written(value)}`;
-  const made = (name, attributes, parent) => {
-    const drawn = ["line", "path", "rect", "text", "clipPath"].includes(name);
-    const element = drawn ? document.createElementNS(SVG, name) : document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (parent) parent.append(element);
-    return element;
+  const HEIGHT = 220, NEAR = 14, DENSE = 150, MARK = 3.3, MANY = 2000, FONT = "11px system-ui,sans-serif";
+  const WHOLE = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((part) => part * 10 ** power)).flat();
+  const charts = new Map();
+  const colour = (role) => getComputedStyle(document.documentElement).getPropertyValue(`--${role}`);
+  const written = (value, digits = 5) => value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+
+  // Round values at a logarithmic axis: one or three a decade, or as at a linear one.
+  const powers = (u, axis, low, high) => {
+    const decades = Math.log10(high / low), ticks = [];
+    if (decades < 0.7) {
+      const step = Number(((high - low) / 4).toPrecision(1));
+      for (let n = Math.ceil(low / step); n * step <= high; n += 1) ticks.push(n * step);
+    } else for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
+      for (const part of decades > 1.8 ? [1] : [1, 2, 5]) ticks.push(Number(`${part}e${power}`));
+    return ticks.filter((value) => value >= low && value <= high);
   };
-  const tick = (value) => {
-    const [divisor, letter] = Math.abs(value) >= 1e9 ? [1e9, "G"] : Math.abs(value) >= 1e6 ? [1e6, "M"]
-      : Math.abs(value) >= 1e4 ? [1e3, "k"] : [1, ""];
-    return `${Number((value / divisor).toPrecision(6))}${letter}`;
+
+  // All points in the order of x, as uPlot needs them; of a timeline, which has rows instead, moments.
+  const arrange = ({ curves, spans, x_log, y_log }) => {
+    if (spans.length) {
+      const first = Math.min(...spans.flatMap(({ begin }) => begin)), last = Math.max(...spans.flatMap(({ end }) => end));
+      return Array.from({ length: MANY }, (_, n) => ({ x: first + n / (MANY - 1) * (last - first) }));
+    }
+    const least = Math.min(...curves.flatMap(({ x }) => x.filter((value) => value > 0)));
+    const points = curves.flatMap(({ x, y }, of) => x.map((value, n) => ({ of, y: y[n], x: x_log && value !== null ? Math.max(value, least) : value })));
+    const drawn = points.filter(({ x, y }) => x !== null && y !== null && !(y_log && y <= 0));
+    return drawn.length ? drawn.sort((one, other) => one.x - other.x) : [{ x: 0 }];
   };
-  const linear = (low, high, most) => {
-    const least = (high - low) / most, power = 10 ** Math.floor(Math.log10(least));
-    const step = [1, 2, 2.5, 5, 10].map((part) => part * power).find((each) => each > least * 0.999);
-    const ticks = [];
-    for (let n = Math.ceil(low / step - 1e-9); n <= high / step + 1e-9; n += 1) ticks.push(n * step);
-    return ticks;
-  };
-  const logarithmic = (low, high) => {
-    const decades = high - low, parts = decades > 3 ? [1] : decades > 1.8 ? [1, 3] : [1, 2, 5], ticks = [];
-    if (decades < 0.7) return linear(10 ** low, 10 ** high, 5);
-    for (let power = Math.floor(low); power <= Math.ceil(high); power += 1)
-      for (const part of parts) ticks.push(part * 10 ** power);
-    return ticks.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
-  };
-  const charts = [];
 
   class Chart {
-    constructor(svg) {
-      const { axes: [x, y], units, curves, spans = [], band, top } = JSON.parse(svg.dataset.chart);
-      const axis = ([low, high, first, last, log]) => ({ low, high, first, last, log });
-      Object.assign(this, { svg, units, spans, band, top, x: axis(x), y: axis(y), whole: axis(x), tall: axis(y) });
-      this.curves = curves.map(([name, form, xs, ys, labels]) => ({ name, form, xs, ys, labels }));
-      this.width = NARROW;
-      this.height = Number(svg.getAttribute("viewBox").split(" ")[3]);
-      this.floor = Math.max(y[2], y[3]);
-      this.ceiling = Math.min(y[2], y[3]);
-      this.figure = svg.closest("figure");
-      this.prepare();
-      this.listen();
-    }
-
-    parts(letter) { return [...this.svg.querySelectorAll(`[data-part=${letter}]`)]; }
-
-    prepare() {
-      const { svg, figure } = this, title = svg.querySelector("title");
-      const clip = made("clipPath", { id: `${title.id}-clip` }, svg);
-      this.window = made("rect", {}, clip);
-      for (const part of [..."cs"].flatMap((letter) => this.parts(letter)))
-        part.setAttribute("clip-path", `url(#${clip.id})`);
-      svg.setAttribute("aria-label", `${title.textContent} Arrow keys show values, + and - zoom, 0 shows all.`);
-      svg.removeAttribute("aria-labelledby");
-      title.remove();  // or the browser shows it where the values are to be
-      this.selection = made("rect", { class: "selection", visibility: "hidden" }, svg);
-      this.guide = made("line", { class: "guide", visibility: "hidden" }, svg);
-      this.dots = made("path", { class: "dots", fill: "none" }, svg);
-      this.tip = made("div", { class: "tip", role: "status", hidden: "" }, figure);
-      this.tools = made("div", { class: "tools" }, figure);
-      this.button("−", "Zoom out", () => this.zoom(2));
-      this.button("+", "Zoom in", () => this.zoom(0.5));
-      this.reset = this.button("All", "Show all of it", () => this.show(this.whole.low, this.whole.high));
-      this.enlarge = this.button("⤢", "Full width", () => this.resize());
-      this.reset.hidden = true;
-      this.frame();
-    }
-
-    button(text, label, press) {
-      const button = made("button", { type: "button", title: label, "aria-label": label }, this.tools);
-      button.textContent = text;
-      button.onclick = press;
-      return button;
-    }
-
-    frame() {
-      const { window, x, ceiling, floor } = this;
-      const box = { x: x.first, y: ceiling - 3, width: x.last - x.first, height: floor - ceiling + 6 };
-      for (const [key, value] of Object.entries(box)) window.setAttribute(key, value);
-    }
-
-    at(axis, value) {
-      const scaled = !axis.log ? value : value > 0 ? Math.log10(value) : axis.low - 1;
-      return axis.first + (scaled - axis.low) / (axis.high - axis.low) * (axis.last - axis.first);
-    }
-
-    value(px) {
-      const { low, high, first, last, log } = this.x, scaled = low + (px - first) / (last - first) * (high - low);
-      return log ? 10 ** scaled : scaled;
-    }
-
-    seen(value) {
-      const scaled = this.x.log ? Math.log10(value) : value;
-      return value !== null && scaled >= this.x.low && scaled <= this.x.high;
-    }
-
-    // Zoom: a stretch of the x axis, and of y what it then needs.
-    show(low, high) {
-      const { whole } = this, length = Math.max(high - low, (whole.high - whole.low) * LEAST);
-      this.x.low = Math.max(whole.low, Math.min(low, whole.high - length));
-      this.x.high = Math.min(whole.high, this.x.low + length);
-      const zoomed = this.x.high - this.x.low < (whole.high - whole.low) * 0.999;
-      this.reset.hidden = !zoomed;
-      const inside = zoomed && this.top === undefined && !this.y.log && !this.spans.length
-        ? this.curves.flatMap(({ xs, ys, form }) => ys.filter((y, i) => y !== null
-          && (this.seen(xs[i]) || (form === "steps" && i + 1 < xs.length && this.seen(xs[i + 1])))))
-        : [];
-      const most = Math.max(0, ...inside);
-      Object.assign(this.y, most ? { low: -0.012 * most * 1.06, high: most * 1.06 } : this.tall);
-      this.draw();
-    }
-
-    zoom(times) {
-      const { low, high } = this.x, px = this.anchor ? this.at(this.x, this.point().x) : (this.x.first + this.x.last) / 2;
-      const share = Math.min(1, Math.max(0, (px - this.x.first) / (this.x.last - this.x.first)));
-      const middle = low + share * (high - low);
-      this.show(middle - (middle - low) * times, middle + (high - middle) * times);
-    }
-
-    resize() {
-      const large = this.figure.classList.toggle("large");
-      // Letters of a wide picture are LETTERS times as large as in the style sheet.
-      this.width = large ? Math.max(NARROW, Math.round(this.figure.clientWidth / LETTERS)) : NARROW;
-      this.x.last = this.width - RIGHT;
-      this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-      this.enlarge.setAttribute("aria-pressed", large);
-      this.frame();
-      this.draw();
-    }
-
-    draw() {
-      this.leave();
-      this.grid();
-      const [curves, spans, markers, labels] = [..."csml"].map((letter) => this.parts(letter));
-      const line = ({ xs, ys, form }, points) => {
-        let path = "", pen = false;
-        xs.forEach((x, i) => {
-          if (x === null || form === "marks") { pen = false; return; }
-          const [px, py] = [this.at(this.x, x).toFixed(2), this.at(this.y, ys[i]).toFixed(2)];
-          if (points) path += `M${px} ${py}h0`;
-          else if (!pen) path += `M${px} ${py}`;
-          else path += form === "steps" ? `H${px}V${py}` : `L${px} ${py}`;
-          pen = true;
-        });
-        return path;
-      };
-      this.curves.forEach((curve, i) => {
-        // As in run_charts: samples are joined only where they are denser than a line is wide.
-        const apart = curve.form === "line" && this.top === undefined && !this.reset.hidden
-          && curve.xs.filter((x) => this.seen(x)).length < JOINED;
-        curves[i].setAttribute("d", line(curve, apart || curve.form === "points"));
-        curves[i].setAttribute("style", apart ? "stroke-width:3.4;stroke-linecap:round;stroke-dasharray:none" : "");
+    constructor(plot, width) {
+      const panel = JSON.parse(plot.dataset.panel), { curves, spans, x_label, y_label } = panel;
+      Object.assign(this, { plot, panel, points: arrange(panel), stop: -1 });
+      this.places = curves.map((_, of) => this.points.flatMap((point, place) => point.of === of ? [place] : []));
+      this.rows = [...new Set(spans.flatMap(({ at }) => at))].sort((one, other) => one - other);
+      this.shares = y_label.startsWith("cumulative ");
+      this.moments = /^s\b/.test(x_label);
+      this.apart = !this.moments && curves.every(({ form }) => ["points", "joined", "marks"].includes(form));
+      this.whole = this.measure();
+      this.tools();
+      const faint = () => colour("faint"), grid = { stroke: () => colour("grid"), width: 0.7 };
+      const axis = (scale, log, whole) => ({
+        scale, font: FONT, labelFont: FONT, stroke: faint, grid, ticks: { show: false }, gap: 4,
+        values: (u, ticks) => ticks.map((value) => written(value, 12)),
+        ...(log && { splits: powers, filter: (u, ticks) => ticks }), ...(whole && { incrs: WHOLE }),
       });
-      this.spans.forEach(([, begins, ends, ats], i) => {
-        const path = begins.map((begin, k) => `M${this.at(this.x, begin).toFixed(2)} ${this.at(this.y, ats[k]).toFixed(1)}`
-          + `H${this.at(this.x, ends[k]).toFixed(2)}`);
-        spans[i].setAttribute("d", path.join(""));
-      });
-      let marker = 0, label = 0;
-      for (const { xs, ys, form, labels: texts } of this.curves) xs.forEach((x, i) => {
-        const [px, py] = [this.at(this.x, x), this.at(this.y, ys[i])];
-        if (form === "joined" || form === "marks") {
-          const path = markers[marker], box = path.home ??= path.getBBox();
-          path.setAttribute("visibility", this.seen(x) ? "visible" : "hidden");  // a clip would move with it
-          path.setAttribute("transform", `translate(${px - box.x - box.width / 2} ${py - box.y - box.height / 2})`);
-          marker += 1;
-        }
-        if (i < texts.length) {
-          const late = px > this.x.first + 0.85 * (this.x.last - this.x.first), text = labels[label];
-          const down = text.down ??= Number(text.getAttribute("y")) - this.at(this.tall, ys[i]);
-          const side = text.side ??= text.getAttribute("text-anchor"), left = late || side === "end";
-          text.setAttribute("x", px + (left ? -5 : 5));
-          text.setAttribute("y", py + down);
-          text.setAttribute("text-anchor", left ? "end" : "start");
-          text.setAttribute("visibility", this.seen(x) ? "visible" : "hidden");
-          label += 1;
-        }
-      });
+      const kinds = spans.length ? spans.map(({ name, tone }) => ({ name, role: tone, sample: "solid" }))
+        : curves.map(({ name, form, x }, of) => ({ name, role: panel.pens[of][0], hidden: !x.length || (!name && of > 0), sample:
+          ["points", "marks"].includes(form) ? "dotted" : panel.pens[of][1].length ? "dashed" : "solid" }));
+      this.u = new uPlot({
+        width, height: HEIGHT, padding: [22, 12, 0, null],
+        series: [{ label: spans.length ? y_label.split(",")[0] : x_label, value: (u, raw, series, place) => this.head(place) }, ...kinds.map((kind) => ({
+          label: kind.name || y_label, class: kind.hidden ? "hidden" : undefined, stroke: () => colour(kind.role),
+          paths: () => null, points: { show: false }, value: (u, raw, series, place) => this.tell(series - 1, place),
+        }))],
+        scales: {
+          x: { time: false, distr: panel.x_log ? 3 : 1, range: (u, low, high) => this.clamp(low, high) },
+          y: { distr: panel.y_log ? 3 : 1, dir: spans.length ? -1 : 1, range: (u, low, high) => this.stretch(low, high) },
+        },
+        axes: [
+          { ...axis("x", panel.x_log), label: panel.x_log ? `${x_label} (log)` : x_label, labelSize: 18, size: 22 },
+          { ...axis("y", panel.y_log, spans.length || y_label === "requests"), size: (u, ticks) => 12 + 6.5 * Math.max(2, ...(ticks ?? []).map((text) => text.length)) },
+        ],
+        legend: { markers: { width: spans.length ? 7 : 2, stroke: (u, n) => `var(--${kinds[n - 1].role})`, dash: (u, n) => kinds[n - 1].sample, fill: "none" } },
+        cursor: {
+          y: spans.length > 0, points: { size: 7 }, drag: { dist: 4 }, dataIdx: (u, series, closest, x) => this.find(series, closest, x),
+          sync: this.moments ? { key: plot.closest(".pictures").dataset.place, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } } : {},
+        },
+        hooks: { drawClear: [() => this.shade()], draw: [() => this.draw()], setScale: [() => this.mark()] },
+      }, [this.points.map(({ x }) => x), ...kinds.map((_, of) => this.points.map((point) => point.of === of ? point.y : undefined))], plot);
+      plot.querySelector(".u-legend").setAttribute("aria-live", "polite");
+      this.mark();
     }
 
-    grid() {
-      const { svg, x, y, ceiling, floor } = this, [lines] = this.parts("g"), [label] = this.parts("u");
-      for (const old of [...this.parts("x"), ...this.parts("y")]) old.remove();
-      const across = x.log ? logarithmic(x.low, x.high) : linear(x.low, x.high, this.width > NARROW ? 12 : 6);
-      const up = (y.log ? logarithmic(y.low, y.high) : linear(Math.min(y.low, y.high), Math.max(y.low, y.high), 6))
-        .filter((value) => !(this.spans.length || this.units[1] === "requests") || Number.isInteger(value));
-      const text = (part, px, py, value) => {
-        const shown = made("text", { "data-part": part, x: px.toFixed(1), y: py.toFixed(1) });
-        shown.textContent = tick(value);
-        label.before(shown);
-      };
-      let path = "";
-      for (const value of across) { const px = this.at(x, value); path += `M${px} ${ceiling}V${floor}`; text("x", px, floor + 14, value); }
-      for (const value of up) { const py = this.at(y, value); path += `M${x.first} ${py}H${x.last}`; text("y", x.first - 5, py + 4, value); }
-      lines.setAttribute("d", path);
-      this.parts("a")[0].setAttribute("d", `M${x.first} ${floor}H${x.last}`);
-      label.setAttribute("x", x.last);
-      if (this.band) {
-        const [left, right] = this.band.map((value) => Math.min(x.last, Math.max(x.first, this.at(x, value))));
-        this.parts("b")[0].setAttribute("d", `M${left} ${ceiling}H${right}V${floor}H${left}z`);
+    // Axes
+    measure() {
+      const { x_end, x_log } = this.panel, xs = this.points.map(({ x }) => x);
+      if (x_end !== null) return [-0.015 * x_end, 1.015 * x_end];
+      const low = xs[0], high = xs.at(-1);
+      if (x_log) return [low / (high / low) ** 0.02 / (low < high ? 1 : 2), high * (high / low) ** 0.02 * (low < high ? 1 : 2)];
+      const margin = 0.02 * (high - low) || 0.05 * Math.abs(low) || 0.5;
+      return [low - margin, high + margin];
+    }
+
+    clamp(low, high) {
+      const all = low <= this.points[0].x && high >= this.points.at(-1).x;
+      return all ? this.whole : [Math.max(low, this.whole[0]), Math.min(high, this.whole[1])];
+    }
+
+    stretch(low, high) {
+      const { y_log, y_low, y_top } = this.panel, { rows } = this;
+      if (rows.length) {
+        const margin = 0.06 * (rows.at(-1) - rows[0]) || 0.5;
+        return [rows[0] - margin, rows.at(-1) + margin];
       }
+      if (y_log) return low > 0 ? [low / 1.2, high * 1.2] : [0.1, 10];
+      const top = y_top ? 1.02 * y_top : 1.06 * Math.max(high ?? 0, 0) || 1;
+      return [y_low ?? -0.012 * top, top];
     }
 
-    // Values: the anchor is the point that is shown, [curve, index], or of a timeline the row.
-    point() {
-      const [which, index] = this.anchor;
-      if (this.spans.length) return { x: Math.min(...this.row(index).map(([, begin]) => begin)) };
-      const { xs, ys } = this.curves[which];
-      return { x: xs[index], y: ys[index] };
-    }
+    seen({ x }) { const { min, max } = this.u.scales.x; return x >= min && x <= max; }
 
-    row(at) {
-      return this.spans.flatMap(([name, begins, ends, ats]) => {
-        const place = ats.indexOf(at);
-        return place < 0 ? [] : [[name, begins[place], ends[place]]];
-      }).sort((one, other) => one[1] - other[1]);
-    }
-
-    ordered() {
-      const rows = this.spans.flatMap(([, begins, ends, ats]) =>
-        ats.filter((at, i) => this.seen(begins[i]) || this.seen(ends[i])).map((at) => [0, at]));
-      if (this.spans.length) return [...new Map(rows.map((row) => [row[1], row])).values()].sort((a, b) => a[1] - b[1]);
-      const shown = this.curves.map(({ xs, labels }) => labels.length ? 0 : xs.filter((x) => this.seen(x)).length);
-      const which = shown.indexOf(Math.max(...shown)), { xs } = this.curves[which];
-      return xs.map((x, i) => [which, i]).filter(([, i]) => this.seen(xs[i])).sort(([, i], [, k]) => xs[i] - xs[k]);
-    }
-
-    nearest(curve, px, py) {
-      const { xs, ys, form } = curve;
-      let best = -1, least = Infinity;
-      xs.forEach((x, i) => {
-        if (!this.seen(x)) return;
-        const far = py === undefined ? Math.abs(this.at(this.x, x) - px)
-          : Math.hypot(this.at(this.x, x) - px, this.at(this.y, ys[i]) - py);
-        if (form === "steps" && this.at(this.x, x) > px + 0.01 && best >= 0) return;
-        if (far < least || (form === "steps" && far <= least)) { best = i; least = far; }
-      });
+    // Values under the pointer
+    nearest(places) {
+      const { u, points } = this;
+      let best = null, least = Infinity;
+      for (const place of places) if (this.seen(points[place])) {
+        const far = Math.hypot(u.valToPos(points[place].x, "x") - u.cursor.left, this.apart ? u.valToPos(points[place].y, "y") - u.cursor.top : 0);
+        if (far < least) [best, least] = [place, far];
+      }
       return [best, least];
     }
 
-    // The point of another curve whose value holds at x: that of a share or a step until the next, else one near it.
-    held(curve, x, px, shares) {
-      if (curve.form === "steps" || shares) return curve.xs.findLastIndex((at) => at !== null && at <= x);
-      const [index, far] = this.nearest(curve, px);
-      return far <= NEAR ? index : -1;
-    }
-
-    hover(px, py) {
-      if (this.spans.length) {
-        const ats = this.spans.flatMap(([, , , each]) => each);
-        const near = (at) => Math.abs(this.at(this.y, at) - py);
-        this.anchor = [0, ats.reduce((best, at) => near(at) < near(best) ? at : best)];
-      } else {
-        const scattered = this.curves.every(({ form }) => ["points", "joined", "marks"].includes(form));
-        let least = Infinity;
-        this.curves.forEach((curve, which) => {
-          if (curve.labels.length && !scattered) return;
-          const [index, far] = this.nearest(curve, px, scattered ? py : undefined);
-          if (index >= 0 && far < least) { this.anchor = [which, index]; least = far; }
-        });
+    find(series, closest, x) {
+      const { panel: { curves, spans }, points, places, rows, u } = this;
+      if (spans.length) {
+        const at = u.posToVal(u.cursor.top, "y"), far = rows.map((row) => Math.abs(row - at));
+        return far.indexOf(Math.min(...far));
       }
-      this.tell();
+      const steps = curves[0].form === "steps", held = steps ? Math.max(0, points.findLastIndex((point) => point.x <= x)) : closest;
+      if (!series) return this.apart ? this.nearest(points.keys())[0] : held;
+      const own = places[series - 1];
+      if (steps || this.shares) return own.findLast((place) => place <= held) ?? null;
+      const [place, far] = this.nearest(own);
+      return far <= NEAR || curves.length === 1 ? place : null;
     }
 
-    tell() {
-      if (!this.anchor) return;
-      const { x } = this.point(), px = this.at(this.x, x), rows = [];
-      const across = this.units[0], up = this.units[1].replace("cumulative ", ""), shares = up !== this.units[1];
-      let head = `${shares ? "≤ " : ""}${measured(x, across)}`, dots = "";
-      if (this.spans.length) {
-        const [unit, row] = this.units.map((name) => name.split(",")[0]);
-        head = `${row} ${written(this.anchor[1])}`;
-        for (const [name, begin, end] of this.row(this.anchor[1]))
-          rows.push([name, `${written(begin)} to ${written(end)} ${unit} (${written(Number((end - begin).toPrecision(4)))} ${unit})`]);
-      } else this.curves.forEach((curve, which) => {
-        if (curve.labels.length && !curve.name) {
-          const [label, far] = this.nearest(curve, px);
-          if (far < 4) head += `, ${curve.labels[label]}`;
+    head(place) {
+      const { panel: { curves, spans }, points, rows } = this;
+      if (place == null) return "–";
+      if (spans.length) return written(rows[place]);
+      const next = curves.length === 1 && curves[0].form === "steps" ? points[place + 1] : null;
+      return `${this.shares ? "≤ " : ""}${written(points[place].x)}${next ? ` to ${written(next.x)}` : ""}`;
+    }
+
+    tell(of, place) {
+      const { panel: { spans }, points, rows, u } = this;
+      if (place == null) return this.shares && u?.cursor.idx != null ? "0" : "–";
+      if (!spans.length) return written(points[place].y);
+      const { begin, end, at } = spans[of], n = at.indexOf(rows[place]);
+      return n < 0 ? "–" : `${written(begin[n])} to ${written(end[n])} (${written(end[n] - begin[n], 3)})`;
+    }
+
+    // What uPlot has no word for
+    shade() {
+      const { u: { ctx, bbox, valToPos }, panel: { band } } = this;
+      if (!band) return;
+      const [left, right] = band.map((value) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, valToPos(value, "x", true))));
+      ctx.fillStyle = colour("band");
+      ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    }
+
+    draw() {
+      const { panel, rows, u, u: { ctx, bbox } } = this, dot = uPlot.pxRatio, marks = [];
+      const at = (x, y) => [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
+      ctx.save();
+      ctx.font = FONT.replace("11", 11 * dot);
+      ctx.fillStyle = colour("faint");
+      ctx.textAlign = "left";
+      ctx.textBaseline = "alphabetic";
+      ctx.fillText(panel.y_log ? `${panel.y_label} (log)` : panel.y_label, 4 * dot, bbox.top - 9 * dot);
+      ctx.beginPath();
+      ctx.rect(bbox.left - 4 * dot, bbox.top - 4 * dot, bbox.width + 8 * dot, bbox.height + 8 * dot);
+      ctx.clip();
+      panel.spans.forEach(({ tone, begin, end, at: own }, of) => {
+        if (!u.series[of + 1].show) return;
+        ctx.beginPath();
+        own.forEach((row, n) => { ctx.moveTo(...at(begin[n], row)); ctx.lineTo(...at(end[n], row)); });
+        ctx.strokeStyle = colour(tone);
+        ctx.lineWidth = Math.min(9 * dot, Math.max(dot / 2, 0.62 * bbox.height / rows.at(-1)));
+        ctx.stroke();
+      });
+      panel.curves.forEach((curve, of) => u.series[of + 1].show && this.trace(curve, panel.pens[of], at, marks));
+      this.label(at, marks);
+      ctx.restore();
+    }
+
+    // Samples are joined only where they are denser than a line is wide, as in run_charts.
+    trace({ form, x, y, labels, hollow }, [role, dash, mark], at, marks) {
+      const { panel, u: { ctx } } = this, dot = uPlot.pxRatio;
+      const apart = form === "line" && !panel.y_top && x.length >= DENSE && x.filter((value) => this.seen({ x: value })).length < DENSE;
+      let pen = false, level;
+      ctx.beginPath();
+      ctx.strokeStyle = ctx.fillStyle = colour(role);
+      x.forEach((value, n) => {
+        if (value === null || y[n] === null) { pen = false; return; }
+        const [px, py] = at(value, y[n]);
+        if (form === "joined" || form === "marks") marks.push([px, py]);
+        if (apart || form === "points") {
+          const radius = dot * (labels.length ? 2.7 : 1.7);
+          ctx.moveTo(px + radius, py);
+          ctx.arc(px, py, radius, 0, 2 * Math.PI);
+        } else if (form !== "marks") {
+          if (pen && form === "steps") ctx.lineTo(px, level);
+          if (pen) ctx.lineTo(px, py); else ctx.moveTo(px, py);
+        }
+        [pen, level] = [true, py];
+      });
+      ctx.setLineDash(dash.map((part) => part * 1.6 * dot));
+      ctx.lineWidth = 1.6 * dot;
+      if (apart || form === "points") { ctx.globalAlpha = 0.75; ctx.fill(); } else ctx.stroke();
+      ctx.globalAlpha = 1;
+      ctx.setLineDash([]);
+      ctx.lineWidth = dot;
+      if (form === "joined" || form === "marks") x.forEach((value, n) => {
+        const [px, py] = at(value, y[n]), [corners, star, turn] = mark, count = corners * (1 + star);
+        ctx.beginPath();
+        for (let k = 0; k < count; k += 1) {
+          const angle = (2 * k / count - 0.5) * Math.PI + turn * Math.PI / 180, radius = MARK * dot * (star && k % 2 ? 0.45 : 1);
+          ctx.lineTo(px + Math.cos(angle) * radius, py + Math.sin(angle) * radius);
+        }
+        ctx.closePath();
+        ctx.fillStyle = colour(hollow[n] ? "paper" : role);
+        ctx.fill();
+        ctx.stroke();
+      });
+    }
+
+    // Labels, right or left of their points, where they meet no other and no mark.
+    label(at, marks) {
+      const { panel, u: { ctx, bbox } } = this, dot = uPlot.pxRatio, right = bbox.left + bbox.width;
+      const taken = marks.map(([x, y]) => [x - 3 * dot, y - 3 * dot, x + 3 * dot, y + 3 * dot]);
+      ctx.fillStyle = colour("faint");
+      for (const { x, y, labels } of panel.curves) labels.forEach((text, n) => {
+        const [px, py] = at(x[n], y[n]), long = ctx.measureText(text).width;
+        if (!this.seen({ x: x[n] })) return;
+        for (const down of [12, -4, 22, -15, 33, -26]) for (const left of [px + 5 * dot, px - 5 * dot - long]) {
+          const base = py + down * dot, box = [left, base - 9 * dot, left + long, base + 2 * dot];
+          const free = left >= bbox.left && box[2] <= right + 5 * dot && base <= bbox.top + bbox.height + 2 * dot && box[1] >= bbox.top - 4 * dot;
+          if (!free || taken.some(([a, b, c, d]) => box[0] < c && a < box[2] && box[1] < d && b < box[3])) continue;
+          taken.push(box);
+          ctx.fillText(text, left, base);
           return;
         }
-        const index = which === this.anchor[0] ? this.anchor[1] : this.held(curve, x, px, shares);
-        if (index < 0 && !shares) return;
-        const [at, y] = index < 0 ? [x, 0] : [curve.xs[index], curve.ys[index]];
-        const name = this.curves.length > 1 && curve.name ? curve.name : "";
-        if (curve.form === "steps" && which === this.anchor[0] && !shares && index + 1 < curve.xs.length)
-          head = `${written(at)} to ${written(curve.xs[index + 1])} ${across}`;
-        rows.push([name, up === "requests" && y === 1 ? "1 request" : measured(y, up)]);
-        dots += `M${this.at(this.x, curve.form === "steps" || shares ? x : at)} ${this.at(this.y, y)}h0`;
       });
-      this.dots.setAttribute("d", dots);
-      this.line(px);
-      this.write(head, rows, px);
-      for (const other of charts) if (other !== this && this.over_time && other.over_time && other.group === this.group) {
-        other.line(other.seen(x) ? other.at(other.x, x) : NaN);
-      }
     }
 
-    get over_time() { return this.units[0] === "s" && !this.x.log; }
-    get group() { return this.figure.parentElement; }
-
-    line(px) {
-      this.guide.setAttribute("visibility", px === px ? "visible" : "hidden");
-      if (px !== px) return;
-      for (const [key, value] of Object.entries({ x1: px, x2: px, y1: this.ceiling, y2: this.floor })) this.guide.setAttribute(key, value);
-    }
-
-    write(head, rows, px) {
-      const { tip, svg, figure } = this;
-      tip.replaceChildren();
-      made("b", {}, tip).textContent = head;
-      for (const [name, text] of rows) made("span", {}, tip).textContent = name ? `${name}: ${text}` : text;
-      tip.hidden = false;
-      const box = svg.getBoundingClientRect(), scale = box.width / this.width, right = px * scale + 12;
-      const room = figure.clientWidth - tip.offsetWidth;
-      tip.style.left = `${Math.max(0, right <= room ? right : Math.min(room, px * scale - tip.offsetWidth - 12))}px`;
-      tip.style.top = `${box.top - figure.getBoundingClientRect().top + this.ceiling * scale}px`;
-    }
-
-    leave() {
-      this.anchor = null;
-      this.tip.hidden = true;
-      this.dots.setAttribute("d", "");
-      for (const chart of charts.length ? charts : [this]) chart.line(NaN);
-    }
-
-    listen() {
-      const { svg } = this;
-      const place = (event) => {
-        const box = svg.getBoundingClientRect(), scale = this.width / box.width;
-        return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
+    // Buttons and keys
+    tools() {
+      const { plot } = this, figure = plot.closest("figure"), bar = document.createElement("div");
+      const button = (text, name, press) => {
+        const made = document.createElement("button");
+        Object.assign(made, { type: "button", textContent: text, title: name, ariaLabel: name, onclick: press });
+        bar.append(made);
+        return made;
       };
-      let began = null;
-      svg.addEventListener("pointermove", (event) => {
-        const [px, py] = place(event);
-        if (began !== null && Math.abs(px - began) > 4) {
-          const [left, right] = [began, px].sort((one, other) => one - other).map((at) => Math.min(this.x.last, Math.max(this.x.first, at)));
-          for (const [key, value] of Object.entries({ x: left, width: right - left, y: this.ceiling, height: this.floor - this.ceiling, visibility: "visible" }))
-            this.selection.setAttribute(key, value);
-        }
-        if (py <= this.floor + 20) this.hover(px, py); else this.leave();
-      });
-      svg.addEventListener("pointerdown", (event) => {
-        const [px, py] = place(event);
-        if (event.pointerType === "mouse" && event.button === 0 && py <= this.floor) {
-          began = px;
-          svg.setPointerCapture(event.pointerId);
-        } else if (event.pointerType !== "mouse") this.hover(px, py);
-      });
-      svg.addEventListener("pointerup", (event) => {
-        const [px] = place(event), from = began;
-        began = null;
-        this.selection.setAttribute("visibility", "hidden");
-        if (from === null || Math.abs(px - from) <= 4) return;
-        const [low, high] = [from, px].sort((one, other) => one - other).map((at) => this.value(at));
-        if (this.x.log) this.show(Math.log10(low), Math.log10(high)); else this.show(low, high);
-      });
-      svg.addEventListener("pointercancel", () => { began = null; this.selection.setAttribute("visibility", "hidden"); });
-      svg.addEventListener("pointerleave", ({ pointerType }) => {
-        if (began === null && pointerType === "mouse") this.leave();  // a finger's values stay until the next touch
-      });
-      svg.addEventListener("dblclick", () => this.show(this.whole.low, this.whole.high));
-      svg.addEventListener("blur", () => this.leave());
-      svg.addEventListener("keydown", (event) => this.press(event));
+      bar.className = "tools";
+      button("−", "Zoom out", () => this.zoom(2));
+      button("+", "Zoom in", () => this.zoom(0.5));
+      this.reset = button("All", "Show all of it", () => this.zoom(Infinity));
+      const large = button("⤢", "Full width", () => { large.ariaPressed = figure.classList.toggle("large"); });
+      figure.append(bar);
+      plot.tabIndex = 0;
+      plot.ariaLabel += " Arrow keys show values, + and - zoom, 0 shows all.";
+      plot.addEventListener("keydown", (event) => this.press(event));
+      plot.addEventListener("blur", () => { this.stop = -1; this.u.setCursor({ left: -10, top: -10 }); });
+    }
+
+    mark() {
+      const { min, max } = this.u?.scales.x ?? {};
+      if (this.u) this.reset.hidden = min <= this.whole[0] && max >= this.whole[1];
+    }
+
+    zoom(times) {
+      const { u, whole } = this, width = u.bbox.width / uPlot.pxRatio, middle = u.cursor.left >= 0 ? u.cursor.left : width / 2;
+      const ends = Number.isFinite(times) ? [middle * (1 - times), middle + (width - middle) * times].map((px) => u.posToVal(px, "x")) : whole;
+      u.setScale("x", { min: ends[0], max: ends[1] });
     }
 
     press(event) {
       const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity };
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key in moves) {
-        const places = this.ordered();
-        if (!places.length) return;
-        const now = this.anchor ? places.findIndex(([which, i]) => which === this.anchor[0] && i === this.anchor[1]) : -1;
-        const step = moves[event.key] * (event.shiftKey ? 10 : 1);
-        const next = now < 0 && Number.isFinite(step) ? 0 : now + step;
-        this.anchor = places[Math.min(places.length - 1, Math.max(0, next))];
-        this.tell();
-      } else if (event.key === "+" || event.key === "=") this.zoom(0.5);
-      else if (event.key === "-") this.zoom(2);
-      else if (event.key === "0" || event.key === "Escape") this.show(this.whole.low, this.whole.high);
-      else return;
+      const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity, Escape: Infinity };
+      if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in moves || event.key in zooms)) return;
       event.preventDefault();
+      if (event.key in zooms) { this.zoom(zooms[event.key]); return; }
+      const { u, points, rows, panel: { spans } } = this;
+      const stops = rows.length ? rows.map((y) => ({ y, x: Math.min(...spans.flatMap(({ at, begin }) => at.includes(y) ? [begin[at.indexOf(y)]] : [])) }))
+        : points.filter((point, n) => this.seen(point) && (this.apart || point.x !== points[n - 1]?.x));
+      this.stop = Math.min(stops.length - 1, Math.max(0, this.stop + moves[event.key] * (event.shiftKey ? 10 : 1)));
+      const { x, y } = stops[this.stop];
+      u.setCursor({ left: u.valToPos(x, "x") + 0.01, top: u.valToPos(y, "y") });
     }
   }
 
-  // Those that are next to each other are prepared once one of them is entered: a page may hold hundreds.
-  const prepared = new Set();
-  const enter = ({ target }) => {
-    const group = target.closest("figure").parentElement;
-    if (prepared.has(group)) return;
-    prepared.add(group);
-    for (const svg of group.querySelectorAll("svg[data-chart]")) charts.push(new Chart(svg));
-  };
-  for (const svg of document.querySelectorAll("svg[data-chart]")) {
-    svg.setAttribute("tabindex", "0");
-    for (const event of ["pointerenter", "focus"]) svg.addEventListener(event, enter, { once: true });
-  }
+  // A chart is made once it has a width: those of a closed run when it is opened.
+  const observer = new ResizeObserver((entries) => requestAnimationFrame(() => {
+    for (const { target, contentRect: { width } } of entries) {
+      const chart = charts.get(target);
+      if (width && !chart) charts.set(target, new Chart(target, width));
+      else if (width && chart.u.width !== width) chart.u.setSize({ width, height: HEIGHT });
+    }
+  }));
+  for (const plot of document.querySelectorAll(".plot")) observer.observe(plot);
+  addEventListener("colours", () => { for (const { u } of charts.values()) u.redraw(false); });
 })();

@@ -17,7 +17,6 @@ from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
-from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
 from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel, is_wide
 from loadgen.study.run_summary import Reported, group_by
 from loadgen.study.tables import make_table
@@ -27,7 +26,6 @@ _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
 )  # fmt: skip
 _ALIKE, _TOKENS = 0.01, 2.0  # a server may count a token or two more
 _WAYS = "tokens in", "out"
-_IN_A_ROW, _HEADING, _EDGE = 3, 28, 8
 _FEWEST_SETTINGS, _SPEED_TABLE = 2, "speed_tok_s"
 _LOAD, _SPEED = "load", "speed"  # the concurrency or the rate; output tokens a second of one answer
 _KEYS = (
@@ -376,21 +374,7 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
     )  # fmt: skip
 
 
-def draw_together(section: PageSection) -> tuple[Panel, Drawing]:
-    """Draw the section's panels as one picture, three in a row; return a panel with its title, and it."""
+def title_loads(section: PageSection) -> str:
+    """Return the heading of the section's panels in one picture: its title, of one row with its name."""
     names = list(dict.fromkeys(str(row[0]) for row in section.table.body)) if section.table else []
-    heading = f"{names[0]}, {section.title}" if len(names) == 1 else section.title
-    about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.panels))
-    shapes: list[Polyline | Text] = [Text(_EDGE, 20, heading, "text", 14, bold=True)]
-    top = float(_HEADING)
-    for start in range(0, len(section.panels), _IN_A_ROW):
-        drawings = [draw_panel(panel, titled=True) for panel in section.panels[start : start + _IN_A_ROW]]
-        for place, drawing in enumerate(drawings):
-            right = place * drawing.width
-            for shape in drawing.shapes:
-                if isinstance(shape, Text):
-                    shapes.append(replace(shape, x=shape.x + right, y=shape.y + top))
-                else:
-                    shapes.append(replace(shape, points=shape.points + np.array([right, top])))
-        top += max(drawing.height for drawing in drawings)
-    return about, Drawing(top, tuple(shapes), WIDTH * min(_IN_A_ROW, len(section.panels)))
+    return f"{names[0]}, {section.title}" if len(names) == 1 else section.title

@@ -37,10 +37,8 @@ from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import make_answer_section
 from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.drawing import Drawing, draw_panel
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import PageSection, Panel
-from loadgen.study.pages.picture_files import render_png, render_svg
 from loadgen.study.run_summary import Reported
 from loadgen.study.tables import format_csv_table
 
@@ -129,16 +127,15 @@ class _Given:
     def _completed(self) -> tuple[list[Reported], list[str]]:
         return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
-    def list_drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
-        """Yield (file stem, panel, drawing) of every picture, first one of all those of load together.
+    def list_pictures(self) -> Iterator[tuple[str, tuple[Panel, ...], str]]:
+        """Yield (file stem, panels, heading) of every picture, first one of all those of load together.
 
         The stem begins with the anchor of the comparison or run if there are several.
         """
         document = self.document
         loads = document.section("loads")
         if loads.panels:
-            about, whole = load_charts.draw_together(loads)
-            yield about.key, about, whole
+            yield "loads", loads.panels, load_charts.title_loads(loads)
         anchored = {each.key for each in document.compared} if len(document.compared) > 1 else set()
         parts = [(part.key if part.key in anchored else "", part.panels) for part in document.sections]
         for account in document.accounts:
@@ -147,7 +144,7 @@ class _Given:
         for anchor, panels in parts:
             for panel in panels:
                 stem = f"{anchor}-{panel.key}" if anchor else panel.key
-                yield stem, panel, draw_panel(panel, titled=True)
+                yield stem, (panel,), ""
 
 
 def _make_text(given: _Given) -> str:
@@ -190,17 +187,6 @@ def render_html(document: Document) -> str:
     return html.render_page(document)
 
 
-def _write_png(given: _Given) -> str:
-    with require_extra():
-        return _write_pictures(given, given.asked.png, "png", lambda _, drawing: render_png(drawing))
-
-
-def _write_svg(given: _Given) -> str:
-    return _write_pictures(
-        given, given.asked.svg, "svg", lambda panel, drawing: clean_text(render_svg(drawing, panel)).encode()
-    )
-
-
 def _make_plot(given: _Given) -> str:
     with require_extra():
         from loadgen.study.pages import terminal_plots
@@ -231,17 +217,20 @@ def _make_csv_row(run: Reported) -> dict[str, Any]:
     return {**run.figures, **first, **({} if run.quality is None else list_quality_figures(run.quality))}
 
 
-def _write_pictures(given: _Given, place: str, form: str, render: Callable[[Panel, Drawing], bytes]) -> str:
-    """Write each picture, as `render` makes it, to the directory `place`, print how many, and return ""."""
-    drawings, directory = list(given.list_drawings()), Path(place)
-    if not drawings:
+def _write_pictures(given: _Given, form: str) -> str:
+    """Write each picture to the directory that was asked for, print how many, and return ""."""
+    with require_extra():
+        from loadgen.study.pages.picture_files import render_picture
+    pictures, directory = list(given.list_pictures()), Path(getattr(given.asked, form))
+    if not pictures:
         raise UsageError(
             "nothing to plot: the sources have neither request times nor two checkpoints to compare"
         )
     files.create_place(directory, f"--{form}")
-    for stem, panel, drawing in drawings:
-        _write_file(directory / f"{make_file_name(stem)}.{form}", render(panel, drawing), "directory")
-    print_text(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)
+    for stem, panels, heading in pictures:
+        picture = render_picture(panels, form, heading)
+        _write_file(directory / f"{make_file_name(stem)}.{form}", picture, "directory")
+    print_text(f"wrote {len(pictures)} pictures to {directory}", sys.stderr)
     return ""
 
 
@@ -268,8 +257,8 @@ FORMS: dict[str, Callable[[_Given], str]] = {
     "html": lambda given: write_text_output(given.asked.html, render_html(given.document)),
     "markdown": lambda given: write_text_output(given.asked.markdown, render_markdown(given.document)),
     "csv": lambda given: write_text_output(given.asked.csv, render_csv(given.reported)),
-    "png": _write_png,
-    "svg": _write_svg,
+    "png": lambda given: _write_pictures(given, "png"),
+    "svg": lambda given: _write_pictures(given, "svg"),
     _PLOT: _make_plot,
     "json": _make_json,
 }

@@ -1,21 +1,63 @@
-"""Page parts: the values that every form of a report is written from: numbers, tables and panels to draw."""
+"""Page parts: the values that every form of a report is written from: tables and coloured panels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.features.attribution.parts import PARTS
 from loadgen.study import repeats
 from loadgen.study.tables import Table
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
 _WIDE = 16
+
+# Colours that people with any colour vision tell apart (after Okabe and Ito 2008), each with a dash.
+_LIGHT_SERIES = ("#0069b4", "#c84800", "#007a5a", "#a3457e", "#9a6700", "#2a8fbd", "#5b5b5b", "#7b3fb5")
+_DARK_SERIES = ("#5cb2f0", "#ff9358", "#3ccfa0", "#ec9dca", "#ecc04c", "#8bd8ff", "#bdbdbd", "#c3a0f5")
+_SERIES = tuple(f"s{number}" for number in range(1, len(_LIGHT_SERIES) + 1))
+_DASHES: tuple[tuple[float, ...], ...] = (
+    (), (5, 1.6), (1.4, 1.4), (6, 1.6, 1.4, 1.6), (9, 2), (3, 1, 1, 1, 1, 1), (2.5, 2.5), (7, 1, 1, 1),
+)  # fmt: skip
+_MARKS = ((20, 0, 0), (4, 0, 45), (3, 0, 0), (4, 0, 0), (3, 0, 180), (5, 1, 0), (4, 1, 45), (5, 0, 0))
+SHADES = {part.key: f"part-{part.key}" for part in PARTS}  # of a wait: violet, greens, yellows, blues, grey
+_LIGHT_SHADES = (
+    "#7b3fb5", "#b792db", "#3d8f73", "#8fd0b4", "#0b6e4f", "#12a37a", "#5ec2b0", "#a3d9c0", "#d9a927",
+    "#9a6700", "#0069b4", "#a9d0f2", "#0a3a66", "#4d5fd1", "#2484d6", "#b3bac2",
+)  # fmt: skip
+_DARK_SHADES = (
+    "#c3a0f5", "#7d5fb0", "#2f9c7a", "#1d6b52", "#8be0bf", "#3ccfa0", "#4f9c82", "#226f57", "#8a6a1c",
+    "#ecc04c", "#5cb2f0", "#2b5f8c", "#7fd3ea", "#8f9cff", "#4aa0e6", "#5a6570",
+)  # fmt: skip
+# A page's variables have the names of these roles; `band` is behind what stands out, `faint` labels axes.
+LIGHT = {
+    "paper": "#ffffff", "text": "#1d2329", "faint": "#59636e", "grid": "#e2e6ea", "band": "#eef3f8",
+    "wait": "#b3bac2", "prefill": "#c84800", "decode": "#0069b4", "failed": "#c01048",
+    **dict(zip(_SERIES, _LIGHT_SERIES, strict=True)),
+    **dict(zip(SHADES.values(), _LIGHT_SHADES, strict=True)),
+}  # fmt: skip
+DARK = {
+    "paper": "#15191e", "text": "#e4e8ec", "faint": "#9aa5b0", "grid": "#2b323a", "band": "#1d2732",
+    "wait": "#5a6570", "prefill": "#ff9358", "decode": "#5cb2f0", "failed": "#ff6b93",
+    **dict(zip(_SERIES, _DARK_SERIES, strict=True)), **dict(zip(SHADES.values(), _DARK_SHADES, strict=True)),
+}  # fmt: skip
+
+
+class Pen(NamedTuple):
+    """How a curve is drawn: its colour's role, dash in widths of the line, and mark as matplotlib has it."""
+
+    colour: str
+    dash: tuple[float, ...]
+    mark: tuple[int, int, float]  # corners, 1 if it is a star, degrees that it is turned
+
+
+_PENS = tuple(map(Pen, _SERIES, _DASHES, _MARKS))
 
 
 class CurveStyle(StrEnum):
@@ -38,12 +80,6 @@ class Curve(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     hollow: tuple[bool, ...] = ()
     of: int | None = None  # the place of the curve whose colour and mark it has, without a name of its own
-
-    def list_corners(self) -> tuple[Floats, Floats]:
-        """Return x and y of the points that lines go through: of a curve of steps both ends of each step."""
-        if self.form is not CurveStyle.STEPS:
-            return self.x, self.y
-        return np.repeat(self.x, 2)[1:], np.repeat(self.y, 2)[:-1]
 
 
 class Spans(msgspec.Struct, frozen=True):
@@ -92,6 +128,18 @@ class Panel(msgspec.Struct, frozen=True):
     band: tuple[float, float] | None = None
     caption: str = ""
     numbers: Table | None = None  # the same as a table, for readers who cannot see it
+
+    @property
+    def pens(self) -> tuple[Pen, ...]:
+        """The pen of each curve; they repeat after eight."""
+        places = (index if curve.of is None else curve.of for index, curve in enumerate(self.curves))
+        return tuple(_PENS[place % len(_PENS)] for place in places)
+
+    @property
+    def reach(self) -> float:
+        """What the bars' scale ends at: a little beyond the largest value, interval or best."""
+        values = [value for bar in self.bars for value in (bar.value, bar.high, bar.best) if value == value]
+        return max([*values, 1e-12]) * 1.02
 
 
 def is_wide(loads: Floats) -> bool:

@@ -1,181 +1,200 @@
-"""Picture files: a drawing as SVG, inside a page or a file by itself, and as PNG by matplotlib."""
+"""Picture files: panels as PNG and SVG files, drawn by matplotlib."""
 
 from __future__ import annotations
 
 import io
-import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product, zip_longest
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, tostring
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.text import Annotation
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.transforms import Bbox
 
-from loadgen.study.pages.drawing import DOTS_OPACITY, LIGHT, Axis, Drawing, Part, Polyline, Text, draw_panel
-from loadgen.study.pages.page_parts import Floats, Panel
+from loadgen.study.pages.page_parts import LIGHT, Bar, Curve, CurveStyle, Panel, Pen
+from loadgen.study.tables import cut_middle
 
-# On a page the style sheet has what is the same in every tick.
-_TICKS, _BY_STYLE = (Part.X_TICK, Part.Y_TICK, Part.X_LABEL), ("font-size", "text-anchor", "fill")
-_DIGITS = 5  # more than a screen can show of any axis
-_DOTS_PER_INCH = 144  # of 72 CSS pixels
-_METADATA = {"Software": None}
-_SETTINGS: Any = {"text.parse_math": False, "text.usetex": False, "font.family": ["DejaVu Sans"]}
-_ALIGNED = {"start": "left", "middle": "center", "end": "right"}
+_WIDTH, _HEIGHT, _HEADING, _LEGEND = 340, 236, 34, 17  # in points; _LEGEND is a row of one
+_BARS_HEAD, _BAR = 34, 38
+_IN_A_ROW = 3
+_NAME, _SHORT, _LONGEST = 48, 20, 110  # letters of a name in a legend, of one of two in a row, of a heading
+_LINE, _DOT, _MARK = 1.6, 3.4, 5.5
+TICK_STEPS = [1, 2, 2.5, 5, 10]
+_DECADES = 1.8  # of a logarithmic axis: from there on its ticks are powers of ten
+_DOWNS, _SIDES = (
+    (-13.0, 6.0, -24.0, 17.0, -35.0, 28.0),
+    ((5.0, "left"), (-5.0, "right")),
+)  # of labels
+_METADATA: dict[str, Any] = {"png": {"Software": None}, "svg": {"Creator": None, "Date": None}}
+_SETTINGS: Any = {
+    "text.parse_math": False, "text.usetex": False, "font.family": ["DejaVu Sans"], "font.size": 10,
+    "svg.fonttype": "none", "svg.hashsalt": "loadgen", "text.color": LIGHT["text"],
+    "axes.labelcolor": LIGHT["faint"], "axes.edgecolor": LIGHT["faint"], "xtick.labelcolor": LIGHT["faint"],
+    "ytick.labelcolor": LIGHT["faint"], "xtick.major.size": 0, "ytick.major.size": 0,
+    "axes.spines.left": False, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": LIGHT["grid"], "grid.linewidth": 0.7,
+}  # fmt: skip
 
 
-def render_inline_svg(panel: Panel, identity: str) -> str:
-    """Return a panel as an `<svg>` element in the page's colours, its numbers in the attribute `data-chart`.
+def render_picture(panels: Sequence[Panel], form: str, heading: str = "") -> bytes:
+    """Return panels, three in a row below a heading, as the bytes of a file on white.
 
-    Ids inside begin with `identity`. A panel of bars has no such numbers.
+    `form` is png, of 144 dpi, or svg. Equal panels give equal bytes.
     """
-    drawing = draw_panel(panel)
-    attributes = {"class": "plot"}
-    if drawing.axes is not None:
-        attributes["data-chart"] = encode_chart_data(panel, drawing.axes)
-    return _render_element(drawing, panel, identity, lambda role: f"var(--{role})", attributes)
-
-
-def render_svg(drawing: Drawing, panel: Panel) -> str:
-    """Return a drawing as the text of an SVG file, with a panel's title for readers who cannot see it."""
-    attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{drawing.width:g}",
-                  "height": f"{drawing.height:g}", "font-family": "DejaVu Sans, sans-serif",
-                  "stroke-linejoin": "round", "style": f"background:{LIGHT['paper']}"}  # fmt: skip
-    return _render_element(drawing, panel, panel.key, LIGHT.__getitem__, attributes) + "\n"
-
-
-def _render_element(
-    drawing: Drawing, panel: Panel, identity: str, colour: Callable[[str], str], attributes: dict[str, str]
-) -> str:
-    """Return a drawing as an `<svg>` element with these attributes, whose colours `colour` gives by role.
-
-    With `data-chart` among them each shape is marked with its part.
-    """
-    view, title_id = f"0 0 {drawing.width:g} {drawing.height:g}", f"{identity}-title"
-    root = Element("svg", {**attributes, "viewBox": view, "role": "img", "aria-labelledby": title_id})
-    SubElement(root, "title", {"id": title_id}).text = f"{panel.title}: {panel.caption}"
-    for shape in drawing.shapes:
-        if isinstance(shape, Text):
-            element = SubElement(root, "text", {
-                "x": f"{shape.x:.4g}", "y": f"{shape.y:.4g}", "font-size": f"{shape.size:g}",
-                "text-anchor": shape.anchor, "fill": colour(shape.colour),
-            })  # fmt: skip
-            element.attrib |= {"font-weight": "bold"} if shape.bold else {}
-            element.text = shape.text
-        else:
-            element = SubElement(root, "path", _describe_path(shape, colour))
-        if shape.part is not None and "data-chart" in attributes:
-            element.set("data-part", shape.part)
-            for attribute in _BY_STYLE if shape.part in _TICKS else ():
-                del element.attrib[attribute]
-    return tostring(root, encoding="unicode")
-
-
-def _describe_path(outline: Polyline, colour: Callable[[str], str]) -> dict[str, str]:
-    attributes = {"d": _render_steps(outline), "fill": colour(outline.fill) if outline.fill else "none"}
-    if outline.stroke:
-        attributes |= {"stroke": colour(outline.stroke), "stroke-width": f"{outline.width:g}"}
-    if outline.dash:
-        attributes["stroke-dasharray"] = " ".join(f"{part:.3g}" for part in outline.dash)
-    if outline.dots:
-        attributes |= {"stroke-linecap": "round", "stroke-opacity": f"{DOTS_OPACITY}"}
-    return attributes
-
-
-def _render_steps(outline: Polyline) -> str:
-    """Return the path's `d` through the points, in tenths of a pixel relative to the point before.
-
-    The pen is lifted at NaN; dots are lines of no length.
-    """
-    steps, at, pen = [], (0, 0), False
-    for x, y in np.round(outline.points * 10).tolist():
-        if x != x or y != y:
-            pen = False
-            continue
-        point = (int(x), int(y))
-        dx, dy = point[0] - at[0], point[1] - at[1]
-        if outline.dots:
-            steps.append(f"m{_format_tenths(dx, dy)}h0")
-        elif not pen:
-            steps.append(f"m{_format_tenths(dx, dy)}")
-        else:
-            step = f"h{_format_tenths(dx)}" if not dy else f"v{_format_tenths(dy)}"
-            steps.append(step if not dx or not dy else f"l{_format_tenths(dx, dy)}")
-        at, pen = point, True
-    return "".join(steps)
-
-
-def _format_tenths(*values: int) -> str:
-    """Return numbers of tenths as a path's text, as short as it allows: 3 is .3, no space before a minus."""
-    written = [f"{value / 10:g}" for value in values]
-    written = [
-        text.replace("0.", ".") if abs(value) < 10 else text
-        for text, value in zip(written, values, strict=True)
-    ]
-    return "".join(text if not at or text[0] == "-" else f" {text}" for at, text in enumerate(written))
-
-
-def encode_chart_data(panel: Panel, axes: Sequence[Axis]) -> str:
-    """Return a panel's numbers as JSON, each axis as [low, high, first pixel, last pixel, log or not].
-
-    Curves are [name, form, x, y, labels], spans are [name, begin, end, at]; null where there is no value.
-    """
-    chart: dict[str, object] = {
-        "axes": [
-            [*round_values([axis.low, axis.high, axis.start, axis.end]), int(axis.log)] for axis in axes
-        ],
-        "units": [panel.x_label, panel.y_label],
-        "curves": [
-            [curve.name, curve.form.value, round_values(curve.x), round_values(curve.y), list(curve.labels)]
-            for curve in panel.curves
-        ],
-    }
-    if panel.spans:
-        chart["spans"] = [
-            [spans.name, round_values(spans.begin), round_values(spans.end), round_values(spans.at)]
-            for spans in panel.spans
-        ]
-    if panel.band is not None:
-        chart["band"] = round_values(panel.band)
-    if panel.y_top is not None:
-        chart["top"] = panel.y_top  # the y axis stays as it is
-    return json.dumps(chart, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def round_values(values: Floats | Sequence[float]) -> list[float | int | None]:
-    """Return values rounded to five digits, whole ones as int; None for NaN."""
-    short = (None if value != value else float(f"{value:.{_DIGITS}g}") for value in map(float, values))
-    return [int(value) if value is not None and value.is_integer() else value for value in short]
-
-
-def render_png(drawing: Drawing) -> bytes:
-    """Return a drawing as a PNG file, on white, at 144 dpi; raises ModuleNotFoundError without matplotlib."""
-    import matplotlib as mpl  # which takes half a second, and is of an extra
-    from matplotlib.figure import Figure
-
+    columns = min(_IN_A_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    tall = max(_measure_height(panel) for panel in panels)
+    size = columns * _WIDTH / 72, (rows * tall + (_HEADING if heading else 0)) / 72
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # they are drawn as boxes
-        figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72, facecolor=LIGHT["paper"])
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set_xlim(0, drawing.width)
-        axes.set_ylim(drawing.height, 0)
-        for shape in drawing.shapes:
-            if isinstance(shape, Text):
-                axes.text(
-                    shape.x, shape.y, shape.text, color=LIGHT[shape.colour], size=shape.size,
-                    ha=_ALIGNED[shape.anchor], va="baseline", weight="bold" if shape.bold else "normal",
-                )  # fmt: skip
-                continue
-            x, y = shape.points.T
-            if shape.fill:
-                axes.fill(x, y, color=LIGHT[shape.fill], linewidth=0)
-            if shape.dots:
-                axes.plot(x, y, color=LIGHT[shape.stroke], linestyle="none", marker="o", alpha=DOTS_OPACITY,
-                          markersize=shape.width, markeredgewidth=0)  # fmt: skip
-            elif shape.stroke:
-                dashes: Any = {"dashes": tuple(np.array(shape.dash) / shape.width)} if shape.dash else {}
-                axes.plot(x, y, color=LIGHT[shape.stroke], linewidth=shape.width, solid_capstyle="butt",
-                          dash_capstyle="butt", solid_joinstyle="round", **dashes)  # fmt: skip
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA)
-    return png.getvalue()
+        figure = Figure(size, dpi=72, facecolor=LIGHT["paper"], layout="constrained")
+        if heading:
+            figure.suptitle(cut_middle(heading, _LONGEST), x=0.01, ha="left", size=14, weight="bold")
+        places = figure.subplots(rows, columns, squeeze=False)
+        for axes, panel in zip_longest(places.flat, panels):
+            if panel is None:
+                axes.set_axis_off()
+            elif panel.bars:
+                _draw_bars(axes, panel)
+            else:
+                _draw_curves(axes, panel)
+        figure.draw_without_rendering()  # so that the labels know the room that they have
+        for axes in figure.axes:
+            _place_labels(axes)
+        file = io.BytesIO()
+        figure.savefig(file, format=form, dpi=144, metadata=_METADATA[form])
+    return file.getvalue()
+
+
+def _measure_height(panel: Panel) -> int:
+    names = _list_names(panel)
+    legend = -(-len(names) // _count_columns(names)) * _LEGEND
+    return _BARS_HEAD + _BAR * len(panel.bars) if panel.bars else _HEIGHT + legend
+
+
+def _list_names(panel: Panel) -> list[str]:
+    """Return the legend's names, none of a single curve unless its panel has a `y_top`."""
+    names = [curve.name for curve in panel.curves if curve.of is None]
+    shown = names if len(names) > 1 or panel.y_top else []
+    return [cut_middle(name, _NAME) for name in (*(spans.name for spans in panel.spans), *shown) if name]
+
+
+def _count_columns(names: Sequence[str]) -> int:
+    return 2 if all(len(name) <= _SHORT for name in names) else 1
+
+
+def _draw_curves(axes: Axes, panel: Panel) -> None:
+    """Draw a panel's band, curves and spans with axes, title and legend."""
+    axes.set_title(panel.title, loc="left", size=12, weight="bold")
+    axes.set_xlabel(f"{panel.x_label} (log)" if panel.x_log else panel.x_label, loc="right")
+    axes.set_ylabel(f"{panel.y_label} (log)" if panel.y_log else panel.y_label)
+    if panel.band is not None:
+        axes.axvspan(*panel.band, color=LIGHT["band"], zorder=0)
+    samples: list[Any] = []
+    most = max((float(spans.at.max()) for spans in panel.spans), default=0.0)
+    for spans in panel.spans:
+        thick = float(np.clip(100 / most, 0.5, 9.0))
+        axes.hlines(spans.at, spans.begin, spans.end, color=LIGHT[spans.tone], linewidth=thick)
+        samples.append(Patch(color=LIGHT[spans.tone]))
+    for curve, pen in zip(panel.curves, panel.pens, strict=True):
+        line = _draw_curve(axes, curve, pen)
+        if curve.of is None and curve.name:
+            samples.append(line)
+    _set_axes(axes, panel)
+    if names := _list_names(panel):
+        axes.legend(
+            samples, names, loc="upper left", bbox_to_anchor=(-0.12, -0.21), frameon=False, borderpad=0,
+            ncols=_count_columns(names), handlelength=2.6, labelspacing=0.3,
+        )  # fmt: skip
+
+
+def _draw_curve(axes: Axes, curve: Curve, pen: Pen) -> Any:
+    """Draw one curve with its marks and labels; return its line, as a legend shows it."""
+    joined = curve.form not in (CurveStyle.POINTS, CurveStyle.MARKS)
+    look: dict[str, Any] = {"color": LIGHT[pen.colour], "linestyle": (0, pen.dash) if pen.dash else "-"}
+    if not joined:
+        look["linestyle"] = "none"
+    if curve.form is CurveStyle.STEPS:
+        look["drawstyle"] = "steps-post"
+    if curve.form is CurveStyle.POINTS:
+        size = _MARK if curve.labels else _DOT
+        look |= {"marker": "o", "markersize": size, "markeredgewidth": 0, "alpha": 0.75}
+    elif curve.form in (CurveStyle.JOINED, CurveStyle.MARKS):
+        look |= {"marker": pen.mark, "markersize": _MARK}
+    (line,) = axes.plot(curve.x, curve.y, linewidth=_LINE, **look)
+    hollow = np.flatnonzero(curve.hollow)
+    axes.plot(curve.x[hollow], curve.y[hollow], linestyle="none", marker=pen.mark, markersize=_MARK,
+              color=LIGHT[pen.colour], markerfacecolor=LIGHT["paper"])  # fmt: skip
+    for x, y, text in zip(curve.x, curve.y, curve.labels, strict=False):
+        label = axes.annotate(text, (x, y), (0, 0), textcoords="offset points", color=LIGHT["faint"])
+        label.set_in_layout(False)
+    return line
+
+
+def _set_axes(axes: Axes, panel: Panel) -> None:
+    """Set the ends of both axes, and round ticks without exponents; y goes up from 0 but for a timeline."""
+    axes.margins(x=0.02, y=0.04)
+    axes.set(xscale="log" if panel.x_log else "linear", yscale="log" if panel.y_log else "linear")
+    if panel.x_end is not None:
+        axes.set_xlim(-0.015 * panel.x_end, 1.015 * panel.x_end)
+    if panel.spans:
+        axes.invert_yaxis()
+    elif not panel.y_log:
+        top = panel.y_top * 1.02 if panel.y_top else axes.get_ylim()[1]
+        axes.set_ylim(-0.012 * top if panel.y_low is None else panel.y_low, top)
+    counts = bool(panel.spans) or panel.y_label == "requests"
+    for axis, log, whole in ((axes.xaxis, panel.x_log, False), (axes.yaxis, panel.y_log, counts)):
+        rounded = MaxNLocator(6, steps=TICK_STEPS, integer=whole)
+        locator = LogLocator(subs=choose_log_parts(*axis.get_view_interval())) if log else rounded
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
+        axis.set_minor_locator(NullLocator())
+
+
+def choose_log_parts(low: float, high: float) -> tuple[float, ...]:
+    """Return the multiples of powers of ten at a logarithmic axis: 1, 2 and 5, over more decades 1 alone."""
+    return (1.0,) if np.log10(high / low) > _DECADES else (1.0, 2.0, 5.0)
+
+
+def _place_labels(axes: Axes) -> None:
+    """Move each label right or left of its point, to where it meets no other and no mark, or hide it."""
+    labels = [text for text in axes.texts if isinstance(text, Annotation)]
+    marked = [line for line in axes.lines if labels and line.get_marker() != "None"]
+    points = [point for line in marked for point in axes.transData.transform(line.get_xydata())]
+    taken = [Bbox.from_extents(x - 3, y - 3, x + 3, y + 3) for x, y in points]
+    for label in labels:
+        for down, (aside, side) in product(_DOWNS, _SIDES):
+            label.set(position=(aside, down), horizontalalignment=side)
+            box = label.get_window_extent()
+            if axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 + 5 and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+        else:
+            label.set_visible(False)
+
+
+def _draw_bars(axes: Axes, panel: Panel) -> None:
+    """Draw bars from the top down, each below its name and figure, with its interval and its best value."""
+    axes.set_title(panel.title, loc="left", size=12, weight="bold")
+    axes.set(xlim=(0, panel.reach), ylim=(len(panel.bars) - 0.6, -0.6))
+    axes.set_axis_off()
+    for row, bar in enumerate(panel.bars):
+        axes.barh(row, panel.reach, 0.34, color=LIGHT["grid"])
+        axes.barh(row, bar.value, 0.34, color=LIGHT["s1" if row == 0 or not panel.bars[0].name else "s6"])
+        axes.text(0, row - 0.25, cut_middle(bar.name, _NAME - len(bar.text)), va="bottom")
+        axes.text(panel.reach, row - 0.25, bar.text, va="bottom", ha="right", color=LIGHT["faint"])
+        _draw_interval(axes, row, bar)
+
+
+def _draw_interval(axes: Axes, row: int, bar: Bar) -> None:
+    if bar.low == bar.low and bar.high == bar.high:
+        for colour, width in (("paper", 4.0), ("text", 1.4)):  # seen on the bar and next to it
+            axes.hlines(row, max(bar.low, 0.0), bar.high, LIGHT[colour], linewidth=width)
+    if bar.best == bar.best:
+        axes.vlines(bar.best, row - 0.25, row + 0.25, LIGHT["failed"], (0, (2, 1)), linewidth=_LINE)

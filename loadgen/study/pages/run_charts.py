@@ -33,8 +33,8 @@ from loadgen.figures.steady_state import Steady
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
 from loadgen.server.sample_file import LEAST_SAMPLES, SampledSeries, list_gauge_series, thin_series
-from loadgen.study.pages.drawing import SHADES
 from loadgen.study.pages.page_parts import (
+    SHADES,
     Curve,
     CurveStyle,
     Floats,

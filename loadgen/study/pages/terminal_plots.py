@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import plotext
+from matplotlib.ticker import LogLocator, MaxNLocator
 from msgspec.structs import replace
 
 from loadgen.base.text import clean_line, wrap_text
 from loadgen.study import load_table
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, format_tick
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
+from loadgen.study.pages.picture_files import TICK_STEPS, choose_log_parts
 from loadgen.study.run_summary import Reported
 
 _LEAST, _MOST, _ROWS = 40, 120, 15
@@ -111,8 +112,10 @@ def render_plot(panel: Panel, width: int, plain: bool) -> str:
 
 
 def _select_points(curve: Curve) -> tuple[Floats, Floats]:
-    """Return x and y of the curve's corners with x above 0; all of them if no x is."""
-    x, y = curve.list_corners()
+    """Return x and y of the curve's points with x above 0; all of them if no x is; both ends of a step."""
+    x, y = curve.x, curve.y
+    if curve.form is CurveStyle.STEPS:
+        x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
     drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
     return x[drawable], y[drawable]
 
@@ -129,6 +132,8 @@ def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = Fals
     low, high = float(known.min()), float(known.max())
     if low == high or (log and low <= 0):
         return
-    ticks = (choose_log_ticks(low, high) if log else choose_linear_ticks(low, high, most)).tolist()
+    locator = LogLocator(subs=choose_log_parts(low, high)) if log else MaxNLocator(most, steps=TICK_STEPS)
+    found = np.asarray(locator.tick_values(low, high))
+    ticks = found[(found >= low * 0.999) & (found <= high * 1.001)].tolist()
     ruler.lim(*(math.log10(end) if log else end for end in (low, high)))
-    ruler.ticks([math.log10(each) if log else each for each in ticks], [format_tick(each) for each in ticks])
+    ruler.ticks([math.log10(each) if log else each for each in ticks], [f"{each:.12g}" for each in ticks])

@@ -136,13 +136,9 @@ def test_a_page_fits_its_window_and_asks_for_nothing(
     watched = Watched(browser, tmp_path / "page.html", **way)
     with watched as page:
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        ticks = page.evaluate(
-            "Array.from(document.querySelectorAll('#pictures-lengths [data-part=y]'), (tick) => "
-            "tick.textContent)"
-        )
+        canvases = page.locator("canvas").count()
     assert wide == 0
-    assert [float(tick) for tick in ticks] == sorted(float(tick) for tick in ticks)
-    assert {"10", "100"} <= set(ticks)
+    assert canvases == 6
     assert watched.said == []
     assert watched.asked == [(tmp_path / "page.html").as_uri()]
 

@@ -27,9 +27,9 @@ from loadgen.study.pages.comparison_section import (
     make_quality_section,
 )
 from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.html import encode_panel
 from loadgen.study.pages.markdown import render_markdown
 from loadgen.study.pages.page_parts import CurveStyle, PageSection
-from loadgen.study.pages.picture_files import render_inline_svg
 
 
 def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
@@ -159,7 +159,7 @@ def test_each_row_is_a_point_with_both_intervals() -> None:
     assert lines[1].y[0] < points[1].y[0] < lines[1].y[1]
     single = [curve for curve in panel.curves if curve.of == 2][1]
     assert single.y.tolist() == [200.0, 200.0]  # one run has no interval
-    drawn = render_inline_svg(panel, "q")
+    drawn = encode_panel(panel)
     assert [name for name in ("bf16", "fp8", "int2") if name not in drawn] == []
     page = render_markdown(compose_document(RUNS, found()))
     assert "## Quality, against the reference" in page

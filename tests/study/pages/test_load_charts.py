@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,9 +17,8 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.knee import Knee
-from loadgen.study.pages import html, load_charts, markdown, terminal_plots
+from loadgen.study.pages import html, load_charts, markdown, picture_files, terminal_plots
 from loadgen.study.pages.document import Document, compose_document
-from loadgen.study.pages.drawing import WIDTH, Text
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel
 from loadgen.study.run_summary import Reported
 from loadgen.study.tables import Number
@@ -280,12 +280,12 @@ def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
 
 def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
     section = made(several("m")).section("loads")
-    about, drawing = load_charts.draw_together(section)
-    assert about.title == "m, made: 64 in / 16 out, 24 requests"
-    assert drawing.width == 3 * WIDTH
-    texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
-    assert [text.text for text in texts if text.bold] == [about.title, *(p.title for p in section.panels)]
-    assert max(text.x for text in texts) > 2 * WIDTH
+    heading = load_charts.title_loads(section)
+    assert heading == "m, made: 64 in / 16 out, 24 requests"
+    root = ElementTree.fromstring(picture_files.render_picture(section.panels, "svg", heading))
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in (heading, *(panel.title for panel in section.panels)) if text not in texts] == []
+    assert root.get("width") == "1020pt"
 
 
 def test_the_terminal_draws_the_pictures_of_load_first() -> None:

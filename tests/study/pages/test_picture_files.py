@@ -1,33 +1,37 @@
-"""Picture files: SVG that is safe inside a page, the same every time, PNG, and the numbers for the script."""
+"""Pictures: every panel as a file, the same every time, and its numbers as the page's script reads them."""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
-import re
+from itertools import combinations
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 from msgspec.structs import replace
 
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import comparison_section, load_charts, run_charts
-from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, draw_panel
+from loadgen.study.pages import comparison_section, html, load_charts, picture_files, run_charts
+from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.html import encode_panel
 from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Panel, Spans
-from loadgen.study.pages.picture_files import render_inline_svg, render_png, render_svg, round_values
-
-pytest.importorskip("matplotlib", reason="needs matplotlib")
+from loadgen.study.pages.picture_files import render_picture
 
 EVIL = '<script>alert(1)</script> $x^2$ & "q" --> ]]>'
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def write_standalone(panel: Panel) -> str:
-    """The panel as an SVG file has it."""
-    return render_svg(draw_panel(panel, titled=True), panel)
+def read_texts(panel: Panel) -> list[str]:
+    """The texts of the panel's SVG file."""
+    root = ElementTree.fromstring(render_picture([panel], "svg"))
+    assert not list(root.iter(f"{SVG}script"))
+    return [element.text or "" for element in root.iter(f"{SVG}text")]
 
 
 def evil() -> Panel:
@@ -53,70 +57,35 @@ def every() -> list[Panel]:
 
 
 @loop_over("panel", every())
-def test_a_page_s_svg_reaches_nothing_outside_itself(panel: Panel) -> None:
-    drawn = render_inline_svg(panel, "here")
-    root = ElementTree.fromstring(drawn)
-    assert root.tag == "svg"
-    assert {element.tag for element in root.iter()} <= {"svg", "title", "path", "text"}
-    ids = re.findall(r'\bid="([^"]+)"', drawn)
-    assert len(ids) == len(set(ids))
-    assert all(name.startswith("here-") for name in ids)
-    pointed = set(re.findall(r"url\(#([^)]+)\)", drawn)) | set(re.findall(r'href="#([^"]+)"', drawn))
-    assert pointed <= set(ids)
-    assert not re.search(r'href="[^#]|url\([^#]|https?:', drawn)
-
-
-@loop_over("panel", every())
-def test_a_page_s_svg_has_the_page_s_colours_alone(panel: Panel) -> None:
-    assert set(re.findall(r"#[0-9a-f]{6}\b", render_inline_svg(panel, "here"))) == set()
-
-
-@loop_over("panel", every())
-def test_a_file_s_svg_has_real_colours(panel: Panel) -> None:
-    text = write_standalone(panel)
-    assert "var(" not in text
-    assert "#ffffff" in text
+def test_every_panel_is_a_file_with_its_title(panel: Panel) -> None:
+    assert panel.title in read_texts(panel)
 
 
 def test_the_same_panel_gives_the_same_bytes() -> None:
     panel = every()[0]
-    assert render_inline_svg(panel, "a") == render_inline_svg(panel, "a")
-    assert write_standalone(panel) == write_standalone(panel)
-    assert render_png(draw_panel(panel, titled=True)) == render_png(draw_panel(panel, titled=True))
+    for form, begin in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        picture = render_picture([panel], form)
+        assert picture.startswith(begin)
+        assert picture == render_picture([panel], form)
 
 
 def test_names_are_text_and_neither_markup_nor_mathematics() -> None:
-    drawn = render_inline_svg(evil(), "here")
-    assert "<script" not in drawn
-    root = ElementTree.fromstring(drawn)
-    said = [element.text or "" for element in root.iter("text")]
-    assert any("$x^2$" in text for text in said)
-    assert (root.findtext("title") or "").startswith(EVIL)
-
-
-def test_a_file_s_names_are_text_too() -> None:
-    root = ElementTree.fromstring(write_standalone(evil()))
-    assert not list(root.iter(f"{SVG}script"))
-    assert any(element.text == EVIL for element in root.iter(f"{SVG}text"))
+    texts = read_texts(evil())
+    assert EVIL in texts
+    assert any("$x^2$" in text and text.endswith("2") for text in texts)
 
 
 def test_letters_that_matplotlib_s_font_lacks_are_no_trouble() -> None:
-    panel = replace(evil(), title="模型", y_label="速度")
-    assert "速度" in render_inline_svg(panel, "here")
-    assert render_png(draw_panel(panel, titled=True)).startswith(b"\x89PNG")
+    assert "速度" in read_texts(replace(evil(), title="模型", y_label="速度"))
 
 
 def test_a_long_name_keeps_its_end() -> None:
     name = "Organisation/A-Model-With-A-Very-Long-Name-" + "x" * 60 + "-GPTQ-Int4"
-    panel = Panel(key="k", title="t", x_label="", bars=(Bar(name, 1.0, "1.00"),))
-    (shown,) = [
-        text.text
-        for text in ElementTree.fromstring(render_inline_svg(panel, "a")).iter("text")
-        if "…" in (text.text or "")
-    ]
-    assert shown is not None
-    assert shown.endswith("-GPTQ-Int4")
-    assert len(shown) <= 52
+    line = np.array([1.0, 2.0])
+    curves = (Curve(name, line, line), Curve("m", line, line))
+    for panel in (Panel("k", "t", "", bars=(Bar(name, 1.0, "1.00"),)), Panel("k", "t", "x", curves=curves)):
+        (shown,) = (text for text in read_texts(panel) if "…" in text)
+        assert shown.endswith("-GPTQ-Int4")
 
 
 @pytest.mark.parametrize("bars", [
@@ -125,118 +94,90 @@ def test_a_long_name_keeps_its_end() -> None:
     pytest.param((Bar("a", 1.0, "1", best=3.0), Bar("b", 2.0, "2")), id="a best beyond the bar"),
 ])  # fmt: skip
 def test_any_bar_can_be_drawn(bars: tuple[Bar, ...]) -> None:
-    assert render_inline_svg(Panel(key="k", title="t", x_label="", bars=bars), "a").startswith("<svg")
+    assert "a" in read_texts(Panel("k", "t", "", bars=bars))
 
 
-def test_a_single_point_can_be_drawn() -> None:
-    one = np.array([3.0])
-    for log in (False, True):
-        panel = Panel("k", "t", "x", curves=(Curve("c", one, one, CurveStyle.JOINED),), x_log=log)
-        assert render_inline_svg(panel, "a").startswith("<svg")
-
-
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
-    (-0.1, 102.0, [0, 20, 40, 60, 80, 100]),
-    (0.00031, 0.00049, [0.00035, 0.0004, 0.00045]),
-    (3.0, 3.0000001, [3, 3.00000002, 3.00000004, 3.00000006, 3.00000008, 3.0000001]),
+@pytest.mark.parametrize(("low", "high", "log", "ticks"), [
+    (0.0, 10.0, False, ["0", "2", "4", "6", "8", "10"]),
+    (0.0, 250e3, False, ["0", "50,000", "100,000", "150,000", "200,000", "250,000"]),
+    (0.0001, 0.0004, False, ["0.0001", "0.0002", "0.0003", "0.0004"]),
+    (1.0, 10.0, True, ["1", "2", "5", "10"]),
+    (9.0, 9e4, True, ["10", "100", "1,000", "10,000"]),
+    (3.0, 3.0, True, []),
 ])  # fmt: skip
-def test_ticks_are_round_and_few(low: float, high: float, ticks: list[float]) -> None:
-    assert choose_linear_ticks(low, high, 6).tolist() == pytest.approx(ticks)
+def test_ticks_are_round_and_few(low: float, high: float, log: bool, ticks: list[str]) -> None:
+    x = np.array([low, high])
+    texts = read_texts(Panel("k", "t", "ms", curves=(Curve("c", x, x * 0, CurveStyle.JOINED),), x_log=log))
+    assert texts[: len(ticks)] == ticks
+    assert ("ms (log)" in texts) == log
 
 
 def test_between_two_requests_there_is_no_tick() -> None:
-    assert choose_linear_ticks(0.4, 3.6, 6, whole=True).tolist() == [1, 2, 3]
+    x = np.array([0.0, 1.0, 2.0])
+    texts = read_texts(Panel("k", "t", "s", "requests", (Curve("c", x, x, CurveStyle.STEPS),)))
+    assert texts[texts.index("s") + 1 :][:3] == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (1.0, 10.0, [1, 2, 5, 10]), (1.0, 100.0, [1, 3, 10, 30, 100]), (9.0, 9e4, [10, 100, 1000, 10000]),
-    (6.0, 7.0, [6, 7]),
+@pytest.mark.parametrize(("points", "shown"), [
+    pytest.param([(1, 1, "a"), (9, 9, "b")], 2, id="apart"),
+    pytest.param([(1, 1, "client"), (1.05, 1, "slow"), (9, 9, "far")], 3, id="near"),
+    pytest.param([(5, 5, f"saturated {n}") for n in range(30)], None, id="no room for all"),
 ])  # fmt: skip
-def test_a_logarithmic_axis_has_fewer_ticks_the_more_decades(
-    low: float, high: float, ticks: list[float]
+def test_no_label_lies_on_another(
+    monkeypatch: pytest.MonkeyPatch, points: list[tuple[float, float, str]], shown: int | None
 ) -> None:
-    assert choose_log_ticks(low, high).tolist() == pytest.approx(ticks)
+    x, y, labels = zip(*points, strict=True)
+    curve = Curve("m", np.array(x), np.array(y), CurveStyle.MARKS, labels)
+    boxes: list[Bbox] = []
+    place = picture_files._place_labels
+
+    def keep(axes: Axes) -> None:
+        place(axes)
+        boxes.extend(text.get_window_extent() for text in axes.texts if text.get_visible())
+
+    monkeypatch.setattr(picture_files, "_place_labels", keep)
+    render_picture([Panel("k", "t", "x", "y", (curve,))], "png")
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert len(boxes) == shown or (shown is None and 0 < len(boxes) < len(points))
 
 
-def test_a_value_stands_where_the_axis_has_it() -> None:
-    """The tick of a value and a point of that value have one place."""
-    points = np.array([0.0, 50.0, 100.0])
-    panel = Panel("k", "t", "x", curves=(Curve("c", points, points),), x_end=100.0, y_top=100.0)
-    root = ElementTree.fromstring(render_inline_svg(panel, "a"))
-    ticks = {text.text: text for text in root.iter("text") if text.get("data-part") == "x"}
-    line = next(path for path in root.iter("path") if path.get("stroke") == "var(--s1)")
-    steps = re.findall(r"[ml](\d*\.?\d*)", line.get("d") or "")
-    begin, middle, end = itertools.accumulate(map(float, steps))
-    placed = [float(ticks[name].get("x", "nan")) for name in ("0", "100")]
-    assert placed == pytest.approx([begin, end], abs=0.11)
-    assert middle == pytest.approx((begin + end) / 2, abs=0.11)
+def test_a_curve_of_anothers_colour_is_not_in_the_legend() -> None:
+    line = np.array([1.0, 2.0])
+    curves = (Curve("m", line, line), Curve("n", line, line), Curve("m, saturated", line, line, of=0))
+    panel = Panel("k", "t", "x", curves=curves)
+    assert [text for text in read_texts(panel) if text[0] in "mn"] == ["m", "n"]
+    assert panel.pens[2] == panel.pens[0] != panel.pens[1]
 
 
 X = np.array([1.0, 10.0, 123456.789])
 
 
-def data(panel: Panel) -> tuple[dict[str, object], ElementTree.Element]:
-    root = ElementTree.fromstring(render_inline_svg(panel, "a"))
-    return json.loads(root.get("data-chart") or "{}"), root
+def test_a_panel_s_numbers_are_for_the_script() -> None:
+    curve = Curve("c", X, np.array([1 / 3, np.nan, 1e-7]), CurveStyle.POINTS, ("P50",))
+    spans = Spans(EVIL, "failed", X[:1], X[1:2], X[:1])
+    panel = Panel(
+        "k", "t", "ms", "%", (curve,), (spans,), x_log=True, band=(0.0, np.float64(1.0)), y_top=100.0
+    )
+    read = json.loads(encode_panel(panel))
+    (drawn,), (stretch,) = read["curves"], read["spans"]
+    assert (drawn["x"], drawn["y"], drawn["form"]) == ([1, 10, 123460], [0.33333, None, 1e-7], "points")
+    assert (stretch["name"], stretch["begin"], stretch["end"], stretch["at"]) == (EVIL, [1], [10], [1])
+    assert (read["band"], read["y_top"], read["x_log"]) == ([0, 1], 100, True)
+    assert read["pens"] == [["s1", [], [20, 0, 0]]]
 
 
-def test_a_curve_s_numbers_are_in_its_picture() -> None:
-    curve = Curve("c", X, np.array([0.5, np.nan, 2.0]), CurveStyle.POINTS, ("P50",))
-    found, _ = data(Panel("k", "t", "ms", "%", curves=(curve,), x_log=True, band=(0.0, 1.0), y_top=100.0))
-    axes = found.pop("axes")
-    assert found == {
-        "units": ["ms", "%"],
-        "curves": [["c", "points", [1, 10, 123460], [0.5, None, 2], ["P50"]]],
-        "band": [0, 1],
-        "top": 100.0,
-    }
-    assert [axis[4] for axis in axes] == [1, 0]  # type: ignore[attr-defined]
+PAGES = Path(html.__file__).parent
 
 
-@pytest.mark.parametrize(("x_log", "label"), [(True, "ms (log)"), (False, "ms")])
-def test_an_axis_says_when_it_is_logarithmic(x_log: bool, label: str) -> None:
-    _, root = data(Panel("k", "t", "ms", curves=(Curve("c", X, X),), x_log=x_log))
-    assert [text.text for text in root.iter("text") if text.get("data-part") == "u"] == [label]
-
-
-def test_a_logarithmic_y_axis_has_all_that_is_above_0() -> None:
-    values = np.array([0.0, 0.1, 100.0])
-    found, root = data(Panel("k", "t", "s", "ratio", curves=(Curve("c", X, values),), y_log=True))
-    low, high, *_, log = found["axes"][1]  # type: ignore[index]
-    assert (low, high, log) == (pytest.approx(-1.12), pytest.approx(2.12), 1)
-    ticks = [text.text for text in root.iter("text") if text.get("data-part") == "y"]
-    assert ticks == ["0.1", "1", "10", "100"]
-    assert "ratio (log)" in [text.text for text in root.iter("text")]
-
-
-def test_spans_are_their_rows() -> None:
-    begin, end = np.array([0.0, 1.0]), np.array([1.0, 3.0])
-    found, _ = data(Panel("k", "t", "s", spans=(Spans("failed", "failed", begin, end, begin + 1),)))
-    assert found["spans"] == [["failed", [0, 1], [1, 3], [1, 2]]]
-
-
-def test_bars_have_their_values_written_and_no_axes() -> None:
-    _, root = data(Panel("k", "t", "", bars=(Bar("a", 1.0, "1"),)))
-    assert root.get("data-chart") is None
-
-
-def test_a_name_that_is_a_script_is_text_in_an_attribute() -> None:
-    evil = '"><script>alert(1)</script>'
-    found, root = data(Panel("k", "t", "s", curves=(Curve(evil, X, X), Curve("b", X, X))))
-    assert found["curves"][0][0] == evil  # type: ignore[index]
-    assert "script" not in {element.tag for element in root.iter()}
-
-
-@loop_over(
-    ("value", "short"), [(0.0, 0), (1 / 3, 0.33333), (123456.0, 123460), (1e-7, 1e-7), (float("nan"), None)]
-)
-def test_numbers_are_as_long_as_a_screen_can_show(value: float, short: float | None) -> None:
-    assert round_values([value]) == [short]
-
-
-def test_what_a_picture_is_made_of_is_marked_for_the_script() -> None:
-    curves = (Curve("a", X, X, CurveStyle.JOINED), Curve("b", X, X))
-    _, root = data(Panel("k", "t", "s", curves=curves, band=(0.0, 5.0)))
-    parts = [element.get("data-part") or "" for element in root.iter("path")]
-    assert "".join(parts) == "bgacmmmc"
+def test_the_library_of_the_page_is_what_its_makers_published() -> None:
+    """Both files of npm's uplot 1.6.32, and its licence, which every page has."""
+    script = (PAGES / "uPlot.iife.min.js").read_bytes()
+    assert b"uPlot (v1.6.32)" in script[:100]
+    assert hashlib.sha256(script).hexdigest() == (
+        "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
+    )
+    assert hashlib.sha256((PAGES / "uPlot.min.css").read_bytes()).hexdigest() == (
+        "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
+    )
+    page, licence = html.render_page(compose_document([])), (PAGES / "uPlot.LICENSE").read_text("utf-8")
+    assert [line for line in licence.splitlines() if line not in page] == []

@@ -186,7 +186,8 @@ def test_what_cannot_be_done_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("form", "library"), [("--html", "jinja2"), ("--png", "matplotlib"), ("--plot", "plotext")]
+    ("form", "library"),
+    [("--html", "jinja2"), ("--png", "matplotlib"), ("--svg", "matplotlib"), ("--plot", "plotext")],
 )
 def test_without_the_extra_one_line_tells_what_to_install(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str, library: str
@@ -199,7 +200,7 @@ def test_without_the_extra_one_line_tells_what_to_install(
     )
 
 
-def test_text_csv_markdown_and_svg_need_no_extra(
+def test_text_csv_and_markdown_need_no_extra(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for library in ("matplotlib", "jinja2", "plotext"):
@@ -208,7 +209,6 @@ def test_text_csv_markdown_and_svg_need_no_extra(
     assert cli.main(["report", "runs", "--csv", "-"]) == 0
     assert cli.main(["report", "runs"]) == 0
     assert capsys.readouterr().err == ""
-    assert cli.main(["report", "runs", "--svg", "out"]) == 0
 
 
 def test_where_pictures_cannot_be_written_one_line_names_the_file(
@@ -222,9 +222,9 @@ def test_where_pictures_cannot_be_written_one_line_names_the_file(
 def _without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     """Imports as where a library is not installed."""
     monkeypatch.setitem(sys.modules, library, None)
-    for package, name in ((loadgen.study.pages, "html"), (loadgen.study.pages, "terminal_plots")):
-        monkeypatch.delitem(sys.modules, f"{package.__name__}.{name}", raising=False)
-        monkeypatch.delattr(package, name, raising=False)
+    for name in ("html", "picture_files", "terminal_plots"):
+        monkeypatch.delitem(sys.modules, f"loadgen.study.pages.{name}", raising=False)
+        monkeypatch.delattr(loadgen.study.pages, name, raising=False)
 
 
 def test_the_help_lists_every_form() -> None:
