@@ -1,6 +1,7 @@
 """Outcomes of settings: what many values of each flag, key and keyword become, or why they are refused.
 
 `python tests/builders/settings_outcomes.py` stores them in tests/settings/outcomes, one file for each way in.
+One more command line is one more key of lines.json there, or of plans.json, with any text until it is stored.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import LoadgenError
-from loadgen.plan import profile
+from loadgen.engines.engines import UNKNOWN
+from loadgen.figures import objectives
+from loadgen.plan import plan, profile
 from loadgen.plan.profile import Profile
+from loadgen.plan.request_sources import ModelTarget, Seed
 from loadgen.run.command import keywords
 from loadgen.run.command.options import Options, bench_parser, parse
 from loadgen.settings.keyword_types import BenchOptions
@@ -162,61 +166,6 @@ COMBINATIONS: tuple[dict[str, Any], ...] = (
     {"prefix_len": 8, "prefix_groups": 4, "prefix_zipf": 1.0},
     {"dataset_name": "prefix_repetition"},
 )  # fmt: skip
-# Command lines of several flags.
-LINES = """\
---base-url http://localhost:8000 --model qwen3 --tokenizer /m/Qwen/Qwen3-8B --dataset-name random
---input-len 5 --output-len 6
---random-range-ratio 0.5 --random-prefix-len 3 --no-ignore-eos --disable-stream
---max_concurrency 4 --num_prompts=5
---input-len 5 --random-input-len 4 --output-len 5 --random-output-len 4
---dataset-name custom --dataset-path f --custom-output-len 4 --output-len 5
---request-rate inf --burstiness inf
---trace f --no-self-timed --speed-up 2
---trace f --self-timed --trace-window 1:
---custom-skip-chat-template --no-oversample
---top-k 5 --top-p 0.5 --min-p 0 --temperature 0
---extra-body '{"a": {"b": 1}}' --chat-template-kwargs '{"a": false}'
---goodput ttft:500 tpot:50
---host example --port 81 --header A=b C=d=e --header F=g
---profile smoke,low-load --metadata a=b c=d --metadata e=f
---port 81 --ready-check-timeout-sec 60 --transport httpx --http2 --insecure
---save-result --save-detailed --append-result --result-dir d --result-filename f --label l
---schedule '  '
---cancel-after '  '
-serve --base-url http://h:1 --backend sglang --endpoint /v1/completions
---backend vllm --endpoint-type openai-chat
---backend sglang --endpoint-type openai-chat
---port 81 --trust-remote-code --tokenizer-mode auto
---launch-container IMAGE --launch sglang --container-engine podman
---launch-container IMAGE --launch-command 'serve {port}' --container-args '--shm-size 16g'
---launch vllm --server-python /venv --launch-timeout-sec 0.5 --dry-run --server-trace /traces
---launch vllm --context-len 9 --memory-fraction 0.9 --tensor-parallel 2 --quantization fp8 --skip-tokenizer
---launch vllm --prefix-caching --server-seed 7 --max-running 8 --seed 5
---launch vllm --no-prefix-caching
---launch vllm --server-args '--max-num-seqs 8'
---launch vllm --server-args --enforce-eager
---launch vllm --server-args=--enforce-eager
---launch vllm --server-args --quantization=fp8
---launch vllm --server-args --trust-remote-code
---launch vllm --server-args '--chat "a b"'
---launch vllm --server-args ''
---launch vllm --server-args
---launch vllm --server-args '--a "b'
---launch vllm --server-env A=1 B=c=d --server-env E=
---launch vllm --server-env A
---launch vllm --server-env a-b=1
---launch tgi --model m
---launch vllm --model m --base-url http://h
---launch vllm --model m --port 8000
---launch-command 'x {port}' --launch vllm
---launch vllm --launch-timeout-sec 0
---launch vllm --launch-timeout-sec nan
---launch vllm --container-args x
---launch vllm --memory-fraction much
---launch-container I --container-args '--a "b'
---base-url http://h --memory-fraction 0.5
---no-prefix-caching
-"""
 Outcomes = dict[str, str]
 
 
@@ -243,9 +192,15 @@ def list_pairs_of_flags() -> Iterator[tuple[str, str]]:
 
 
 def list_lines() -> Iterator[tuple[str, str]]:
-    """Command lines of several flags."""
-    for line in LINES.splitlines():
+    """Command lines of several flags, or with values of their own: those that are stored."""
+    for line in read_stored("lines"):
         yield line, _try(partial(_describe_command, shlex.split(line)))
+
+
+def list_plans() -> Iterator[tuple[str, str]]:
+    """Command lines of which a plan is made: those that are stored."""
+    for line in read_stored("plans"):
+        yield line, _try(partial(_make_plan, shlex.split(line)))
 
 
 def list_key_outcomes() -> Iterator[tuple[str, str]]:
@@ -307,6 +262,7 @@ WAYS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "flags": list_flag_outcomes,
     "flag_pairs": list_pairs_of_flags,
     "lines": list_lines,
+    "plans": list_plans,
     "keys": list_key_outcomes,
     "key_pairs": list_pairs_of_keys,
     "key_combinations": list_combinations,
@@ -376,11 +332,16 @@ def _try(make: Callable[[], Any]) -> str:
 
 def _describe_command(words: list[str]) -> str:
     options = parse(words, PARSER)
-    if options.profiles:
-        return (
-            f"{_change(options)} {_change_of_model(Profile, profile.load('smoke', options.overrides, True))}"
-        )
-    return f"{_change(options)} {_change_of_model(Profile, profile.build(options.overrides))}"
+    overrides = options.overrides
+    made = profile.load("smoke", overrides, True) if options.profiles else profile.build(overrides)
+    objectives.check_profile(made)
+    return f"{_change(options)} {_change_of_model(Profile, made)}"
+
+
+def _make_plan(words: list[str]) -> str:
+    asked = profile.build(parse(words, PARSER).overrides)
+    made = plan.make(asked, ModelTarget(UNKNOWN, "m", vocab_size=1000), Seed(1, chosen=True))
+    return f"{len(made)} requests"
 
 
 def _describe_table(kind: type[Any], table: Mapping[str, Any], origin: str) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_records import make_record
-from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import parse_goodput
@@ -314,41 +313,6 @@ def test_goodput_pairs_are_read(pairs: list[str], slo_ms: dict[str, float]) -> N
     assert parse_goodput(pairs) == slo_ms
 
 
-@loop_over(
-    ("pair", "says"),
-    [
-        ("itl:5", "unknown objective 'itl': choose from ttft, tpot, e2el, tps_user"),
-        ("ttft", "NAME:MILLISECONDS, for example ttft:500, or tps_user:30"),
-        ("tps_user:fast", "'fast' is not a number of tokens per second"),
-        ("tps_user:inf", "give a finite number of tokens per second"),
-        ("ttft:fast", "'fast' is not a number"),
-        ("ttft:-1", "0 or more"),
-        ("ttft:nan", "finite"),
-    ],
-)
-def test_a_wrong_objective_is_refused_by_name(pair: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        parse_goodput([pair])
-
-
-def test_an_objective_given_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match="ttft is given twice"):
-        parse_goodput(["ttft:1", "ttft:2"])
-
-
 def test_percentiles_and_metrics_are_read_in_order_and_once() -> None:
     assert parse_percentiles("50,90, 99.9,90") == (50.0, 90.0, 99.9)
     assert parse_metrics("e2el, ttft,e2el") == ("e2el", "ttft")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"), [("50,x", "'x' is not a number"), ("101", "between"), ("nan", "between")]
-)
-def test_wrong_percentiles_are_refused(text: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        parse_percentiles(text)
-
-
-def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="unknown metric 'latency': choose from ttft, tpot"):
-        parse_metrics("ttft,latency")

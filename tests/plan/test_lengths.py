@@ -86,41 +86,6 @@ def test_zipf_is_a_power_of_the_length() -> None:
 
 
 @loop_over(
-    ("text", "why"),
-    [
-        ("gamma:mean=3", "'gamma' is no distribution"),
-        ("", "'' is no distribution"),
-        ("log-normal:sd=3", "did you mean 'lognormal'?"),
-        ("lognormal", "sd is missing"),
-        ("normal:mean=100", "sd is missing"),
-        ("normal:sd=x", "sd 'x' is not a number from 0"),
-        ("normal:sd=nan", "sd 'nan' is not a number from 0"),
-        ("normal:sd=-1", "sd '-1' is not a number from 0"),
-        ("normal:sd=1,sd=2", "sd is given twice"),
-        ("normal:sigma=1", "'sigma' is no parameter"),
-        ("normal:sd=1,min=2.5", "min '2.5' is not a whole number"),
-        ("normal:sd=1,min=0", "min '0' is not a number from 1"),
-        ("normal:sd=1,min=9,max=8", "min 9 is more than max 8"),
-        ("normal:mean=10,sd=1,min=500,max=600", "hardly anything lies from 500 to 600"),
-        ("fixed:sd=3", "fixed has no sd"),
-        ("uniform", "uniform needs min or max, or both, or sd"),
-        ("uniform:min=1,max=9,mean=3", "give two of the three"),
-        ("uniform:min=5000", "uniform would be from 5000 to -2952"),
-        ("uniform:sd=3,max=9", "uniform with sd has no max"),
-        ("zipf", "zipf needs max"),
-        ("zipf:max=9000000", "1048576 lengths at most"),
-        ("zipf:max=1000,mean=800", "has a mean above 1 and up to 500.5"),
-        ("histogram:", "names no file"),
-        ("histogram:/no/such", "No such file"),
-    ],
-)
-def test_what_is_no_distribution_is_refused_by_its_parameter(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=r"^--output-dist ") as refused:
-        lengths.parse_lengths(text, "--output-dist", 1024)
-    assert why in str(refused.value)
-
-
-@loop_over(
     "content",
     [
         '{"128": 3, "256": 1}',

@@ -10,7 +10,6 @@ import pytest
 
 from builders.loops import loop_over
 from builders.required import require
-from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.plan import draw_cancellations
 from loadgen.plan.planned_requests import Turns, WaitFacts, make_waits
@@ -26,12 +25,6 @@ def test_a_rate_is_a_share_or_a_percentage(text: str, share: float) -> None:
     assert parse_cancel_rate(text) == pytest.approx(share)
 
 
-@loop_over("text", ["0", "0%", "101%", "10", "-1%", "ten", "", "nan", "1e-3"])
-def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no share"):
-        parse_cancel_rate(text)
-
-
 @loop_over(
     ("text", "point"),
     [
@@ -45,12 +38,6 @@ def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
 )
 def test_a_point_is_a_time_or_a_number_of_tokens(text: str, point: CancelPoint) -> None:
     assert parse_cancel_point(text) == point
-
-
-@loop_over("text", ["2", "s", "0s", "-1s", "2min", "0tok", "1.5tok", "25h", "50 tokens", ""])
-def test_a_point_that_is_neither_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"cancelled after|neither"):
-        parse_cancel_point(text)
 
 
 @loop_over(
@@ -85,28 +72,6 @@ def test_the_share_is_that_of_the_requests_within_chance() -> None:
 def test_another_seed_cancels_others() -> None:
     first, second = (draw_cancellations(0.5, POINT, RandomStream(seed), 200).chosen for seed in (1, 2))
     assert (first != second).any()
-
-
-@loop_over(
-    ("keys", "words"),
-    [
-        ({"cancel_rate": "10%"}, "--cancel-rate needs --cancel-after 2s"),
-        ({"cancel_after": "2s"}, "--cancel-after needs --cancel-rate 10%"),
-        ({"cancel_rate": "0", "cancel_after": "2s"}, "--cancel-rate '0': no share of the requests"),
-        ({"cancel_rate": True, "cancel_after": "2s"}, "--cancel-rate True: input should be a valid string"),
-        (
-            {"cancel_rate": "10%", "cancel_after": "2"},
-            "--cancel-after '2': neither a time nor a whole number of",
-        ),
-        ({"cancel_rate": "10%", "cancel_after": "5tok", "stream": False}, "give a time instead"),
-        ({"prefill_concurrency": 2, "stream": False}, "leave out --disable-stream"),
-        ({"prefill_concurrency": 0}, "greater than or equal to 1"),
-    ],
-)
-def test_keys_that_cannot_be_are_refused_by_name(keys: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        profile.build(keys)
-    assert words in str(refused.value)
 
 
 # Two sessions: a main line 0, 1, 4 with a sub-agent 2, 3 beside 1 that 4 joins; and a chain of two.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from loadgen.plan import random_prompts
 from loadgen.plan.profile import build
 from loadgen.plan.request_sources import RandomStream
@@ -58,17 +56,3 @@ def test_a_class_as_a_flag_is_a_table_of_the_profile() -> None:
     }  # fmt: skip
     short = parse_class("name=short,share=70%,input_len=500,output_len=50,range_ratio=0.1")
     assert build({"classes": [parse_class(text), short]}).classes == CLASSES
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("name=long", "share and input_len and output_len missing"),
-        ("name=a,share=30%,share=40%", "share is given twice"),
-        ("nam=a", "did you mean"),
-        ("", "write KEY=VALUE, of name, share"),
-    ],
-)
-def test_a_wrong_class_names_the_key(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        parse_class(text)

@@ -63,61 +63,6 @@ def test_the_flags_of_ours_that_a_table_names_exist(name: str) -> None:
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 
 
-@loop_over(
-    ("command", "message"),
-    [
-        ("--multi-turn-num-turns 3", "--multi-turn-num-turns of `vllm bench serve` is --turns N here"),
-        ("--multi-turn-delay-ms 250", "is --think-time S, in seconds, here"),
-        ("--multi-turn-max-turns 8", "is not supported: conversations that are made here all have --turns N"),
-        ("--num-prompt 5", "did you mean '--num-prompts'?"),
-        ("--random-input 5", "did you mean '--random-input-len'?"),
-        (
-            "--sonnet-input-len 5",
-            "--sonnet-input-len of `vllm bench serve` is not supported: the poem is not read",
-        ),
-        ("--sonnet-new-flag 5", "--sonnet-new-flag of `vllm bench serve` is not supported"),
-        ("--bfcl-categories x", "--bfcl-categories of `vllm bench serve` is not supported: nothing is downl"),
-        ("--max-loras 4", "--max-loras of `vllm bench serve` is not supported: it is the server's"),
-        ("--best-of 2", "--best-of '2' of `vllm bench serve` is not supported: every request has one answer"),
-        ("--best_of=x", "--best-of 'x' of `vllm bench serve` is not supported"),
-        ("--random-batch-size 8", "--random-batch-size '8' of `vllm bench serve` is not supported"),
-        ("--probe-request-rate 1", "no probe requests are sent"),
-        ("--tokenizer-mode", "--tokenizer-mode: expected one argument"),
-        ("--backend tgi", "TGI's own /generate_stream is not sent"),
-        ("--backend openai-embeddings", "only text generation is measured"),
-        ("--backend vlm", "did you mean 'vllm'?"),
-        ("--backend openai-chat --endpoint-type openai-comp", "are two APIs: leave out one of them"),
-        ("--dataset-name hf", "'hf' is not read here: nothing is downloaded"),
-        ("--dataset-name burstgpt", "pass --trace FILE --trace-format burstgpt, and no --dataset-name"),
-        ("--dataset-name mmmu", "write whole chat bodies with them as data URLs"),
-        ("--dataset-name generated-shared-prefix", "--prefix-groups N with --random-prefix-len"),
-        ("--dataset-name sharegtp", "is not a valid data set: choose from random, sharegpt, custom"),
-    ],
-)
-@loop_over("verb", ["bench", "ladder"])
-def test_a_flag_of_vllm_names_ours(verb: str, command: str, message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
-    assert message in str(raised.value)
-    assert "did you mean" not in str(raised.value) or "did you mean" in message
-
-
-def test_a_pasted_line_of_another_client_gets_the_nearest_and_a_page() -> None:
-    line = "--url h:1 --streaming --endpoint-type chat --concurrency 16 --isl 9 --lora-modules x"
-    with pytest.raises(UsageError) as raised:
-        parse(shlex.split(line))
-    assert str(raised.value).splitlines() == [
-        "5 flags are not taken:",
-        "  unknown flag --url, did you mean '--base-url'?",
-        "  unknown flag --streaming",
-        "  unknown flag --concurrency, did you mean '--max-concurrency'?",
-        "  unknown flag --isl, did you mean '--random-input-len'?",
-        "  --lora-modules of `vllm bench serve` is not supported: adapters take no turns: pass an adapter's "
-        "name as --model, or --dataset-path FILE with whole bodies, each with its own `model`",
-        "  loadgen bench --help-all lists the flags, docs/from-others.md those of other clients",
-    ]
-
-
 @loop_over("verb", ["bench", "ladder", "sweep", "limit"])
 @loop_over(
     ("flag", "near"),
@@ -148,31 +93,6 @@ def test_a_key_on_the_command_line_is_refused_and_not_shown(
     shown = capsys.readouterr().err
     assert "sk-1" not in shown
     assert "--api-key-env" in shown or "--base-url" in shown
-
-
-@loop_over(
-    ("command", "backend"),
-    [
-        ("--backend vllm-chat", "openai-chat"),
-        ("--backend openai-comp", "openai"),
-        ("--backend sglang-oai", "openai"),
-        ("--backend sglang-oai-chat", "openai-chat"),
-        ("--backend sglang-native", "sglang"),
-        ("--backend lmdeploy", "openai"),
-        ("--backend scalellm", "openai"),
-        ("--endpoint-type openai-chat", "openai-chat"),
-        ("--endpoint-type chat", "openai-chat"),
-        ("--backend vllm", "vllm"),
-        ("--backend vllm --endpoint-type openai-chat --endpoint /v1/chat/completions", "openai-chat"),
-        ("--backend openai-chat --endpoint-type openai-chat", "openai-chat"),
-        ("--backend vllm --endpoint-type openai-comp", "openai"),
-        ("--backend sglang --endpoint /v1/completions", "openai"),
-        ("--backend sglang --endpoint /generate", "sglang"),
-        ("--backend sglang", "sglang"),
-    ],
-)
-def test_names_of_apis_are_those_that_are_sent(command: str, backend: str) -> None:
-    assert parse(shlex.split(command)).overrides["backend"] == backend
 
 
 def test_every_name_of_an_api_is_ours_an_alias_or_refused() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.features.images import image_sizes
 from loadgen.features.images.image_sizes import ImageSizes, parse_counts, parse_sizes
 
@@ -27,26 +26,6 @@ RNG = np.random.default_rng
 )
 def test_sizes_and_their_shares(text: str, sizes: Any, shares: Any) -> None:
     assert parse_sizes(text) == ImageSizes(sizes, shares)
-
-
-@loop_over(
-    ("text", "why"),
-    [
-        ("1024", "'1024' is no size"),
-        ("0x5", "0x5: a side has 1 to 8192 pixels"),
-        ("9000x5", "a side has 1 to 8192"),
-        ("64x64 50%, 32x32", "give each size a share, or none"),
-        ("64x64 50%, 32x32 40%", "the shares are 90 % in sum"),
-        ("64x64, 64x64", "and each once"),
-        ("64x64 150%", "is not a share"),
-        ("normal:mean=5 x 64", "sd is missing"),
-        ("x", "'x' is no size"),
-        ("u x 4", "^'u' is no distribution"),
-    ],
-)
-def test_a_size_that_is_none_is_refused_with_what_to_write(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        parse_sizes(text)
 
 
 def test_drawn_sizes_have_their_shares() -> None:
@@ -107,20 +86,3 @@ def test_vllms_random_mm_is_written_in_our_settings(keys: dict[str, Any], size: 
     filled = {"dataset_name": "random-mm", **keys}
     image_sizes.fill_keys(filled)
     assert filled == {"dataset_name": "random", "image_size": size, "images": images}
-
-
-@loop_over(
-    ("keys", "why"),
-    [
-        ({"random_mm_bucket_config": "{(720, 1280, 16): 1.0}"}, "videos are not made here"),
-        ({"random_mm_bucket_config": "{(720, 1280): 1.0}"}, "it is no table of sizes"),
-        ({"random_mm_bucket_config": "{(7, 7, 1): 0}"}, "shares are 0 or more"),
-        ({"random_mm_bucket_config": "__import__('os')"}, "it is no table of sizes"),
-        ({"random_mm_limit_mm_per_prompt": "3"}, 'write it as {"image": 3}'),
-        ({"random_mm_limit_mm_per_prompt": '{"image": 0}'}, "would have 1 to 0 images"),
-    ],
-)
-def test_what_vllm_refuses_of_random_mm_is_refused(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        image_sizes.fill_keys({"dataset_name": "random-mm", **keys})
-    assert why in str(raised.value)

@@ -157,25 +157,6 @@ def test_think_time_is_drawn_from_its_distribution() -> None:
     assert not none.delays_ns.any()
 
 
-@loop_over(
-    ("think_time", "why"),
-    [
-        ("x", "is no number, and no distribution: fixed, uniform, normal, lognormal, zipf; write it in sec"),
-        ("-1", "is not a number from 0 to 20000; write it in seconds, as 2.5 or as lognormal:mean=2.5,sd"),
-        ("nan", "is not a number from 0 to 20000"),
-        ("lognormal:sd=1", "mean is missing; write it in seconds"),
-        ("lognormal:mean=2", "sd is missing"),
-        ("normal:mean=0.0001,sd=1", "mean '0.0001' is not a number from 0.001 to 20000"),
-        ("uniform:min=0.5,max=0.2", "min 500 is more than max 200"),
-        ("histogram:x", "is no number, and no distribution"),
-    ],
-)
-def test_a_wrong_think_time_is_named(think_time: str, why: str) -> None:
-    with pytest.raises(UsageError) as error:
-        made(think_time=think_time)
-    assert str(error.value).startswith(f"--think-time '{think_time}': {why}")
-
-
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
