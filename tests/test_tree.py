@@ -323,6 +323,7 @@ def runs_text(node: ast.Call) -> bool:
 WRITERS = {"loadgen/base/files.py", "servers/loadgen_servers/log_file.py"}
 MEMBERS = {
     ("loadgen/base/arrays.py", "archive.open(info, 'w', force_zip64=True)"),
+    ("loadgen/study/bundle_command.py", "archive.open(info, 'w')"),
     (
         "loadgen/study/pages/picture_files.py",
         "figure.savefig(file, format=form, dpi=144, metadata=_METADATA[form])",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from msgspec import structs
 
@@ -25,11 +29,21 @@ from loadgen.base.untrusted import open_unblocked, read_file_bytes
 from loadgen.report import result_block, run_directory
 from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import OURS
-from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.report.section import ReportOptions, make_section
-from loadgen.study.bundle import archive, manifest, signature
-from loadgen.study.bundle.archive import BundlePart, Packed
-from loadgen.study.bundle.manifest import ANSWERS, ANSWERS_WHY, INTERRUPTED, KINDS, LARGEST_RESULT, Manifest
+from loadgen.study.bundle import manifest, signature
+from loadgen.study.bundle.manifest import (
+    ANSWERS,
+    ANSWERS_WHY,
+    INTERRUPTED,
+    KINDS,
+    LARGEST_BYTES,
+    LARGEST_MANIFEST,
+    LARGEST_RESULT,
+    MANIFEST,
+    BundlePart,
+    Manifest,
+)
 from loadgen.study.verify import verify_command
 
 
@@ -73,10 +87,9 @@ def main(argv: Sequence[str]) -> int:
         print_json(made.json())
         return ExitCode.FIGURES
     runs, parts = format_count(len(made.runs), "run"), format_count(len(made.parts), "part")
-    packed = sum(part.packed_bytes for part in made.parts)
-    lines = [f"{output}: {runs} in {parts}, {max(packed >> 10, 1)} KiB"]
+    lines = [f"{output}: {runs} in {parts}, {max(output.stat().st_size >> 10, 1)} KiB"]
     lines += [
-        f"left out: {'other files' if each.name == '*' else each.name}: {each.why}" for each in made.left_out
+        f"left out: {'other files' if name == '*' else name}: {why}" for name, why in made.left_out.items()
     ]
     print_text(clean_text("\n".join(lines)), sys.stdout)
     if signed:
@@ -98,25 +111,38 @@ def write_bundle(places: Sequence[Path], output: Path, with_text: bool) -> Manif
         found += _find_parts(place, name, with_text, left)
     found.sort(key=lambda part: part[1])
     with tempfile.TemporaryDirectory(prefix="loadgen-bundle-") as scratch:
-        results = Path(scratch)
         try:
-            with tempfile.TemporaryFile(dir=scratch) as packed:
-                packed_parts = list(_pack(found, results, packed, with_text, left))
-                parts, headers = [part for part, _ in packed_parts], [each for _, each in packed_parts]
-                made = manifest.make_manifest(parts, results, left)
-                raw = made.encode()
-                size = (
-                    packed.tell()
-                    + len(raw)
-                    + archive.measure_overhead([archive.MANIFEST.encode(), *(each.name for each in headers)])
-                )
-                manifest.check_parts(parts, size, made.with_text)
-                if size > archive.LARGEST_BYTES or len(raw) > manifest.LARGEST_MANIFEST:
-                    raise UsageError("a bundle has at most 4 GiB: bundle fewer runs")
-                _write_file(output, lambda file: archive.write_archive(file, raw, headers, packed))
+            sources = dict(_select_sources(found, Path(scratch), with_text, left))
+            parts = [_describe_part(name, path) for name, path in sources.items()]
+            made = manifest.make_manifest(parts, Path(scratch), left)
+            files.write_output(output, lambda file: _write_zip(file, made, sources), mode=files.ANYONES)
         except OSError as error:
-            raise UsageError(f"cannot write {error.filename or output}: {error.strerror or error}") from None
+            raise UsageError(f"cannot write {output}: {error.strerror or error}") from None
     return made
+
+
+def _describe_part(name: str, path: Path) -> BundlePart:
+    with os.fdopen(open_unblocked(path), "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return BundlePart(name, file.tell(), sha256)
+
+
+def _write_zip(file: BinaryIO, made: Manifest, sources: Mapping[str, Path]) -> None:
+    """Write a bundle, its parts of the files at `sources`; when they were written says nothing."""
+    raw = made.encode()
+    with ZipFile(file, "w") as archive:
+        archive.writestr(ZipInfo(MANIFEST), raw)
+        for part in made.parts:
+            info = ZipInfo(part.name)
+            info.compress_type, info.file_size = ZIP_DEFLATED, part.size_bytes
+            with (
+                os.fdopen(open_unblocked(sources[part.name]), "rb") as source,
+                archive.open(info, "w") as into,
+            ):
+                shutil.copyfileobj(source, into)
+    manifest.check_parts(made, file.tell())
+    if file.tell() > LARGEST_BYTES or len(raw) > LARGEST_MANIFEST:
+        raise UsageError("a bundle has at most 2 GiB: bundle fewer runs")
 
 
 def _find_parts(place: Path, name: str, with_text: bool, left: set[str]) -> Iterator[tuple[Path, str]]:
@@ -156,18 +182,18 @@ def _refuse(error: OSError) -> None:
     raise UsageError(f"cannot read {error.filename}: {error.strerror}")
 
 
-def _pack(
-    found: Sequence[tuple[Path, str]], results: Path, packed: IO[bytes], with_text: bool, left: set[str]
-) -> Iterator[tuple[BundlePart, Packed]]:
-    """Pack the files, results and reports without answers' texts unless `with_text`; results are copied too.
+def _select_sources(
+    found: Sequence[tuple[Path, str]], scratch: Path, with_text: bool, left: set[str]
+) -> Iterator[tuple[str, Path]]:
+    """Yield each part's name and the file that has its bytes.
 
-    The copies go to the directory `results`; what is left out is added to `left`.
+    Results are copied to `scratch`, and reports too without `with_text`, which leaves out answers' texts;
+    what is left out is added to `left`.
     """
     for path, name in found:
         is_result = path.name == RESULT
         if not is_result and (with_text or path.name != REPORT):
-            with os.fdopen(open_unblocked(path), "rb") as file:
-                yield archive.pack(archive.read_blocks(file, archive.LARGEST_BYTES), name, packed)
+            yield name, path
             continue
         raw: bytes | None = read_file_bytes(path, LARGEST_RESULT)
         if not with_text and raw is not None:
@@ -175,22 +201,10 @@ def _pack(
         if raw is None:
             left.add(REPORT)
             continue
-        if is_result:
-            copy = results / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            files.write_whole(copy, partial(_write, raw))
-        yield archive.pack([raw], name, packed)
-
-
-def _write(raw: bytes, file: BinaryIO) -> None:
-    file.write(raw)
-
-
-def _write_file(output: Path, write: Callable[[BinaryIO], object]) -> None:
-    try:
-        files.write_output(output, write, mode=files.ANYONES)
-    except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror or error}") from None
+        copy = scratch / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        files.write_whole(copy, partial(shutil.copyfileobj, BytesIO(raw)))
+        yield name, copy
 
 
 def _drop_answers(raw: bytes, path: Path, left: set[str]) -> bytes:
@@ -218,12 +232,9 @@ def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
         return raw
     left = structs.replace(answers, answers=(), missing=ANSWERS_WHY)
     without = replace(run, facts=structs.replace(run.facts, fingerprint=left))
-    lines, instead = (_list_answer_lines(each) for each in (run, without))
-    before, found, after = raw.partition(lines)
-    return before + instead + after if found else None
-
-
-def _list_answer_lines(run: Result) -> bytes:
     (section,) = (each for each in SECTIONS if each.name == "fingerprint")
     options = ReportOptions(False, result_block.find_layout(None))
-    return ("\n".join(make_section(section, run, options).lines) + "\n").encode("utf-8", "backslashreplace")
+    texts = ("\n".join(make_section(section, each, options).lines) + "\n" for each in (run, without))
+    lines, instead = (text.encode("utf-8", "backslashreplace") for text in texts)
+    before, found, after = raw.partition(lines)
+    return before + instead + after if found else None

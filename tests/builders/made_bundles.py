@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from builders.made_runs import keep, run
 from loadgen import __version__
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.study import bundle_command
-from loadgen.study.bundle import archive
+from loadgen.study.bundle.manifest import FORMAT, MANIFEST
 
 ENVIRONMENT = {"python": "3", "cpu": "a processor", "loadgen": __version__}
 
@@ -42,24 +44,25 @@ def small_bundle() -> bytes:
         return bundled(Path(directory), requests=6, tokens=4, concurrency=2).read_bytes()
 
 
-def sealed(raw: bytes) -> bytes:
-    """The bytes with the digest that they should have."""
-    return raw[:-64] + hashlib.sha256(raw[:-64]).hexdigest().encode()
-
-
 def forged(
     contents: Mapping[str, bytes] | list[tuple[str, bytes]],
     change: Callable[[dict[str, Any]], object] = lambda manifest: None,
     runs: list[dict[str, Any]] | None = None,
+    compression: int = ZIP_DEFLATED,
 ) -> bytes:
     """A bundle of any parts, right in every digest; `change` is applied to its manifest."""
-    packed = io.BytesIO()
     listed = list(contents.items()) if isinstance(contents, Mapping) else contents
-    made = [archive.pack([raw], name, packed) for name, raw in listed]
-    parts = [{key: getattr(part, key) for key in part.__struct_fields__} for part, _ in made]
-    manifest = {"format": 1, "with_text": False, "runs": runs or [], "parts": parts, "left_out": []}
+    parts = [
+        {"name": name, "size_bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+        for name, raw in listed
+    ]
+    manifest = {"format": FORMAT, "with_text": False, "runs": runs or [], "parts": parts, "left_out": {}}
     change(manifest)
     written = io.BytesIO()
     raw = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
-    archive.write_archive(written, raw, [headers for _, headers in made], packed)
+    with warnings.catch_warnings(), ZipFile(written, "w") as archive:
+        warnings.simplefilter("ignore")  # of two files with one name
+        archive.writestr(ZipInfo(MANIFEST), raw)
+        for name, content in listed:
+            archive.writestr(ZipInfo(name), content, compression)
     return written.getvalue()

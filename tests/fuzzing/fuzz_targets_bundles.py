@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
-from builders.made_bundles import forged, sealed, small_bundle
+from builders.made_bundles import forged, small_bundle
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.study.bundle import reading
-from loadgen.study.bundle.archive import LOCAL, MANIFEST
+from loadgen.study.bundle.manifest import MANIFEST
 from loadgen.study.verify.verify_command import verify_place
 
 _CHANGE = struct.Struct("<BHB")  # what is done, where, and the byte
-_SEALED = 0x80
 _PARTS = ("run/arrivals.npz", "run/report.txt", "run/result.json")
 
 
 def mutated(raw: bytes, data: bytes) -> bytes:
-    """A bundle with bytes flipped, put in, taken out, repeated or cut off; four bytes of `data` say each.
-
-    Where the first byte's highest bit is set its digest is right again.
-    """
+    """A bundle with bytes flipped, put in, taken out, repeated or cut off; four bytes of `data` say each."""
     changed = bytearray(raw)
     for kind, at, byte in _CHANGE.iter_unpack(data[: len(data) // _CHANGE.size * _CHANGE.size]):
         where = at * 37 % max(len(changed), 1)
@@ -40,11 +38,11 @@ def mutated(raw: bytes, data: bytes) -> bytes:
             changed[where:where] = changed[where : where + 1 + byte]
         else:
             del changed[len(changed) - 1 - byte :]
-    return sealed(bytes(changed)) if data[:1] >= bytes([_SEALED]) else bytes(changed)
+    return bytes(changed)
 
 
-def is_taken(raw: bytes) -> bool:
-    """Whether these bytes are read as a bundle; what was unpacked of them is gone."""
+def unpacked(raw: bytes) -> dict[str, bytes] | None:
+    """The parts of these bytes where they are read as a bundle; None if they are refused."""
     path, room = written(raw, "x.bundle", "bundles"), place() / "room"
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir()
@@ -54,26 +52,25 @@ def is_taken(raw: bytes) -> bool:
     except UsageError as error:
         why = str(error)
     assert "\n" not in why
-    return not why
+    if why:
+        return None
+    return {str(each.relative_to(room)): each.read_bytes() for each in room.rglob("*") if each.is_file()}
 
 
 def bundle(data: bytes) -> None:
     """Any bytes, and what is made of a right bundle by them."""
-    assert not is_taken(data)
+    assert unpacked(data) is None
     raw = small_bundle()
     changed = mutated(raw, data)
-    assert is_taken(changed) is (changed == raw)
+    assert unpacked(changed) in (_contents(), *([] if changed == raw else [None]))
 
 
 def bundle_manifest(data: bytes) -> None:
     """A bundle whose manifest has odd values, all digests right: what it says is not what its parts are."""
-    raw = small_bundle()
-    size = LOCAL.unpack_from(raw)[7]
-    begin = LOCAL.size + len(MANIFEST)
-    known = json.loads(raw[begin : begin + size])
+    known = json.loads(ZipFile(io.BytesIO(small_bundle())).read(MANIFEST))
     odd = replaced(known, spots(known), data)
     if odd != known:
-        assert not is_taken(forged(_contents(), lambda manifest: _become(manifest, odd)))
+        assert unpacked(forged(_contents(), lambda manifest: _become(manifest, odd))) is None
 
 
 def _become(manifest: dict[str, Any], other: dict[str, Any]) -> None:

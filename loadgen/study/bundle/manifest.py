@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from loadgen.base.errors import UsageError
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.untrusted import read_count, read_file_bytes, read_mapping, read_text
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.server.sample_file import SAMPLES
-from loadgen.study.bundle.archive import LARGEST_BYTES, BundlePart, ChangedBundle
 
-FORMAT = 1
+MANIFEST = "manifest.json"
+FORMAT = 2
+LARGEST_BYTES = (1 << 31) - 1  # of a bundle: beyond, a zip's directory has another form
 LARGEST_MANIFEST = 16 << 20
 LARGEST_RESULT = 512 << 20
 _MOST_PARTS = 20_000
@@ -27,6 +28,20 @@ _MOST_RATIO, _FREE_BYTES = 100, 16 << 20
 _NAME = re.compile(r"\w[\w.+=@~,-]*")
 _LONGEST, _DEEPEST = 200, 8
 INTERRUPTED = "interrupted"  # the folder of a series with what it would measure again
+
+
+class ChangedBundle(UsageError):
+    """A bundle is not as it was written: its message names the first part that was changed."""
+
+    exit_code = ExitCode.CHANGED
+
+
+class BundlePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a bundle: its name, and the number and SHA-256 of its bytes."""
+
+    name: str
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    sha256: str
 
 
 class FileKind(msgspec.Struct, frozen=True):
@@ -62,13 +77,6 @@ _REASONS = {
 }
 
 
-class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the runs had and the bundle does not, and why."""
-
-    name: str
-    why: str
-
-
 class BundledRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run, as its result.json has it: the digest of its plan, and what wrote and served it."""
 
@@ -87,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     with_text: bool
     runs: tuple[BundledRun, ...]
     parts: tuple[BundlePart, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: dict[str, str] = {}  # what the runs had and the bundle does not, and why
 
     def json(self) -> dict[str, Any]:
         """Encode the manifest as a JSON object."""
@@ -112,7 +120,7 @@ def make_manifest(parts: Iterable[BundlePart], directory: Path, left: Iterable[s
         has_text or any(answered for _, answered in runs),
         tuple(run for run, _ in runs),
         known,
-        tuple(LeftOut(name, _REASONS[name]) for name in sorted(set(left))),
+        {name: _REASONS[name] for name in sorted(set(left))},
     )
 
 
@@ -150,11 +158,12 @@ def read_manifest(raw: bytes) -> Manifest:
     return manifest
 
 
-def check_parts(parts: Sequence[BundlePart], file_bytes: int, with_text: bool) -> None:
-    """Check names and sizes before a part is read; raises ChangedBundle.
+def check_parts(manifest: Manifest, file_bytes: int) -> None:
+    """Check the parts' names and sizes before one is read; raises ChangedBundle.
 
     A name has no `..`, no root, no link; a file of `file_bytes` has at most 100 × as many in its parts.
     """
+    parts = manifest.parts
     names = [part.name for part in parts]
     if len(names) > _MOST_PARTS:
         raise ChangedBundle(f"it has {len(names)} parts, {_MOST_PARTS} at most")
@@ -167,10 +176,8 @@ def check_parts(parts: Sequence[BundlePart], file_bytes: int, with_text: bool) -
         kind = KINDS[find_kind(part.name)]
         if not is_part_name(part.name) or part.name in folders or (kind.why and not kind.has_text):
             raise ChangedBundle(f"{part.name[:_LONGEST]!r} is no name of a part")
-        if kind.has_text and not with_text:
+        if kind.has_text and not manifest.with_text:
             raise ChangedBundle(f"{part.name} has texts, and the manifest says that there are none")
-        if not (0 <= part.size_bytes <= LARGEST_BYTES and 0 < part.packed_bytes <= LARGEST_BYTES):
-            raise ChangedBundle(f"{part.name}: no part has {part.size_bytes} bytes")
     held = {str(PurePosixPath(name).parent) for name in names if PurePosixPath(name).name == ARRIVALS}
     for name in names:
         if PurePosixPath(name).name == RESULT and str(PurePosixPath(name).parent) not in held:

@@ -1,4 +1,7 @@
-"""Reading a bundle: its parts in a directory of ours, each held to the manifest before any is used."""
+"""Reading a bundle: its parts in a directory of ours, each held to the manifest before any is used.
+
+What is read may be a stranger's: of the zip only the parts are used, and they are what the manifest says.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,35 @@ import atexit
 import hashlib
 import os
 import shutil
+import tempfile
+import zlib
 from pathlib import Path
+from typing import BinaryIO
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import open_unblocked, read_file_head
-from loadgen.study.bundle import archive
-from loadgen.study.bundle.archive import (
-    DIGEST_BYTES,
-    END_BYTES,
-    LOCAL,
+from loadgen.study.bundle.manifest import (
+    LARGEST_BYTES,
+    LARGEST_MANIFEST,
     MANIFEST,
     BundlePart,
     ChangedBundle,
-    HashedFile,
-    Packed,
-)
-from loadgen.study.bundle.manifest import (
-    LARGEST_MANIFEST,
     Manifest,
     check_parts,
     make_manifest,
     read_manifest,
 )
 
-_HEAD_BYTES = 128
+# A bundle begins as a zip whose first file is the manifest, and ends as one without a comment.
+_BEGIN, _NAME, _HEAD_BYTES = b"PK\3\4", 30, 128
+_END, _END_BYTES = b"PK\5\6", 22
+_LONG_END, _LONG_END_BYTES = b"PK\6\7", 20  # stands before the end of a directory that is beyond our bounds
+_MODE = 0o600
+_DAMAGE = (BadZipFile, zlib.error, EOFError, ValueError, OverflowError, RuntimeError)  # of a zip
 
 
 class OpenBundle(msgspec.Struct, frozen=True):
@@ -60,9 +65,13 @@ _opened: dict[tuple[str, int, int], OpenBundle] = {}
 def is_bundle_file(path: Path) -> bool:
     """Whether a path is a regular file that begins as a bundle does."""
     try:
-        return archive.is_bundle(read_file_head(path, _HEAD_BYTES))
+        return _is_bundle(read_file_head(path, _HEAD_BYTES))
     except OSError:
         return False
+
+
+def _is_bundle(head: bytes) -> bool:
+    return head[: len(_BEGIN)] == _BEGIN and head[_NAME : _NAME + len(MANIFEST)] == MANIFEST.encode()
 
 
 def open_bundle(path: Path) -> OpenBundle:
@@ -77,9 +86,7 @@ def open_bundle(path: Path) -> OpenBundle:
         directory = files.make_temporary_directory("loadgen-bundle-")
         atexit.register(files.remove_temporary_directories)  # of a program that imports this
         try:
-            digest = hashlib.sha256()
-            manifest = unpack_bundle(path, directory, digest)
-            _opened[key] = OpenBundle(path, manifest, directory, digest.hexdigest())
+            _opened[key] = unpack_bundle(path, directory)
         except OSError as error:
             raise UsageError(f"{path} cannot be unpacked to {directory}: {error.strerror}") from None
         finally:
@@ -88,50 +95,56 @@ def open_bundle(path: Path) -> OpenBundle:
     return msgspec.structs.replace(_opened[key], path=path)
 
 
-def unpack_bundle(path: Path, directory: Path, digest: hashlib._Hash | None = None) -> Manifest:
-    """Unpack a bundle's parts into an empty directory and return its manifest; raises as `open_bundle`.
+def unpack_bundle(path: Path, directory: Path) -> OpenBundle:
+    """Unpack a bundle's parts into an empty directory; raises as `open_bundle`.
 
-    `digest`, a new SHA-256, gets the bytes as they are unpacked: the file may be replaced meanwhile.
+    All is read of a copy, since the file may be replaced meanwhile.
     """
-    with os.fdopen(open_unblocked(path), "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(_HEAD_BYTES)
-        if not archive.is_bundle(head):
+    with os.fdopen(open_unblocked(path), "rb") as file, tempfile.TemporaryFile() as copy:
+        if not _is_bundle(file.read(_HEAD_BYTES)):
             raise UsageError(f"{path} is no bundle: `loadgen bundle RUN -o FILE` writes one")
-        file.seek(max(size - END_BYTES, 0))
-        if not archive.is_ended(file.read()) or size > archive.LARGEST_BYTES:
-            raise UsageError(f"{path} is a bundle that is cut off, or whose end is damaged: get it again")
+        if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+            raise UsageError(f"{path} is no bundle: it has more than {LARGEST_BYTES} bytes")
         file.seek(0)
-        hashed = HashedFile(file, digest or hashlib.sha256())
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        sha256 = hashlib.file_digest(copy, "sha256").hexdigest()
+        copy.seek(max(copy.tell() - _END_BYTES - _LONG_END_BYTES, 0))
+        end = copy.read()
+        if end[-_END_BYTES:][: len(_END)] != _END:
+            raise UsageError(f"{path} is a bundle that is cut off, or whose end is damaged: get it again")
         try:
-            manifest = _unpack_parts(hashed, size, directory)
+            # The directory is read whole: its size is in the end's bytes 12 to 15.
+            size = int.from_bytes(end[-_END_BYTES:][12:16], "little")
+            if size > LARGEST_MANIFEST or end.startswith(_LONG_END):
+                raise ChangedBundle("the zip's directory was changed")
+            manifest = _unpack_parts(copy, directory)
         except ChangedBundle as error:
             raise ChangedBundle(f"{path}: {error}") from None
-        own = hashed.digest.hexdigest().encode()
-        if hashed.read() != own:
-            raise ChangedBundle(
-                f"{path}: its last {DIGEST_BYTES} bytes are not its SHA-256: they were changed"
-            )
-    return manifest
+    return OpenBundle(path, manifest, directory, sha256)
 
 
-def _unpack_parts(file: HashedFile, size: int, directory: Path) -> Manifest:
-    raw, first = _read_manifest_bytes(file)
-    manifest = read_manifest(raw)
-    parts = manifest.parts
-    names = [MANIFEST.encode(), *(part.name.encode("utf-8", "replace") for part in parts)]
-    check_parts(parts, size, manifest.with_text)
-    stored = len(raw) + sum(part.packed_bytes for part in parts)
-    if stored + archive.measure_overhead(names) != size:
-        raise ChangedBundle("its size is not that of its manifest's parts: manifest.json was changed")
-    if shutil.disk_usage(directory).free < sum(part.size_bytes for part in parts):
-        raise UsageError(f"{directory} has no room for its parts: set TMPDIR to a larger disk")
-    headers = [first, *(_unpack_part(file, part, directory) for part in parts)]
-    if file.read(size - DIGEST_BYTES - file.tell()) != archive.make_directory(headers):
-        raise ChangedBundle("the zip's directory, behind all parts, was changed")
-    left = [each.name for each in manifest.left_out]
+def _unpack_parts(file: BinaryIO, directory: Path) -> Manifest:
+    size = file.tell()
     try:
-        again = make_manifest(parts, directory, left)
+        archive = ZipFile(file)
+        first, *infos = archive.infolist()
+        stated = first.orig_filename, first.header_offset, first.compress_type
+        if stated != (MANIFEST, 0, ZIP_STORED) or first.file_size > LARGEST_MANIFEST:
+            raise ChangedBundle(f"{MANIFEST} or its header was changed")
+        with archive.open(first) as packed:
+            manifest = read_manifest(packed.read(first.file_size))
+    except _DAMAGE:
+        raise ChangedBundle(f"{MANIFEST} or the zip's directory was changed: it cannot be unpacked") from None
+    check_parts(manifest, size)
+    if len(infos) != len(manifest.parts):
+        raise ChangedBundle("manifest.json was changed: the zip has other files")
+    if shutil.disk_usage(directory).free < sum(part.size_bytes for part in manifest.parts):
+        raise UsageError(f"{directory} has no room for its parts: set TMPDIR to a larger disk")
+    for part, info in zip(manifest.parts, infos, strict=True):
+        _unpack_part(archive, info, part, directory / part.name)
+    try:
+        again = make_manifest(manifest.parts, directory, manifest.left_out)
     except (UsageError, KeyError) as error:
         raise ChangedBundle(f"manifest.json was changed: {error}") from None
     if again != manifest:
@@ -139,24 +152,20 @@ def _unpack_parts(file: HashedFile, size: int, directory: Path) -> Manifest:
     return manifest
 
 
-def _read_manifest_bytes(file: HashedFile) -> tuple[bytes, Packed]:
-    header = file.read(LOCAL.size + len(MANIFEST))
-    size = LOCAL.unpack_from(header)[7]
-    if size > LARGEST_MANIFEST:
-        raise ChangedBundle(f"the header of {MANIFEST} was changed: it would have {size} bytes")
-    raw = file.read(size)
-    first = Packed.make_manifest(raw)
-    if header != first.local_header:
-        raise ChangedBundle(f"{MANIFEST} or its header was changed")
-    return raw, first
-
-
-def _unpack_part(file: HashedFile, part: BundlePart, directory: Path) -> Packed:
-    place = directory / part.name
+def _unpack_part(archive: ZipFile, info: ZipInfo, part: BundlePart, place: Path) -> None:
+    """Write a part to its place; raises ChangedBundle if it is not what the manifest says."""
+    stated = info.orig_filename, info.file_size, info.external_attr >> 16
+    if stated != (part.name, part.size_bytes, _MODE) or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        raise ChangedBundle(f"{part.name} or its header was changed")
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    headers: list[Packed] = []
-    files.write_whole(place, lambda out: headers.append(archive.unpack(file, part, out.write)))
-    return headers[0]
+    try:
+        with archive.open(info) as packed:
+            files.write_whole(place, lambda file: shutil.copyfileobj(packed, file))
+    except _DAMAGE:
+        raise ChangedBundle(f"{part.name} was changed: it cannot be unpacked") from None
+    with place.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
+            raise ChangedBundle(f"{part.name} was changed: its SHA-256 is not the manifest's")
 
 
 def find_only_run(path: Path) -> Path:

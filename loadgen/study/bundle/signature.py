@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.study.bundle.archive import BLOCK
 
 NAMESPACE = "loadgen-bundle"
 _LONGEST_S = 30
+_BLOCK = 1 << 20
 _MOST_NAMES = 20  # of one key that are tried
 _MOST_LINES = 10_000
 _SIGNER = re.compile(r"""("[^"]+"|[^\s#]\S*)\s.*?\b(AAAA[A-Za-z0-9+/]+=*)""")  # names, options, type and key
@@ -112,7 +112,7 @@ def _run(
     ):
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has refused the signature already
-            while block := file.read(BLOCK):
+            while block := file.read(_BLOCK):
                 digest.update(block)
                 process.stdin.write(block)
         said = process.communicate()[0].decode("utf-8", "replace")

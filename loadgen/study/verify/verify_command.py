@@ -19,8 +19,7 @@ from loadgen.base.text import clean_line, clean_text, format_count, list_first
 from loadgen.records.journal import JOURNAL
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study.bundle import reading, signature
-from loadgen.study.bundle.archive import ChangedBundle
-from loadgen.study.bundle.manifest import INTERRUPTED, find_kind
+from loadgen.study.bundle.manifest import INTERRUPTED, ChangedBundle, find_kind
 from loadgen.study.bundle.signature import WrongSignature
 from loadgen.study.importers.clients.loadgen_runs import CELLS
 from loadgen.study.importers.result_sources import is_campaign, may_hold_results
