@@ -19,7 +19,7 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features.shards import merge, shard_clocks
 from loadgen.features.shards.shard_sender import check_divisible, compute_lead_s
 from loadgen.fleet import ray_cluster
-from loadgen.fleet.fleet import Calls, Fleet, RayCalls
+from loadgen.fleet.fleet import Fleet, RayCalls
 from loadgen.fleet.ray_cluster import Node, Place
 from loadgen.fleet.shard_actor import ShardActor, ShardOrder, pick_options
 from loadgen.plan.plan import Plan
@@ -37,6 +37,7 @@ from loadgen.settings.shard_settings import WHOLE, Share
 from loadgen.settings.table import TABLE
 from loadgen.transport.capture import Health
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.sending.job import At
 
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01
@@ -62,7 +63,7 @@ class ShardPlaces(msgspec.Struct, frozen=True):
     nodes: list[Node]
 
     @contextmanager
-    def open_calls(self, name: str) -> Iterator[Calls]:
+    def open_calls(self, name: str) -> Iterator[RayCalls]:
         """Start an actor for each shard of the run `name` and yield the calls to them.
 
         When the block ends, the actors and what they started are ended.
@@ -123,7 +124,6 @@ class ClusterSender(PlanSender):
         """
         assert watch.journal.path is not None
         check_divisible(made, Share(0, len(self.places.places)))
-        start, ended = FleetStart(), watch.journal.path.parent
         name = made.profile.name or "bench"
         with ExitStack() as stack:
             with watch.display.waiting(f"starting {len(self.places.places)} shards", forks=False):
@@ -131,9 +131,9 @@ class ClusterSender(PlanSender):
                 fleet.begin(self._make_order(made, options))
                 fleet.read_clocks()
                 ahead_s = compute_lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)
-                start.instant_ns = clock.now_ns() + int(ahead_s * 1e9)
+                start = At(clock.now_ns() + int(ahead_s * 1e9))
                 fleet.start(start.instant_ns)
-            firing = ClusterFiring(fleet, watch.rules, ended)
+            firing = ClusterFiring(fleet, watch.rules, watch.journal.path.parent)
             outcome = measure(made, replace(options, part=PlanPart(WHOLE, None, start)), watch, firing)
         if firing.merged is None:
             return outcome
@@ -188,15 +188,6 @@ def join_cluster(options: Options, stack: ExitStack, interrupts: Interrupts) -> 
         each = options.workers * ray_cluster.CPUS_PER_WORKER
         places = stack.enter_context(ray_cluster.place_shards(ray, shards, each, interrupts.poll))
         return ShardPlaces(ray, places, ray_cluster.find_nodes(ray, places, interrupts.poll))
-
-
-class FleetStart:
-    """The instant from which the plan's times count, ns of this machine's clock; 0 until it is set."""
-
-    instant_ns = 0
-
-    def begin_ns(self, now_ns: int) -> int:
-        return self.instant_ns
 
 
 class ClusterFiring:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -66,7 +66,7 @@ class FleetShard:
 class Fleet:
     """The shards of one run; every method ends in bounded time, whatever nodes do."""
 
-    def __init__(self, calls: Calls, turn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, calls: RayCalls, turn: Callable[[], None] = lambda: None) -> None:
         self.calls, self.turn = calls, turn
         shards = len(calls.nodes)
         self.shards = [FleetShard(number, node) for number, node in enumerate(calls.nodes)]
@@ -176,7 +176,7 @@ class Fleet:
 
     def _fetch(self, shard: FleetShard, directory: Path) -> Result | None:
         """Write a shard's files below `directory` and load its run; sets `lost` if that fails."""
-        (answer,) = ask_all(self.calls, [shard.number], lambda _: ("fetch",), _FETCHED_S, self.turn)
+        (answer,) = self._ask_all(lambda _: ("fetch",), _FETCHED_S, shard)
         if answer.lost:
             shard.lost = answer.lost
             return None
@@ -196,7 +196,7 @@ class Fleet:
             return ClockReading(boot=shard.boot, offset_ns=0, error_ns=0, reference=CLOCK)
 
         def ask() -> int:
-            (answer,) = ask_all(self.calls, [shard.number], lambda _: ("clock_ns",), _ANSWERS_S, self.turn)
+            (answer,) = self._ask_all(lambda _: ("clock_ns",), _ANSWERS_S, shard)
             if answer.lost:
                 raise MeasureError(f"{self._name_shard(shard)}: its clock cannot be measured: {answer.lost}")
             return int(answer.value)
@@ -218,9 +218,32 @@ class Fleet:
                 shard.killed = f"its process on {shard.node} did nothing for {limit_s:.0f} s and was killed"
                 self.calls.ask(shard.number, "stop", _KILL)
 
-    def _ask_all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
-        left = [shard.number for shard in self.shards if not shard.lost]
-        return ask_all(self.calls, left, question, within_s, self.turn)
+    def _ask_all(
+        self, question: Callable[[int], tuple[Any, ...]], within_s: float, only: FleetShard | None = None
+    ) -> list[Answer]:
+        """Ask each shard that is not lost, or `only` one, its question: a method and its arguments.
+
+        Returns one answer for each, by number; a shard that does not answer within `within_s` gets one that
+        is `lost`. Answers to other questions are dropped. `turn` is called five times a second or more, and
+        may raise.
+        """
+        methods: dict[int, str] = {}
+        for shard in [each for each in self.shards if not each.lost] if only is None else [only]:
+            method, *arguments = question(shard.number)
+            methods[shard.number] = method
+            self.calls.ask(shard.number, method, *arguments)
+        answers: dict[int, Answer] = {}
+        until_ns = clock.now_ns() + int(within_s * 1e9)
+        while methods and (left_s := (until_ns - clock.now_ns()) / 1e9) > 0:
+            for answer in self.calls.take_answers(min(left_s, 0.2)):
+                if methods.get(answer.shard) == answer.method or (answer.lost and answer.shard in methods):
+                    answers[answer.shard] = answer
+                    del methods[answer.shard]
+            self.turn()
+        for number, method in methods.items():
+            silent = f"{self.calls.nodes[number]} did not answer for {within_s:.0f} s"
+            answers[number] = Answer(number, method, lost=silent)
+        return [answers[number] for number in sorted(answers)]
 
     def _check(self, answer: Answer) -> None:
         """Raise MeasureError where the answer is that the shard is lost."""
@@ -240,39 +263,36 @@ class Answer(msgspec.Struct, frozen=True):
     lost: str = ""
 
 
-class Calls(Protocol):
-    """The shards, numbered from 0, each asked one thing at a time."""
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The machine of each shard."""
-
-    def ask(self, shard: int, method: str, *arguments: Any) -> None:
-        """Call a method of one shard, without waiting for its answer."""
-
-    def take_answers(self, within_s: float) -> list[Answer]:
-        """Wait up to `within_s` for an answer and return those that are there; [] at once if none is due."""
-
-    def release(self) -> None:
-        """End every shard at once, and all that it started."""
-
-
 class RayCalls:
-    """One Ray actor for each shard."""
+    """The shards, numbered from 0, each a Ray actor on its node, and asked one thing at a time."""
 
     def __init__(self, ray: Any, actors: Sequence[Any], nodes: Sequence[Node]) -> None:
         self.ray, self.actors, self.nodes = ray, list(actors), nodes
         self._asked: dict[Any, tuple[int, str]] = {}  # the shard and the method, by Ray's reference
 
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
+        """Call a method of one shard, without waiting for its answer."""
         self._asked[getattr(self.actors[shard], method).remote(*arguments)] = shard, method
 
     def take_answers(self, within_s: float) -> list[Answer]:
-        """Wait up to `within_s` for an answer of Ray and return those that are there; [] if none is due."""
+        """Wait up to `within_s` for an answer of Ray and return those that are there; [] if none is due.
+
+        One is `lost`, with the reason, if its call failed.
+        """
         if not self._asked:
             return []
-        there = ray_cluster.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
-        return [self._read_answer(ref) for ref in there]
+        errors, answers = self.ray.exceptions, list[Answer]()
+        refs = list(self._asked)
+        for ref in ray_cluster.wait_for_answers(self.ray, refs, within_s, lambda: None, every=False):
+            (shard, method), lost, value = self._asked.pop(ref), "", None
+            try:
+                value = self.ray.get(ref, timeout=_CLOSES_S)
+            except (errors.ActorDiedError, errors.ActorUnavailableError):
+                lost = f"{self.nodes[shard]}, or Ray's process on it, ended"
+            except (errors.RayError, ConnectionError, TimeoutError) as error:
+                lost = f"{self.nodes[shard]}: {ray_cluster.read_last_line(error)}"
+            answers.append(Answer(shard, method, value, lost))
+        return answers
 
     def release(self) -> None:
         """Ask all actors to close, wait for them 5 s at most, and kill them; a second call does nothing."""
@@ -284,44 +304,3 @@ class RayCalls:
         ray_cluster.wait_for_answers(self.ray, closing, _CLOSES_S, lambda: None, every=True)
         for actor in actors:
             self.ray.kill(actor)
-
-    def _read_answer(self, ref: Any) -> Answer:
-        """Take the answer of a reference that is ready, `lost` with the reason if its call failed."""
-        (shard, method), errors = self._asked.pop(ref), self.ray.exceptions
-        try:
-            return Answer(shard, method, self.ray.get(ref, timeout=_CLOSES_S))
-        except (errors.ActorDiedError, errors.ActorUnavailableError):
-            return Answer(shard, method, lost=f"{self.nodes[shard]}, or Ray's process on it, ended")
-        except (errors.RayError, ConnectionError, TimeoutError) as error:
-            return Answer(shard, method, lost=f"{self.nodes[shard]}: {ray_cluster.read_last_line(error)}")
-
-
-def ask_all(
-    calls: Calls,
-    shards: Iterable[int],
-    question: Callable[[int], tuple[Any, ...]],
-    within_s: float,
-    turn: Callable[[], None],
-) -> list[Answer]:
-    """Ask each shard its question, a method and its arguments, and return one answer for each, by number.
-
-    A shard that does not answer within `within_s` gets one that is `lost`. Answers to other questions are
-    dropped. `turn` is called five times a second or more, and may raise.
-    """
-    methods: dict[int, str] = {}
-    for shard in shards:
-        method, *arguments = question(shard)
-        methods[shard] = method
-        calls.ask(shard, method, *arguments)
-    answers: dict[int, Answer] = {}
-    until_ns = clock.now_ns() + int(within_s * 1e9)
-    while methods and (left_s := (until_ns - clock.now_ns()) / 1e9) > 0:
-        for answer in calls.take_answers(min(left_s, 0.2)):
-            if methods.get(answer.shard) == answer.method or (answer.lost and answer.shard in methods):
-                answers[answer.shard] = answer
-                del methods[answer.shard]
-        turn()
-    for shard, method in methods.items():
-        silent = f"{calls.nodes[shard]} did not answer for {within_s:.0f} s"
-        answers[shard] = Answer(shard, method, lost=silent)
-    return [answers[shard] for shard in sorted(answers)]

@@ -255,7 +255,6 @@ class Node(msgspec.Struct, frozen=True):
     """The machine of a shard, as it reports itself."""
 
     name: str
-    ray_id: str
     python: str
     loadgen: str  # "": there is none
 
@@ -263,13 +262,13 @@ class Node(msgspec.Struct, frozen=True):
         return f"node {self.name}"
 
 
-def _make_question() -> Callable[[], tuple[str, str, str]]:
-    """Return a function that returns a node's name, Python version and loadgen version, "" without loadgen.
+def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
+    """Ask the node of each place for its name and versions, and return the nodes in the places' order.
 
-    It is nested, so that Ray sends it by value.
+    Raises MeasureError if one does not answer within 60 s, is lost, or has another loadgen or Python.
     """
 
-    def answer() -> tuple[str, str, str]:
+    def answer() -> tuple[str, str, str]:  # nested, so that Ray sends it by value
         import platform as there
 
         try:
@@ -278,22 +277,7 @@ def _make_question() -> Callable[[], tuple[str, str, str]]:
             version = ""
         return there.node(), there.python_version(), version
 
-    return answer
-
-
-def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
-    """Ask the node of each place for its name and versions, and return the nodes in the places' order.
-
-    Raises MeasureError if one does not answer within 60 s, is lost, or has another loadgen or Python.
-    """
-    question = _make_question()
-
-    def ask_node() -> tuple[str, tuple[str, str, str]]:
-        import ray as there
-
-        return there.get_runtime_context().get_node_id(), question()
-
-    task = ray.remote(num_cpus=0)(ask_node)
+    task = ray.remote(num_cpus=0)(answer)
     refs = [
         task.options(scheduling_strategy=place.strategy, name="loadgen check").remote() for place in places
     ]
@@ -309,7 +293,7 @@ def find_nodes(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> l
         raise MeasureError(
             f"a node of the cluster was lost while it was checked: {read_last_line(error)}"
         ) from None
-    nodes = [Node(name, ray_id, python, version) for ray_id, (name, python, version) in answers]
+    nodes = [Node(*answer) for answer in answers]
     for node in nodes:
         check_node(node)
     return nodes

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.base.errors import MeasureError
 from loadgen.fleet import fleet as fleets
-from loadgen.fleet.fleet import CLOCK, Answer, Fleet
+from loadgen.fleet.fleet import CLOCK, Answer, Fleet, RayCalls
 from loadgen.fleet.ray_cluster import Node
 from loadgen.fleet.shard_actor import ShardOrder, ShardStatus, unpack_order
 from loadgen.plan.request_sources import Seed
@@ -38,7 +38,7 @@ class FakeClock:
 
 
 @dataclass
-class ScriptedCalls:
+class ScriptedCalls(RayCalls):
     """Shards that answer from a list of states, the last one for ever; None: no answer."""
 
     clock: FakeClock
@@ -48,9 +48,8 @@ class ScriptedCalls:
     ahead_ns: int = 0
     released: bool = False
 
-    @property
-    def nodes(self) -> list[Node]:
-        return [Node(chr(ord("a") + number), "", "", "") for number in range(len(self.states))]
+    def __post_init__(self) -> None:
+        self.nodes = [Node(chr(ord("a") + number), "", "") for number in range(len(self.states))]
 
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
         self.asked.append((shard, method))

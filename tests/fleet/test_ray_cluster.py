@@ -82,7 +82,7 @@ def test_why_ray_was_not_joined_is_one_line(error: Exception, where: str, messag
 def test_a_node_that_differs_is_named(python: str, version: str | None, message: str) -> None:
     from loadgen import __version__
 
-    node = Node("a", "id", python, __version__ if version is None else version)
+    node = Node("a", python, __version__ if version is None else version)
     with pytest.raises(MeasureError, match=f"^{message}"):
         check_node(node)
 
@@ -92,7 +92,7 @@ def test_a_node_with_the_same_versions_is_taken() -> None:
 
     from loadgen import __version__
 
-    check_node(Node("a", "id", platform.python_version(), __version__))
+    check_node(Node("a", platform.python_version(), __version__))
 
 
 @loop_over(
