@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -98,7 +97,15 @@ def main(argv: Sequence[str]) -> int:
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     hardware = Hardware.from_flags(given)  # a wrong one is an error before anything is read
-    _check_model(given.model, hardware.config)
+    is_known = (
+        given.model is None or hardware.config is not None or models.find_model(given.model) is not None
+    )
+    if not is_known and not os.path.exists(os.path.expanduser(given.model)):
+        near = suggest_name(split_name(given.model)[0], models.read_rows())
+        hint = f"{near} Else" if near else ":"
+        raise UsageError(
+            f"--model {given.model}: its shape is unknown{hint} pass --model-config, its config.json"
+        )
     result = audit_sources(result_sources.read_sources(given.places), hardware, given.model)
     if given.json:
         print_json(result.json())
@@ -108,15 +115,6 @@ def main(argv: Sequence[str]) -> int:
             print_text(f"loadgen: {clean_text(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
     return STRICT if given.strict and invalid else 0
-
-
-def _check_model(model: str | None, config: Path | None) -> None:
-    if model is None or config is not None or models.find_model(model) is not None:
-        return
-    if not os.path.exists(os.path.expanduser(model)):
-        near = suggest_name(split_name(model)[0], models.read_rows())
-        hint = f"{near} Else" if near else ":"
-        raise UsageError(f"--model {model}: its shape is unknown{hint} pass --model-config, its config.json")
 
 
 class Audited(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare import statistics
 from loadgen.study.compare.speculation_split import COMMITTED_MS, has_drafts
+from loadgen.study.importers.json_fields import format_rate
 from loadgen.study.run_summary import SESSION_MS, Reported
 
 Rows = Sequence[tuple[str, Sequence[Reported]]]  # of one table: each row's name and runs, the baseline first
@@ -307,19 +308,6 @@ def _is_another_draw(pair: Pair) -> bool:
 _compare_asked_inputs = _differ_in(lambda run: run.load.asked_input_len, "{} tokens requested per prompt")
 
 
-def _describe_rate(run: Reported) -> Value:
-    """Return requests/s, "inf" if unlimited, a text for a trace's own times; None if not reported."""
-    rate = run.load.request_rate_per_s
-    if run.load.timed:
-        return "a trace's own"
-    return "inf" if rate == math.inf else rate
-
-
-def _describe_concurrency(run: Reported) -> Value:
-    unknown = "no limit" if run.facts is not None else None  # a page without a limit may mean either
-    return unknown if run.load.max_concurrency is None else run.load.max_concurrency
-
-
 def _compare_settings(pair: Pair) -> Evidence | None:
     """List the keys that make the load and differ; None if none does, or where a run's are not known.
 
@@ -534,10 +522,17 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "use the same --num-prompts, or the same --duration",
     )(_compare_requests),
     refused("concurrency", "concurrency limits differ", _SAME_LOAD)(
-        _differ_in(_describe_concurrency, "concurrency {}")
+        _differ_in(
+            # A page without a limit may mean either.
+            lambda run: run.load.max_concurrency or (None if run.facts is None else "no limit"),
+            "concurrency {}",
+        )
     ),
     refused("request rate", "request rates differ, or one is unlimited", _SAME_LOAD)(
-        _differ_in(_describe_rate, "{} requests/s")
+        _differ_in(
+            lambda run: "a trace's own" if run.load.timed else format_rate(run.load.request_rate_per_s),
+            "{} requests/s",
+        )
     ),
     refused(
         "spread of the load",

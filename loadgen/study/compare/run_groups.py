@@ -88,7 +88,11 @@ def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     they differ: then that is what is compared.
     """
     plain = [find_plain_name(run, by_server) for run in reported]
-    return distinguish_names(plain, reported, _group_repeats)
+    return distinguish_names(
+        plain,
+        reported,
+        lambda runs: [kept for members in _group_by_load(runs) for kept in _split_by_load(runs, members)],
+    )
 
 
 def distinguish_names(names: Sequence[str], runs: Sequence[Reported | None], by_load: ByLoad) -> list[str]:
@@ -139,11 +143,6 @@ def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
         else:
             _join_alike(reported, members, kept, _KNOWN_ALIKE)
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
-
-
-def _group_repeats(reported: Sequence[Reported]) -> list[list[int]]:
-    """List the indices of runs that are under one load by its name, if any, and by what they report of it."""
-    return [kept for members in _group_by_load(reported) for kept in _split_by_load(reported, members)]
 
 
 def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:

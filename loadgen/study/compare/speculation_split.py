@@ -94,19 +94,16 @@ def add_step_figures(runs: Sequence[Reported], committed: float | None) -> list[
     known = [read_steps(run) for run in runs]
     if committed is not None and not any(isinstance(steps, DecodeSteps) for steps in known):
         raise UsageError(f"--acceptance-length: no run's steps are known: {known[0]}")
-    return [
-        run
-        if isinstance(steps, str)
-        else replace(run, figures={**run.figures, **_list_figures(steps, committed)})
-        for run, steps in zip(runs, known, strict=True)
-    ]
-
-
-def _list_figures(steps: DecodeSteps, committed: float | None) -> dict[str, float]:
-    figures = {STEP_MS: steps.step_ms, ACCEPTANCE: steps.acceptance}
-    if committed is not None:
-        figures[COMMITTED_MS] = steps.step_ms / (committed if steps.acceptance > _NO_DRAFTS else _NO_DRAFTS)
-    return figures
+    added = []
+    for run, steps in zip(runs, known, strict=True):
+        figures = dict(run.figures)
+        if isinstance(steps, DecodeSteps):
+            figures |= {STEP_MS: steps.step_ms, ACCEPTANCE: steps.acceptance}
+            if committed is not None:
+                each = committed if steps.acceptance > _NO_DRAFTS else _NO_DRAFTS
+                figures[COMMITTED_MS] = steps.step_ms / each
+        added.append(replace(run, figures=figures))
+    return added
 
 
 def list_remarks(runs: Sequence[Reported], committed: float | None) -> Iterator[str]:

@@ -519,7 +519,11 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Re
     having = [[run for run in side if figure(run) is not None] for side in (row, baseline)]
     order = find_order(*map(list_starts, having))
     in_blocks = order is not None and order.in_blocks
-    for key in () if in_blocks else (_identify_repeat, _identify_plan):
+    keys: tuple[Callable[[Reported], Hashable], ...] = (
+        lambda run: None if run.cell is None else (run.cell.campaign, run.cell.repeat),
+        lambda run: run.plan_digest or None,
+    )
+    for key in () if in_blocks else keys:
         by_key, others_by_key = (group_by(side, key) for side in having)
         shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
         pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
@@ -606,14 +610,6 @@ def _merge_pairs(pairs: Sequence[Pair]) -> list[Pair]:
                 merged[side].extend(other[side])
         groups.append((starts.union(*(group[0] for group in tied)), merged))
     return [pair for _, pair in groups]
-
-
-def _identify_repeat(run: Reported) -> Hashable:
-    return None if run.cell is None else (run.cell.campaign, run.cell.repeat)
-
-
-def _identify_plan(run: Reported) -> Hashable:
-    return run.plan_digest or None
 
 
 def _identify_start(run: Reported) -> Hashable:

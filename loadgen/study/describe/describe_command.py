@@ -196,7 +196,12 @@ def list_parts(found: WorkloadFigures) -> Iterator[tuple[str, str]]:
     if found.reuse is not None:
         yield "prefix reuse", _describe_reuse(found.reuse)
         if found.reuse.distances:
-            yield "reused after", _describe_distances(found.reuse)
+            low, middle, high = found.reuse.distances
+            after = f"{middle:,.0f} other tokens (P10 {low:,.0f}, P90 {high:,.0f})"
+            if found.reuse.gaps_s:
+                low, middle, high = found.reuse.gaps_s
+                after += f", {middle:,.4g} s (P10 {low:,.4g}, P90 {high:,.4g})"
+            yield "reused after", after
     if found.sessions is not None:
         yield from _list_sessions(found.sessions)
     for note in found.notes:
@@ -227,15 +232,6 @@ def _describe_reuse(found: ReuseFigures) -> str:
         parts.append(f"{100 * part:.0f} % of it in {size:,.0f} tokens")
     measured = f"; of {100 * found.measured:.2g} % of the blocks" if found.measured < 1 else ""
     return f"{text} ({found.unique_tokens:,} tokens); {', '.join(parts)}, by last use (LRU){measured}"
-
-
-def _describe_distances(found: ReuseFigures) -> str:
-    low, middle, high = found.distances
-    text = f"{middle:,.0f} other tokens (P10 {low:,.0f}, P90 {high:,.0f})"
-    if not found.gaps_s:
-        return text
-    low, middle, high = found.gaps_s
-    return f"{text}, {middle:,.4g} s (P10 {low:,.4g}, P90 {high:,.4g})"
 
 
 def _list_sessions(found: SessionShape) -> Iterator[tuple[str, str]]:

@@ -66,6 +66,7 @@ from loadgen.study.verify.proof import (
 
 DEPTH = "depth.json"
 _TEST = re.compile(r"(pp|tg)(\d{1,9})(?: @ d(\d{1,9}))?", re.ASCII)
+_NO_SCORES = "`loadgen quality --json` keeps no scores: measure it again, or in a campaign"
 _NO_RUN = "it states a speed, and no run of it is there"
 _SPEEDS = ("speed_tok_s", "tok_s", "batches")  # keys of rows
 
@@ -83,7 +84,7 @@ def prove_series(directory: Path, place: str) -> Iterator[Proof]:
         SWEEP: _hold_sweep,
         LADDER: partial(_hold_ladder, file=LADDER),
         DEPTH: partial(_hold_ladder, file=DEPTH),
-        "quality.json": _hold_nothing,
+        "quality.json": lambda _, held: held.unchecked.append(_NO_SCORES),
     }
     for name, hold in holds.items():
         if (directory / name).is_file():
@@ -231,10 +232,6 @@ def _make_row(row: Mapping[str, Any], directory: Path, name: str) -> dict[str, A
         test = DepthTest(found[1], int(found[2]), int(found[3] or 0))
         return {**asdict(ladder_rows.make_depth_row(run_directory.load(directory), test)), "run": name}
     return None
-
-
-def _hold_nothing(directory: Path, held: Proof) -> None:
-    held.unchecked.append("`loadgen quality --json` keeps no scores: measure it again, or in a campaign")
 
 
 _MOST_CELLS = 100_000

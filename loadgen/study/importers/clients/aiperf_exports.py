@@ -101,11 +101,6 @@ def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {_FIRST_NAMES.get(name, name): values for name, values in metrics.items()}
 
 
-def _is_aiperf(document: Mapping[str, Any]) -> bool:
-    metrics = _find_metrics(document)
-    return "request_latency" in metrics and ("aiperf_version" in document or "request_throughput" in metrics)
-
-
 _AIPERF_MODEL = ("input_config.models.items.0.name", "input_config.endpoint.model_names.0")
 _AIPERF_LENGTHS: json_fields.Fields = {
     "asked_output_len": (read_count, "datasets.0.prompts.osl.mean", "input.prompt.output_tokens.mean"),
@@ -149,7 +144,10 @@ def _make_load(fields: dict[str, Any]) -> Load:
 AIPERF = ClientFormat(
     _AIPERF,
     (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"'),
-    _is_aiperf,
+    lambda document: (
+        "request_latency" in (metrics := _find_metrics(document))
+        and ("aiperf_version" in document or "request_throughput" in metrics)
+    ),
     _read_aiperf,
 )
 
@@ -182,11 +180,6 @@ _SPREADS: json_fields.Fields = {
 }
 
 
-def _is_genai_perf(document: Mapping[str, Any]) -> bool:
-    config = read_mapping(document.get("input_config"))
-    return "request_latency" in document and "aiperf_version" not in document and bool({*_CONFIG} & {*config})
-
-
 def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     config = document.get("input_config")
     drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
@@ -203,7 +196,14 @@ def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, so
 
 
 GENAI_PERF = ClientFormat(
-    _GENAI_PERF, (b'"perf_analyzer"', b'"service_kind"', b"Metric,avg,"), _is_genai_perf, _read_genai_perf
+    _GENAI_PERF,
+    (b'"perf_analyzer"', b'"service_kind"', b"Metric,avg,"),
+    lambda document: (
+        "request_latency" in document
+        and "aiperf_version" not in document
+        and not {*_CONFIG}.isdisjoint(read_mapping(document.get("input_config")))
+    ),
+    _read_genai_perf,
 )
 _ROW = re.compile(r"(.+?)(?: \(([^()]*)\))?")
 # The directory that genai-perf writes to by default: model, API, and the load.

@@ -69,11 +69,6 @@ _NO_REQUESTS = "guidellm: from its summary, whose percentiles are by nearest ran
 UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths differ"
 
 
-def _is_guidellm(document: Mapping[str, Any]) -> bool:
-    metrics = (find_value(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
-    return any(isinstance(find_value(each, "time_to_first_token_ms"), dict) for each in metrics)
-
-
 def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield a run for each benchmark of a report: a sweep has many; the file names one without a model."""
     benchmarks = read_list(document.get("benchmarks"))
@@ -200,7 +195,10 @@ def _make_load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Loa
 GUIDELLM = ClientFormat(
     _NAME,
     (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"'),
-    _is_guidellm,
+    lambda document: any(
+        isinstance(find_value(each, "metrics.time_to_first_token_ms"), dict)
+        for each in read_list(document.get("benchmarks"))
+    ),
     _read_guidellm,
 )
 PRINTED_MARKS: tuple[bytes, ...] = (b"Benchmarks Stats", b"Request Latency Statistics")

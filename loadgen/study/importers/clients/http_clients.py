@@ -46,10 +46,6 @@ def _make_run(client: str, figures: dict[str, Any], load: Load, source: str, rem
     )
 
 
-def _is_k6(document: Mapping[str, Any]) -> bool:
-    return {"http_reqs", _DURATION} <= {*read_mapping(document.get("metrics"))}
-
-
 def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of a summary; raises UsageError without figures."""
     metrics = read_mapping(document.get("metrics"))
@@ -74,11 +70,12 @@ def _read_k6(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     yield _make_run(_K6, figures, load, source, [] if latencies else [f"{_K6}: {_MIXED}"])
 
 
-K6 = ClientFormat(_K6, (b'"http_req_duration"',), _is_k6, _read_k6)
-
-
-def _is_oha(document: Mapping[str, Any]) -> bool:
-    return "requestsPerSec" in read_mapping(document.get("summary")) and "statusCodeDistribution" in document
+K6 = ClientFormat(
+    _K6,
+    (b'"http_req_duration"',),
+    lambda document: {*read_mapping(document.get("metrics"))} >= {"http_reqs", _DURATION},
+    _read_k6,
+)
 
 
 def _read_oha(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
@@ -106,7 +103,14 @@ def _read_oha(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     yield _make_run(_OHA, figures, Load(), source, [f"{_OHA}: {_MIXED}"] if mixed else [])
 
 
-OHA = ClientFormat(_OHA, (b'"statusCodeDistribution"',), _is_oha, _read_oha)
+OHA = ClientFormat(
+    _OHA,
+    (b'"statusCodeDistribution"',),
+    lambda document: (
+        "requestsPerSec" in read_mapping(document.get("summary")) and "statusCodeDistribution" in document
+    ),
+    _read_oha,
+)
 
 _METRIC = re.compile(r"\s{0,9}(?:[✓✗]\s)?([a-z_]{3,40})\.{0,80}\s?:\s(.{1,400})")
 _TAGGED = re.compile(r"\s{0,9}(?:[✓✗]\s)?\{\s?expected_response:true\s?\}\.{0,80}\s?:\s(.{1,400})")
@@ -135,8 +139,13 @@ def read_report(text: str, path: Path) -> list[Reported]:
     if not any(mark.decode() in text for mark in PRINTED_MARKS):
         return []
     lines = [*pasted_pages.split_lines(pasted_pages.strip_colours(text))]
-    found = ((_read_k6, _is_k6, _list_k6(lines)), (_read_oha, _is_oha, _list_oha(lines)))
-    return [run for read, is_one, document in found if is_one(document) for run in read(document, str(path))]
+    found = ((K6, _list_k6(lines)), (OHA, _list_oha(lines)))
+    return [
+        run
+        for client, document in found
+        if client.is_result(document)
+        for run in client.read_runs(document, str(path))
+    ]
 
 
 def _list_k6(lines: list[str]) -> dict[str, Any]:

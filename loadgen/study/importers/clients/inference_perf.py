@@ -154,10 +154,6 @@ def repeats_stages(path: Path) -> bool:
     return (path.name == _SUMMARY or path.suffix == ".yaml") and any(path.parent.glob(_STAGES))
 
 
-def _is_inference_perf(document: Mapping[str, Any]) -> bool:
-    return "load_summary" in document and bool(read_mapping(find_value(document, "successes.latency")))
-
-
 def _read_inference_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures: dict[str, Any] = read_fields(document, _TOTALS)
     latency = find_value(document, "successes.latency")
@@ -218,8 +214,13 @@ def _drop_other_tpot(figures: dict[str, Any], length: float | None, client: str)
 
 
 INFERENCE_PERF = ClientFormat(
-    _NAME, (b'"load_summary"',), _is_inference_perf, _read_inference_perf
-)  # fmt: skip
+    _NAME,
+    (b'"load_summary"',),
+    lambda document: (
+        "load_summary" in document and bool(read_mapping(find_value(document, "successes.latency")))
+    ),
+    _read_inference_perf,
+)
 
 # Where the versions of llm-d's report have what: 0.2 and later, then 0.1.
 _PERFORMANCE = ("results.request_performance.aggregate", "metrics")

@@ -54,15 +54,12 @@ class StoredRun(Result):
         return self.__dict__[name]
 
 
-def _is_loadgen(document: Mapping[str, Any]) -> bool:
-    return isinstance(document.get(OURS), dict) and "metrics" in document[OURS]
-
-
-def _read_loadgen(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    yield _summarise(document, source, None)
-
-
-LOADGEN = ClientFormat(OURS, (b'"loadgen"',), _is_loadgen, _read_loadgen)
+LOADGEN = ClientFormat(
+    OURS,
+    (b'"loadgen"',),
+    lambda document: "metrics" in read_mapping(document.get(OURS)),
+    lambda document, source: iter([_summarise(document, source, None)]),
+)
 
 
 def is_run(directory: Path) -> bool:

@@ -36,11 +36,6 @@ _MODEL = re.compile(
 )
 
 
-def _is_mlperf(document: Mapping[str, Any]) -> bool:
-    timed = any(read_mapping(document.get(theirs)) for theirs in _LATENCIES)
-    return "n_samples_completed" in document and (timed or "qps" in document)
-
-
 def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the one run of a summary; raises UsageError without figures."""
     figures: dict[str, Any] = read_fields(document, _TOTALS)
@@ -82,4 +77,12 @@ def _read_mlperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]
     )
 
 
-MLPERF = ClientFormat(_NAME, (b'"n_samples_completed"',), _is_mlperf, _read_mlperf)
+MLPERF = ClientFormat(
+    _NAME,
+    (b'"n_samples_completed"',),
+    lambda document: (
+        "n_samples_completed" in document
+        and ("qps" in document or any(read_mapping(document.get(theirs)) for theirs in _LATENCIES))
+    ),
+    _read_mlperf,
+)

@@ -160,12 +160,6 @@ _TIMES = ("est_ppt", "e2e_ttft")
 _LEFT = "llama-benchy: its ttfr, its peaks and its series over time have no place here: left out"
 
 
-def _is_llama_benchy(document: Mapping[str, Any]) -> bool:
-    return any(
-        "is_context_prefill_phase" in read_mapping(each) for each in read_list(document.get("benchmarks"))
-    )
-
-
 def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield two runs for each benchmark of a report, in order: one of prefill, one of decoding."""
     model, benchmarks = read_word(document.get("model")), read_list(document.get("benchmarks"))
@@ -191,7 +185,9 @@ def _list_llama_cells(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]
 LLAMA_BENCHY = ClientFormat(
     _LLAMA_BENCHY,
     (b'"is_context_prefill_phase"', b"test_name,t_s_mean"),
-    _is_llama_benchy,
+    lambda document: any(
+        "is_context_prefill_phase" in read_mapping(each) for each in read_list(document.get("benchmarks"))
+    ),
     _read_llama_benchy,
 )
 # Its CSV's columns of the same figures.

@@ -40,11 +40,6 @@ _LOAD: json_fields.Fields = {
 }
 
 
-def _is_vllm(document: Mapping[str, Any]) -> bool:
-    named = "model_id" in document or "endpoint_type" in document or "backend" in document
-    return named and "completed" in document and "duration" in document
-
-
 def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures = {
         key: document[key]
@@ -120,7 +115,10 @@ def _list_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> It
 VLLM = ClientFormat(
     "vllm",
     (b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"'),
-    _is_vllm,
+    lambda document: (
+        {*document} >= {"completed", "duration"}
+        and not {"model_id", "endpoint_type", "backend"}.isdisjoint(document)
+    ),
     _read_vllm,
 )
 
@@ -144,12 +142,6 @@ _LENGTHS: json_fields.Fields = {
 }
 _SMEARED = "SGLang's client: ITL is each gap shared by its message's tokens: a stall hides in it"
 _FAR = 0.05
-
-
-def _is_sglang(document: Mapping[str, Any]) -> bool:
-    return "mean_e2e_latency_ms" in document or (
-        "total_output_tokens_retokenized" in document and "completed" in document
-    )
 
 
 def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
@@ -199,5 +191,10 @@ def _list_sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]
 
 
 SGLANG = ClientFormat(
-    "sglang", (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"'), _is_sglang, _read_sglang
+    "sglang",
+    (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"'),
+    lambda document: (
+        "mean_e2e_latency_ms" in document or {*document} >= {"total_output_tokens_retokenized", "completed"}
+    ),
+    _read_sglang,
 )
