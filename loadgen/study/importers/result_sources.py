@@ -271,11 +271,9 @@ class _Reading:
     def _read_run(self, directory: Path) -> None:
 
         def read() -> None:
-            row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
             bundled = any(directory.is_relative_to(each.directory) for each in self.bundles)
             run = loadgen_runs.read_run(directory, again=bundled)
-            row = loadgen_runs.make_row_again(run, row) if bundled else row
-            run = loadgen_runs.add_ladder_speed(run, row)
+            run = loadgen_runs.add_ladder_speed(run, directory, again=bundled)
             self.reported.append(replace(run, quality=find_run_quality(directory, run.cell)))
 
         self._attempt(directory, read)

@@ -99,31 +99,22 @@ def read_run(directory: Path, again: bool = False) -> Reported:
     return _summarise(stored, str(directory), StoredRun(facts, directory))
 
 
-def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
-    """Read the rows of a ladder's directory by the name of their run's; {} if it is not a ladder's."""
-    try:
-        ladder = json.loads(json_fields.read_bounded(directory / LADDER))
-    except (UsageError, ValueError, RecursionError):
-        return {}
-    rows = [read_mapping(row) for row in read_list(json_fields.find_value(ladder, "rows"))]
-    return {json_fields.read_word(row.get("run")): row for row in rows if row.get("run")}
+def add_ladder_speed(reported: Reported, directory: Path, again: bool = False) -> Reported:
+    """Return the run of a directory with its ladder's speed, a load named by prompt length, and a remark.
 
-
-def make_row_again(reported: Reported, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stranger's row of a ladder with the speed that its run's arrivals give; {} if it has none."""
-    if reported.run is None or row.get("formula") not in FORMULAS:
-        return {}
-    speed = make_speed_row(reported.run, row["formula"]).speed_tok_s
-    return {**row, "speed_tok_s": None if speed is None else float(speed)}
-
-
-def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
-    """Return a run with its ladder's speed, a load named by prompt length, a remark; unchanged without.
-
-    `row` is the ladder's row of the run, {} if no ladder made the run.
+    With `again` the speed is that which the run's arrivals give. A run of no ladder is unchanged.
     """
-    speed = read_figure(row.get("speed_tok_s"))
-    formula = json_fields.read_word(row.get("formula"))
+    try:
+        ladder = json.loads(json_fields.read_bounded(directory.parent / LADDER))
+    except (UsageError, ValueError, RecursionError):
+        return reported
+    rows = [read_mapping(row) for row in read_list(json_fields.find_value(ladder, "rows"))]
+    row = {json_fields.read_word(row.get("run")): row for row in rows}.get(directory.name, {})
+    speed, formula = read_figure(row.get("speed_tok_s")), json_fields.read_word(row.get("formula"))
+    if again:
+        ours = None if formula not in FORMULAS else reported.run
+        made = None if ours is None else make_speed_row(ours, formula).speed_tok_s
+        speed = None if made is None else float(made)
     if speed is None:
         return reported
     load = replace(reported.load, name=f"input {reported.load.asked_input_len}")
