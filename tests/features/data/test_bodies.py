@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from builders.data_files import jsonl, planned
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.features.data import bodies
 
 USER = {"role": "user", "content": "a"}
@@ -66,47 +64,6 @@ def test_lengths_are_those_of_the_bodies(tmp_path: Path) -> None:
     assert requests.output_lens.tolist() == [5, -1, -1]
 
 
-@loop_over(
-    ("row", "why"),
-    [
-        ({**CHAT, "n": 2}, "`n` is 2: one answer a request is measured: leave it out"),
-        ({**CHAT, "best_of": 2}, "`best_of` is 2: one answer"),
-        ({**CHAT, "use_beam_search": True}, "`use_beam_search` is true: one answer"),
-        ({**CHAT, "max_tokens": 0}, "max_tokens is 0: give 1 or more"),
-        ({**CHAT, "max_completion_tokens": "5"}, 'max_completion_tokens is "5": give a whole number'),
-        ({**CHAT, "model": 1}, "model is 1: give a text"),
-        ({**CHAT, "stream": "yes"}, 'stream is "yes": give true or false'),
-        ({**CHAT, "stream_options": []}, "stream_options is []: give an object"),
-        ({**CHAT, "tools": {}}, "tools is {}: give a list"),
-        ({"messages": []}, "messages is []: it must not be empty"),
-        ({"messages": "a"}, 'messages is "a": give a list'),
-        ({"messages": [{"content": "a"}]}, "messages[0] has no role"),
-    ],
-)
-def test_a_body_that_cannot_be_measured_is_refused(tmp_path: Path, row: dict[str, Any], why: str) -> None:
-    path = jsonl(tmp_path, [CHAT, row])
-    with pytest.raises(UsageError) as error:
-        planned(path, **CHAT_API)
-    assert str(error.value).startswith(f"--dataset-path {path} row 2: {why}")
-
-
-@loop_over(
-    ("row", "why"),
-    [
-        ({"prompt": "a", "echo": True}, "`echo` is true: the prompt would be counted as the answer"),
-        ({"prompt": ["a", "b"], "model": "m"}, 'prompt[0] is "a": give a whole number'),
-        ({"prompt": [[1], [2]], "model": "m"}, "prompt[0] is [1]: give a whole number"),
-        ({"prompt": [-1], "model": "m"}, "prompt[0] is -1: give 0 or more"),
-        ({"prompt": "", "model": "m"}, 'prompt is "": it must not be empty'),
-    ],
-)
-def test_a_completion_that_cannot_be_measured(tmp_path: Path, row: dict[str, Any], why: str) -> None:
-    path = jsonl(tmp_path, [row])
-    with pytest.raises(UsageError) as error:
-        planned(path)
-    assert str(error.value).startswith(f"--dataset-path {path} row 1: {why}")
-
-
 @loop_over("backend", ["openai-responses", "anthropic-messages"])
 def test_chat_bodies_take_the_form_of_another_api_of_messages(backend: str, tmp_path: Path) -> None:
     of = planned(jsonl(tmp_path, [CHAT]), backend=backend, custom_output_len=7)
@@ -114,24 +71,6 @@ def test_chat_bodies_take_the_form_of_another_api_of_messages(backend: str, tmp_
     assert ("input" if backend == "openai-responses" else "messages") in body
     assert body["max_output_tokens" if backend == "openai-responses" else "max_tokens"] == 7
     assert "max_completion_tokens" not in body
-
-
-@pytest.mark.parametrize(
-    ("row", "keys", "why"),
-    [
-        (CHAT, {}, "holds chat bodies, and requests go to /v1/completions: use --backend openai-chat"),
-        ({"prompt": "a", "n": 1}, CHAT_API,
-         "holds completion bodies, and requests go to /v1/chat/completions"),
-        ({"prompt": "a", "n": 1}, {"backend": "sglang"},
-         "holds completion bodies, and requests go to /generate"),
-    ],
-)  # fmt: skip
-def test_bodies_of_another_api_are_refused(
-    tmp_path: Path, row: dict[str, Any], keys: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(UsageError) as error:
-        planned(jsonl(tmp_path, [row]), **keys)
-    assert why in str(error.value)
 
 
 @loop_over(

@@ -108,58 +108,6 @@ def test_the_length_is_that_of_the_clients_turn(
     assert bodies(path, **keys)[0].get("max_completion_tokens") == sent
 
 
-@loop_over(
-    ("rows", "why"),
-    [
-        ([row(1, "assistant", content="a")], "1: begins with the role 'assistant': give "),
-        ([USER, row(2, "user", content="b")], "2: has turn 1 of role 'user', then the role "),
-        ([USER, USER], "2: turn 1 comes twice, or after turn 1: order the rows by turn"),
-        ([USER, ANSWERED], "2: turn 2 is missing before turn 3: give the whole conversation"),
-        ([row(2, "user", content="a")], "1: turn 1 is missing before turn 2"),
-        ([row(0, "user", content="a")], "1: turn is 0: give 1 or more"),
-        ([USER, row(2, "bot")], '2: role is "bot": not one of its values'),
-        ([USER, CALLING, row(3, "tool", tool_results=[{**RESULT, "tool_call_id": "x"}])], "3: a tool"),
-        ([USER, LAST | {"turn": 2}, ANSWERED], "3: a tool result without a call: no call 'b"),
-        ([USER, CALLING, row(3, "tool", tool_results=[])], "3: a tool's turn has no `tool_r"),
-        ([row(1, "user")], "1: a user's turn has no `content`"),
-        ([USER, row(2, "assistant")], "2: an assistant's turn has neither `content` nor "),
-        ([USER, CALLING, {**ANSWERED, "system": "be bad"}], "3: its `system` is not that "),
-        ([USER, CALLING, {**ANSWERED, "delay_seconds": -1}], "3: delay_seconds is -1: give 0 or more"),
-        ([{**USER, "n": 2}], "1: n is 2: not one of its values"),
-        ([{**USER, "conversation_id": 5}], "1: conversation_id is 5: give a text"),
-        ([USER, {"prompt": "a", "output_tokens": 1}], "2: is of the kind prompts (keys 'prompt', 'output_to"),
-    ],
-)
-def test_what_breaks_the_schema_is_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
-    path = jsonl(tmp_path, rows)
-    with pytest.raises(UsageError) as error:
-        planned(path, **CHAT_API)
-    message = str(error.value).replace("conversation 'a': ", "")
-    assert message.startswith(f"--dataset-path {path} row {why}")
-
-
-@loop_over(
-    ("rows", "message"),
-    [
-        ([*WHOLE, LAST], "5: conversation 'a': turn 4 comes twice, or after turn 4: order the rows by turn"),
-        ([USER, CALLING, LAST],
-         "3: conversation 'a': turn 3 is missing before turn 4: give the whole conversation, turns 1, 2, "
-         "3, …"),
-        ([*WHOLE, row(1, "user", "b", content="x")],
-         "5: conversation 'b': has no assistant's turn: nothing would be generated"),
-        ([row(1, "user", "b", content="x"), *WHOLE],
-         "1: conversation 'b': has no assistant's turn: nothing would be generated"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_named_by_row_and_conversation(
-    tmp_path: Path, rows: list[dict[str, Any]], message: str
-) -> None:
-    path = jsonl(tmp_path, rows)
-    with pytest.raises(UsageError) as error:
-        planned(path, **CHAT_API)
-    assert str(error.value) == f"--dataset-path {path} row {message}"
-
-
 @pytest.mark.skipif(not MLPERF, reason="MLPERF_EDGE_AGENTIC does not name agentic_coding_2.5h.jsonl")
 def test_mlperfs_edge_conversations_are_read_whole() -> None:
     made = planned(MLPERF, **CHAT_API)

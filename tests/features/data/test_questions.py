@@ -13,14 +13,12 @@ from pyarrow import parquet
 from builders.data_files import jsonl, planned
 from builders.drop_in import TOKENIZER
 from builders.loops import loop_over
-from loadgen.base.errors import UsageError
 from loadgen.engines.engines import ENGINES
 from loadgen.features.data.data_command import PlanPreview
 from loadgen.features.data.questions import spread_categories
 from loadgen.plan import plan, profile
 from loadgen.plan.request_sources import ModelTarget, Seed
 
-PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
 LONG: dict[str, Any] = {"custom_output_len": 4}
 CHAT_API: dict[str, Any] = {"backend": "openai-chat", **LONG}
 
@@ -107,30 +105,3 @@ def test_prompts_are_counted_once_each(tmp_path: Path) -> None:
     texts = [made.payload(i)["prompt"] for i in range(10)]
     assert texts[8:] == texts[:2]
     assert made.requests.input_lens.tolist() == [len(encode(text).ids) for text in texts]
-
-
-@loop_over(
-    ("rows", "keys", "why"),
-    [
-        (ROWS, {}, "data.jsonl: holds questions, which have no lengths of answers: pass --output-len N"),
-        (ROWS, {**LONG, "dataset_category": "c"}, "has no row of --dataset-category c: there are a, b"),
-        ([{"prompt": "a", "output_tokens": 1}], {"dataset_category": "a"},
-         "holds prompts, and --dataset-category chooses from rows of `category`, `turns`"),
-        ([question("a", 1), question(" ", 1)], LONG,
-         "row 2: has an empty category: name it, or leave out the row"),
-        ([{"category": "a", "turns": []}], LONG, "data.jsonl row 1: has no first turn: leave out the row"),
-        ([{"category": "a", "turns": "b"}], LONG, 'row 1: turns is "b": give a list'),
-        ([{"category": 3, "turns": ["b"]}], LONG, "row 1: category is 3: give a text"),
-        ([ROWS[0], {"category": "a", "turns": [f"{PLACEHOLDER}\n\nName {{role}}."]}], LONG,
-         "row 2: is a placeholder for another data set's text: fetch it"),
-        ([{"category": "a", "messages": [{"role": "system", "content": "b"}]}], LONG,
-         "row 1: has a message of the role 'system': leave out `category` to send the row as a whole body"),
-        ([ROWS[0], {"prompt": "a"}], LONG, "row 2: is of the kind prompts"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_sent_is_refused(
-    rows: list[dict[str, Any]], keys: dict[str, Any], why: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError) as refused:
-        planned(jsonl(tmp_path, rows), **keys)
-    assert why in str(refused.value)

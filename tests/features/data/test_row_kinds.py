@@ -62,48 +62,6 @@ def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) ->
         row_kinds.find_kind(list(row))
 
 
-@loop_over(
-    ("rows", "why"),
-    [
-        ([PROMPT, PROMPT, CHAT],
-         " row 3: is of the kind chat bodies (keys 'messages'), and the rows before "),
-        ([{"prompt": "a", "n": 1}, {"prompt": "a"}], " row 2: is of the kind prompts (keys 'prompt')"),
-        ([PROMPT, {"prompt": "a", "max_tokens": 1}], " row 2: is of the kind completion bodies"),
-        ([PROMPT, b"", {"question": "a"}], " row 3: its keys ('question') are of no kind that is known"),
-        ([PROMPT, b"[1]"], " row 2: is not a JSON object: give one a line"),
-        ([PROMPT, b'"a"'], " row 2: is not a JSON object: give one a line"),
-        ([b"{", b'"prompt": "a"', b"}"], " row 1: is not the whole of a JSON value: make it one JSON "),
-        ([PROMPT, b'{"prompt": "a", "prompt": "b"}'], " row 2: has the key 'prompt' twice: leave out one"),
-        ([b'{"prompt":"a","output_tokens":1,"prompt":"b"}'], " row 1: has the key 'prompt' twice: leave out"),
-        ([b'{ "prompt" : "a", "pr\\u006fmpt":"b" }'], " row 1: has the key 'prompt' twice: leave out one"),
-        ([b'{"prompt": "a", "output_tokens": NaN}'],
-         " row 1: is not valid JSON: output_tokens is NaN, no number of JSON"),
-        ([b'{"prompt": "\\ud800"}'], " row 1: is not valid JSON: it holds half of a surrogate pair"),
-        ([b'{"prompt": "a"} {"prompt": "b"}'], " row 1: is not valid JSON: Extra data (column 17)"),
-        ([{"prompt": 1}], " row 1: prompt is 1: give a text or a list"),
-        ([{"prompt": ["a", "b"]}], ' row 1: prompt[0] is "a": give a whole number'),
-        ([{"prompt": ""}], " row 1: has an empty prompt: leave out the row"),
-        ([{"prompt": []}], " row 1: has an empty prompt: leave out the row"),
-        ([{"prompt": [1, -1], "output_tokens": 1}], " row 1: has the token id -1: ids are 0 or more"),
-        ([PROMPT, {"prompt": "a"}],
-         " row 2: has no `output_tokens`: give each row its own, or pass --output"),
-        ([{"prompt": "a", "output_tokens": None}], " row 1: has no `output_tokens`"),
-        ([{"prompt": "a", "output_tokens": 0}], " row 1: has 0 `output_tokens`: give 1 to 20000000"),
-        ([{"prompt": "a", "output_tokens": 1.5}], " row 1: output_tokens is 1.5: give a whole number"),
-        ([{"prompt": "a", "output_tokens": "5"}], ' row 1: output_tokens is "5": give a whole number'),
-        ([b'{"prompt": "\xe9"}'], " row 1: is not UTF-8: convert the file to it"),
-    ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_sent_is_refused_by_row(
-    tmp_path: Path, rows: list[dict[str, Any] | bytes], why: str
-) -> None:
-    path = jsonl(tmp_path, rows)
-    with pytest.raises(UsageError) as error:
-        planned(path)
-    assert str(error.value).startswith(f"--dataset-path {path}{why}")
-    assert "\n" not in str(error.value)
-
-
 def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) -> None:
     rows = [{"prompt": "é", "output_tokens": 3, "id": 7}, {"prompt": [5, 6], "output_tokens": 4}]
     plan = planned(jsonl(tmp_path, rows))

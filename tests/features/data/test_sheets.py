@@ -13,7 +13,6 @@ import pytest
 from pyarrow import parquet
 
 from builders.data_files import planned
-from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 
 CHAT_API = {"backend": "openai-chat"}
@@ -56,31 +55,6 @@ def test_a_long_cell_is_read_and_the_limit_put_back(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         planned(written(tmp_path, "prompt,output_tokens\na\n"))
     assert csv.field_size_limit() == before, error  # which holds on to all that was under way
-
-
-@loop_over(
-    ("text", "why"),
-    [
-        ("prompt,output_tokens\na,1\n\nb\n", " row 4: has 1 cells, and the header 2"),
-        ("prompt,output_tokens\na,1\nb,1.5\n", " row 3: has '1.5' as output_tokens: give 1 to 20000000"),
-        ("prompt,output_tokens\na,0\n", " row 2: has 0 `output_tokens`: give 1 to 20000000"),
-        ("prompt,output_tokens\na,1\n,1\n", " row 3: has an empty prompt: leave out the row"),
-        ("prompt,output_tokens\na,1\n\nb,\n", " row 4: has no `output_tokens`: give each row its own"),
-        ("prompt,output_tokens\n", ": holds no rows"),
-        ("prompt,prompt\na,b\n", " row 1: has the column 'prompt' twice"),
-        ("prompt,max_tokens\na,1\n", " row 1: is CSV of completion bodies: give them as JSONL"),
-        ("question,answer\na,1\n", " row 1: its keys ('question', 'answer') are of no kind that is known"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", " row 1: is of a trace: pass --trace FILE"),
-        ('prompt,output_tokens\n"a" b,1\n', " row 2: is not valid CSV: ',' expected after '\"'"),
-        ('prompt,output_tokens\n"a,1\n', " row 2: is not valid CSV: unexpected end of data"),
-        (b"prompt,output_tokens\n\xe9,1\n", " row 1: is not UTF-8: convert the file to it"),
-    ],
-)
-def test_csv_that_cannot_be_sent_is_refused(tmp_path: Path, text: str | bytes, why: str) -> None:
-    path = written(tmp_path, text)
-    with pytest.raises(UsageError) as error:
-        planned(path)
-    assert str(error.value).startswith(f"--dataset-path {path}{why}")
 
 
 @pytest.mark.timeout(20)

@@ -192,42 +192,6 @@ def test_failed_and_empty_calls_are_counted(tmp_path: Path) -> None:
     assert (plan.facts.rows, len(plan)) == (3, 1)
 
 
-def otlp(**fields: Any) -> dict[str, Any]:
-    own = {"traceId": "t", "spanId": "a", "startTimeUnixNano": 10**18, "endTimeUnixNano": 10**18, **fields}
-    return {"resourceSpans": [{"scopeSpans": [{"spans": [own]}]}]}
-
-
-@loop_over(
-    ("rows", "why"),
-    [
-        pytest.param([agent(str(i), 0, 99, str(i - 1) if i else None) for i in range(66)],
-            "row 66: span '65' is below more than 64 agents", id="deep"),
-        pytest.param([call("a", 2, 1)], "row 1: span 'a' ends 1 s before it begins", id="ends early"),
-        pytest.param([call("a", 0, 1, "gone")], "span 'a' has a parent, gone, that is not in", id="missing"),
-        pytest.param([call("a", 0, 1, "b"), call("b", 0, 1, "a")], "is its own ancestor: its parents",
-            id="cycle"),
-        pytest.param([call("a", 0, 1, "a")], "span 'a' is its own ancestor", id="its own parent"),
-        pytest.param([call("a", 0, 1), call("a", 2, 3)], "row 2: span 'a' stands twice", id="one id"),
-        pytest.param([call("a", 50, 60), call("b", 1, 2, "a")], "begins 49 s before its parent: their",
-            id="clocks"),
-        pytest.param([{**call("a", 0, 1), "start_time": 1000}],
-            "row 1: span 'a' start_time 1000 is not a time in nano", id="seconds"),
-        pytest.param([{**call("a", 0, 1), "start_time": "now"}],
-            "row 1: span 'a' start_time 'now' is not a date", id="no date"),
-        pytest.param([{**call("a", 0, 1), "span_id": ""}], "has no id, or no trace's id", id="no id"),
-        pytest.param([{"start_time": 5, "end_time": "x"}, 3], "row 1: span '' start_time 5 is",
-            id="no attributes"),
-        pytest.param([otlp(endTimeUnixNano="-1")], "row 1: span 'a' endTimeUnixNano '-1' is not", id="otlp"),
-        pytest.param([otlp(attributes=[{"key": "n", "value": {"intValue": "1e3"}}])],
-            "row 1: span 'a' intValue '1e3' is not a whole number", id="otlp integer"),
-        pytest.param([tool("a", 0, 1)], "no span is a call of a model", id="no calls"),
-    ],
-)  # fmt: skip
-def test_spans_that_cannot_be_are_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        planned(jsonl(tmp_path, rows), trace_format="otel")
-
-
 def test_a_parent_of_another_process_may_be_missing(tmp_path: Path) -> None:
     served = {**span("http", 0, 5, "elsewhere", other=1), "kind": "SPAN_KIND_SERVER"}
     assert list_waits(made(tmp_path, served, call("a", 1, 2, "http"))) == [[]]

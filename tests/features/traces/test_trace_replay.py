@@ -111,26 +111,6 @@ def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
     assert "the trace has 2 of the 5 requests that were asked for" in made.notes
 
 
-@loop_over(
-    ("keys", "why"),
-    [
-        ({"trace_window": "8"}, "give START:END in seconds"),
-        ({"trace_window": "8:2"}, "give START:END in seconds"),
-        ({"trace_window": "-1:2"}, "give START:END in seconds"),
-        ({"trace_window": "nan:2"}, "give START:END in seconds"),
-        ({"trace_window": "50:60"}, "no request of .* is in it: its last comes 3 s after the first"),
-        ({"trace_max_input_len": 2}, "no request is left .4 longer than --trace-max-input-len.*clip"),
-        ({"request_rate": 5.0}, "two schedules: pass --speed-up .*--no-self-timed"),
-        ({"backend": "openai-chat", "prompt_format": "ids"}, "chat API takes text, not .*--backend openai"),
-        ({"prompt_format": "text-vllm"}, "the prompts of a trace are token ids"),
-        ({"trace_format": "azure-2023"}, "no column"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_the_way(tmp_path: Path, keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        planned(jsonl(tmp_path, rows(0, 1, 2, 3)), **{"trace_format": "timed", **keys})
-
-
 def test_without_its_own_times_a_trace_gives_prompts_alone(tmp_path: Path) -> None:
     keys = {"self_timed": False, "max_concurrency": 1}
     made = timed(tmp_path, rows(0, 1, 3), **keys)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from builders.loops import loop_over
 from builders.required import require
 from builders.traces import TRACELAB, list_waits, offsets_ms, planned, prompts, text, waits_of
-from loadgen.base.errors import UsageError
 from loadgen.features.traces.call_order import SpanUnion
 from loadgen.features.traces.trace_rows import parse_instant_ns
 
@@ -117,41 +114,6 @@ def test_the_canonical_sheet_has_waits_for_tools(tmp_path: Path) -> None:
 def test_tools_that_work_at_once_count_once(spans: list[tuple[int, int]], total: int) -> None:
     assert SpanUnion(spans).measure_ns(2, 10) == total
     assert SpanUnion(spans).measure_ns(10, 2) == 0
-
-
-def change_time(place: int, timestamp: str) -> dict[str, Any]:
-    events = [dict(event) for event in ROWS[0]["timing_events"]]
-    events[place]["timestamp"] = timestamp
-    return {**ROWS[0], "timing_events": events}
-
-
-@loop_over(
-    ("content", "why"),
-    [
-        ('{"round_index": 0, "newly_append_tokens": 3}', "row 1: has no session_id"),
-        (json.dumps({**ROWS[0], "prefix_tokens": -1}), "prefix_tokens is -1: give 0 or more"),
-        (json.dumps({**ROWS[0], "timing_events": []}), "row 1: has no timing_events"),
-        (json.dumps({**ROWS[0], "timing_events": [{"event_type": "text", "timestamp": "now"}]}),
-         "row 1: timing_events[0].timestamp 'now' is not a date and time"),
-        (json.dumps(change_time(1, "2026-06-01T05:40:19.151Z")),
-         "timing_events[1], an output, is 1 s before the"),
-        (
-            json.dumps(
-                {**ROWS[0], "tools": [{"emitted_at": "2026-06-01 00:00:02", "result_at": "2026-06-01 00:00"}]}
-            ),
-            "row 1: tools[0].result_at is 2 s before its emitted_at",
-        ),
-        (json.dumps({**ROWS[0], "tools": [{"emitted_at": "x", "result_at": "y"}]}),
-         "tools[0].emitted_at 'x' is not"),
-        (json.dumps({**ROWS[0], "output_tokens": 0}), "no round has tokens"),
-        (SHEET.replace("0,5,2", "0,x,2"), "row 2: input_len 'x' is not a whole number"),
-        (SHEET.replace("40.000000", "-1"), "row 5: tool_wait_after_ms '-1' is not a time"),
-        (SHEET + "1,2\n", "row 6: has 2 columns, and the header 7"),
-    ],
-)  # fmt: skip
-def test_rounds_that_cannot_be_read_are_named(tmp_path: Path, content: str, why: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(why)):
-        planned(text(tmp_path, content), trace_format="tracelab")
 
 
 @loop_over(
