@@ -20,7 +20,7 @@ from loadgen.base.printing import print_text
 from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_line, describe_install, make_file_name
 from loadgen.facts.run_facts import Facts
-from loadgen.features.export.export_formats import FORMATS, ExportFormat, Given, list_workload
+from loadgen.features.export.export_formats import FORMATS, list_workload
 from loadgen.report import run_directory, saved_run
 from loadgen.report.request_rows import FORMS, REQUESTS, write_named
 from loadgen.report.result_file import OURS, name_marked_model
@@ -102,7 +102,17 @@ def main(argv: Sequence[str]) -> int:
         print_text(f"{name}: {place}", sys.stdout)
         return ExitCode.FIGURES
     if asked.output == "-":
-        _write_to_standard_output(run, form, given)
+        if sys.stdout is None:
+            raise UsageError("standard output is closed: use --output FILE")
+        try:
+            form.write(run, given, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            pass  # who reads it has read what was wanted, as of any other verb
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to standard output: {error.strerror}; use --output FILE"
+            ) from None
     else:
         path = asked.run_dir / form.file_name if asked.output is None else Path(asked.output)
         write_named(path, lambda file: form.write(run, given, file))
@@ -111,19 +121,6 @@ def main(argv: Sequence[str]) -> int:
         why = ", ".join(run.verdict.reasons)
         _LOG.warning("the run is %s (%s), which --format %s has no place for", level.value, why, asked.format)
     return ExitCode.FIGURES
-
-
-def _write_to_standard_output(run: Result, form: ExportFormat, given: Given) -> None:
-    """Write a run to standard output, whose reader may go; raises UsageError if it cannot be written."""
-    if sys.stdout is None:
-        raise UsageError("standard output is closed: use --output FILE")
-    try:
-        form.write(run, given, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        return  # who reads it has read what was wanted, as of any other verb
-    except OSError as error:
-        raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
 
 
 class Tracker(msgspec.Struct, frozen=True):

@@ -36,7 +36,13 @@ class ImageServer:
             pid = fork_process()
         if not pid:
             try:
-                _close_others(listening.fileno(), reading)
+                # What others wait for the end of, as a server for that of its pipe, must not stay open here.
+                # An object that the collector finds would close a number that is in use again.
+                gc.disable()
+                kept = {0, 1, 2, listening.fileno(), reading}
+                for number in {int(name) for name in os.listdir(_OPEN_FILES)} - kept:
+                    with contextlib.suppress(OSError):  # that of the listing itself
+                        os.close(number)
                 _serve(album, listening, reading)
             finally:
                 os._exit(0)
@@ -61,18 +67,6 @@ def _end_process(pid: int, writing: int, owner: int) -> None:
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _close_others(*kept: int) -> None:
-    """Close every descriptor but the standard ones and those `kept`, and switch the garbage collector off.
-
-    What others wait for the end of, as a server for that of its pipe, must not stay open here. An object that
-    the collector finds would close a number that is in use again.
-    """
-    gc.disable()
-    for number in {int(name) for name in os.listdir(_OPEN_FILES)} - {0, 1, 2, *kept}:
-        with contextlib.suppress(OSError):  # that of the listing itself
-            os.close(number)
 
 
 def _serve(album: Album, listening: socket.socket, reading: int) -> None:

@@ -11,7 +11,7 @@ from loadgen.base.text import format_count, list_first, wrap_text
 from loadgen.features.routed.reconciled_roles import describe_end
 from loadgen.report.run_directory import Result
 from loadgen.report.section import PartColumn, ReportOptions, draw_parts
-from loadgen.server.server_counters import DECODE, PREFILL, ROUTER, WORKER, RoleWindow, ServerWindow
+from loadgen.server.server_counters import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
 
 _MOST_ROWS = 8  # in a table of a short report
 COLUMNS = (
@@ -168,7 +168,16 @@ def _describe_whole(result: Result) -> Iterator[str]:
     if queues:
         yield f"mean time in the queue: {list_first(queues, _MOST_ROWS)}"
     for server in every:
-        if parts := list(_describe_transfers(server.window)):
+        own, parts = server.window, []
+        if own.kv_transfers:
+            parts.append(format_count(own.kv_transfers, "transfer"))
+        if own.kv_transfer_s is not None:
+            parts.append(f"mean {own.kv_transfer_s.mean_ms:.2f} ms")
+        if own.kv_transfer_bytes:
+            parts.append(f"{own.kv_transfer_bytes / 1e6:.1f} MB")
+        if own.kv_transfers_failed:
+            parts.append(f"{own.kv_transfers_failed} failed")
+        if parts:
             yield f"KV transfer, {server.label}: {', '.join(parts)}"
 
 
@@ -177,14 +186,3 @@ def _describe_ends(every: Sequence[RoleWindow]) -> Iterator[str]:
         if server.ended_s is not None:
             counted = f"its counts, also in the totals, are of {server.counted_s or 0.0:.1f} s"
             yield f"{describe_end(server)}; {counted}"
-
-
-def _describe_transfers(window: ServerWindow) -> Iterator[str]:
-    if window.kv_transfers:
-        yield format_count(window.kv_transfers, "transfer")
-    if window.kv_transfer_s is not None:
-        yield f"mean {window.kv_transfer_s.mean_ms:.2f} ms"
-    if window.kv_transfer_bytes:
-        yield f"{window.kv_transfer_bytes / 1e6:.1f} MB"
-    if window.kv_transfers_failed:
-        yield f"{window.kv_transfers_failed} failed"

@@ -231,8 +231,14 @@ class SessionSender(Sender):
             self._lanes[slot] = session, MAIN
             for root in session.roots:
                 self._wait_for(root, session)
-        if self.turns.soon:
-            self._open_branches()
+        # A connection for each turn that begins a lane once a request in flight has ended.
+        lacking = len(self.turns.soon) - self._count_ready() if self.turns.soon else 0
+        if lacking > 0:
+            closed = [other for other in self._spare if other.intake.state is State.CLOSED][:lacking]
+            for other in closed:
+                if not other.retry_ns:  # else it is opened then
+                    self.pool.dial(other)
+            self._spare.extend(self._open_branch() for _ in range(lacking - len(closed)))
         self.counters.publish_sent(self.turns.next)
 
     def _note_gated(self, slot: Slot) -> None:
@@ -264,20 +270,18 @@ class SessionSender(Sender):
         lane, place = session.find_lane(index), session.slots[MAIN]
         slot = session.slots.get(lane)
         if slot is None:
-            slot = session.slots[lane] = self._take_spare()
+            # A branch's without a lane: a connected one, else one that is to be, or a new one.
+            ranks = {State.IDLE: 0, State.CONNECTING: 1, State.HANDSHAKING: 1}
+            slot = min(self._spare, key=lambda spare: ranks.get(spare.intake.state, 2), default=None)
+            if slot is None:
+                slot = self._open_branch()
+            else:
+                self._spare.remove(slot)
+            session.slots[lane] = slot
             self._lanes[slot] = session, lane
             self.turns.soon.discard(index)
         ready_ns = session.ready_ns[index - session.begin]
         self._wait(self.pace.next_ns(place.number, index, ready_ns), place.number, index, slot, session)
-
-    def _take_spare(self) -> Slot:
-        """Take a branch's slot without a lane: a connected one, else one that is to be, or a new one."""
-        ranks = {State.IDLE: 0, State.CONNECTING: 1, State.HANDSHAKING: 1}
-        best = min(self._spare, key=lambda slot: ranks.get(slot.intake.state, 2), default=None)
-        if best is None:
-            return self._open_branch()
-        self._spare.remove(best)
-        return best
 
     def _open_branch(self) -> Slot:
         self.pool.open()
@@ -285,17 +289,6 @@ class SessionSender(Sender):
         self._branches.add(slot)
         self.branches += 1
         return slot
-
-    def _open_branches(self) -> None:
-        """Have a connection for each turn that begins a lane once a request in flight has ended."""
-        lacking = len(self.turns.soon) - self._count_ready()
-        if lacking <= 0:
-            return
-        closed = [slot for slot in self._spare if slot.intake.state is State.CLOSED][:lacking]
-        for slot in closed:
-            if not slot.retry_ns:  # else it is opened then
-                self.pool.dial(slot)
-        self._spare.extend(self._open_branch() for _ in range(lacking - len(closed)))
 
     def _count_ready(self) -> int:
         """Count the branches' slots without a lane that are connected, or are to be."""

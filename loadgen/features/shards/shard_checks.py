@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, Origin, invalid, join_evidence, suspect
 from loadgen.base.text import list_first
-from loadgen.facts.run_facts import MergedShard
 from loadgen.verdict.evidence import RunEvidence, limit_doubts, percent
 
 CLOCK_MS = 10.0  # by which a shard's times may be off
@@ -89,21 +87,15 @@ def _measure_apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
 )
 def clock_offset(run: RunEvidence) -> Evidence | None:
     """Find evidence that a shard's clock is at an offset that is unknown, or known to over 10 ms."""
-    needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
-    return join_evidence(
-        f"{how} to the clock of the first one: {needing}" for how in _list_unsure(run.facts.shards)
-    )
-
-
-def _list_unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
-    """Yield phrases on shards whose clock's offset is unknown, and on those known to more than 10 ms."""
-    unknown = [row.name for row in shards if row.error_ns < 0]
-    if unknown:
-        yield f"{_name_shards(unknown)} at an unknown offset"
-    large = [row for row in shards if row.error_ns > CLOCK_MS * MS_NS]
-    if large:
+    unsure = []
+    if unknown := [row.name for row in run.facts.shards if row.error_ns < 0]:
+        unsure.append(f"{_name_shards(unknown)} at an unknown offset")
+    if large := [row for row in run.facts.shards if row.error_ns > CLOCK_MS * MS_NS]:
         worst_ms = max(row.error_ns for row in large) / MS_NS
-        yield f"{_name_shards([row.name for row in large])} at an offset that is known to ± {worst_ms:.3g} ms"
+        names = _name_shards([row.name for row in large])
+        unsure.append(f"{names} at an offset that is known to ± {worst_ms:.3g} ms")
+    needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
+    return join_evidence(f"{how} to the clock of the first one: {needing}" for how in unsure)
 
 
 def _name_shards(names: list[str]) -> str:

@@ -247,7 +247,13 @@ def describe_speculation(result: Result, options: ReportOptions) -> Iterator[str
     messages, counters = split.sources.get(MESSAGES), split.sources.get(COUNTERS)
     counted = [] if messages is None else [f"messages: {messages.accepted} of {messages.tokens} tokens"]
     if counters is not None:
-        counted.append(f"the server's counters: {counters.accepted}{_describe_drafts(counters)}")
+        own = f"the server's counters: {counters.accepted}"
+        if counters.drafts:
+            mean = (
+                1 + (counters.accepted or 0) / counters.drafts
+            )  # vLLM's, which leaves out steps without one
+            own += f" of {counters.draft_tokens} in {counters.drafts} drafts ({mean:.3g} tokens a draft)"
+        counted.append(own)
     if counted:
         yield f"accepted draft tokens by {'; by '.join(counted)}"
 
@@ -280,11 +286,3 @@ def _format_estimate(estimate: RatioEstimate, units: str = "") -> str:
 
 def _list_shares(shares: Sequence[float]) -> str:
     return ", ".join(f"{100 * share:.3g} %" for share in shares)
-
-
-def _describe_drafts(counters: DraftCounts) -> str:
-    """Describe the drafts that counters know of, with vLLM's mean, which leaves out steps without one."""
-    if not counters.drafts:
-        return ""
-    mean = 1 + (counters.accepted or 0) / counters.drafts
-    return f" of {counters.draft_tokens} in {counters.drafts} drafts ({mean:.3g} tokens a draft)"

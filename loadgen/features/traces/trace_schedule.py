@@ -85,7 +85,17 @@ class TraceSelection(msgspec.Struct, frozen=True):
         places, prompts, answers = places[:most], prompts[:most], answers[:most]
         cut = (prompts > most_prompt) | (answers > most_answer)
         if not len(places):
-            raise UsageError(_explain_none_left(rows, profile, inside, skipped))
+            if inside.start >= inside.stop:
+                last_s = rows.at_ns[-1] / SECOND_NS
+                raise UsageError(
+                    f"--trace-window {profile.trace_window!r}: no request of {rows.file} is in it: its last "
+                    f"comes {last_s:.6g} s after the first"
+                )
+            why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+            raise UsageError(
+                f"--trace {rows.file}: no request is left ({why}): raise the limit, or pass --trace-too-long "
+                "clip"
+            )
         return cls(
             places,
             np.minimum(prompts, most_prompt),
@@ -99,17 +109,6 @@ class TraceSelection(msgspec.Struct, frozen=True):
         return TraceSelection(
             self.places[:count], self.input_lens[:count], self.output_lens[:count], self.skipped, self.clipped
         )
-
-
-def _explain_none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[str, int]) -> str:
-    if inside.start >= inside.stop:
-        span_s = rows.at_ns[-1] / SECOND_NS
-        return (
-            f"--trace-window {profile.trace_window!r}: no request of {rows.file} is in it: its last comes "
-            f"{span_s:.6g} s after the first"
-        )
-    why = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-    return f"--trace {rows.file}: no request is left ({why}): raise the limit, or pass --trace-too-long clip"
 
 
 class TraceSchedule(msgspec.Struct, frozen=True):
