@@ -72,7 +72,12 @@ class StopRules(msgspec.Struct):
 
         `elapsed_s` is since the first request could be sent, `under_way` how many requests would be cut.
         """
-        self.fired = self.fired or self._judge_failures() or self._judge_time(elapsed_s, under_way)
+        self.fired = self.fired or self._judge_failures()
+        if not self.fired and self.cut_after_s is not None and elapsed_s >= self.cut_after_s:
+            still = f"still under way after the --drain-timeout of {self.drain_s:g} s"
+            verb = "was" if under_way == 1 else "were"
+            cut = f"{format_count(under_way, 'request')} {still} {verb} cut"
+            self.fired = f"--max-duration {self.max_duration_s:g} s: {cut}"
         if not self.fired and self.saturation is not None:
             shown = self.saturation.reason(elapsed_s, under_way)
             self.saturated = bool(shown)
@@ -108,17 +113,6 @@ class StopRules(msgspec.Struct):
                 f"failed{last}"
             )
         return ""
-
-    def _judge_time(self, elapsed_s: float, under_way: int) -> str:
-        """Explain that the limit of time ends the run; "" if it does not."""
-        if self.cut_after_s is None or elapsed_s < self.cut_after_s:
-            return ""
-        still = f"still under way after the --drain-timeout of {self.drain_s:g} s"
-        verb = "was" if under_way == 1 else "were"
-        return (
-            f"--max-duration {self.max_duration_s:g} s: {format_count(under_way, 'request')} {still} "
-            f"{verb} cut"
-        )
 
 
 def read_begin(record: Record) -> BegunRequest | None:

@@ -207,7 +207,20 @@ def parse_schedule(text: str) -> LoadSchedule:
         if kind and named != kind:
             raise ValueError(f"{where}: one schedule has rates or concurrencies, not both: write two runs")
         kind = named
-        stages.append(_make_stage(match, kind, where))
+        begin = float(match["begin"])
+        end = begin if match["end"] is None else float(match["end"])
+        span_s = parse_seconds(match["held"] or match["ramped"])
+        exponential = match["how"] == "exponentially"
+        if span_s < _LEAST_S:
+            raise ValueError(f"{where}: a stage takes 1ms at least")
+        if exponential and not (begin and end):
+            raise ValueError(f"{where}: an exponential ramp never is at 0: write 0.01, or leave the word out")
+        for level in (begin, end):
+            if kind == "concurrency" and not (level == int(level) and 1 <= level <= MOST_STREAMS):
+                raise ValueError(f"{where}: a concurrency is a whole number from 1 to {MOST_STREAMS}")
+            if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= MOST_RATE_PER_S:
+                raise ValueError(f"{where}: a rate is 0 (a pause), or from 1e-9 to 1e9 requests per second")
+        stages.append(LoadStage(span_s, begin, end, exponential))
     made = LoadSchedule(kind == "concurrency", tuple(stages))
     if not made.most:
         raise ValueError("every rate is 0: give one stage a rate above 0")
@@ -225,24 +238,6 @@ def _explain_stage(part: str) -> str:
         if match[name] is not None and re.fullmatch(form, match[name], re.ASCII) is None:
             return f"{quote_value(match[name])} {why}"
     return _FORM
-
-
-def _make_stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
-    """Make the stage that a text has in its form; raises ValueError for levels or a time out of bounds."""
-    begin = float(match["begin"])
-    end = begin if match["end"] is None else float(match["end"])
-    span_s = parse_seconds(match["held"] or match["ramped"])
-    exponential = match["how"] == "exponentially"
-    if span_s < _LEAST_S:
-        raise ValueError(f"{where}: a stage takes 1ms at least")
-    if exponential and not (begin and end):
-        raise ValueError(f"{where}: an exponential ramp never is at 0: write 0.01, or leave the word out")
-    for level in (begin, end):
-        if kind == "concurrency" and not (level == int(level) and 1 <= level <= MOST_STREAMS):
-            raise ValueError(f"{where}: a concurrency is a whole number from 1 to {MOST_STREAMS}")
-        if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= MOST_RATE_PER_S:
-            raise ValueError(f"{where}: a rate is 0 (a pause), or from 1e-9 to 1e9 requests per second")
-    return LoadStage(span_s, begin, end, exponential)
 
 
 class Bursts(msgspec.Struct, frozen=True):

@@ -106,7 +106,9 @@ def add_flags(container: argparse._ActionsContainer, rows: Iterable[SettingRow])
         columns: dict[str, Any] = {"metavar": row.metavar, "action": row.action, "type": row.read}
         columns["nargs"] = "+" if row.action == "extend" else None
         if bool in row.kinds:
-            columns["action"] = row.action or _choose_switch(row)
+            named_off = row.option.startswith(("--no-", "--disable-"))
+            switch = "store_false" if named_off else argparse.BooleanOptionalAction
+            columns["action"] = row.action or ("store_true" if row.default is False else switch)
         elif row.read is None:
             columns["type"] = next((kind for kind in (float, int) if kind in row.kinds), None)
             literals = [kind for kind in row.kinds if get_origin(kind) is Literal]
@@ -115,14 +117,6 @@ def add_flags(container: argparse._ActionsContainer, rows: Iterable[SettingRow])
         given |= _FURTHER.get(row.name, {})
         spellings = _ALSO.get(row.name, ())
         container.add_argument(row.option, *spellings, dest=row.dest, help=row.help, **given)
-
-
-def _choose_switch(row: SettingRow) -> str | type[argparse.Action]:
-    """Choose the action of argparse that sets a bool."""
-    if row.default is False:
-        return "store_true"
-    named_off = row.option.startswith(("--no-", "--disable-"))
-    return "store_false" if named_off else argparse.BooleanOptionalAction
 
 
 def add_groups(

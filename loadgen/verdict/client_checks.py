@@ -351,17 +351,12 @@ def _describe_stop(run: RunEvidence, stamped: bool) -> Evidence | None:
         if stamped
         else "latencies of the requests in flight are too long by up to that"
     )
-    return f"the client process did not run for {stopped_s:.1f} s{_describe_contention(run)}: {harm}"
-
-
-def _describe_contention(run: RunEvidence) -> str:
-    """Describe that the client waited for a busy CPU rather than being paused; "" if it did not."""
-    use = run.facts.cpu_use
-    if use is None or use.busy <= BUSY * use.cpus:
-        return ""
-    shared = f"{use.busy:.2f} of {use.cpus} CPUs were busy"
-    by_session = run.facts.environment.get("sched_autogroup") == "1"
-    return f" ({shared}{', shared by session (sched_autogroup)' if by_session else ''})"
+    use, waited = run.facts.cpu_use, ""
+    if use is not None and use.busy > BUSY * use.cpus:  # it waited for a busy CPU rather than being paused
+        by_session = run.facts.environment.get("sched_autogroup") == "1"
+        shared = ", shared by session (sched_autogroup)" if by_session else ""
+        waited = f" ({use.busy:.2f} of {use.cpus} CPUs were busy{shared})"
+    return f"the client process did not run for {stopped_s:.1f} s{waited}: {harm}"
 
 
 client_stopped = suspect(
