@@ -49,11 +49,15 @@ def every() -> list[Panel]:
     found = made_runs.comparison(
         made_runs.line("base", (rows[0],)), made_runs.line("other", (rows[1],), Decision.FASTER, roofline=0.4)
     )
-    return [
+    panels = [
         *run_charts.plot_run(made_runs.run(failed=2)),
         *load_charts.plot_loads(rows),
         *comparison_section.plot_comparison(found),
     ]
+    kinds = {
+        (tuple(curve.form for curve in each.curves), len(each.spans), each.x_log): each for each in panels
+    }
+    return list(kinds.values())
 
 
 @loop_over("panel", every())
