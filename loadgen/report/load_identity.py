@@ -225,7 +225,9 @@ def _describe_shape(facts: Facts) -> str:
     """
     profile = facts.profile
     parts = [
-        value if name in ("data", "text") else f"{name.replace('_', '-')} {_format_value(value)}"
+        value
+        if name in ("data", "text")
+        else f"{name.replace('_', '-')} {format(value, 'g') if isinstance(value, float) else value}"
         for name, value in _list_unusual(facts)
         if name not in _COLUMNS
     ]
@@ -258,10 +260,6 @@ def format_tokens(length: float | None) -> str:
     if length is None:
         return ""
     return f"{length:.0f}" if length == round(length) else f"{length:.1f}"
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def find_asked_lengths(facts: Facts) -> tuple[int | None, int | None]:

@@ -63,18 +63,11 @@ class PromptCounter:
         self._flag = min((flag for flag, limit_s in limits.items() if limit_s), key=limits.__getitem__)
         self._limit_s = limits[self._flag]
 
-    def learn_counts(self, tokens: int) -> WordCounts:
-        """Learn how the server counts words, checked with a prompt of about `tokens` tokens.
+    async def learn_counts(self, tokens: int) -> WordCounts:
+        """Learn how the server counts words by a few requests, checked with one of about `tokens` tokens.
 
-        A few requests are sent. Raises MeasureError where the server denies or refuses one, or counts
-        nothing.
-        """
-        return self.access.loop.run(self._learn_counts(tokens))
-
-    async def _learn_counts(self, tokens: int) -> WordCounts:
-        """Fit the counts by /tokenize, or by usage if it is missing or the API hosted.
-
-        Correct them by usage.
+        The counts are fitted by /tokenize, or by usage if it is missing or the API hosted, and corrected by
+        usage. Raises MeasureError where the server denies or refuses a request, or counts nothing.
         """
         async with self.access.client(self._limit_s) as client:
 
@@ -177,7 +170,8 @@ def add_word_counts(
             warmup = adapter.adapt(warmup)
         counter = PromptCounter(adapter.access, warmup, subject.engine.hosted, limit)
         with choose_display(adapter.quiet).waiting("asking how the server counts words"):
-            known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
+            learning = counter.learn_counts(workload.input_len + workload.prefix_len)
+            known[key] = adapter.access.loop.run(learning)
     return replace(subject, word_counts=known[key])
 
 

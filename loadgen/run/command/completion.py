@@ -79,20 +79,16 @@ def _read_help(command: Command, words: Sequence[str]) -> str:
 
 
 def _write_fish(verbs: Mapping[str, str], flags: Mapping[str, Sequence[str]]) -> str:
-    lines = [
-        f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d {_quote_for_fish(question)}"
-        for name, question in verbs.items()
-    ]
+    lines = []
+    for name, question in verbs.items():
+        quoted = question.replace("\\", "\\\\").replace("'", "\\'")
+        lines.append(f"complete -c loadgen -n '__fish_is_nth_token 1' -f -a {name} -d '{quoted}'")
     for name, each in flags.items():
         begun = f"complete -c loadgen -n '__fish_seen_subcommand_from {name}'"
         lines += [f"{begun} -l {flag.removeprefix('--')}" for flag in each if flag != "--profile"]
         if "--profile" in each:
             lines.append(f"{begun} -l profile -x -a '{' '.join(list_shipped())}'")
     return "\n".join(lines)
-
-
-def _quote_for_fish(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 _SHELLS = ("bash", "zsh", "fish")
