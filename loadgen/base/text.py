@@ -91,13 +91,6 @@ def count_decimals(number: float, digits: int, most: int = 6) -> int:
     return max(0, min(most, digits - 1 - math.floor(math.log10(abs(number)))))
 
 
-def format_cell_ms(value_ms: float) -> str:
-    """Format milliseconds for a table's cell with one decimal, from 10,000 on without; `-` for NaN."""
-    if value_ms != value_ms:
-        return "-"
-    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"
-
-
 def quote_value(value: Any) -> str:
     """Quote a value for an error message, a text cut to 40 characters, any other value to 80."""
     if isinstance(value, str):

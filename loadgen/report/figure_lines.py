@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import asdict
 
@@ -14,7 +14,6 @@ from loadgen.figures.metrics import Metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.report.run_directory import Result
 from loadgen.report.run_lines import name_tokenizer
-from loadgen.verdict.evidence import least_samples
 
 
 def describe_bounds(result: Result, options: object) -> Iterator[str]:
@@ -35,18 +34,20 @@ def describe_highest(result: Result, options: object) -> Iterator[str]:
 
 def describe_objectives(result: Result, options: object) -> Iterator[str]:
     """Yield a line per objective (met or not, value, samples), and whether goodput uses these limits."""
-    for evidence in result.objectives:
-        objective, sign = evidence.objective, "≥" if evidence.objective.is_floor else "≤"
-        bound = "" if evidence.bound is None else f" ({sign} {_format_value(evidence.bound)} at 99 %)"
-        value = (
-            f"{_format_value(evidence.value)} {objective.unit}{bound}" if evidence.samples else "no samples"
-        )
-        beyond = f"{evidence.over} of {evidence.samples} {'below' if objective.is_floor else 'above'}"
-        yield f"{objective}: {evidence.standing}, {value}, {beyond}{_describe_worth(evidence)}"
+    yield from map(describe_objective, result.objectives)
     limits = result.facts.ask().goodput_limits
     if limits and not result.facts.profile.goodput:
         parts = (f"{name} {limit:g} {SELECTABLE[name].unit}" for name, limit in limits.items())
         yield f"goodput: of requests within {', '.join(parts)} (the limits of --slo)"
+
+
+def describe_objective(evidence: ObjectiveEvidence) -> str:
+    """Describe whether an objective is met, its value with its bound, and how many samples are beyond it."""
+    objective, sign = evidence.objective, "≥" if evidence.objective.is_floor else "≤"
+    bound = "" if evidence.bound is None else f" ({sign} {_format_value(evidence.bound)} at 99 %)"
+    value = f"{_format_value(evidence.value)} {objective.unit}{bound}" if evidence.samples else "no samples"
+    beyond = f"{evidence.over} of {evidence.samples} {'below' if objective.is_floor else 'above'}"
+    return f"{objective}: {evidence.standing}, {value}, {beyond}{_describe_worth(evidence)}"
 
 
 def _describe_worth(evidence: ObjectiveEvidence) -> str:
@@ -93,12 +94,6 @@ def _format_value(value: float) -> str:
 
 
 def describe_tokens(result: Result, options: object) -> Iterator[str]:
-    """Yield lines on the samples behind the percentiles, and on how tokens were counted."""
-    yield from describe_sample_counts(result.metrics, result.choose_measured(result.facts.block().selected))
-    yield from summarize_tokens(result, options)
-
-
-def summarize_tokens(result: Result, options: object) -> Iterator[str]:
     """Yield lines on how tokens were counted, and which latencies were not measured."""
     metrics = result.metrics
     if not metrics.streamed:
@@ -149,39 +144,6 @@ def describe_token_counts(metrics: Metrics, tokenizer: str) -> Iterator[str]:
         exactly = " (--continuous-usage counts them one by one)" if metrics.counted_by_usage > 0 else ""
         several = f"messages: in {format_count(spread, 'request')} some carry several tokens"
         yield f"{several}; ITL is per message, TPOT per token{exactly}"
-
-
-def describe_sample_counts(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
-    """Yield lines on percentiles with too few samples for a bound at 99 %, and how many they have.
-
-    Gaps are many more than requests: they are named only where none is expected beyond the percentile.
-    """
-    shown = {key: latency for key, latency in metrics.selectable.items() if key in selected}
-    thin: dict[tuple[float, int, str], list[str]] = {}
-    for key, latency in shown.items():
-        unit = SELECTABLE[key].of
-        for percentile in latency.percentiles_ms:
-            if 0 < latency.n < least_samples(percentile)[unit == "requests"]:
-                thin.setdefault((percentile, latency.n, unit), []).append(SELECTABLE[key].label)
-    of_requests = [key for key, latency in shown.items() if latency.n and SELECTABLE[key].of == "requests"]
-    parts = [
-        _describe_samples(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)
-        for basis, names in thin.items()
-    ]
-    if parts:
-        yield f"percentiles: {'; '.join(parts)}"
-
-
-def _describe_samples(percentile: float, n: int, unit: str, names: Sequence[str]) -> str:
-    """Describe how many samples a percentile of these metrics rests on, and how many lie beyond it."""
-    of = f" of {', '.join(names)}" if names else ""
-    q, last = max(percentile, 100 - percentile) / 100, n - 1
-    beyond = last - math.floor(round(last * q, 6))  # linear between the closest ranks
-    extreme = "slowest" if percentile >= 50 else "fastest"
-    if n == 1:
-        return f"P{percentile_name(percentile)}{of} from 1 of the {unit}"
-    where = f"{beyond} beyond it" if n >= least_samples(percentile)[0] else f"next to the {extreme}"
-    return f"P{percentile_name(percentile)}{of} from {n} {unit} ({where})"
 
 
 def describe_more_figures(metrics: Metrics, reasoned: int = 0) -> Iterator[str]:

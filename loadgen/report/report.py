@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from loadgen.base.errors import make_guarded
 from loadgen.base.printing import Colour, Mark, Screen
 from loadgen.base.rule import Severity
+from loadgen.base.tables import Table
 from loadgen.features.attribution import attribution_section
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.images import image_figures
@@ -26,8 +29,8 @@ from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures,
 from loadgen.host import cpu_use
 from loadgen.report import figure_lines, result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section, make_section
-from loadgen.verdict import verdict
+from loadgen.report.section import ReportOptions, Room, Section, is_shown, make_section
+from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.evidence import has_tail
 from loadgen.verdict.verdict import Level
 
@@ -85,8 +88,17 @@ def explain_unmeasured(result: Result) -> str:
 def list_page_lines(page: str, result: Result) -> tuple[str, ...]:
     """List the report's lines for a section of the HTML page, not wrapped; never raises."""
     options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
-    shown = [make_section(section, result, options) for section in SECTIONS if section.page == page]
+    sections = [section for section in SECTIONS if section.page == page]
+    shown = (make_section(section, result, options, tabled=False) for section in sections)
     return tuple(line for section in shown for line in section.lines)
+
+
+def find_page_table(page: str, result: Result) -> Table | None:
+    """Make the table of a section of the HTML page; None if it has none, or that cannot be made."""
+    for section in SECTIONS:
+        if section.page == page and section.table is not None and is_shown(section, result):
+            return make_guarded(section.name, partial(section.table, result), None, [])
+    return None
 
 
 def _render_block(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -107,11 +119,6 @@ def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
 def _describe_cpus(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.cpu_use is not None:
         yield cpu_use.format_use(result.facts.cpu_use)
-
-
-def _leave_out(result: Result, options: ReportOptions) -> Iterable[str]:
-    """Yield no line: the long form of a section that only the short report has."""
-    return ()
 
 
 def _mark_states(result: Result) -> Iterator[Mark]:
@@ -142,7 +149,6 @@ SECTIONS = (
         "failures",
         run_lines.describe_failures,
         room=Room.ALWAYS,
-        short=run_lines.describe_worst_failures,
         page="Notes",
     ),
     Section(
@@ -159,18 +165,18 @@ SECTIONS = (
     Section("resends", run_lines.describe_resends, room=Room.ALWAYS, page="Notes"),
     Section("bounds", figure_lines.describe_bounds, room=Room.ALWAYS, short=figure_lines.describe_highest),
     Section("objectives", figure_lines.describe_objectives, room=Room.ALWAYS),
-    Section("tokens", figure_lines.describe_tokens, room=Room.FIRST, short=figure_lines.summarize_tokens),
+    Section("tokens", figure_lines.describe_tokens, room=Room.FIRST),
     Section(
         "more-figures",
         lambda result, _: figure_lines.describe_more_figures(result.metrics, result.facts.reasoned),
     ),
     Section(
         "targets",
-        target_figures.tabulate_targets,
-        attrgetter("targets"),
-        wrapped=False,
-        room=Room.ALWAYS,
-        short=target_figures.tabulate_few_targets,
+        is_there=attrgetter("targets"),
+        room=Room.TABLE,
+        page="By target",
+        table=target_figures.make_target_table,
+        most_rows=8,
     ),
     Section(
         "speculation",
@@ -190,23 +196,35 @@ SECTIONS = (
     ),
     Section(
         "classes",
-        shape_figures.tabulate_classes,
+        shape_figures.describe_classes,
         attrgetter("profile.classes"),
-        wrapped=False,
         room=Room.TABLE,
+        page="By class",
+        table=shape_figures.make_class_table,
     ),
     Section(
-        "stages", shape_figures.tabulate_stages, attrgetter("profile.shaped"), wrapped=False, room=Room.TABLE
+        "stages",
+        shape_figures.name_unreached,
+        attrgetter("profile.shaped"),
+        room=Room.TABLE,
+        page="By stage",
+        table=shape_figures.make_stage_table,
+        most_rows=40,
     ),
     Section(
         "sessions",
         session_figures.describe_sessions,
         _HAS_SESSIONS,
         room=Room.ALWAYS,
-        short=session_figures.summarize_in_short,
         page="Sessions",
     ),
-    Section("turns", session_figures.tabulate_turns, _HAS_SESSIONS, wrapped=False, room=Room.TABLE),
+    Section(
+        "turns",
+        is_there=_HAS_SESSIONS,
+        room=Room.TABLE,
+        page="By turn",
+        table=session_figures.make_turn_table,
+    ),
     Section(
         "critical-path",
         session_figures.describe_critical_path,
@@ -214,14 +232,19 @@ SECTIONS = (
         room=Room.ALWAYS,
         page="Sessions",
     ),
-    Section("branches", session_figures.tabulate_branches, _HAS_BRANCHES, wrapped=False, room=Room.TABLE),
-    Section("load-over-time", _leave_out, room=Room.TABLE, short=run_lines.explain_changing_load),
+    Section(
+        "branches",
+        is_there=_HAS_BRANCHES,
+        room=Room.TABLE,
+        page="By branch",
+        table=session_figures.make_branch_table,
+    ),
+    Section("load-over-time", room=Room.TABLE, short=run_lines.explain_changing_load),
     Section(
         "load",
         run_lines.describe_load,
         lambda facts: not facts.session_turns,  # theirs is a section of sessions
         room=Room.ALWAYS,
-        short=run_lines.summarize_load,
     ),
     Section("sessions-in-flight", session_figures.describe_in_flight, _HAS_SESSIONS, room=Room.ALWAYS),
     Section("rates", run_lines.describe_rates, room=Room.ALWAYS),
@@ -230,9 +253,10 @@ SECTIONS = (
         "attribution",
         attribution_section.describe_attribution,
         has_tail,
-        wrapped=False,
         room=Room.FIRST,
         short=attribution_section.summarize_attribution,
+        table=attribution_section.make_attribution_table,
+        most_rows=0,
     ),
     Section("client", run_lines.describe_client, room=Room.FIRST, short=run_lines.summarize_client),
     Section("calibration", run_lines.describe_calibration),
@@ -249,18 +273,22 @@ SECTIONS = (
         "reconciliation",
         run_lines.describe_reconciled,
         whole_load=True,
-        wrapped=False,
         room=Room.FIRST,
         short=run_lines.summarize_reconciled,
+        page="Client and server-reported figures",
+        table=lambda result: reconcile.make_reconciled_table(result.reconciled),
+        most_rows=0,
     ),
     Section(
         "roles",
         role_figures.describe_roles,
         attrgetter("role_windows"),
         whole_load=True,
-        wrapped=False,
         room=Room.TABLE,
         short=role_figures.summarize_roles,
+        page="By server",
+        table=role_figures.make_role_table,
+        most_rows=8,
     ),
     Section(
         "roofline",
@@ -289,6 +317,6 @@ SECTIONS = (
         room=Room.ALWAYS,
         page="Notes",
     ),
-    Section("unavailable", _leave_out, room=Room.ALWAYS, short=run_lines.list_unknown),
-    Section("more", _leave_out, room=Room.ALWAYS, short=run_lines.point_to_rest),
+    Section("unavailable", room=Room.ALWAYS, short=run_lines.list_unknown),
+    Section("more", room=Room.ALWAYS, short=run_lines.point_to_rest),
 )

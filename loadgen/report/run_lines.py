@@ -6,13 +6,14 @@ Each takes the run and how it is shown, and yields the lines, still to be wrappe
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.text import cut_end, format_count, list_first, wrap_text
+from loadgen.base.text import cut_end, format_count, list_first
 from loadgen.engines import refusals
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.distribution import Distribution
@@ -284,10 +285,22 @@ def describe_trace(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield each kind of failure with its count and first error, and a fix if one is known."""
-    for kind, tally in result.whole.failures.items():
-        yield _describe_failure(kind, tally)
+    """Yield each kind of failure with its count, first error and a fix if known, those cut off last.
+
+    In a short report three kinds have a line, with the begin of the error, and the others one.
+    """
+    tallies = result.whole.failures
+    kinds = [(kind, tally) for kind, tally in tallies.items() if kind not in CUT_OFF]
+    most, longest = (_MOST_KINDS, _MOST_DETAIL) if options.short else (len(kinds), sys.maxsize)
+    for kind, tally in kinds[:most]:
+        yield cut_end(_describe_failure(kind, tally), longest)
         yield from _suggest_fix(tally.detail)
+    if rest := kinds[most:]:
+        count = sum(tally.count for _, tally in rest)
+        yield f"failed: {count} more, of {format_count(len(rest), 'other kind')}"
+    for kind, tally in tallies.items():
+        if kind in CUT_OFF:
+            yield cut_end(_describe_failure(kind, tally), longest)
 
 
 def _describe_failure(kind: str, tally: FailureTally) -> str:
@@ -299,21 +312,6 @@ def _suggest_fix(detail: str) -> Iterator[str]:
     """Yield what to do about a failure by which a server refuses a field of the request, if it names one."""
     if advice := refusals.suggest_fix(detail):
         yield f"the request is refused: {advice}"
-
-
-def describe_worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the most frequent kinds of failures, and what was cut off."""
-    tallies = result.whole.failures
-    kinds = [(kind, tally) for kind, tally in tallies.items() if kind not in CUT_OFF]
-    for kind, tally in kinds[:_MOST_KINDS]:
-        yield cut_end(_describe_failure(kind, tally), _MOST_DETAIL)
-        yield from _suggest_fix(tally.detail)
-    if rest := kinds[_MOST_KINDS:]:
-        count = sum(tally.count for _, tally in rest)
-        yield f"failed: {count} more, of {format_count(len(rest), 'other kind')}"
-    for kind, tally in tallies.items():
-        if kind in CUT_OFF:
-            yield cut_end(_describe_failure(kind, tally), _MOST_DETAIL)
 
 
 def describe_missing(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -335,19 +333,6 @@ def describe_resends(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def describe_load(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on how many requests were in flight, and how late each was sent."""
-    facts, metrics = result.facts, result.metrics
-    line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
-    if not metrics.queue_time.n:
-        yield line
-    elif facts.held_concurrency is not None or facts.profile.stepped:
-        turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
-        yield f"{line} of {_name_limit(facts)}; {turnaround}"
-    else:
-        yield f"{line}; send delay {describe_lateness(result.records)} (due → sent)"
-
-
-def summarize_load(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield one line on how many requests were in flight, and how late each was sent."""
     facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
@@ -493,15 +478,14 @@ def summarize_steady_state(result: Result, options: ReportOptions) -> Iterator[s
 
 
 def describe_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the table of the server's figures next to the client's."""
-    window, rows = result.facts.window, result.reconciled
+    """Yield a line on what the server's figures in the table are from, or why there are none."""
+    window = result.facts.window
     if window is not None and window.error:
-        yield from wrap_text(f"server-reported figures: none: {window.error}", width=options.screen.width)
-    if rows:
-        named = window is not None and window.names
-        names = f"server-reported figures ({named})" if named else "figures that its answers report"
-        yield f"{names} of the same run:"
-        yield from reconcile.render_rows(rows)
+        yield f"server-reported figures: none: {window.error}"
+    if result.reconciled:
+        counted = window.names if window is not None else ""
+        source = f"{counted} counts them" if counted else "its answers report them"
+        yield f"server-reported figures: as {source}"
 
 
 def summarize_reconciled(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -10,7 +10,8 @@ import msgspec
 
 from loadgen.base.errors import Broken, make_guarded
 from loadgen.base.printing import Mark, Screen
-from loadgen.base.text import align_cells, clean_text, format_cell_ms, wrap_text
+from loadgen.base.tables import Column, Table, format_number, format_share, make_table, render_text_table
+from loadgen.base.text import WIDTH, clean_text, wrap_text
 from loadgen.facts.run_facts import Facts
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
@@ -22,7 +23,12 @@ class ReportOptions(msgspec.Struct, frozen=True):
     explain: bool
     layout: Layout
     screen: Screen = Screen()
-    directory: str = ""  # that of the run, where the rest of a short report is
+    directory: str = ""  # of a short report: that of the run, where the rest is
+
+    @property
+    def short(self) -> bool:
+        """Whether the report is a short one."""
+        return bool(self.directory)
 
 
 SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
@@ -39,17 +45,22 @@ class Room(IntEnum):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part of the report: its name, functions for its long and short lines, and in which runs it exists."""
+    """A part of the report: its name, functions for its long and short lines, and in which runs it exists.
+
+    Its table stands above its lines, and on the page in the part of that title.
+    """
 
     name: str
-    lines: SectionLines
+    lines: SectionLines = lambda result, options: ()
     is_there: Callable[[Facts], object] = lambda facts: True
     whole_load: bool = False  # True: only in runs that sent the whole load, not that of one shard
     wrapped: bool = True  # False: the long ones are laid out already
     room: Room = Room.NEVER
     short: SectionLines | None = None  # of a short report; None: they are the same
     marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
-    page: str = ""  # the title of the part of an HTML page that has its lines; "": none
+    page: str = ""  # the title of the part of an HTML page that has its lines and table; "": none
+    table: Callable[[Result], Table] | None = None
+    most_rows: int = 1000  # of a table in a short report: of more, a line says how many; 0: it has none
 
 
 class ShownSection(msgspec.Struct, frozen=True):
@@ -74,10 +85,19 @@ class ShownSection(msgspec.Struct, frozen=True):
         return fitting + self.failures
 
 
+def is_shown(section: Section, result: Result) -> bool:
+    """Whether a run has what a section is about."""
+    return bool(section.is_there(result.facts)) and (not section.whole_load or result.facts.whole_load)
+
+
 def make_section(
-    section: Section, result: Result, options: ReportOptions, lines: SectionLines | None = None
+    section: Section,
+    result: Result,
+    options: ReportOptions,
+    lines: SectionLines | None = None,
+    tabled: bool = True,
 ) -> ShownSection:
-    """Lay out a section of a run, from its own lines or from `lines`; never raises."""
+    """Lay out a section of a run, its table (if `tabled`) and its own lines or `lines`; never raises."""
     broken: list[Broken] = []
     none: list[list[str]] = []
     screen = options.screen
@@ -85,13 +105,23 @@ def make_section(
     def wrap(line: str) -> list[str]:
         return wrap_text(clean_text(line), width=screen.width)
 
+    def draw(table: Table) -> list[str]:
+        rows, most = len(table.body), section.most_rows
+        if options.short and rows > most:
+            return (
+                wrap(f"{rows} rows: the table {section.page.lower()} is in the whole report") if most else []
+            )
+        return clean_text(render_text_table(table, max(WIDTH, screen.width))).splitlines()
+
     def make() -> list[list[str]]:
-        if not section.is_there(result.facts) or (section.whole_load and not result.facts.whole_load):
+        if not is_shown(section, result):
             return []
         marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
         laid_out = not section.wrapped and lines is None
         every = (lines or section.lines)(result, options)
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
+        if tabled and section.table is not None and (table := section.table(result)).body:
+            cut.insert(0, draw(table))
         painted = iter(screen.paint([row for rows in cut for row in rows], marks))
         return [[next(painted) for _ in rows] for rows in cut]
 
@@ -100,37 +130,26 @@ def make_section(
     return ShownSection(section.room, entries, failures)
 
 
-MS = "ms"
-
-
 class PartColumn(NamedTuple):
-    """A column of a table of parts of a run, a row each: as a page has it, and in the report's text."""
+    """A column of a table of parts of a run, a row each; one that ends with `share` is in percent."""
 
     field: str  # of the row
     title: str
-    digits: int  # after the point, on a page
-    width: int  # in text; 0: it is not there
-    form: str = "{}"  # of the text; MS: as all cells of milliseconds
-    short: str = ""  # title of the text; "": the same
+    digits: int = 0  # after the point
+    short: str = ""  # the title in a terminal; "": the same
 
 
-def draw_parts(
-    title: str, width: int, columns: Sequence[PartColumn], rows: Iterable[tuple[str, Any]], gap: str = ""
-) -> list[str]:
-    """Draw a table of rows after their names; a name over `width` has a line of its own; [] if empty."""
-    shown = [column for column in columns if column.width]
-    widths = (-width, *(column.width for column in shown))
-    lines = []
-    for name, row in rows:
-        if len(name) > width:
-            lines.append(name)
-        cells = [name if len(name) <= width else ""]
-        for column in shown:
-            value = getattr(row, column.field)
-            if value is None or value != value:
-                cells.append("-")
-            else:
-                cells.append(format_cell_ms(value) if column.form == MS else column.form.format(value))
-        lines.append(align_cells(cells, widths, gap))
-    titles = (title, *(column.short or column.title for column in shown))
-    return [align_cells(titles, widths, gap), *lines] if lines else []
+def make_part_table(
+    title: str, key: str, columns: Sequence[PartColumn], rows: Iterable[tuple[str, Any]]
+) -> Table:
+    """Make the table of named rows, which stand at a key of the run's JSON."""
+    body = []
+    for index, (name, row) in enumerate(rows):
+        cells = [name]
+        for column in columns:
+            at, value = f"loadgen.{key}.{index}.{column.field}", getattr(row, column.field)
+            is_share = column.field.endswith("share")
+            cells.append(format_share(at, value) if is_share else format_number(at, value, column.digits))
+        body.append(cells)
+    titles = (Column(column.field, column.title, short=column.short) for column in columns)
+    return make_table([title, *titles], body)

@@ -11,7 +11,8 @@ import numpy as np
 from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.structs import replace
-from loadgen.base.text import align_cells, cut_end, format_cell_ms, list_first
+from loadgen.base.tables import Table
+from loadgen.base.text import list_first
 from loadgen.facts.run_facts import Facts
 from loadgen.figures.metrics import mark_good, measure_part
 from loadgen.figures.per_request import PerRequest
@@ -22,18 +23,34 @@ from loadgen.plan.planned_requests import Cancellations, ConcurrencySteps, make_
 from loadgen.plan.request_sources import RandomStream, make_arrival_rng
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions
+from loadgen.report.section import PartColumn, ReportOptions, make_part_table
 from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 from loadgen.settings.load_settings import CancelPoint, parse_cancel_rate
 from loadgen.verdict.reconcile import count_finished_after_cancel
 
 _PARTS = 4  # in which a ramp is read
 _NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
-_STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
-_STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)
-_CLASS_TITLES = ("Class", "share", "reqs", "fail", "in/out", "TTFT ms", "P99", "TPOT", "E2EL ms", "P99")
-_CLASS_WIDTHS = (-12, 5, 5, 4, 9, 7, 7, 6, 7, 7)
-_MOST_STAGES = 40  # in the table of a short report
+_STAGE_COLUMNS = (
+    PartColumn("end_s", "until s", 1),
+    PartColumn("requests", "requests", short="reqs"),
+    PartColumn("rate_per_s", "req/s", 2),
+    PartColumn("mean_in_flight", "in flight", 1),
+    PartColumn("most_in_flight", "max"),
+    PartColumn("mean_ttft_ms", "TTFT ms", 1),
+    PartColumn("p99_ttft_ms", "P99", 1),
+    PartColumn("p99_e2el_ms", "E2EL P99", 1),
+)
+_CLASS_COLUMNS = (
+    PartColumn("share", "share"),
+    PartColumn("requests", "requests", short="reqs"),
+    PartColumn("failed", "failed", short="fail"),
+    PartColumn("mean_lengths", "in / out"),
+    PartColumn("mean_ttft_ms", "TTFT ms", 1),
+    PartColumn("p99_ttft_ms", "P99", 1),
+    PartColumn("mean_tpot_ms", "TPOT ms", 1, "TPOT"),
+    PartColumn("mean_e2el_ms", "E2EL ms", 1),
+    PartColumn("p99_e2el_ms", "P99", 1),
+)
 _MOST_NAMED = 3  # of those that a run did not come to
 
 
@@ -56,6 +73,12 @@ class ClassFigures(msgspec.Struct, frozen=True):
     mean_e2el_ms: float
     p99_e2el_ms: float
     good: int | None  # requests that met --goodput; None: no objective was given
+
+    @property
+    def mean_lengths(self) -> str:
+        """The mean tokens of a success's prompt and answer, as 512 / 128."""
+        lengths = (tokens / max(self.completed, 1) for tokens in (self.input_tokens, self.output_tokens))
+        return " / ".join(f"{length:.0f}" for length in lengths)
 
 
 class StageFigures(msgspec.Struct, frozen=True):
@@ -267,59 +290,27 @@ def _make_stream(facts: Facts) -> RandomStream:
     return RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
 
 
-def tabulate_stages(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the stages as a table, and the first three not reached; nothing without stages.
+def make_stage_table(result: Result) -> Table:
+    """Make the table of the stages; without rows if the load did not change."""
+    rows = ((row.name, row) for row in result.derive(divide_by_stage))
+    return make_part_table("Stage", "by_stage", _STAGE_COLUMNS, rows)
 
-    A short report has the number of stages alone if there are over 40.
-    """
-    rows = result.derive(divide_by_stage)
-    if options.directory and len(rows) > _MOST_STAGES:  # a terminal would show nothing else
-        yield f"{len(rows)} stages: the table by stage is in the whole report"
-        return
-    if rows:
-        yield align_cells(_STAGE_TITLES, _STAGE_WIDTHS, " ")
-    for row in rows:
-        latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.p99_e2el_ms)
-        yield align_cells(
-            (
-                cut_end(row.name, -_STAGE_WIDTHS[0]),
-                f"{row.end_s:.4g} s",
-                str(row.requests),
-                f"{row.rate_per_s:.3g}",
-                f"{row.mean_in_flight:.1f}",
-                str(row.most_in_flight),
-                *(format_cell_ms(value) for value in latencies),
-            ),
-            _STAGE_WIDTHS,
-            " ",
-        )
-    if missing := list_unreached(result.facts, rows):
+
+def name_unreached(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on the first three stages that a partial run did not reach; nothing if it reached all."""
+    if missing := list_unreached(result.facts, result.derive(divide_by_stage)):
         yield f"not reached: {list_first(missing, _MOST_NAMED)}"
 
 
-def tabulate_classes(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the classes as a table, then lines of those cancelled as planned and those that met --goodput.
+def make_class_table(result: Result) -> Table:
+    """Make the table of the classes; without rows if there are none."""
+    rows = ((row.name, row) for row in result.derive(divide_by_class))
+    return make_part_table("Class", "by_class", _CLASS_COLUMNS, rows)
 
-    Nothing without classes.
-    """
+
+def describe_classes(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield lines on each class's requests that were cancelled as planned, and that met --goodput."""
     rows = result.derive(divide_by_class)
-    if not rows:
-        return
-    yield align_cells(_CLASS_TITLES, _CLASS_WIDTHS, " ")
-    for row in rows:
-        lengths = [
-            tokens / row.completed if row.completed else 0 for tokens in (row.input_tokens, row.output_tokens)
-        ]
-        latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
-        counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
-        name = cut_end(row.name, -_CLASS_WIDTHS[0])
-        cells = (
-            name,
-            *counts,
-            "/".join(f"{length:.0f}" for length in lengths),
-            *map(format_cell_ms, latencies),
-        )
-        yield align_cells(cells, _CLASS_WIDTHS, " ")
     if result.facts.profile.cancel_point is not None:
         cancelled = (f"{row.name} {row.cancelled} of {row.requests}" for row in rows)
         yield f"cancelled by class: {', '.join(cancelled)} requests"

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import add_json_flag, print_text
-from loadgen.base.text import clean_text, format_json, wrap_text
+from loadgen.base.tables import (
+    Passage,
+    encode_table,
+    render_csv_table,
+    render_markdown_passage,
+    render_passage,
+)
+from loadgen.base.text import clean_text, format_json
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.setting import list_rows
@@ -37,50 +45,8 @@ from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.quality.quality_record import judge_quality
-from loadgen.study.tables import (
-    Table,
-    escape_markdown,
-    render_csv_table,
-    render_markdown_table,
-    render_text_table,
-)
 
 _MOST_PROBLEMS = 10  # that are printed one by one
-
-
-class _Form(NamedTuple):
-    """The functions that write comparisons, another table with title and notes, and the answer."""
-
-    comparisons: Callable[[Sequence[ComparedLoad]], str]
-    table: Callable[[Table], str]
-    title: Callable[[str], str]
-    notes: Callable[[Sequence[str]], str]
-    answer: Callable[[CheckpointAnswer], str]
-
-
-_FORMS = {
-    "text": _Form(
-        comparison_report.render_text,
-        render_text_table,
-        lambda title: "\n".join(wrap_text(title, "")) + "\n",
-        lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
-        answer.render_answer_text,
-    ),
-    "markdown": _Form(
-        comparison_report.render_markdown,
-        render_markdown_table,
-        lambda title: f"### {escape_markdown(title)}\n\n",
-        lambda notes: "".join(f"* {escape_markdown(note)}\n" for note in notes),
-        answer.render_answer_markdown,
-    ),
-    "csv": _Form(
-        comparison_report.render_csv,
-        render_csv_table,
-        lambda title: "",
-        lambda notes: "",
-        answer.render_answer_csv,
-    ),
-}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -202,46 +168,54 @@ def _render(
     drawn = _make_other_tables(tables, given)
     if given.json:
         whole = encode_comparison(tables, searches, found) | ({"points": missing} if missing else {})
-        for key, _, table in drawn:
-            keys = [column.key for column in table.columns]
-            rows = [dict(zip(keys, row, strict=True)) for row in table.body]
-            whole[key] = {"rows": rows, "notes": list(table.notes)}
+        for passage in drawn:
+            if passage.table is not None:
+                whole[passage.key] = encode_table(passage.table)
         return format_json(whole, indent=1) + "\n"
-    name = "markdown" if given.markdown else "csv" if given.csv else "text"
-    form = _FORMS[name]
-    parts = [form.title(title) + form.table(table) for _, title, table in drawn]
-    if given.answer and found is not None:
-        parts.insert(0, form.answer(found))
-    if parts:
-        return "\n".join(parts)
-    notes = form.notes(missing) if missing else ""
-    return "\n".join(filter(None, (render_comparison(tables, searches, name, found), notes)))
+    alone = found if given.answer else None
+    if given.csv:
+        parts = [] if alone is None else [answer.render_answer_csv(alone)]
+        parts += [render_csv_table(passage.table) for passage in drawn if passage.table is not None]
+        return "\n".join(parts) or render_csv(tables, searches)
+    if alone is not None:
+        drawn.insert(0, answer.make_passage(alone))
+    if not drawn:
+        drawn = list_passages(tables, searches, found, missing)
+    return write_passages(drawn, given.markdown)
 
 
-def render_comparison(
+def render_csv(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+    """Write limits and comparisons as CSV, with the quality in columns of both, and no answer."""
+    parts = [limits.render_limit_csv(searches)] if searches else []
+    return "\n".join([*parts, *([comparison_report.render_csv(tables)] if tables else [])])
+
+
+def list_passages(
     tables: Sequence[ComparedLoad],
     searches: Sequence[ComparedLimits],
-    form: str = "text",
     found: CheckpointAnswer | None = None,
-) -> str:
-    """Write answer, compared limits, compared runs and quality as `form`: "text", "markdown" or "csv".
+    missing: Sequence[str] = (),
+) -> list[Passage]:
+    """List the passages of the answer, compared limits, compared runs, quality, and what is missing."""
+    passages = [] if found is None else [answer.make_passage(found)]
+    passages += map(make_limit_passage, searches, count(1))
+    passages += comparison_report.make_load_passages(tables)
+    if rows := list_qualities(tables, searches):
+        passages.append(rankings.make_quality_passage(rows))
+    return [*passages, *([Passage("What is missing", lines=tuple(missing))] if missing else [])]
 
-    CSV has no answer, whose columns are others, and the quality in columns of the runs and limits.
-    """
-    written = _FORMS[form]
-    if form == "csv":
-        parts = [limits.render_limit_csv(searches)] if searches else []
-    else:
-        parts = [] if found is None else [written.answer(found)]
-        parts += [
-            written.title(limits.describe_limits(each)) + written.table(limits.make_limit_table(each))
-            for each in searches
-        ]
-    parts += [written.comparisons(tables)] if tables else []
-    if form != "csv" and (rows := list_qualities(tables, searches)):
-        table = rankings.make_quality_table(rows)
-        parts.append(written.title(rankings.QUALITY_TITLE) + written.table(table))
-    return "\n".join(parts)
+
+def make_limit_passage(compared: ComparedLimits, number: int) -> Passage:
+    """Make the passage of the limits of one kind of search."""
+    title = limits.describe_limits(compared)
+    return Passage(title, f"limits-{number}", title, table=limits.make_limit_table(compared), style="words")
+
+
+def write_passages(passages: Sequence[Passage], markdown: bool = False) -> str:
+    """Write passages one below another, for a terminal or as Markdown."""
+    if markdown:
+        return "\n".join(render_markdown_passage(each, level=3) for each in passages)
+    return "\n".join(map(render_passage, passages))
 
 
 def list_qualities(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> list[RowQuality]:
@@ -264,10 +238,8 @@ def encode_comparison(
     return begun | comparison_report.encode_comparisons(tables) | searched
 
 
-def _make_other_tables(
-    tables: Sequence[ComparedLoad], given: argparse.Namespace
-) -> list[tuple[str, str, Table]]:
-    """Make the tables that `given` has flags for: each one's key in the JSON, its title and itself.
+def _make_other_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[Passage]:
+    """Make the tables that `given` has flags for, under their keys in the JSON.
 
     A ranking and effects are of one load each; what fits which memory is one table of all.
     """
@@ -276,10 +248,11 @@ def _make_other_tables(
         described = comparison_report.describe_load(table.load, unknown="")
         load = f", {described}" if described else ""
         if given.rankings:
-            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.make_ranking_table(table)))
+            ranking = rankings.make_ranking_table(table)
+            drawn.append(Passage(f"Ranking{load}", f"ranking_{number}", table=ranking))
         if given.effects:
             effects = rankings.make_effect_table(table)
-            drawn.append((f"effects_{number}", f"Effect of quantization{load}", effects))
+            drawn.append(Passage(f"Effect of quantization{load}", f"effects_{number}", table=effects))
     if given.fits == "":
-        drawn.append(("fits", "What fits which memory (GiB)", rankings.make_fit_table(tables)))
+        drawn.append(rankings.make_fit_passage(tables))
     return drawn

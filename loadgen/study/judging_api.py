@@ -45,12 +45,16 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """Write the tables as `loadgen compare` prints them."""
-        return compare_command.render_comparison(self.tables, self.limits, found=self._campaign_answer)
+        return self._write(markdown=False)
 
     def markdown(self) -> str:
         """Write the tables for a pull request."""
+        return self._write(markdown=True)
+
+    def _write(self, markdown: bool) -> str:
         found = self._campaign_answer
-        return compare_command.render_comparison(self.tables, self.limits, "markdown", found)
+        passages = compare_command.list_passages(self.tables, self.limits, found)
+        return compare_command.write_passages(passages, markdown)
 
     def json(self) -> dict[str, Any]:
         """Return the tables and limits as an object of plain values, p-values too."""

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import MOST_SECONDS
+from loadgen.base.tables import Column, Table, render_text_table
 from loadgen.base.text import clean_line, format_count, wrap_text
 from loadgen.figures import objectives
 from loadgen.figures.objectives import Standing, list_written_names, name_numbers
@@ -18,7 +19,6 @@ from loadgen.plan.profile import Profile
 from loadgen.report.run import Run
 from loadgen.study.load_table import SIMULATION
 from loadgen.study.sweep_record import LoadAxis
-from loadgen.study.tables import Column, Table, render_text_table
 
 LIMIT = "limit.json"
 FORMAT = 2

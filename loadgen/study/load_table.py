@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.text import WIDTH, clean_line, count_decimals, wrap_text
+from loadgen.base.tables import Column, Number, Passage, Table, make_table
+from loadgen.base.text import count_decimals
 from loadgen.figures.figure_table import COMMON, LATENCIES
 from loadgen.figures.metrics import DECODING, PREFILL, Figures, list_throughputs
 from loadgen.figures.objectives import Standing, join_standings
@@ -18,7 +19,6 @@ from loadgen.report.load_identity import Load, identify_measured_load
 from loadgen.report.run_directory import Result
 from loadgen.study import repeats
 from loadgen.study.repeats import Mean
-from loadgen.study.tables import Number, Table, make_table, measure_table, render_text_table, select_columns
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
@@ -77,13 +77,13 @@ FIGURES = {
     PREFILL: "prefill tok/s",
     DECODING: "decode tok/s",
 }
-# In a narrow table.
+# Left out one by one where a terminal has no room.
 _SPARED = ("median_ttft_ms", "request_throughput", "mean_e2el_ms", "p99_ttft_ms", PREFILL, DECODING)
 _SPREAD = ("output_throughput",)  # what has room for its interval on a terminal
 
 
 class LoadFact(NamedTuple):
-    """A column that shows a setting: its title, a text for a whole table, its cell, and if always shown."""
+    """A column that shows a setting: its titles, the first for a terminal, its cell, and if always shown."""
 
     title: str
     label: str
@@ -113,50 +113,39 @@ def describe_common(rows: Sequence[LoadRow]) -> str:
     return ": ".join(filter(None, (first.load.name if _LOAD in common else "", ", ".join(parts))))
 
 
-def make_load_table(rows: Sequence[LoadRow], narrow: bool = True, notes: Sequence[str] = ()) -> Table:
-    """Make a table of rows with a section per model; `narrow`: short titles of settings.
+def make_load_table(rows: Sequence[LoadRow]) -> Table:
+    """Make a table of rows with a section per model.
 
     Its columns are the settings in which rows differ, and concurrency, but no name that rows repeat; and the
     figures that any row has, failed requests only if some failed.
     """
     limited = any(row.load.max_concurrency is not None for row in rows)
     repeated = all(row.load.name and row.load.name in row.name for row in rows)
-    columns: list[tuple[str, str, Callable[[LoadRow], str]]] = [
-        ("model", "model", lambda row: row.shown_name)
+    columns: list[tuple[Column, Callable[[LoadRow], str]]] = [
+        (Column("model", "model"), lambda row: row.shown_name)
     ]
     for fact in FACTS:
         differs = len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
         if differs and not (repeated and fact.title == _LOAD):
-            columns.append((fact.label, fact.title if narrow else fact.label, fact.cell))
+            columns.append((Column(fact.label, fact.label, short=fact.title), fact.cell))
     for key, title in FIGURES.items():
         means = [row.figures[key].mean for row in rows if key in row.figures]
         known = [mean for mean in means if math.isfinite(mean)]
         if any(known) if key == "failed" else known:
             decimals = count_decimals(min(map(abs, known)), _SIGNIFICANT, 2)
-            columns.append((key, title, partial(_format_figure, key, decimals)))
+            columns.append((Column(key, title), partial(_format_figure, key, decimals)))
     if any(row.standing for row in rows):
-        columns.append(("slo", "slo", lambda row: row.standing or ""))
+        columns.append((Column("slo", "slo"), lambda row: row.standing or ""))
     if any(row.judged for row in rows):
-        columns.append(("verdict", "verdict", lambda row: row.judged))
-    body = ([cell(row) or "-" for _, _, cell in columns] for row in rows)
-    return make_table(((key, title) for key, title, _ in columns), body, 1, notes)
+        columns.append((Column("verdict", "verdict"), lambda row: row.judged))
+    body = ([cell(row) or "-" for _, cell in columns] for row in rows)
+    return make_table((column for column, _ in columns), body, 1, spare=_SPARED)
 
 
-def render_load_table(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
-    """Draw the load table for a terminal, in 80 columns, with title, legend and notes."""
-    lines = wrap_text(clean_line(describe_common(rows) or UNNAMED), "  ")
-    table = make_load_table(rows)
-    for key in _SPARED:  # columns, one by one, until the table's cells fit
-        if measure_table(table) > WIDTH:
-            keep = [at for at, column in enumerate(table.columns) if column.key != key]
-            table = select_columns(table, keep)
-    drawn = render_text_table(table).splitlines()
-    below = (
-        line
-        for note in (*list_legend(rows), *find_dips(rows), *notes)
-        for line in wrap_text(clean_line(note), "  ")
-    )
-    return "\n".join([*lines, *drawn, *below]) + "\n"
+def make_load_passage(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> Passage:
+    """Make the passage of a load table: what its rows share as the title, below it legend, dips and notes."""
+    title, remarks = describe_common(rows) or UNNAMED, (*list_legend(rows), *find_dips(rows), *notes)
+    return Passage(title, "loads", "Loads", table=make_load_table(rows), style="loads", remarks=remarks)
 
 
 def find_dips(rows: Sequence[LoadRow]) -> list[str]:

@@ -15,14 +15,13 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base.intervals import t_quantile
-from loadgen.base.text import WIDTH, align_cells, wrap_text
+from loadgen.base.tables import Passage, make_table
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.steady_state import Steady, Unsteady
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond it the number of runs needed is not given
-_WIDTHS = (-34, 12, 10, 7, 10, 7)
 WIDE = 10.0  # times the estimate, or a part of it: an interval that reaches further bounds nothing
 UNBOUNDED = "not bounded"
 VAGUE = "±>100%"
@@ -87,19 +86,13 @@ def measure_spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unstead
     ]
 
 
-def render_spreads(figures: Sequence[Spread]) -> list[str]:
-    """Draw the table of spreads in 80 columns, with remarks on unstable figures; nothing for a single run."""
-    if not figures:
-        return []
+def make_spread_passage(figures: Sequence[Spread]) -> Passage:
+    """Make the passage of the spreads of at least one figure: the table, and which are not stable."""
     most = max(spread.runs for spread in figures)
-    rows = [align_cells(_format_row(spread, most), _WIDTHS) for spread in figures]
-    return [
-        f" {most} runs ".center(WIDTH, "="),
-        align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
-        *rows,
-        *wrap_text(_describe_stability(figures)),
-        "=" * WIDTH,
-    ]
+    rows = (_format_row(spread, most) for spread in figures)
+    table = make_table(("figure", "mean", "std", "CV %", "±", "± %"), rows)
+    remarks = ("± half of the mean's 95 % confidence interval", _describe_stability(figures))
+    return Passage(f"{most} runs", table=table, remarks=remarks)
 
 
 def encode_spreads(figures: Sequence[Spread]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS
-from loadgen.base.text import align_cells
+from loadgen.base.tables import Table, format_number, make_table
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest
@@ -19,8 +19,6 @@ from loadgen.server.sample_file import LEAST_SAMPLES
 from loadgen.server.server_counters import ServerWindow
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
-_WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
-_TITLES = ("Figure", "client", "server", "difference")
 _COUNTS = {
     "prompt": ("input_tokens", ("server_prompt_tokens", "server_cached_tokens")),
     "cached": ("cached_tokens", ("server_cached_tokens",)),
@@ -75,21 +73,21 @@ def reconcile_figures(window: ServerWindow, metrics: Metrics, records: Records) 
     return [row for row in every if row.server is not None or row.bracket is not None]
 
 
-def render_rows(rows: Sequence[ReconciledFigure]) -> list[str]:
-    """Draw the pairs as a table of 77 columns, without brackets that only confirm; [] without pairs."""
-    if not rows:
-        return []
-    cells = [_TITLES]
-    for row in filter(_is_informative, rows):
-        server = _format_number(row.server, row.unit)
+def make_reconciled_table(rows: Sequence[ReconciledFigure]) -> Table:
+    """Make the table of the pairs, without brackets that only confirm."""
+    body = []
+    for index, row in enumerate(rows):
+        if not _is_informative(row):
+            continue
+        digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
+        server = format_number(f"{at}.server", row.server, digits)
         if row.bracket is not None:
             low, high = row.bracket
-            server = f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"
-        difference = "" if row.difference is None else "0"
-        if row.difference:
-            difference = f"{row.difference:+.{_DECIMALS[row.unit]}f} {row.unit}".rstrip()
-        cells.append((row.figure, _format_number(row.client, row.unit), server, difference))
-    return [align_cells(row, _WIDTHS) for row in cells]
+            server = f"over {low:g}" if high is None else f"{low:g} to {high:g}"
+        client = format_number(f"{at}.client", row.client, digits)
+        difference = format_number(f"{at}.difference", row.difference, digits, signed=True)
+        body.append((f"{row.figure}{f' ({row.unit})' if row.unit else ''}", client, server, difference))
+    return make_table(("Figure", "client", "server", "difference"), body)
 
 
 def count_foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
@@ -266,10 +264,6 @@ def _is_informative(row: ReconciledFigure) -> bool:
     if row.bracket is None:
         return True
     return bool(row.difference) or (row.client is None and row.bracket[0] > 0)
-
-
-def _format_number(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:.{_DECIMALS[unit]}f} {unit}".rstrip()
 
 
 class CountPair(msgspec.Struct, frozen=True):

@@ -252,7 +252,7 @@ def test_the_servers_counts_equal_ours_in_the_report(vllm: Engine, model: Path, 
     assert rows["prompt tokens"] == (32 * 256, 32 * 256)
     # Its lines in the terminal may lack them, where a doubt of others' processes takes their room.
     printed = (_run_directory(tmp_path) / "report.txt").read_text("utf-8").splitlines()
-    assert "server-reported figures (vllm) of the same run:" in printed
+    assert "server-reported figures: as vllm counts them" in printed
     differences = {line[:32].strip(): line.split()[-1] for line in printed if line.startswith(tuple(rows))}
     assert {differences[figure] for figure in ("requests finished", "generated tokens", "prompt tokens")} == {
         "0"

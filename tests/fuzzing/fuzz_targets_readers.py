@@ -18,6 +18,7 @@ from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_text, format_csv, format_json, make_file_name
 from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
+from loadgen.study import compare_command
 from loadgen.study.audit import audit_command
 from loadgen.study.audit import findings as audits
 from loadgen.study.compare import comparison, comparison_report
@@ -117,11 +118,9 @@ def compare(data: bytes) -> None:
     reported = _sources(data, "compare")
     if reported:
         found = comparison.compare_runs(list(reported), ComparisonOptions(), ())
-        for said in (
-            comparison_report.render_text(found),
-            comparison_report.render_markdown(found),
-            comparison_report.render_csv(found),
-        ):
+        passages = compare_command.list_passages(found, ())
+        written = (compare_command.write_passages(passages, form) for form in (False, True))
+        for said in (*written, comparison_report.render_csv(found)):
             clean_text(said).encode()
 
 

@@ -17,7 +17,7 @@ from loadgen.figures.metrics import BlockFacts, Metrics, compute_metrics, list_l
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import UNKNOWN, Record, Records
 from loadgen.report import figure_lines, report
-from loadgen.report.figure_lines import describe_sample_counts, describe_token_counts
+from loadgen.report.figure_lines import describe_token_counts
 from loadgen.report.run_directory import Result
 from loadgen.report.run_lines import name_tokenizer
 from loadgen.report.saved_run import encode_run
@@ -150,49 +150,6 @@ def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,)
         at_ns = np.arange(2, 3 if i < single else 2 + tokens) * MS
         rows.append(make_record(MS, at_ns, i, **{"output_tokens": len(at_ns), **fields}))
     return compute_metrics(Records.from_records(rows), MetricOptions(metric_percentiles=ask))
-
-
-@loop_over(
-    ("metrics", "line"),
-    [
-        pytest.param(measured(459), None, id="enough"),
-        pytest.param(measured(458), "P99 from 458 requests (5 beyond it)", id="nearly"),
-        pytest.param(measured(100), "P99 from 100 requests (1 beyond it)", id="as usual"),
-        pytest.param(
-            measured(99), "P99 from 99 requests (next to the slowest)", id="fewer than a point needs"
-        ),
-        pytest.param(measured(1, tokens=400), "P99 from 1 of the requests", id="one alone"),
-        pytest.param(measured(0), None, id="of nothing"),
-        pytest.param(
-            measured(100, ask=(50.0, 90.0, 99.0, 99.9)),
-            "P99 from 100 requests (1 beyond it); P99.9 from 100 requests (next to the slowest); "
-            "P99.9 of ITL from 400 gaps (next to the slowest)",
-            id="several",
-        ),
-        pytest.param(
-            measured(100, single=50, tokens=7),
-            "P99 of TTFT from 100 requests (1 beyond it); P99 of TPOT from 50 requests (next to the slowest)",
-            id="answers of one token have no TPOT",
-        ),
-        pytest.param(
-            measured(20),
-            "P99 from 20 requests (next to the slowest); P99 of ITL from 80 gaps (next to the slowest)",
-            id="few gaps too",
-        ),
-        pytest.param(measured(16, tokens=16), "P99 from 16 requests (next to the slowest)", id="gaps enough"),
-        pytest.param(
-            measured(40, tokens=9, ask=(1.0,)), "P1 from 40 requests (next to the fastest)", id="low"
-        ),
-    ],
-)
-def test_a_percentile_of_few_samples_says_of_how_many(metrics: Metrics, line: str | None) -> None:
-    assert list(describe_sample_counts(metrics, SELECTED)) == (
-        [] if line is None else [f"percentiles: {line}"]
-    )
-
-
-def test_percentiles_that_are_not_shown_are_not_spoken_of() -> None:
-    assert list(describe_sample_counts(measured(100), ("itl",))) == []
 
 
 UNCOUNTED: Any = {"usage": False, "exact_tokens": False}

@@ -180,7 +180,7 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
 )
 def test_the_load_is_one_entry(workload: dict[str, Any], line: str) -> None:
     case = run(workload=workload)
-    assert list(run_lines.summarize_load(Result(case.facts, case.records), UNUSED)) == [line]
+    assert list(run_lines.describe_load(Result(case.facts, case.records), UNUSED)) == [line]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_what_answers_report_of_themselves_is_one_line() -> None:
         "server's timings: prompt 48.00 of 50.00 ms mean TTFT, first to last token 100.00 ms (client +0.00)"
     ]
     whole = report.render_report(Result(case.facts, case.records))
-    assert "figures that its answers report of the same run:" in whole
+    assert "server-reported figures: as its answers report them" in whole
     assert "TTFT, prompt by answer" in whole
 
 

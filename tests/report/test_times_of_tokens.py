@@ -16,6 +16,7 @@ from builders.loops import loop_over
 from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
 from loadgen.base.structs import replace
+from loadgen.base.tables import Number
 from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run import Run
@@ -27,7 +28,6 @@ from loadgen.study.pages import run_charts
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_result, summarise_run
 from loadgen.study.series.sweep import sweep_command
-from loadgen.study.tables import Number
 from report.test_shape_figures import CLASSES, answered, shaped
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|tps_user|good")

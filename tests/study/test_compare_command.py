@@ -47,7 +47,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_the_thor_page_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     said = compared(capsys, THOR, "--hardware", "jetson-thor")
     assert max(map(len, said.splitlines())) <= 80
-    assert "Qwen3-8B-FP8                                                   7.08×  no verdict" in said
+    assert "no verdict    Qwen3-8B-FP8: 7.08× by tok/s" in said
     assert "not compared: requests: 200, baseline 100" in said
     assert "351 %" in said
     assert "impossible: 8.88 ms per token" in " ".join(said.split())
@@ -249,7 +249,7 @@ def test_two_files_of_one_model_are_two_sides(capsys: pytest.CaptureFixture[str]
         "model-8b (after.json)": (1, 333.3),
     }
     said = " ".join(compared(capsys, before, after).split())
-    assert "model-8b (after.json) 0.50× no verdict" in said
+    assert "no verdict model-8b (after.json): 0.50× by tok/s" in said
     assert "model-8b (after.json): build v0.12, baseline v0.11; tp 4, baseline 1" in said
     assert "repeats?" not in said
     assert rows(capsys, str(tmp_path)) == {

@@ -10,6 +10,7 @@ import pytest
 from builders import made_data, made_runs
 from builders.loops import loop_over
 from loadgen.base.structs import replace
+from loadgen.base.tables import render_passage
 from loadgen.plan import profile
 from loadgen.report import run_directory
 from loadgen.report.load_identity import Load
@@ -29,7 +30,12 @@ def row(**changes: Any) -> LoadRow:
 
 
 def titles(*rows: LoadRow) -> list[str]:
-    return [column.title for column in load_table.make_load_table(rows).columns]
+    return [column.short or column.title for column in load_table.make_load_table(rows).columns]
+
+
+def drawn(rows: list[LoadRow]) -> str:
+    """The rows as a terminal has them."""
+    return render_passage(load_table.make_load_passage(rows))
 
 
 @loop_over(("changes", "columns"), [
@@ -126,7 +132,7 @@ def test_a_value_is_not_broken_where_a_line_can_be_wrapped() -> None:
             figures={key: Mean(1234.5) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")})
         for t in (0.0, 0.7)
     ]  # fmt: skip
-    lines = load_table.render_load_table(rows).splitlines()
+    lines = drawn(rows).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("temperature=0.7" in line for line in lines)
 
@@ -168,7 +174,7 @@ def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
         )
         for n in (1, 2)
     ]
-    lines = load_table.render_load_table(rows).splitlines()
+    lines = drawn(rows).splitlines()
     assert max(map(len, lines)) <= 80
     assert "P50" not in " ".join(lines[:4])
     assert "1000 / 16" in lines[5]
@@ -222,9 +228,9 @@ def judged(slo: str, **facts: Any) -> LoadRow:
 @pytest.mark.parametrize("standing", SLO)
 def test_a_run_with_objectives_says_in_its_row_whether_it_meets_them(standing: str) -> None:
     row = judged(SLO[standing])
-    drawn = load_table.make_load_table([row, run_row()])
-    at = [column.title for column in drawn.columns].index("slo")
-    assert [cells[at] for cells in drawn.body] == [standing, "-"]
+    table = load_table.make_load_table([row, run_row()])
+    at = [column.title for column in table.columns].index("slo")
+    assert [cells[at] for cells in table.body] == [standing, "-"]
     assert row.standing == standing
 
 
@@ -261,7 +267,7 @@ def test_a_throughput_that_falls_and_rises_again_has_a_word(
     ]
     lines = load_table.find_dips(rows[::-1])
     assert [line.partition(" (")[0] for line in lines] == [f"throughput falls at {load}" for load in dips]
-    shown = " ".join(load_table.render_load_table(rows).split())
+    shown = " ".join(drawn(rows).split())
     assert ("rises again" in shown) is bool(dips)
 
 
@@ -296,7 +302,7 @@ def test_a_table_too_wide_is_drawn_in_parts_with_whole_words() -> None:
         )
         for at in (1, 2, 4)
     ]
-    text = load_table.render_load_table(rows)
+    text = drawn(rows)
     assert max(map(len, text.splitlines())) <= 80
     words = text.split()
     assert words.count("profile-4") > 1  # each part names its rows

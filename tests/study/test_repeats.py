@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
+from loadgen.base.tables import render_passage
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim, Unsteady, find_steady_state
 from loadgen.records.record import Record, Records
 from loadgen.study import repeats
-from loadgen.study.repeats import Spread, measure_spreads, render_spreads
+from loadgen.study.repeats import Spread, make_spread_passage, measure_spreads
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000
@@ -85,13 +86,14 @@ def test_the_steady_part_is_repeated_beside_the_whole() -> None:
     assert not any(name.startswith("steady") for name in one)
 
 
+def drawn(figures: list[Spread]) -> list[str]:
+    """The spreads as a terminal has them."""
+    return render_passage(make_spread_passage(figures)).splitlines()
+
+
 @pytest.mark.parametrize("runs", [[], [run(100)]])
 def test_a_single_run_gives_nothing(runs: list[Metrics]) -> None:
-    assert (
-        measure_spreads(runs),
-        render_spreads(measure_spreads(runs)),
-        repeats.encode_spreads(measure_spreads(runs)),
-    ) == ([], [], {})
+    assert (measure_spreads(runs), repeats.encode_spreads(measure_spreads(runs))) == ([], {})
 
 
 def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
@@ -99,7 +101,7 @@ def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
     found = by_name([run(98), failed, run(102)])
     assert (found["mean_ttft_ms"].runs, found["mean_ttft_ms"].mean) == (2, 100.0)
     assert found["request_throughput_per_s"].runs == 3
-    table = render_spreads(list(found.values()))
+    table = drawn(list(found.values()))
     assert any(line.startswith("Mean TTFT (ms) (of 2) ") for line in table)
     assert any(line.startswith("Request throughput (req/s)    ") for line in table)
 
@@ -119,24 +121,25 @@ def test_a_figure_is_stable_within_5_percent_of_the_mean(
 
 
 def test_the_table_has_eighty_columns_and_names_what_is_not_stable() -> None:
-    table = render_spreads(
+    table = drawn(
         [s for s in measure_spreads([run(80), run(100), run(120)]) if "ttft" in s.name or "tpot" in s.name]
     )
     assert table == [
-        "==================================== 3 runs ====================================",
-        "                                          mean       std   CV %   95 %: ±    ± %",
-        "Mean TTFT (ms)                          100.00     20.00   20.0     49.68   49.7",
-        "P99 TTFT (ms)                           100.00     20.00   20.0     49.68   49.7",
-        "Mean TPOT (ms)                          100.00      0.00    0.0      0.00    0.0",
-        "P99 TPOT (ms)                           100.00      0.00    0.0      0.00    0.0",
+        "3 runs",
+        "figure            mean    std  CV %      ±   ± %",
+        "--------------  ------  -----  ----  -----  ----",
+        "Mean TTFT (ms)  100.00  20.00  20.0  49.68  49.7",
+        "P99 TTFT (ms)   100.00  20.00  20.0  49.68  49.7",
+        "Mean TPOT (ms)  100.00   0.00   0.0   0.00   0.0",
+        "P99 TPOT (ms)   100.00   0.00   0.0   0.00   0.0",
+        "± half of the mean's 95 % confidence interval",
         "not yet stable (95 % interval within ± 5 % of the mean): Mean TTFT, about 64",
         "  runs likely; P99 TTFT, about 64 runs likely",
-        "================================================================================",
     ]
-    hopeless = render_spreads(measure_spreads([run(1), run(1000)]))
+    hopeless = drawn(measure_spreads([run(1), run(1000)]))
     assert max(len(line) for line in hopeless) <= 80
     assert "Mean TTFT, over 1000 runs likely" in " ".join(line.strip() for line in hopeless)
-    assert "stable: every figure (95 % interval within ± 5 % of the mean)" in render_spreads(
+    assert "stable: every figure (95 % interval within ± 5 % of the mean)" in drawn(
         measure_spreads([run(100)] * 2)
     )
 

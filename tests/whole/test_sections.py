@@ -159,7 +159,7 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     (steady_state, "describe_steady_state", "steady-state"),
     (steady_state, "find_steady_state", "steady-state"),
     (reconcile, "reconcile_figures", "reconciliation"),
-    (reconcile, "render_rows", "reconciliation"),
+    (reconcile, "make_reconciled_table", "reconciliation"),
     (run_roofline, "list_bound_figures", "roofline"),
     (engine_config, "render_config", "launched"),
     (answer_check, "render_lines", "fingerprint"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
-from loadgen.base.text import align_cells, wrap_text
+from loadgen.base.tables import Number, Table, format_number, make_table
 from loadgen.engines import engines
 from loadgen.facts.run_facts import Facts
 from loadgen.features.attribution.attribution import Attribution, PartRows, attribute_run
@@ -32,7 +32,6 @@ from loadgen.verdict.client_checks import PAUSED_S
 TYPICAL = ("decode_step", "unknown")  # parts that name no cause of a long wait
 CAUSE = 0.2  # of a tail's time: from there on its causes are shown unasked
 _FEW = 0.01  # of the time: of a smaller share the percent are not given
-_NAME, _MS, _SHARE = 17, 12, 8  # columns
 
 
 class PartTime(NamedTuple):
@@ -103,23 +102,22 @@ def describe_shares(rows: PartRows, most: int) -> str:
     return ", ".join(f"{format_share(time.share)} {time.part.label}" for time in largest)
 
 
-def draw_part_table(columns: Sequence[WaitColumn]) -> Iterator[str]:
-    """Yield the lines of a table: a row a part that any column has, mean ms and share; 80 columns wide."""
-    widths = (-_NAME, *(_MS, _SHARE) * len(columns))
-    pair = _MS + _SHARE
-    yield align_cells(("mean ms", *(each.title for each in columns)), (-_NAME, *(pair,) * len(columns)))
-    yield align_cells(("", *(f"n = {each.waits:,}" for each in columns)), (-_NAME, *(pair,) * len(columns)))
+def make_wait_table(columns: Sequence[WaitColumn]) -> Table:
+    """Make the table of the parts that any column has: the mean in ms, and its share of the whole."""
     times = [{time.part.key: time for time in list_part_times(each.rows)} for each in columns]
-    for part in PARTS:
-        found = [each.get(part.key) for each in times]
-        if any(found):
-            cells = (
-                ("", "") if time is None else (f"{time.mean_ms:,.2f}", format_share(time.share))
-                for time in found
-            )
-            yield align_cells((part.label, *(text for pair in cells for text in pair)), widths)
-    wholes = (text for each in columns for text in (f"{mean_ms(each.rows):,.2f}", ""))
-    yield align_cells(("total", *wholes), widths)
+    rows = [
+        (part.label, *(_format_part(each.get(part.key)) for each in times))
+        for part in PARTS
+        if any(part.key in each for each in times)
+    ]
+    rows.append(("total", *(format_number("", mean_ms(each.rows)) for each in columns)))
+    return make_table(("ms, mean", *(f"{each.title} (n={each.waits:,})" for each in columns)), rows)
+
+
+def _format_part(time: PartTime | None) -> str:
+    if time is None:
+        return "–"
+    return Number(f"{time.mean_ms:,.2f} ({format_share(time.share)})", time.mean_ms)
 
 
 BY_MEANS = "*"  # marks a column whose parts are means
@@ -219,19 +217,22 @@ NOTHING = (
 )
 
 
-def describe_attribution(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the table of parts in one entry, and what it rests on; a line if there is nothing to explain."""
+def make_attribution_table(result: Result) -> Table:
+    """Make the table of parts; without rows if there is nothing to explain."""
     found = find_attribution(result)
-    if found is None:
-        return
-    if found.nothing_to_explain:
-        lines = wrap_text(f"{TITLE}: {NOTHING}")
-    else:
-        lines = wrap_text(f"{TITLE}: {ABOUT}")
-        lines += draw_part_table(list_columns(found))
-        for line in (*describe_basis(found), *describe_means(result.facts, found)):
-            lines += wrap_text(line)
-    yield "\n".join(lines)
+    if found is None or found.nothing_to_explain:
+        return make_table((), ())
+    return make_wait_table(list_columns(found))
+
+
+def describe_attribution(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield lines on what the table of parts is of and rests on; a line if there is nothing to explain."""
+    found = find_attribution(result)
+    if found is not None and found.nothing_to_explain:
+        yield f"{TITLE}: {NOTHING}"
+    elif found is not None:
+        yield f"{TITLE}: {ABOUT}"
+        yield from (*describe_basis(found), *describe_means(result.facts, found))
 
 
 def summarize_attribution(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -14,6 +14,7 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import print_text
+from loadgen.base.tables import render_text_table
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.features.attribution.attribution import Attribution, PartRows
 from loadgen.features.attribution.attribution_section import (
@@ -24,7 +25,6 @@ from loadgen.features.attribution.attribution_section import (
     WaitColumn,
     describe_means,
     describe_shares,
-    draw_part_table,
     find_attribution,
     format_ms,
     format_share,
@@ -32,6 +32,7 @@ from loadgen.features.attribution.attribution_section import (
     list_reasons,
     list_remedies,
     make_mean_column,
+    make_wait_table,
     mean_ms,
     rank_part_times,
 )
@@ -191,7 +192,8 @@ def _describe_tail(tail: PartRows) -> str:
 
 def _draw(rows: PartRows, columns: Sequence[WaitColumn]) -> Iterator[str]:
     if len(rows):
-        yield from draw_part_table([column for column in columns if len(column.rows)])
+        table = make_wait_table([column for column in columns if len(column.rows)])
+        yield from render_text_table(table).splitlines()
 
 
 def _show_examples(run: Result, title: str, waits: PartRows) -> Iterator[str]:

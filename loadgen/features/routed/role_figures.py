@@ -7,23 +7,24 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.text import format_count, list_first, wrap_text
+from loadgen.base.tables import Table
+from loadgen.base.text import format_count, list_first
 from loadgen.features.routed.reconciled_roles import describe_end
 from loadgen.report.run_directory import Result
-from loadgen.report.section import PartColumn, ReportOptions, draw_parts
+from loadgen.report.section import PartColumn, ReportOptions, make_part_table
 from loadgen.server.server_counters import DECODE, PREFILL, ROUTER, WORKER, RoleWindow
 
-_MOST_ROWS = 8  # in a table of a short report
-COLUMNS = (
-    PartColumn("requests", "requests", 0, 6, short="reqs"),
-    PartColumn("prompt_tokens", "prompt tokens", 0, 9, short="prompt"),
-    PartColumn("generation_tokens", "generated tokens", 0, 10, short="generated"),
-    PartColumn("work_share", "share", 1, 7, "{:.1%}"),
-    PartColumn("cached_share", "cached", 1, 7, "{:.1%}"),
-    PartColumn("queue_ms", "queue ms", 2, 0),
-    PartColumn("peak_running", "running", 0, 4, "{:.0f}", "run"),
-    PartColumn("peak_waiting", "waiting", 0, 5, "{:.0f}", "wait"),
-    PartColumn("peak_kv_share", "KV cache", 0, 5, "{:.0%}", "KV"),
+_MOST_NAMED = 8  # servers in a line
+_COLUMNS = (
+    PartColumn("requests", "requests", short="reqs"),
+    PartColumn("prompt_tokens", "prompt tokens", short="prompt"),
+    PartColumn("generation_tokens", "generated tokens", short="generated"),
+    PartColumn("work_share", "share"),
+    PartColumn("cached_share", "cached"),
+    PartColumn("queue_ms", "queue ms", 2),
+    PartColumn("peak_running", "running", short="run"),
+    PartColumn("peak_waiting", "waiting", short="wait"),
+    PartColumn("peak_kv_share", "KV cache", short="KV"),
 )
 # By role, what its share of the load is measured in.
 _WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens", WORKER: "generation_tokens"}
@@ -117,36 +118,26 @@ def _divide(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def describe_roles(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the table of the servers behind the router, and lines on what they have in common."""
-    yield "\n".join(_draw_table(result))
-    for line in _describe_whole(result):
-        yield from wrap_text(line, width=options.screen.width)
+def make_role_table(result: Result) -> Table:
+    """Make the table of the servers behind the router."""
+    rows = ((row.label, row) for row in result.derive(divide_by_role))
+    return make_part_table("Server", "by_role", _COLUMNS, rows)
 
 
 def summarize_roles(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the table of a short report, or a line on the number of servers if there are over eight."""
-    rows = result.facts.role_windows
-    if len(rows) > _MOST_ROWS:
-        yield f"{len(rows)} servers behind the router: the table of them is in the whole report"
-    else:
-        yield from _draw_table(result)
-    yield from _describe_ends(rows)
-    yield from describe_balance(result)
+    """Yield lines on servers that ended, and on how evenly the servers of each role shared the load."""
+    yield from _describe_ends(result.facts.role_windows)
+    yield from _describe_balance(result)
 
 
-def describe_balance(result: Result) -> Iterator[str]:
-    """Yield a line on how evenly the servers of each role shared tokens, and requests."""
+def _describe_balance(result: Result) -> Iterator[str]:
     for each in result.derive(measure_balance):
         what = f"balance of {each.servers} × {each.role}, {each.quantity.replace('_', ' ')}"
         yield f"{what}: most / mean {each.most_over_mean:.2f}, CV {each.variation:.2f}"
 
 
-def _draw_table(result: Result) -> list[str]:
-    return draw_parts("Server", 26, COLUMNS, ((row.label, row) for row in result.derive(divide_by_role)))
-
-
-def _describe_whole(result: Result) -> Iterator[str]:
+def describe_roles(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield lines on servers without figures and that ended, on balance, queues and transfers."""
     every = result.facts.role_windows
     for server in every:
         if server.window.error:
@@ -159,14 +150,14 @@ def _describe_whole(result: Result) -> Iterator[str]:
             if window is not None and window.finished is not None:
                 counts.append(f"{window.finished} by the engines")
             yield f"{server.label}: {', '.join(counts)}"
-    yield from describe_balance(result)
+    yield from _describe_balance(result)
     queues = [
         f"{row.label} {row.queue_ms:.2f} ms"
         for row in result.derive(divide_by_role)
         if row.queue_ms is not None
     ]
     if queues:
-        yield f"mean time in the queue: {list_first(queues, _MOST_ROWS)}"
+        yield f"mean time in the queue: {list_first(queues, _MOST_NAMED)}"
     for server in every:
         own, parts = server.window, []
         if own.kv_transfers:

@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
+from loadgen.base.tables import Table
 from loadgen.base.text import cut_end, format_count, list_first
 from loadgen.engines.refusals import TOOLS_UNREAD
 from loadgen.figures.distribution import Distribution
@@ -25,7 +26,7 @@ from loadgen.figures.session_rows import SessionRows, find_sessions
 from loadgen.plan.planned_requests import Waits
 from loadgen.records.record import Records
 from loadgen.report.run_directory import Result
-from loadgen.report.section import MS, PartColumn, ReportOptions, draw_parts
+from loadgen.report.section import PartColumn, ReportOptions, make_part_table
 from loadgen.transport.failure import FailureKind
 
 _OWN_ROW = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
@@ -45,25 +46,24 @@ _REFUSED_PARTS = {
     r"(?:the )?system (?:role|message|prompt)",
     "order of roles refused": r"roles must alternate|unexpected role",
 }
-TURN_COLUMNS = (
-    PartColumn("requests", "requests", 0, 5, short="reqs"),
-    PartColumn("failed", "failed", 0, 4, short="fail"),
-    PartColumn("mean_input_tokens", "input tokens", 1, 6, "{:.0f}", "input"),
-    PartColumn("cached_share", "cached", 1, 6, "{:.1%}"),
-    PartColumn("mean_output_tokens", "output tokens", 1, 6, "{:.0f}", "output"),
-    PartColumn("mean_ttft_ms", "TTFT ms", 2, 7, MS),
-    PartColumn("median_ttft_ms", "P50", 2, 7, MS),
-    PartColumn("p99_ttft_ms", "P99", 2, 7, MS),
-    PartColumn("mean_tpot_ms", "TPOT ms", 2, 6, MS, "TPOT"),
-    PartColumn("mean_e2el_ms", "E2EL ms", 2, 8, MS),
+_TURN_COLUMNS = (
+    PartColumn("requests", "requests", short="reqs"),
+    PartColumn("failed", "failed", short="fail"),
+    PartColumn("mean_input_tokens", "input tokens", short="input"),
+    PartColumn("cached_share", "cached"),
+    PartColumn("mean_output_tokens", "output tokens", short="output"),
+    PartColumn("mean_ttft_ms", "TTFT ms", 1),
+    PartColumn("median_ttft_ms", "P50", 1),
+    PartColumn("p99_ttft_ms", "P99", 1),
+    PartColumn("mean_tpot_ms", "TPOT ms", 1, "TPOT"),
+    PartColumn("mean_e2el_ms", "E2EL ms", 1),
 )
-BRANCH_COLUMNS = (  # more would not be seen without scrolling
-    *TURN_COLUMNS[:6],
-    TURN_COLUMNS[7],
-    PartColumn("mean_e2el_ms", "E2EL ms", 2, 7, MS),
-    PartColumn("mean_queued_ms", "queued ms", 2, 7, MS, "queued"),
+_BRANCH_COLUMNS = (  # more would not be seen without scrolling
+    *_TURN_COLUMNS[:6],
+    _TURN_COLUMNS[7],
+    _TURN_COLUMNS[9],
+    PartColumn("mean_queued_ms", "queued ms", 1, "queued"),
 )
-_TURN, _BRANCH = 7, 16  # columns of a name
 _MOST_LISTED, _MOST_IN_SHORT = 20, 2  # of early ends that are named, for each reason
 _MOST_DETAIL = 150  # characters
 
@@ -445,35 +445,28 @@ def describe_counted_part(result: Result, options: ReportOptions) -> Iterator[st
 
 
 def describe_sessions(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on the sessions' counts, times, early ends and bodies; nothing without sessions."""
+    """Yield lines on the sessions' counts and early ends, of a whole report on times and bodies too."""
     sessions = result.derive(summarize_sessions)
     if sessions is None:
         return
     yield _describe_counts(result, sessions.figures)
-    yield from _list_times(sessions.figures)
-    yield from _list_ends(sessions, _MOST_LISTED)
-    if sessions.bodies_digest:
+    if not options.short:
+        yield from _list_times(sessions.figures)
+    yield from _list_ends(sessions, _MOST_IN_SHORT if options.short else _MOST_LISTED)
+    if sessions.bodies_digest and not options.short:
         yield f"sent bodies: digest {sessions.bodies_digest} (of all, in any order, without the model's name)"
 
 
-def summarize_in_short(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield lines on the sessions' counts, and why some ended early; nothing without sessions."""
-    if (sessions := result.derive(summarize_sessions)) is not None:
-        yield _describe_counts(result, sessions.figures)
-        yield from _list_ends(sessions, _MOST_IN_SHORT)
+def make_turn_table(result: Result) -> Table:
+    """Make the table of the figures by turn; without rows if there are no sessions."""
+    rows = ((row.name, row) for row in result.derive(divide_by_turn))
+    return make_part_table("Turn", "by_turn", _TURN_COLUMNS, rows)
 
 
-def tabulate_turns(result: Result, options: ReportOptions) -> list[str]:
-    """List the lines of the figures by turn, a table of 80 columns; none without sessions."""
-    turns = result.derive(divide_by_turn)
-    rows = ((row.name if len(row.name) <= _TURN else f"≤{row.last}", row) for row in turns)
-    return draw_parts("Turn", _TURN, TURN_COLUMNS, rows, " ")
-
-
-def tabulate_branches(result: Result, options: ReportOptions) -> list[str]:
-    """List the lines of main line and sub-agents, a table of 80 columns; none without branches."""
-    rows = ((cut_end(row.name, _BRANCH), row) for row in result.derive(divide_by_branch))
-    return draw_parts("Branch", _BRANCH, BRANCH_COLUMNS, rows, " ")
+def make_branch_table(result: Result) -> Table:
+    """Make the table of main line and sub-agents; without rows if there are no branches."""
+    rows = ((row.name, row) for row in result.derive(divide_by_branch))
+    return make_part_table("Branch", "by_branch", _BRANCH_COLUMNS, rows)
 
 
 def describe_critical_path(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
+from loadgen.base.tables import Table
 from loadgen.features.targets.target_checks import number_targets
 from loadgen.figures.metrics import measure_part
 from loadgen.figures.per_request import PerRequest
 from loadgen.report.run_directory import Result
-from loadgen.report.section import PartColumn, ReportOptions, draw_parts
+from loadgen.report.section import PartColumn, make_part_table
 
-_MOST_TARGETS = 8  # in a table of a short report
-COLUMNS = (
-    PartColumn("requests", "requests", 0, 9),
-    PartColumn("failed", "failed", 0, 7),
-    PartColumn("mean_ttft_ms", "TTFT ms", 2, 9, "{:.2f}"),
-    PartColumn("p99_ttft_ms", "P99", 2, 9, "{:.2f}"),
-    PartColumn("mean_tpot_ms", "TPOT ms", 2, 8, "{:.2f}"),
-    PartColumn("p99_tpot_ms", "P99", 2, 8, "{:.2f}"),
-    PartColumn("output_throughput_per_s", "tok/s", 2, 8, "{:.1f}"),
+_COLUMNS = (
+    PartColumn("requests", "requests"),
+    PartColumn("failed", "failed"),
+    PartColumn("mean_ttft_ms", "TTFT ms", 2),
+    PartColumn("p99_ttft_ms", "P99", 2),
+    PartColumn("mean_tpot_ms", "TPOT ms", 2),
+    PartColumn("p99_tpot_ms", "P99", 2),
+    PartColumn("output_throughput_per_s", "tok/s", 1),
 )
 
 
@@ -68,21 +66,7 @@ def divide_by_target(run: Result) -> list[TargetFigures]:
     return rows
 
 
-def tabulate_targets(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the targets as a table, in one entry, with long URLs on lines of their own."""
-    if lines := _draw_table(result):
-        yield "\n".join(lines)
-
-
-def tabulate_few_targets(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Yield the table of targets for a short report, or a line on their number if there are over eight."""
-    rows = result.derive(divide_by_target)
-    if len(rows) > _MOST_TARGETS:
-        yield f"{len(rows)} servers shared the requests: the table by target is in the whole report"
-    else:
-        yield from _draw_table(result)
-
-
-def _draw_table(result: Result) -> list[str]:
+def make_target_table(result: Result) -> Table:
+    """Make the table of the targets; without rows if there are fewer than two."""
     rows = ((row.url.partition("://")[2], row) for row in result.derive(divide_by_target))
-    return draw_parts("Target", 22, COLUMNS, rows)
+    return make_part_table("Target", "by_target", _COLUMNS, rows)

@@ -1,7 +1,8 @@
-"""Answer: which checkpoint to take, and a row of what is known of each; as text, Markdown, CSV and JSON."""
+"""Answer: which checkpoint to take, and a row of what is known of each; as a passage, CSV and JSON."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,11 +10,18 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.text import WIDTH, clean_line, wrap_text
+from loadgen.base.tables import (
+    Number,
+    Passage,
+    Table,
+    format_csv_table,
+    list_interval_cells,
+    make_table,
+)
 from loadgen.base.untrusted import read_mapping
 from loadgen.report.result_file import make_strict
 from loadgen.study.answer import answer_settings
-from loadgen.study.answer.answer_columns import AnswerColumn, format_value, list_columns, write_sentence
+from loadgen.study.answer.answer_columns import AnswerColumn, format_value, list_columns
 from loadgen.study.answer.answer_settings import AnswerRequest
 from loadgen.study.answer.contest import Contest, Value, list_candidates, list_contests
 from loadgen.study.answer.recommendation import Recommendation, recommend
@@ -22,28 +30,15 @@ from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decisio
 from loadgen.study.load_table import SIMULATION, mark_simulated
 from loadgen.study.repeats import VAGUE, VAGUE_LEGEND
 from loadgen.study.run_summary import group_by
-from loadgen.study.tables import (
-    Table,
-    cut_middle,
-    escape_markdown,
-    format_csv_table,
-    list_interval_cells,
-    make_table,
-    measure_table,
-    render_markdown_table,
-    render_text_table,
-    split_columns,
-)
 
 _LEAST_OBJECTIVES = 2  # by one alone the slower row says nothing that its speed does not
 
 
 class AnswerRow(msgspec.Struct, frozen=True):
-    """One checkpoint: its sentence, its values by the column's key, and which rows are better in all."""
+    """One checkpoint: its values by the column's key, and which rows are better in all."""
 
     name: str
     shown_name: str  # with a mark if it is simulated
-    sentence: str
     values: Mapping[str, Value | str]  # a text is why the value is not known
     dominated_by: tuple[str, ...] = ()
 
@@ -84,7 +79,6 @@ def make_answer(
         AnswerRow(
             each.name,
             mark_simulated(each.name, any(run.simulated for run in each.runs)),
-            write_sentence(each, baseline, contests),
             {column.key: column.read(each, baseline) for column in columns},
         )
         for each in candidates
@@ -148,35 +142,17 @@ def _list_dominating(
 
 TITLE = "What to take"
 DOMINATED = "†"
-_LONGEST_NAME = 30
 
 
-def render_answer_text(answer: CheckpointAnswer) -> str:
-    """Write the answer for a terminal: recommendations, sentences, and the table in parts of 80 columns."""
-    lines = [TITLE, "=" * WIDTH]
-    for title, sentences in list_recommendations(answer):
-        lines += wrap_text(clean_line(title), "  ") if title else []
-        lines += [line for text in sentences for line in wrap_text(clean_line(text), "  ")]
-    lines.append("-" * WIDTH)
-    lines += [line for text in list_sentences(answer) for line in wrap_text(clean_line(text), "  ")]
-    table = make_answer_table(answer, _LONGEST_NAME)
-    drawn = "\n".join(render_text_table(part) for part in split_columns(table, WIDTH, measure_table))
-    notes = [line for note in list_notes(answer) for line in wrap_text(clean_line(note), "  ")]
-    drawn = drawn if answer.columns else ""
-    return "\n".join([*lines, "", drawn + "".join(f"{line}\n" for line in notes)])
-
-
-def render_answer_markdown(answer: CheckpointAnswer) -> str:
-    """Write the answer as Markdown: a heading, recommendations and sentences as lists, the table, notes."""
-    lines = [f"### {TITLE}", ""]
-    for title, (words, *changes) in list_recommendations(answer, plain=True):
-        lines += [escape_markdown(clean_line(title)), ""] if title else []
-        lines += [f"**{escape_markdown(clean_line(words))}**", ""]
-        lines += [*(f"* {escape_markdown(clean_line(text))}" for text in changes), ""] if changes else []
-    lines += [*(f"* {escape_markdown(clean_line(text))}" for text in list_sentences(answer)), ""]
-    table = make_answer_table(answer)
-    notes = "".join(f"* {escape_markdown(clean_line(note))}\n" for note in list_notes(answer))
-    return "\n".join([*lines, f"{render_markdown_table(table)}\n{notes}"])
+def make_passage(answer: CheckpointAnswer) -> Passage:
+    """Make the passage of the answer: recommendations, the table and its notes."""
+    leads = tuple(
+        ("", f"{title} {sentence}".strip())
+        for title, sentences in list_recommendations(answer)
+        for sentence in sentences
+    )
+    table, notes = make_answer_table(answer), tuple(list_notes(answer))
+    return Passage(TITLE, "answer", TITLE, leads, table=table, style="answer", remarks=notes)
 
 
 def render_answer_csv(answer: CheckpointAnswer) -> str:
@@ -193,7 +169,7 @@ def render_answer_csv(answer: CheckpointAnswer) -> str:
             for each in answer.recommendations
             if row.name in each.names[:1] and each.choice == "take"
         ]
-        cells |= {"sentence": row.sentence, "dominated_by": "; ".join(row.dominated_by)}
+        cells |= {"dominated_by": "; ".join(row.dominated_by)}
         rows.append({**cells, "taken": "; ".join(taken)})
     return format_csv_table(list(rows[0]), rows)
 
@@ -213,7 +189,6 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
         "rows": [
             {
                 "name": row.name,
-                "sentence": row.sentence,
                 "dominated_by": row.dominated_by,
                 "values": {
                     key: value.words or {"mean": value.mean, "low": value.low, "high": value.high}
@@ -239,41 +214,27 @@ def encode_answer(answer: CheckpointAnswer) -> dict[str, Any]:
     return clean
 
 
-def list_sentences(answer: CheckpointAnswer) -> Iterator[str]:
-    """Yield each row's sentence after its name; a row of which nothing is known has none."""
-    return (f"{row.shown_name}: {row.sentence}" for row in answer.rows if row.sentence)
-
-
-def list_recommendations(answer: CheckpointAnswer, plain: bool = False) -> list[tuple[str, list[str]]]:
-    """List what is recommended after its contests; all that say the same are one, after "" if that is all.
-
-    `plain` is for a page, whose reader has no terminal: in words, without flags.
-    """
+def list_recommendations(answer: CheckpointAnswer) -> list[tuple[str, list[str]]]:
+    """List what is recommended after its contests; all that say the same are one, after "" if that is all."""
     same = group_by(answer.recommendations, lambda each: (each.words, each.remarks))
     titles = [", ".join(each.contest for each in of) for of in same.values()]
-    lines = [of[0].list_lines(plain) for of in same.values()]
+    lines = [of[0].list_lines() for of in same.values()]
     return [(f"{title}:" if len(same) > 1 else "", own) for title, own in zip(titles, lines, strict=True)]
 
 
-def make_answer_table(answer: CheckpointAnswer, longest: int = 0) -> Table:
-    """Make the table of the rows' values; names have at most `longest` characters, 0: all of them.
-
-    They have more where two rows would have one name.
-    """
+def make_answer_table(answer: CheckpointAnswer) -> Table:
+    """Make the table of the rows' values, each number with its whole value."""
     rows = []
-    names = cut = [row.shown_name for row in answer.rows]
-    if longest:
-        sizes = range(longest, max(map(len, names), default=0))
-        cuts = ([cut_middle(name, size) for name in names] for size in sizes)
-        cut = next((each for each in cuts if len(set(each)) == len(set(names))), names)
-    for row, name in zip(answer.rows, cut, strict=True):
-        mark = f" {DOMINATED}" if row.dominated_by else ""
-        rows.append(
-            (f"{name}{mark}", *(format_value(column, row.values[column.key]) for column in answer.columns))
-        )
-    return make_table(
-        [("checkpoint", "checkpoint"), *((each.key, each.title) for each in answer.columns)], rows
-    )
+    for row in answer.rows:
+        cells = [f"{row.shown_name}{f' {DOMINATED}' if row.dominated_by else ''}"]
+        for column in answer.columns:
+            value, text = row.values[column.key], format_value(column, row.values[column.key])
+            if isinstance(value, Value) and not value.words and math.isfinite(value.mean):
+                text = Number(text, value.mean * column.scale, f"answer.{column.key}")
+            cells.append(text)
+        rows.append(cells)
+    columns = [("checkpoint", "checkpoint"), *((each.key, each.title) for each in answer.columns)]
+    return make_table(columns, rows, spanned=1)
 
 
 def list_notes(answer: CheckpointAnswer) -> Iterator[str]:

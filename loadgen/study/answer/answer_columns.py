@@ -1,9 +1,9 @@
-"""Answer columns: what is known of each checkpoint, as a row of a table and as one sentence."""
+"""Answer columns: what is known of each checkpoint, as a row of a table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 import msgspec
@@ -14,8 +14,7 @@ from loadgen.study import repeats
 from loadgen.study.answer.contest import Candidate, Contest, Value
 from loadgen.study.compare.comparability import knows_state, list_run_differences
 from loadgen.study.compare.comparison import read_figure
-from loadgen.study.compare.model import Decision, Effect, Split
-from loadgen.study.quality.quality_record import FORWARD
+from loadgen.study.compare.model import Effect, Split
 from loadgen.study.run_summary import Reported
 
 _UNCHANGED = {"kl": 0.0, "agreement": 1.0}  # of the reference against itself
@@ -134,7 +133,11 @@ def _read_state(candidate: Candidate, baseline: Candidate) -> Value | str:
     differences = list_differences(candidate, baseline)
     if differences is None:
         return "the machine's state is recorded where the server runs on this machine"
-    return Value(words=", ".join(what for what, _, _ in differences) or SAME_STATE)
+    if not differences:
+        return Value(words=SAME_STATE)
+    (what, own, other), *more = differences
+    others = f" and {len(more)} more" if more else ""
+    return Value(words=f"{what} {own}, {baseline.name} {other}{others}")
 
 
 def _read_split(part: str, candidate: Candidate, baseline: Candidate) -> Value | str:
@@ -236,19 +239,6 @@ def format_value(column: AnswerColumn, value: Value | str) -> str:
     return f"{mean:.{decimals}f} ±{half:.{decimals}f}"
 
 
-def write_sentence(candidate: Candidate, baseline: Candidate, contests: Sequence[Contest]) -> str:
-    """Write a candidate's sentence, its clauses joined by semicolons; "" if nothing is known."""
-    parts = [*_write_speeds(candidate, contests), *_write_quality(candidate)]
-    differences = None if candidate is baseline else list_differences(candidate, baseline)
-    if differences == []:
-        parts.append("both in the same state")
-    elif differences:
-        what, own, other = differences[0]
-        more = f" and {len(differences) - 1} more" if len(differences) > 1 else ""
-        parts.append(f"not in the same state: {what} {own}, {baseline.name} {other}{more}")
-    return "; ".join(parts)
-
-
 def write_times(speed: Effect) -> str:
     """Write a speed-up as "1.9 ×", with one decimal if its interval is wide, else two; "" if unknown."""
     if not math.isfinite(speed.ratio):
@@ -258,71 +248,8 @@ def write_times(speed: Effect) -> str:
     return f"{speed.ratio:.{decimals}f} ×"
 
 
-def write_plus_minus(value: Value, scale: float = 1.0) -> str:
-    """Write a mean ± half its interval with one digit of that, as "0.11 ± 0.01"; without one three digits."""
-    mean, half = value.mean * scale, value.half * scale
-    decimals = count_decimals(half, 1) if 0 < half < math.inf else count_decimals(mean, 3)
-    return f"{mean:.{decimals}f}" + (f" ± {half:.{decimals}f}" if half > 0 else "")
-
-
-def _write_speeds(candidate: Candidate, contests: Sequence[Contest]) -> Iterator[str]:
-    for contest in contests:
-        where = f" under {contest.title}" if len(contests) > 1 and not contest.objectives else ""
-        if candidate.name == contest.baseline:
-            yield f"the baseline{where}"
-        elif {candidate.name, contest.baseline} <= set(contest.speeds):
-            speed = contest.compare(candidate.name, contest.baseline)
-            if words := describe_speed(contest, speed, contest.baseline):
-                split = _write_split(candidate) if contest is contests[0] else ""
-                yield f"{words}{where}{split}"
-
-
-def describe_speed(contest: Contest, speed: Effect, other: str) -> str:
-    """Write "1.9 × as fast as BF16", of a search "1.9 × the users of BF16 at …"; "" if it is unknown.
-
-    What is equivalent, undecided or without a verdict is said to be.
-    """
-    if not (times := write_times(speed)):
-        return ""
-    ends = f"{speed.low:.2f} to {speed.high:.2f}" if math.isfinite(speed.low) else ""
-    begun = write_lead(contest, times, other)
-    if contest.objectives:
-        begun += f" at {', '.join(contest.objectives)}"
-    if speed.call is Decision.EQUIVALENT:
-        return f"{begun}, which is equivalent"
-    if speed.call is Decision.UNDECIDED:
-        return f"{begun}, undecided ({ends})"
-    return f"{begun}, without a verdict" if speed.call is Decision.NONE else begun
-
-
 def write_lead(contest: Contest, times: str, other: str = "") -> str:
     """Write "1.9 × as fast as BF16", of a search "1.9 × the users of BF16", without a name up to it."""
     if contest.objectives:
         return f"{times} the {contest.label}" + (f" of {other}" if other else "")
     return f"{times} as fast" + (f" as {other}" if other else "")
-
-
-def _write_split(candidate: Candidate) -> str:
-    if not isinstance(candidate.split, Split):
-        return ""
-    steps, drafts = (
-        write_times(Effect(Decision.NONE, factor.mean, factor.low, factor.high))
-        for factor in (candidate.split.steps, candidate.split.drafts)
-    )
-    return f", {steps} by its steps and {drafts} by its drafts"
-
-
-def _write_quality(candidate: Candidate) -> Iterator[str]:
-    quality = candidate.quality
-    if quality is None or candidate.is_reference:
-        return
-    reference, parts = candidate.reference or quality.reference, []
-    if (kl := quality.kl) is not None:
-        own = "" if kl.direction == FORWARD else " by its own answers"
-        parts.append(f"KL {write_plus_minus(Value.of(kl))} from {reference}{own}")
-    if (same := quality.agreement) is not None:
-        share = write_plus_minus(Value.of(same), 100)
-        of = "its" if parts else f"{reference}'s"
-        parts.append(f"{share} % of {of} first choices the same")
-    if parts:
-        yield ", ".join(parts)

@@ -95,13 +95,10 @@ def read_answer_flags(given: argparse.Namespace, recorded: Mapping[str, Any]) ->
     )
 
 
-def describe_constraints(values: Mapping[str, Any], flags: bool) -> str:
-    """Write constraints as the flags that set them, or in words for a reader without a terminal."""
-    if flags:
-        options = {row.name: row.option for row in list_rows(AnswerSettings)}
-        return " ".join(f"{options[key]} {shlex.quote(_write(value))}" for key, value in values.items())
-    forms = {"max_kl": "a KL of at most {}", "fits": "{} of memory", "slo": "{}"}
-    return ", ".join(forms[key].format(_write(value)) for key, value in values.items())
+def describe_constraints(values: Mapping[str, Any]) -> str:
+    """Write constraints as the flags that set them."""
+    options = {row.name: row.option for row in list_rows(AnswerSettings)}
+    return " ".join(f"{options[key]} {shlex.quote(_write(value))}" for key, value in values.items())
 
 
 def _write(value: Any) -> str:

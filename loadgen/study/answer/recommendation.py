@@ -266,13 +266,6 @@ class Advice(StrEnum):
     NONE = "none"  # no candidate holds the constraints
 
 
-class ChoiceNote(msgspec.Struct, frozen=True):
-    """A line below a recommendation, as a terminal shows it and in words for a page, which has no flags."""
-
-    text: str
-    plain: str = ""  # "": as the text
-
-
 class Recommendation(msgspec.Struct, frozen=True):
     """What to take in one contest; `names` are those to take, any of them, or that are not separated."""
 
@@ -280,12 +273,12 @@ class Recommendation(msgspec.Struct, frozen=True):
     choice: Advice
     names: tuple[str, ...]
     words: str
-    remarks: tuple[ChoiceNote, ...] = ()  # what else would be taken, and with what; what to know of it
+    remarks: tuple[str, ...] = ()  # what else would be taken, and with what; what to know of it
     judged: Mapping[str, tuple[Judged, ...]] = {}  # by candidate
 
-    def list_lines(self, plain: bool = False) -> list[str]:
-        """List the recommendation and its remarks with the flags that change it; in words if `plain`."""
-        return [self.words, *((plain and each.plain) or each.text for each in self.remarks)]
+    def list_lines(self) -> list[str]:
+        """List the recommendation and its remarks, with the flags that change it."""
+        return [self.words, *self.remarks]
 
     @property
     def open(self) -> list[str]:
@@ -314,7 +307,7 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
     if advice is Advice.TAKE and behind:
         speed = contest.compare(behind[0], taken)
         lead = write_lead(contest, write_times(speed)) if write_times(speed) else f"not compared: {speed.why}"
-        remarks.append(ChoiceNote(f"next: {behind[0]}, {lead}"))
+        remarks.append(f"next: {behind[0]}, {lead}")
     if advice is Advice.TAKE:
         if asked.max_kl is None:
             remarks += _list_cautions(next(each for each in ranked if each.name == taken))
@@ -323,14 +316,13 @@ def recommend(contest: Contest, candidates: Sequence[Candidate], asked: AnswerRe
         failed, sent = (math.fsum(run.failures[part] for run in each.runs) for part in (0, 1))
         if failed:
             lost = f"{failed:.0f} of {sent:.0f} requests failed"
-            remarks.append(ChoiceNote(f"{each.name}: {lost}, which are not in its figures"))
-    same = list_one_servers([(each.name, each.runs) for each in ranked])
-    remarks += map(ChoiceNote, same)
+            remarks.append(f"{each.name}: {lost}, which are not in its figures")
+    remarks += list_one_servers([(each.name, each.runs) for each in ranked])
     if lacking and contest.objectives and advice is Advice.TAKE:
         advice = Advice.UNDECIDED
         words = f"undecided: {taken} has the highest limit found, but others have none"
     if missing:
-        remarks.append(ChoiceNote(f"not ranked: {list_first(missing, _MOST_CHANGES)}"))
+        remarks.append(f"not ranked: {list_first(missing, _MOST_CHANGES)}")
     return replace(chosen, choice=advice, words=words, remarks=tuple(remarks))
 
 
@@ -421,7 +413,7 @@ def _explain_undecided(top: str, rival: str, speed: Effect) -> str:
 
 def _list_changes(
     contest: Contest, ranked: Sequence[Candidate], asked: AnswerRequest, chosen: Recommendation
-) -> Iterator[ChoiceNote]:
+) -> Iterator[str]:
     """Yield under which other constraints a faster candidate is taken, then which others are excluded.
 
     Each is chosen again under those constraints, and is named only if that takes it. Three at most are.
@@ -440,33 +432,28 @@ def _list_changes(
         named.append(name)
         why = ", ".join(one.evidence for one in unmet)
         lead = f", {write_lead(contest, write_times(contest.compare(name, taken)))}" if taken else ""
-        ways = (describe_constraints(needed, flags) for flags in (True, False))
-        yield ChoiceNote(*(f"with {way}: {' or '.join(again.names)}{lead} ({why})" for way in ways))
+        yield f"with {describe_constraints(needed)}: {' or '.join(again.names)}{lead} ({why})"
     unmet_first = {name: next((one for one in judged[name] if one.holds is False), None) for name in names}
     shut = [f"{name} ({one.evidence})" for name, one in unmet_first.items() if one and name not in named]
     if shut:
-        yield ChoiceNote(f"excluded: {list_first(shut, _MOST_CHANGES)}")
+        yield f"excluded: {list_first(shut, _MOST_CHANGES)}"
 
 
-def _list_cautions(taken: Candidate) -> Iterator[ChoiceNote]:
+def _list_cautions(taken: Candidate) -> Iterator[str]:
     """Yield that quality was not measured, or how far what is taken is from the reference, if by any."""
     kl = taken.divergence
     if kl is None and taken.quality is not None:
         why = taken.quality.why.get("kl", "no reason is known")
-        yield ChoiceNote(f"by speed alone: its KL is not known: {why}")
+        yield f"by speed alone: its KL is not known: {why}"
     elif kl is None:
-        words = "by speed alone: its quality was not measured"
-        yield ChoiceNote(f"{words} ([quality] in a campaign's file)", words)
+        yield "by speed alone: its quality was not measured ([quality] in a campaign's file)"
     elif not taken.is_reference:
-        words = f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g})"
-        yield ChoiceNote(f"{words}: no --max-kl was given", f"{words}: no limit was asked for")
+        yield f"its KL is {kl.mean:.3g} ({kl.low:.3g} to {kl.high:.3g}): no --max-kl was given"
 
 
-def _list_means(contest: Contest, taken: str, names: Sequence[str]) -> Iterator[ChoiceNote]:
+def _list_means(contest: Contest, taken: str, names: Sequence[str]) -> Iterator[str]:
     """Yield that another one leads by the mean of all runs, as the table shows it, though not in pairs."""
     sign, speeds = 1 if contest.higher_is_faster else -1, contest.speeds
     leader = max(names, key=lambda name: (sign * speeds[name].mean, name == taken))
     if leader != taken and contest.compare(taken, leader).call is Decision.FASTER:
-        yield ChoiceNote(
-            f"{leader} leads by the mean of all runs, some without a partner; in pairs {taken} is faster"
-        )
+        yield f"{leader} leads by the mean of all runs, some without a partner; in pairs {taken} is faster"

@@ -18,6 +18,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.printing import add_json_flag, print_json, print_text
 from loadgen.base.rule import Severity
+from loadgen.base.tables import cut_middle
 from loadgen.base.text import (
     WIDTH,
     align_cells,
@@ -43,7 +44,6 @@ from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.load_table import mark_simulated
 from loadgen.study.run_summary import Reported, group_by
-from loadgen.study.tables import cut_middle
 from loadgen.verdict.verdict import Level
 
 STRICT = 3

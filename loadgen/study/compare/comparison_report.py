@@ -1,17 +1,25 @@
-"""Comparison report: comparisons as text for a terminal, as Markdown, and with every digit as CSV or JSON."""
+"""Comparison report: comparisons as passages, which every form is written from, and as CSV or JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.errors import LOG_LINE
-from loadgen.base.text import WIDTH, align_cells, clean_line, count_decimals, format_count, wrap_text
+from loadgen.base.tables import (
+    Number,
+    Passage,
+    Table,
+    encode_table,
+    format_csv_table,
+    list_interval_cells,
+    make_table,
+)
+from loadgen.base.text import count_decimals, format_count
 from loadgen.features.sessions.session_figures import divide_by_turn
 from loadgen.report.load_identity import Load, format_tokens
 from loadgen.report.result_file import make_strict
@@ -22,16 +30,6 @@ from loadgen.study.compare.rankings import encode_row_quality, list_quality_cell
 from loadgen.study.load_table import SIMULATION, LoadRow, settle_lengths
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import Reported, group_by
-from loadgen.study.tables import (
-    Table,
-    cut_middle,
-    escape_markdown,
-    format_csv_table,
-    list_interval_cells,
-    make_table,
-    render_markdown_table,
-    render_text_table,
-)
 
 _FEWEST = 2  # rows that make a table
 _SWEEP = 3  # loads of one row that are shown next to one another although each is compared as well
@@ -161,52 +159,21 @@ def _format_turns(line: Line) -> dict[str, tuple[str, str]]:
     return cells
 
 
-SIGNS = {
-    Decision.FASTER: "+",
-    Decision.SLOWER: "-",
-    Decision.EQUIVALENT: "=",
-    Decision.UNDECIDED: "?",
-    Decision.NONE: " ",
-}
-SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
-_LONGEST_NAME = 44
-# Columns without a verdict: their widths on a terminal, and their headings there.
-_MEASURED = {"memory_bytes": (6, "GiB"), "joules_per_token": (7, "J/token")}
-_FIGURE, _ROOF = 13, 5
-_MOST_FIGURES = 4
-_MARK = "  "
+SYMBOLS = {
+    Decision.FASTER: "▲", Decision.SLOWER: "▼", Decision.EQUIVALENT: "≈", Decision.UNDECIDED: "?",
+    Decision.NONE: "–",
+}  # fmt: skip
+SIGNIFICANT = 4  # digits of a figure; JSON and CSV have all
+# Figures without a verdict, which come last.
+_MEASURED = ("memory_bytes", "joules_per_token")
 _APART = "lie too far apart to detect any difference"
-_BASELINE, _FAILED = "baseline", "failed"
+FAILED = "failed"
 FORMAT = 1
 _LOAD = (
     "requests", "duration_s", "input_len", "output_len", "max_concurrency", "request_rate_per_s", "shape",
 )  # fmt: skip
 _PARTS = ("speed", "steps", "drafts")  # of a split speed-up
 _EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "p_equivalent_adjusted", "detectable")
-
-
-def render_text(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write for a terminal one table of loads with a single row or swept, then each load's with its notes."""
-    found = arrange_loads(comparisons)
-    parts = [load_table.render_load_table(found.rows, found.notes).rstrip("\n")] if found.points else []
-    parts += ["\n".join(_draw_load(comparison)) for comparison in found.compared]
-    return "\n\n".join(parts) + "\n"
-
-
-def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
-    """Write comparisons as Markdown, a heading and a table each, with remarks and marks as lists."""
-    found = arrange_loads(comparisons)
-    titles, drawn = [], []
-    if found.points:
-        notes = [*load_table.list_legend(found.rows), *found.notes]
-        titles.append(escape_markdown(load_table.describe_common(found.rows) or load_table.UNNAMED))
-        drawn.append(render_markdown_table(load_table.make_load_table(found.rows, narrow=False, notes=notes)))
-    titles += [escape_markdown(describe_load(comparison.load)) for comparison in found.compared]
-    for comparison in found.compared:
-        turns = make_turn_table(comparison)
-        below = "" if turns is None else f"\n\n{TURNS_TITLE}:\n\n{render_markdown_table(turns)}"
-        drawn.append(render_markdown_table(_make_table(comparison)) + below)
-    return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
 def describe_load(load: Load, unknown: str = "unknown load") -> str:
@@ -239,86 +206,121 @@ def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
     return effect.ratio, effect.low, effect.high
 
 
-def _draw_load(comparison: ComparedLoad) -> Iterator[str]:
-    yield from _wrap(describe_load(comparison.load))
-    yield "=" * WIDTH
-    columns = _list_columns(comparison)
-    widths = [column.width for column in columns]
-    yield _MARK + align_cells([column.heading for column in columns], widths, gap=" ")
+def make_load_passages(comparisons: Sequence[ComparedLoad]) -> list[Passage]:
+    """Make the passages of loads with a single row or swept, in one table, then of each that is compared."""
+    found = arrange_loads(comparisons)
+    tabled = [load_table.make_load_passage(found.rows, found.notes)] if found.rows else []
+    return [*tabled, *(make_passage(each, number) for number, each in enumerate(found.compared, 1))]
+
+
+def make_passage(comparison: ComparedLoad, number: int) -> Passage:
+    """Make the passage of one load's comparison: a verdict a row, the table, and remarks on both."""
+    title, shared = describe_load(comparison.load), _find_shared_reasons(comparison)
+    marks = [(mark, line.name) for line in comparison.lines for mark in line.marks if mark != line.broken]
+    marks += [(f"answers: {line.answers}", line.name) for line in comparison.lines if line.answers]
+    turns = make_turn_table(comparison)
+    return Passage(
+        title,
+        f"load-{number}",
+        title,
+        leads=tuple(_list_leads(comparison, shared)),
+        table=_make_table(comparison),
+        remarks=(
+            *_list_legend(comparison),
+            *comparison.remarks,
+            *_name_rows([(why, name) for why, names in shared.items() for name in names], comparison),
+            *_name_rows(marks, comparison),
+        ),
+        more=() if turns is None else (Passage(TURNS_TITLE, table=turns),),
+    )
+
+
+def _find_shared_reasons(comparison: ComparedLoad) -> dict[str, list[str]]:
+    """Find why rows have no verdict in the headline figure, for reasons of several rows, with their names."""
+    effects = [(line.name, line.effects.get(comparison.headline)) for line in comparison.lines]
+    reasons = [
+        (effect.why, name)
+        for name, effect in effects
+        if effect is not None and effect.call is Decision.NONE and effect.why
+    ]
+    named = {why: [name for _, name in of] for why, of in group_by(reasons, lambda pair: pair[0]).items()}
+    return {why: names for why, names in named.items() if len(names) > 1}
+
+
+def _name_rows(about: Sequence[tuple[str, str]], comparison: ComparedLoad) -> Iterator[str]:
+    """Yield each sentence once, after the names of its rows, or "all"; `about` has (sentence, name) pairs."""
+    for sentence, of in group_by(dict.fromkeys(about), lambda pair: pair[0]).items():
+        every = len(of) == len(comparison.lines) > 1
+        yield f"{'all' if every else ', '.join(name for _, name in of)}: {sentence}"
+
+
+def _list_leads(comparison: ComparedLoad, shared: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each row's verdict and what it rests on, without reasons in `shared`; then why cells failed.
+
+    As 1.44× (1.40–1.48) by tok/s; 5 pairs. Why it is undecided, or without a verdict, follows, the split into
+    steps and drafts, and whether it is fast because it is broken.
+    """
+    label = find_column(comparison.headline).label
     for line in comparison.lines:
-        left, right = cut_middle(line.shown_name, _LONGEST_NAME), _find_call(comparison, line)
-        if right not in (_BASELINE, _FAILED):
-            right = f"{format_speed_up(comparison, line)}  {right:>10}"
-        yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
-        if line.runs:
-            yield _MARK + align_cells([column.format_cell(line, True) for column in columns], widths, gap=" ")
-    yield "=" * WIDTH
-    yield from _wrap(_describe_legend(comparison))
-    for remark in comparison.remarks:
-        yield from _wrap(remark)
-    for title, sentences in _list_notes(comparison):
-        yield f"{title}:"
-        for sentence in sentences:
-            first, log = sentence, list[str]()
-            if title == _FAILED:  # the end of a server's log stays below the reason as it was written
-                first, *log = "\n".join(map(clean_line, sentence.splitlines())).splitlines() or [""]
-            yield from _wrap(f"{_MARK}{first}", _MARK * 2)
-            yield from (f"{_MARK * 2}{line.rstrip()}" for line in log)
-    if (turns := make_turn_table(comparison)) is not None:
-        yield from ("", f"{TURNS_TITLE}:", *render_text_table(turns).rstrip("\n").split("\n"))
+        if (effect := line.effects.get(comparison.headline)) is not None:
+            times = format_speed_up(comparison, line)
+            parts = [f"{times} by {label}"] if times else []
+            if effect.call is Decision.UNDECIDED:
+                parts.append(explain_undecided(effect))
+            elif effect.units > 1:
+                parts.append(count_units(effect))
+            if effect.why not in shared:
+                parts.append(effect.why)
+            parts += [describe_split(line.split), line.broken]
+            yield effect.call.value, f"{line.shown_name}: {'; '.join(filter(None, parts))}".removesuffix(": ")
+        yield from ((FAILED, f"{line.name}: {why}") for why in line.failures)
 
 
-class _Column(NamedTuple):
-    """A column of a comparison: its title, and on a terminal its heading and width."""
-
-    title: str
-    heading: str
-    width: int
-    figure: ComparedFigure | None = None  # None: the share of the roofline
-
-    def format_cell(self, line: Line, short: bool = False) -> str:
-        """Write a row's cell, "-" if unknown; the verdict behind it is a sign if `short`, else a word."""
-        if self.figure is None:
-            return "-" if line.roofline is None else f"{100 * line.roofline:.0f} %"
-        effect, summary = line.effects.get(self.figure.key), line.summaries.get(self.figure.key)
-        call = Decision.NONE if effect is None else effect.call
-        if short and self.figure.key in _MEASURED:
-            return _format_mean(self.figure, summary)
-        sign = f" {SIGNS[call]}" if short else "" if call is Decision.NONE else f" ({call})"
-        return f"{format_spread(self.figure, summary)}{sign}"
-
-
-def _list_columns(comparison: ComparedLoad) -> list[_Column]:
-    columns = [_Column(each.label, f"{each.label}  ", _FIGURE, each) for each in _select_judged(comparison)]
-    for figure in comparison.figures:
-        if figure.key in _MEASURED:
-            width, heading = _MEASURED[figure.key]
-            columns.append(_Column(figure.label, heading, width, figure))
-    if any(line.roofline is not None for line in comparison.lines):
-        columns.append(_Column("% of roofline", "roof", _ROOF))
-    return columns
-
-
-def _select_judged(comparison: ComparedLoad) -> list[ComparedFigure]:
+def _make_table(comparison: ComparedLoad) -> Table:
+    """Make the table of a row a checkpoint: each figure with its verdict, and its ratio to the baseline's."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
-    return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
+    judged.sort(key=lambda figure: figure.key != comparison.headline)
+    figures = [*judged, *(figure for figure in comparison.figures if figure.key in _MEASURED)]
+    has_roofline = any(line.roofline is not None for line in comparison.lines)
+    rows = []
+    for line in comparison.lines:
+        name = f"{line.shown_name} (baseline)" if line.name == comparison.baseline else line.shown_name
+        cells = [name, *(_make_cell(figure, line) for figure in figures)]
+        if has_roofline:
+            share = line.roofline
+            cells.append("-" if share is None else Number(f"{100 * share:.0f} %", share, "roofline"))
+        rows.append([*cells, str(len(line.runs))])
+    roofline = [("roofline", "% of roofline")] if has_roofline else []
+    columns = [("checkpoint", "checkpoint"), *((each.key, each.label) for each in figures), *roofline]
+    spare = ("runs", *(figure.key for figure in reversed(judged[1:])))
+    return make_table([*columns, ("runs", "runs")], rows, spanned=1, spare=spare)
 
 
-def _find_call(comparison: ComparedLoad, line: Line) -> str:
-    """Return a row's verdict by the headline, "baseline", or "failed" without runs; "" without an effect."""
-    if line.name == comparison.baseline or not line.runs:
-        return _BASELINE if line.name == comparison.baseline else _FAILED
-    effect = line.effects.get(comparison.headline)
-    return "" if effect is None else str(effect.call)
+def _make_cell(figure: ComparedFigure, line: Line) -> str:
+    summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
+    if summary is None:
+        return "-"
+    text, ratio = format_spread(figure, summary), ""
+    if effect is not None:
+        ratio = format_ratio(effect.ratio, effect.low, effect.high, _count_ratio_decimals(effect.ratio))
+        text += "" if effect.call is Decision.NONE else f" {SYMBOLS[effect.call]}"
+    return Number(text, summary.mean, f"{figure.key}.mean", ratio)
+
+
+def _count_ratio_decimals(ratio: float) -> int:
+    """Count the decimals of a ratio: three below 0.2 and within 2 % of 1, else two."""
+    return 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
+
+
+def count_units(effect: Effect) -> str:
+    """Count what an effect was tested on: pairs, or runs on each side."""
+    return f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
 
 
 def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
-    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up.
-
-    It has three decimals below 0.2 and within 2 % of 1, else two.
-    """
+    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
-    return format_ratio(ratio, low, high, 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2)
+    return format_ratio(ratio, low, high, _count_ratio_decimals(ratio))
 
 
 def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
@@ -345,119 +347,43 @@ def describe_split(split: Split | str | None) -> str:
     return f"{speed} as fast by TPOT: {steps} by its steps, {drafts} by its drafts{how}"
 
 
-def format_spread(figure: ComparedFigure, summary: Mean | None) -> str:
-    """Write a mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
-
-    In words where the interval bounds nothing.
-    """
-    if summary is None:
-        return "-"
-    half = figure.scale(summary.half)
+def format_spread(figure: ComparedFigure, summary: Mean) -> str:
+    """Write a mean and half its interval, as 298.1 ±1.2, in words where that bounds nothing."""
+    mean, half = figure.scale(summary.mean), figure.scale(summary.half)
+    decimals = count_decimals(mean, SIGNIFICANT, figure.digits)
     if not math.isfinite(half):
-        return _format_mean(figure, summary)
+        return f"{mean:.{decimals}f}"
     if repeats.is_vague(summary.mean, summary.half):
-        return f"{_format_mean(figure, summary)} {repeats.VAGUE}"
-    decimals = _count_decimals(figure, summary)
+        return f"{mean:.{decimals}f} {repeats.VAGUE}"
     if half > 0:  # no more than two digits of what is not known
         decimals = count_decimals(half, 2, decimals)
-    return f"{figure.scale(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
+    return f"{mean:.{decimals}f} ±{half:.{decimals}f}"
 
 
-def _format_mean(figure: ComparedFigure, summary: Mean | None) -> str:
-    """Write a mean in its column's unit, with four digits or all before the point; "-" without a value."""
-    if summary is None:
-        return "-"
-    return f"{figure.scale(summary.mean):.{_count_decimals(figure, summary)}f}"
-
-
-def _count_decimals(figure: ComparedFigure, summary: Mean) -> int:
-    return count_decimals(figure.scale(summary.mean), SIGNIFICANT, figure.digits)
-
-
-def _describe_legend(comparison: ComparedLoad, signs: bool = True) -> str:
-    """Describe in a line the marks that a table has: intervals, verdicts (as `signs` or words), roofline."""
-    parts = []
+def _list_legend(comparison: ComparedLoad) -> Iterator[str]:
+    """Yield the meaning of the marks that a table has: intervals, and verdicts."""
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
-        parts.append("± half of the mean's 95 % confidence interval")
-    shown = [
-        line.summaries[figure.key]
-        for line in comparison.lines
-        for figure in _select_judged(comparison)
-        if figure.key in line.summaries
-    ]
-    if any(repeats.is_vague(summary.mean, summary.half) for summary in shown):
-        parts.append(repeats.VAGUE_LEGEND)
-    if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
-        alike = f"within ± {100 * comparison.margin:g} %"
-        parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
-    if any(line.effects for line in comparison.lines):
+        yield "± half of the mean's 95 % confidence interval"
+    summaries = (summary for line in comparison.lines for summary in line.summaries.values())
+    if any(repeats.is_vague(summary.mean, summary.half) for summary in summaries):
+        yield repeats.VAGUE_LEGEND
+    effects = [effect for line in comparison.lines for effect in line.effects.values()]
+    if any(effect.call is not Decision.NONE for effect in effects):
+        alike = f"≈ within ± {100 * comparison.margin:g} %"
+        yield f"▲ faster, ▼ slower, {alike}, ? undecided; by Holm at {comparison.alpha:g}"
+    if effects:
         label = find_column(comparison.headline).label
-        parts.append(f"verdict by {label}, × relative to the baseline")
-    if any(line.roofline is not None for line in comparison.lines):
-        parts.append("roof: of the memory-bandwidth roofline")
-    return "; ".join(parts)
-
-
-def _list_notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
-    """Yield the notes under a table, by kind: no verdict, undecided, split, marks, answers, failures.
-
-    Of each undecided row what its runs could have found and how many more it takes; then why, if known.
-    """
-    effects = [
-        (line.name, effect)
-        for line in comparison.lines
-        if (effect := line.effects.get(comparison.headline)) is not None
-    ]
-    without = [(name, effect.why) for name, effect in effects if effect.call is Decision.NONE and effect.why]
-    open_effects = [(name, effect) for name, effect in effects if effect.call is Decision.UNDECIDED]
-    powers = [(name, explain_undecided(effect)) for name, effect in open_effects]
-    reasons = [(name, effect.why) for name, effect in open_effects if effect.why]
-    for title, pairs in (
-        ("no verdict", without),
-        ("undecided", powers + reasons),
-        ("split", [(line.name, words) for line in comparison.lines if (words := describe_split(line.split))]),
-        ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
-        ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
-        (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
-    ):
-        sentences = []  # each once, after the names of its rows
-        for sentence, about in group_by(dict.fromkeys(pairs), lambda pair: pair[1]).items():
-            names = "all" if len(about) == len(comparison.lines) > 1 else ", ".join(name for name, _ in about)
-            sentences.append(f"{names}: {sentence}")
-        if sentences:
-            yield title, sentences
+        yield f"verdict by {label}, × relative to {comparison.baseline}"
 
 
 def explain_undecided(effect: Effect) -> str:
     """Write what an effect's runs could have found, and about how many more would settle it, if known."""
-    of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
+    of = count_units(effect)
     least = repeats.format_difference(effect.detectable)
     power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
     if effect.more_runs is None:
         return power
     return f"{power}; about {format_count(effect.more_runs, 'more run')} per side would decide it"
-
-
-def _wrap(text: str, indent: str = _MARK) -> list[str]:
-    return wrap_text(clean_line(text), indent)
-
-
-def _make_table(comparison: ComparedLoad) -> Table:
-    columns = _list_columns(comparison)
-    titles = ["checkpoint", *(column.title for column in columns), "speed-up", "verdict"]
-    rows = (
-        (
-            line.shown_name,
-            *(column.format_cell(line) for column in columns),
-            format_speed_up(comparison, line),
-            _find_call(comparison, line),
-        )
-        for line in comparison.lines
-    )
-    notes = [note for note in (_describe_legend(comparison, signs=False), *comparison.remarks) if note]
-    sentences = [f"{title}: {sentence}" for title, of in _list_notes(comparison) for sentence in of]
-    notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
-    return make_table(titles, rows, notes=notes)
 
 
 def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
@@ -486,7 +412,7 @@ def encode_comparisons(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
         }
         for each in comparisons
     ]
-    swept = {"rows": list(map(_make_json_load_row, found.rows)), "notes": found.notes}
+    swept = {**encode_table(load_table.make_load_table(found.rows)), "notes": found.notes}
     clean: dict[str, Any] = make_strict({"format": FORMAT, "comparisons": compared, "loads": swept})
     return clean
 
@@ -520,22 +446,6 @@ def _make_csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, A
         }
 
 
-def _make_json_load_row(row: LoadRow) -> dict[str, Any]:
-    load = row.load
-    return {
-        "name": row.name,
-        "load": load.name,
-        **dict(zip(("input_len", "output_len"), load.lengths, strict=True)),
-        **{key: getattr(load, key) for key in ("requests", "duration_s", "shape")},
-        "concurrency": load.max_concurrency,
-        "rate_per_s": load.request_rate_per_s,
-        "figures": {key: {"mean": mean.mean, "half": mean.half} for key, mean in row.figures.items()},
-        **{key: getattr(row, key) for key in ("runs", "verdict", "standing", "saturated", "simulated")},
-        "drawn": False,  # the lengths of a comparison's rows are as they were counted
-        "timed": False,
-    }
-
-
 def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     quality, split = line.quality, line.split
@@ -546,11 +456,7 @@ def _make_json_row(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
             key: {name: getattr(summary, name) for name in ("mean", "units", "low", "high")}
             for key, summary in line.summaries.items()
         },
-        # `beside` held figures of a resampling that is no longer made.
-        "effects": {
-            key: {**asdict(effect), "call": effect.call.value, "beside": {}}
-            for key, effect in line.effects.items()
-        },
+        "effects": {key: asdict(effect) for key, effect in line.effects.items()},
         "speed_up": {"ratio": ratio, "low": low, "high": high},
         "split": {**asdict(split), "why": ""} if isinstance(split, Split) else why,
         **{key: getattr(line, key) for key in ("roofline", "marks", "answers", "failures", "simulated")},

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
+from loadgen.base.tables import Table, format_csv_table, make_table
 from loadgen.base.text import clean_line
 from loadgen.report.result_file import make_strict
 from loadgen.study import limit_record, repeats
@@ -35,7 +36,6 @@ from loadgen.study.quality import quality_record
 from loadgen.study.quality.quality_record import Quality
 from loadgen.study.run_summary import group_by
 from loadgen.study.sweep_record import LoadAxis
-from loadgen.study.tables import Table, format_csv_table, make_table
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"
 _OPEN = "the interval of a limit has an open end: nothing is known beyond it"

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
+from loadgen.base.tables import Passage, Table, list_interval_cells, make_table
 from loadgen.base.text import GIB
 from loadgen.engines import engines
 from loadgen.features.roofline import models
@@ -26,7 +27,6 @@ from loadgen.study.quality.quality_record import (
     judge_quality,
 )
 from loadgen.study.run_summary import Reported
-from loadgen.study.tables import Table, list_interval_cells, make_table
 
 _PLAIN = ("", "BF16", "FP16")
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
@@ -151,8 +151,8 @@ def _format_figure(line: Line, key: str) -> str:
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
 
 
-def make_fit_table(comparisons: Iterable[ComparedLoad]) -> Table:
-    """Make a table of checkpoints: the GiB each needs, how known, and if it fits each size of memory."""
+def make_fit_passage(comparisons: Iterable[ComparedLoad]) -> Passage:
+    """Make the passage of checkpoints: the GiB each needs, how known, and if it fits each size of memory."""
     rows: dict[str, list[Reported]] = {}
     for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
         rows.setdefault(find_checkpoint_name(line), []).extend(line.runs)
@@ -170,7 +170,8 @@ def make_fit_table(comparisons: Iterable[ComparedLoad]) -> Table:
         "yes: it fits a memory of that many GiB with nothing else in it; "
         "where the system shares the memory (Jetson, GB10) leave room for it",
     )
-    return make_table(columns, body, notes=notes)
+    title, table = "What fits which memory (GiB)", make_table(columns, body, notes=notes)
+    return Passage(title, "fits", title, table=table, style="words")
 
 
 def compute_need(name: str, runs: Sequence[Reported]) -> tuple[float, str]:
@@ -200,7 +201,6 @@ def compute_need(name: str, runs: Sequence[Reported]) -> tuple[float, str]:
     return math.nan, "unknown model"
 
 
-QUALITY_TITLE = "Quality, against the reference"
 _COLUMNS = [figure for figure in FIGURES if figure.title]
 _CELLS = [figure.key for figure in FIGURES if figure.key != "bits_per_byte"]  # of which there are two
 _LEGEND = (
@@ -217,8 +217,8 @@ class RowQuality(msgspec.Struct, frozen=True):
     verdict: QualityVerdict | None
 
 
-def make_quality_table(rows: Sequence[RowQuality]) -> Table:
-    """Make the table of rows' qualities, a column for each figure that any row has; notes say why not."""
+def make_quality_passage(rows: Sequence[RowQuality]) -> Passage:
+    """Make the passage of rows' qualities, a column for each figure that any row has; notes say why not."""
     shown = [each for each in _COLUMNS if any(getattr(row.quality, each.key) is not None for row in rows)]
     bits = []  # a byte, the candidate's of the reference's, where they stand for a KL that there is none of
     for row in rows:
@@ -237,9 +237,9 @@ def make_quality_table(rows: Sequence[RowQuality]) -> Table:
         body.append((row.name, *cells, *[cell] * has_bits, verdict))
     floors = dict.fromkeys(row.quality.noise_floor for row in rows if row.quality.noise_floor is not None)
     notes = [f"noise floor: {', '.join(map(format_spread, floors))} nats a token"] if floors else []
-    return make_table(
-        titles, body, notes=[_LEGEND, *notes, *(note for row in rows for note in _list_quality_notes(row))]
-    )
+    notes = [_LEGEND, *notes, *(note for row in rows for note in _list_quality_notes(row))]
+    table = make_table(titles, body, notes=notes)
+    return Passage("Quality, against the reference", "quality", "Quality", table=table, style="words")
 
 
 def _list_quality_notes(row: RowQuality) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from loadgen.base.tables import cut_middle
 from loadgen.report.load_identity import Load
 from loadgen.settings.setting import Makes
 from loadgen.study import labels
@@ -25,7 +26,6 @@ from loadgen.study.compare.comparability import (
     format_value,
 )
 from loadgen.study.run_summary import OURS, Reported, group_by, strip_load
-from loadgen.study.tables import cut_middle
 
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are

@@ -17,6 +17,7 @@ from loadgen.base.block_hashes import SERVER_BLOCK, chain_hashes
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.parsing import Parser
 from loadgen.base.printing import print_json, print_text
+from loadgen.base.tables import cut_middle, make_table
 from loadgen.base.text import clean_line, clean_text, format_count, label_lines
 from loadgen.features.data.data_command import (
     add_workload_flags,
@@ -49,7 +50,6 @@ from loadgen.study.describe.load_panels import DescribedLoad, plot_workloads
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.outputs import render_html, write_text_output
 from loadgen.study.pages.page_parts import PageSection
-from loadgen.study.tables import cut_middle, make_table
 
 _OWN = ("file", "against", "html", "json", "against_format")
 _MOST_LETTERS = 24  # of a name in a legend

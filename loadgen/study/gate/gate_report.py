@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import msgspec
 
 from loadgen.base.errors import ExitCode
+from loadgen.base.tables import Table, escape_markdown, make_table, render_markdown_table, render_text_table
 from loadgen.base.text import clean_line, format_count, wrap_text
 from loadgen.study.gate.gate_verdict import GateOutcome, GatePlan, GateVerdict
-from loadgen.study.tables import Table, escape_markdown, make_table, render_markdown_table, render_text_table
 
 INCOMPARABLE = "incomparable"
 _CODES = {

@@ -17,6 +17,7 @@ from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import expand_path
 from loadgen.base.parsing import Parser, parse_arguments, suggest_name
 from loadgen.base.printing import add_json_flag, print_json, print_text
+from loadgen.base.tables import Table, cut_middle, format_number, make_table, render_text_table
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.base.untrusted import read_file_head
 from loadgen.figures.figure_table import find_named_figure
@@ -30,7 +31,6 @@ from loadgen.study.importers import result_sources
 from loadgen.study.pages import outputs
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel
-from loadgen.study.tables import Table, cut_middle, format_number, make_table, render_text_table
 
 _PAGE = "history.html"
 _MOST_ROWS = 30  # of the table in a terminal

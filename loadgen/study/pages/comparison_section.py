@@ -1,23 +1,21 @@
-"""Comparison section: rows, limits, qualities and the answer of several checkpoints, for every form."""
+"""Comparison section: comparisons, limits and qualities of several checkpoints with their pictures."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base.tables import Number, Passage, Table, make_table
 from loadgen.study import limit_record, repeats
-from loadgen.study.answer import answer
-from loadgen.study.answer.answer import CheckpointAnswer
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison import find_column
+from loadgen.study.compare.comparison_report import SYMBOLS
 from loadgen.study.compare.limits import ComparedLimits, describe_limits
-from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line
-from loadgen.study.compare.rankings import RowQuality, make_quality_table
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
+from loadgen.study.compare.rankings import RowQuality
 from loadgen.study.compare_command import list_qualities
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures
@@ -30,18 +28,13 @@ from loadgen.study.pages.page_parts import (
     Floats,
     PageSection,
     Panel,
+    illustrate,
     is_wide,
 )
 from loadgen.study.quality.arm_qualities import format_spread
 from loadgen.study.quality.quality_record import DIFFERENT, MeanInterval
 from loadgen.study.run_summary import Reported, group_by
-from loadgen.study.tables import Number, Table, make_table
 
-SYMBOLS = {
-    Decision.FASTER: "▲", Decision.SLOWER: "▼", Decision.EQUIVALENT: "≈", Decision.UNDECIDED: "?",
-    Decision.NONE: "–",
-}  # fmt: skip
-_MANY = 3  # rows: what holds for as many is written once
 LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
 
 
@@ -50,150 +43,43 @@ _BETTER = {None: "", True: "Higher is faster.", False: "Lower is faster."}
 _TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
 
 
-class ComparedCell(msgspec.Struct, frozen=True):
-    """One figure of a row as it is written: its mean, and how that compares with the baseline's."""
-
-    label: str  # of the figure
-    mean: str = "–"
-    spread: str = ""  # half of the mean's interval
-    ratio: str = ""
-    interval: str = ""  # of the ratio
-    call: Decision = Decision.NONE
+def make_compared_section(comparison: ComparedLoad, number: int) -> PageSection:
+    """Make the section of one load's comparison, with all statistics, rankings and pictures."""
+    passage = comparison_report.make_passage(comparison, number)
+    more = (*_list_tables(comparison), *passage.more)
+    panels = (*plot_comparison(comparison), *plot_row_distributions(comparison))
+    return illustrate(replace(passage, style="comparison", more=more), panels)
 
 
-class ComparedRow(msgspec.Struct, frozen=True):
-    """One checkpoint as it is written."""
-
-    line: Line
-    is_baseline: bool
-    call: Decision | None  # by the headline figure; None where that has no effect
-    lead: str  # what the row comes to in it
-    marks: tuple[str, ...]  # those that few others have
-    cells: tuple[ComparedCell, ...]
-    roofline: str  # "" where no row has it
-
-
-class Compared(msgspec.Struct, frozen=True):
-    """One load's comparison as it is written, and its pictures."""
-
-    key: str
-    title: str
-    comparison: ComparedLoad
-    rows: tuple[ComparedRow, ...]
-    shared: Mapping[str, str]  # a remark that holds for several rows, and their names
-    statistics: Table | None  # everything known of each difference; None: no verdict on any
-    tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
-    bars: tuple[Panel, ...]
-    distributions: tuple[Panel, ...]
-
-    @property
-    def panels(self) -> tuple[Panel, ...]:
-        """The panels of bars, then of distributions."""
-        return (*self.bars, *self.distributions)
-
-
-def make_compared(comparison: ComparedLoad, number: int) -> Compared:
-    """Make the section of one load's comparison; its key is `load-NUMBER`."""
-    shared = find_shared_remarks(comparison)
-    return Compared(
-        key=f"load-{number}",
-        title=comparison_report.describe_load(comparison.load),
-        comparison=comparison,
-        rows=tuple(_make_row(comparison, line, shared) for line in comparison.lines),
-        shared=shared,
-        statistics=_make_statistics_table(comparison),
-        tables=tuple(_list_tables(comparison)),
-        bars=tuple(plot_comparison(comparison)),
-        distributions=tuple(plot_row_distributions(comparison)),
-    )
-
-
-def _make_row(comparison: ComparedLoad, line: Line, shared: Mapping[str, str]) -> ComparedRow:
-    """Make a checkpoint's row, without remarks in `shared`; a dash for a roofline that only others have."""
-    effect, roofline = line.effects.get(comparison.headline), ""
-    if line.roofline is not None:
-        roofline = Number(f"{100 * line.roofline:.0f} %", line.roofline, "roofline")
-    elif any(each.roofline is not None for each in comparison.lines):
-        roofline = "–"
-    return ComparedRow(
-        line=line,
-        is_baseline=line.name == comparison.baseline,
-        call=None if effect is None else effect.call,
-        lead="" if effect is None else _summarise_row(comparison, line, effect, shared),
-        marks=tuple(mark for mark in line.marks if mark not in shared),
-        cells=tuple(_make_cell(figure, line) for figure in comparison.figures),
-        roofline=roofline,
-    )
-
-
-def _make_cell(figure: ComparedFigure, line: Line) -> ComparedCell:
-    summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
-    cell = ComparedCell(figure.label)
-    if summary is not None:
-        mean = Number(_format_figure(figure, summary.mean), summary.mean, f"{figure.key}.mean")
-        half = figure.scale(summary.half)
-        spread = f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
-        spread = repeats.VAGUE if repeats.is_vague(summary.mean, summary.half) else spread
-        cell = replace(cell, mean=mean, spread=spread)
-    if effect is not None and effect.ratio == effect.ratio:
-        ratio = Number(format_row_ratio(effect.ratio), effect.ratio, f"{figure.key}.ratio")
-        cell = replace(cell, ratio=ratio, interval=_format_interval(effect))
-    return cell if effect is None else replace(cell, call=effect.call)
-
-
-def _summarise_row(comparison: ComparedLoad, line: Line, effect: Effect, shared: Mapping[str, str]) -> str:
-    """Summarise a row in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs.
-
-    Why it is undecided, or without a verdict, follows, and the split into steps and drafts; a reason in
-    `shared` is left out.
-    """
-    times = comparison_report.format_speed_up(comparison, line)
-    parts = [f"{times} by {find_column(comparison.headline).label}"] if times else []
-    if effect.units > 1:
-        parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
-    if effect.call is Decision.UNDECIDED:
-        parts.append(comparison_report.explain_undecided(effect))
-    elif effect.why and effect.why not in shared:
-        parts.append(effect.why)
-    parts += filter(None, [comparison_report.describe_split(line.split)])
-    return "; ".join(parts)
-
-
-def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
-    """Yield titles and tables: ranking of several rows, effect of several quantizations, turns if any."""
+def _list_tables(comparison: ComparedLoad) -> Iterator[Passage]:
+    """Yield statistics if known, ranking of several rows, and effect of several quantizations."""
+    if (statistics := _make_statistics_table(comparison)).body:
+        yield Passage("Statistics of every difference", table=statistics)
     ranking, effects = rankings.make_ranking_table(comparison), rankings.make_effect_table(comparison)
     if len(ranking.body) > 1:
-        yield "Ranking", ranking
+        yield Passage("Ranking", table=ranking, style="words")
     if len(effects.columns) > 3:  # more than one quantization
-        yield "Effect of quantization", effects
-    if (turns := comparison_report.make_turn_table(comparison)) is not None:
-        yield comparison_report.TURNS_TITLE, turns
+        yield Passage("Effect of quantization", table=effects, style="words")
 
 
-def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
-    """Make the table of ratio, interval, p values and runs of each figure and row that has a verdict.
-
-    None where no one has.
-    """
+def _make_statistics_table(comparison: ComparedLoad) -> Table:
+    """Make the table of ratio, p values and runs of each figure and row; without rows if there are none."""
     body: list[tuple[str, ...]] = []
     for figure, line in product(comparison.figures, comparison.lines):
         effect = line.effects.get(figure.key)
-        if effect is None or effect.call is Decision.NONE:
+        if effect is None or effect.ratio != effect.ratio:
             continue
+        ratio = comparison_report.format_ratio(effect.ratio, effect.low, effect.high, 3)
+        p_values = (effect.p, effect.p_adjusted, effect.p_equivalent)
         known = effect.detectable == effect.detectable
         least = (repeats.format_difference(effect.detectable) or "none") if known else "–"
         body.append((
-            f"{line.name}: {figure.label}", format_row_ratio(effect.ratio), _format_interval(effect),
-            f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
-            f"{effect.units} {'pairs' if effect.paired else 'per side'}", least,
+            f"{line.name}: {figure.label}", Number(ratio, effect.ratio, f"{figure.key}.ratio"),
+            *(f"{p:.2g}" if p == p else "–" for p in p_values), comparison_report.count_units(effect), least,
             "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
         ))  # fmt: skip
-    titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
-    return make_table(titles, body) if body else None
-
-
-def _format_figure(figure: ComparedFigure, value: float) -> str:
-    return f"{figure.scale(value):,.{figure.digits}f}"
+    titles = ("", "ratio (95 %)", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
+    return make_table(titles, body)
 
 
 def format_row_ratio(value: float) -> str:
@@ -201,31 +87,8 @@ def format_row_ratio(value: float) -> str:
     return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
 
 
-def _format_interval(effect: Effect) -> str:
-    """Format the ratio's 95 % interval; "not bounded" if it is too wide, "" without one."""
-    if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
-        return ""
-    if not repeats.is_bounded(effect.ratio, effect.low, effect.high):
-        return repeats.UNBOUNDED
-    return f"{format_row_ratio(effect.low)[:-1]} to {format_row_ratio(effect.high)[:-1]}"
-
-
-def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
-    """Return remarks on three rows or more next to the baseline, or on both of two, with the rows' names.
-
-    A row's remarks are its marks, and why it has no verdict in the headline figure; names are "all" if so.
-    """
-    others = [line for line in comparison.lines if line.name != comparison.baseline]
-    sentences: list[tuple[str, str]] = []
-    for line in others:
-        effect = line.effects.get(comparison.headline)
-        why = [effect.why] if effect is not None and effect.call is Decision.NONE and effect.why else []
-        sentences += [(line.name, sentence) for sentence in dict.fromkeys((*why, *line.marks))]
-    return {
-        sentence: "all" if len(of) == len(others) else ", ".join(name for name, _ in of)
-        for sentence, of in group_by(sentences, lambda pair: pair[1]).items()
-        if len(of) >= _MANY or len(of) == len(others) > 1
-    }
+def _format_figure(figure: ComparedFigure, value: float) -> str:
+    return f"{figure.scale(value):,.{figure.digits}f}"
 
 
 def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
@@ -432,10 +295,7 @@ def make_quality_section(
         return PageSection("")
     panels = [*(_plot_limit(each) for each in searches), *(_plot_load(each) for each in comparisons)]
     drawn = [replace(panel, key=f"quality-{number}") for number, panel in enumerate(filter(None, panels), 1)]
-    return PageSection(
-        rankings.QUALITY_TITLE, "quality", menu="Quality", table=make_quality_table(rows), style="words",
-        panels=tuple(drawn[:_MOST_PANELS]),
-    )  # fmt: skip
+    return illustrate(rankings.make_quality_passage(rows), drawn[:_MOST_PANELS])
 
 
 def _plot_load(comparison: ComparedLoad) -> Panel | None:
@@ -494,27 +354,3 @@ def _find_distance(row: RowQuality) -> MeanInterval | None:
     if not quality.of_reference or quality.noise_floor is None:
         return quality.kl
     return MeanInterval(mean=0.0, low=0.0, high=quality.noise_floor.high)
-
-
-def make_answer_section(found: CheckpointAnswer) -> PageSection:
-    """Make the section: recommendations, then the sentence of each row, the table and its notes."""
-    lines = [
-        " ".join(filter(None, (title, sentence)))
-        for title, sentences in answer.list_recommendations(found, plain=True)
-        for sentence in sentences
-    ]
-    titles = ["Checkpoint", *(column.title for column in found.columns)]
-    rows = []
-    for written, row in zip(answer.make_answer_table(found).body, found.rows, strict=True):
-        cells = [written[0]]
-        for column, text in zip(found.columns, written[1:], strict=True):
-            value = row.values[column.key]
-            if not (isinstance(value, str) or value.words) and math.isfinite(value.mean):
-                mean, _, half = text.partition(" ")  # a number has its whole value, and its half aside
-                text = Number(mean, value.mean * column.scale, f"answer.{column.key}", half)
-            cells.append(text)
-        rows.append(cells)
-    return PageSection(
-        answer.TITLE, "answer", menu=answer.TITLE, lines=(*lines, *answer.list_sentences(found)),
-        table=make_table(titles, rows), style="answer", remarks=tuple(answer.list_notes(found)),
-    )  # fmt: skip

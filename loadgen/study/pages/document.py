@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 import msgspec
 
@@ -11,49 +12,46 @@ from loadgen.base.text import list_first
 from loadgen.study import sweep_record
 from loadgen.study.compare import comparison_report, rankings
 from loadgen.study.compare.comparison_report import SweptLoads, describe_load
-from loadgen.study.compare.limits import ComparedLimits, describe_limits, make_limit_table
+from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad
+from loadgen.study.compare_command import make_limit_passage
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import load_charts
 from loadgen.study.pages.comparison_section import (
     LEVELS,
-    Compared,
-    make_compared,
+    make_compared_section,
     make_limit_sections,
     make_quality_section,
     plot_ladders,
 )
-from loadgen.study.pages.page_parts import PageSection, Panel, find_section
+from loadgen.study.pages.page_parts import PageSection, Panel, find_section, illustrate
 from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import FailedCell, Reported
-from loadgen.study.tables import Table
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
 _MOST_DIVIDED = 8  # runs of a page that says of each where its time goes: of more, its report as text alone
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The whole report: sections and comparisons in the order of the page, then each run."""
+    """The whole report: sections in the order of the page, then each run."""
 
     title: str
     subtitle: tuple[str, ...]
-    sections: tuple[PageSection | Compared, ...]
+    sections: tuple[PageSection, ...]
     accounts: tuple[Account, ...]
     levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
     failures: tuple[FailedCell, ...]
     errors: tuple[str, ...]  # of what could not be read
-    compared_limits: tuple[tuple[str, Table], ...] = ()  # of several searches: title and table
     points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
-    answer: PageSection = PageSection("")  # what to take, which comes first; empty: there is no choice
 
     @property
-    def compared(self) -> tuple[Compared, ...]:
+    def compared(self) -> tuple[PageSection, ...]:
         """The sections that are comparisons, in order."""
-        return tuple(each for each in self.sections if isinstance(each, Compared))
+        return tuple(each for each in self.sections if each.style == "comparison")
 
     def section(self, key: str) -> PageSection:
-        """Return the section, no comparison, with a key; an empty one if there is none."""
-        return find_section((each for each in self.sections if isinstance(each, PageSection)), key)
+        """Return the section with a key; an empty one if there is none."""
+        return find_section(self.sections, key)
 
     @property
     def lacks(self) -> bool:
@@ -105,18 +103,19 @@ def compose_document(
         for comparison in (swept if alone is None else comparison_report.arrange_loads(alone)).compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
-    compared = [make_compared(comparison, number) for number, comparison in enumerate(shown, 1)]
+    compared = [make_compared_section(comparison, number) for number, comparison in enumerate(shown, 1)]
     quality = make_quality_section(comparisons if alone is None else alone, compared_limits)
     rest = () if tabled else pictures
     ladders = all(panel.key.startswith("ladder") for panel in rest)
     title = "Speed over input length" if ladders else "Latency against throughput"
-    sections: list[PageSection | Compared] = [
+    several = [each for each in compared_limits if len(each.rows) > 1]
+    sections = [
+        *map(illustrate, map(make_limit_passage, several, count(1))),
         *make_limit_sections(limits), tabled, *compared, quality,
         PageSection(title, "sweeps", menu=title, panels=rest),
     ]  # fmt: skip
     if any(len(comparison.lines) > 1 for comparison in shown):
-        title, table = "What fits which memory (GiB)", rankings.make_fit_table(shown)
-        sections.append(PageSection(title, "fits", menu=title, table=table, style="words"))
+        sections.append(illustrate(rankings.make_fit_passage(shown)))
     levels = Counter(run.level for run in reported if run.level)
     campaigns = {run.cell.campaign for run in reported if run.cell is not None}
     names = list(dict.fromkeys(run.name for run in reported))
@@ -129,9 +128,6 @@ def compose_document(
         levels=tuple((level, levels[level]) for level in LEVELS if levels[level]),
         failures=tuple(failures),
         errors=tuple(errors),
-        compared_limits=tuple(
-            (describe_limits(each), make_limit_table(each)) for each in compared_limits if len(each.rows) > 1
-        ),
         points=tuple(note for sweep in sweeps for note in sweep_record.list_unfinished(sweep.record)),
     )
 

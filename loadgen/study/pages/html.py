@@ -16,7 +16,8 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from loadgen import __version__
-from loadgen.study.pages.comparison_section import LEVELS, SYMBOLS
+from loadgen.study.compare.comparison_report import FAILED, SYMBOLS
+from loadgen.study.pages.comparison_section import LEVELS
 from loadgen.study.pages.document import Document
 from loadgen.study.pages.page_parts import DARK, LIGHT, Panel
 
@@ -50,7 +51,7 @@ def render_page(document: Document) -> str:
         title=title,
         version=__version__,
         levels=LEVELS,
-        symbols=SYMBOLS,
+        symbols={**SYMBOLS, FAILED: "✗"},
         light=_render_variables(LIGHT, "light"),
         dark=_render_variables(DARK, "dark"),
         style=Markup(_read_files(_STYLES)),  # nosec B704 # files of the package

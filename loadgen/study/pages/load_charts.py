@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base.tables import make_table
 from loadgen.study import load_table
 from loadgen.study.compare.comparison import INVALID
 from loadgen.study.compare.comparison_report import SweptLoads
@@ -17,9 +18,8 @@ from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import format_load as shown_load
 from loadgen.study.load_table import settle_lengths
 from loadgen.study.pages.comparison_section import MOST_CURVES
-from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel, is_wide
+from loadgen.study.pages.page_parts import Curve, CurveStyle, PageSection, Panel, illustrate, is_wide
 from loadgen.study.run_summary import Reported, group_by
-from loadgen.study.tables import make_table
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
     "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"
@@ -367,11 +367,7 @@ def make_load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> PageSec
     """Make the section `loads` of the swept loads' table and pictures; an empty one if there are no rows."""
     if not found.rows:
         return PageSection("")
-    notes = (*load_table.list_legend(found.rows), *load_table.find_dips(found.rows), *found.notes)
-    return PageSection(
-        load_table.describe_common(found.rows) or load_table.UNNAMED, "loads", menu="Loads", style="loads",
-        table=load_table.make_load_table(found.rows, narrow=False, notes=notes), panels=pictures,
-    )  # fmt: skip
+    return illustrate(load_table.make_load_passage(found.rows, found.notes), pictures)
 
 
 def title_loads(section: PageSection) -> str:

@@ -20,13 +20,14 @@ from loadgen.base import files
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.printing import print_text
-from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name, wrap_text
+from loadgen.base.tables import format_csv_table, render_passage
+from loadgen.base.text import clean_line, clean_text, describe_install, format_json, make_file_name
 from loadgen.report import result_block
 from loadgen.study import compare_command, limit_record, sweep_record
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
 from loadgen.study.answer.answer_settings import read_answer_flags
-from loadgen.study.compare import comparison_report, limits, model
+from loadgen.study.compare import limits, model
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
@@ -35,12 +36,10 @@ from loadgen.study.consistency import ceilings
 from loadgen.study.consistency.ceilings import Hardware
 from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts
-from loadgen.study.pages.comparison_section import make_answer_section
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.markdown import render_markdown
-from loadgen.study.pages.page_parts import PageSection, Panel
+from loadgen.study.pages.page_parts import Panel, illustrate
 from loadgen.study.run_summary import Reported
-from loadgen.study.tables import format_csv_table
 
 _PLOT = "plot"
 _FIRST_COLUMNS = (
@@ -110,7 +109,10 @@ class _Given:
         words = clean_line(self._ask.campaign.description)
         if words and len(self.asked.places) == 1:
             document = replace(document, title=words, subtitle=(document.title, *document.subtitle))
-        return document if self.answer is None else replace(document, answer=make_answer_section(self.answer))
+        if self.answer is None:
+            return document
+        section = illustrate(answer.make_passage(self.answer))
+        return replace(document, sections=(section, *document.sections))
 
     @cached_property
     def answer(self) -> CheckpointAnswer | None:
@@ -153,19 +155,12 @@ def _make_text(given: _Given) -> str:
         runs = given.reported
         blocks = ((run.name, result_block.render_block(run.figures, layout, run.selected)) for run in runs)
         return "\n".join(f"{name}\n{block}\n" for name, block in blocks)
-    read = given.read
-    searches = ((clean_line(limit.shown_name), limit.record) for limit in read.limits)
+    several = [each for each in given.compared_limits if len(each.rows) > 1]
+    missing = [note for sweep in given.read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
+    passages = compare_command.list_passages(given.alone, several, given.answer, missing)
+    searches = ((clean_line(limit.shown_name), limit.record) for limit in given.read.limits)
     texts = [f"{name}\n{limit_record.render_search(record)}" for name, record in searches]
-    if given.answer is not None:
-        texts.insert(0, answer.render_answer_text(given.answer))
-    if any(len(each.rows) > 1 for each in given.compared_limits):
-        texts.append(compare_command.render_comparison((), given.compared_limits))
-    if given.alone:
-        texts.append(comparison_report.render_text(given.alone))
-    notes = [note for sweep in read.sweeps for note in sweep_record.list_unfinished(sweep.record)]
-    if notes:
-        texts.append("".join(f"{line}\n" for note in notes for line in wrap_text(note)))
-    return "\n".join(texts)
+    return "\n".join([*map(render_passage, passages), *texts])
 
 
 def _make_json(given: _Given) -> str:
@@ -190,7 +185,8 @@ def render_html(document: Document) -> str:
 def _make_plot(given: _Given) -> str:
     with require_extra():
         from loadgen.study.pages import terminal_plots
-    tabled = [part for part in given.document.sections if isinstance(part, PageSection) and part.table]
+    document = given.document
+    tabled = [part for part in document.sections if part.table and part not in document.compared]
     loads = [panel for section in tabled for panel in section.panels]
     return terminal_plots.render_plots(given.reported, *measure_screen(), loads)
 

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.base.tables import Passage, Table
 from loadgen.features.attribution.parts import PARTS
 from loadgen.study import repeats
-from loadgen.study.tables import Table
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
@@ -147,28 +147,27 @@ def is_wide(loads: Floats) -> bool:
     return float(loads.max()) >= _WIDE * float(loads.min())
 
 
-class PageSection(msgspec.Struct, frozen=True):
-    """One part of a report or of a run's account: a title, and what stands below it in this order.
+class PageSection(Passage, frozen=True):
+    """A passage of a report or of a run's account with what a page shows around its table.
 
-    Every form is written from these alone; one that has nothing below its title is left out.
+    One that has nothing below its title is left out.
     """
 
-    title: str  # "": what stands in it has no heading
-    key: str = ""  # of its anchor; "": it has none
-    menu: str = ""  # its title in the contents; "": it is not there
     folded: bool = False  # closed until a reader opens it
     facts: tuple[tuple[str, str], ...] = ()
     doubts: tuple[dict[str, str], ...] = ()  # as a result's JSON has them; of other clients' the names alone
-    lines: tuple[str, ...] = ()
-    table: Table | None = None
-    style: str = ""  # of the table: `words` has texts, `keys` names of fields, `loads` many columns
     panels: tuple[Panel, ...] = ()
     text: str = ""  # to be copied
-    remarks: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        below = (self.facts, self.doubts, self.lines, self.panels, self.text, self.remarks)
+        below = (self.leads, self.facts, self.doubts, self.lines, self.panels, self.text, self.remarks)
         return any(below) or (self.table is not None and bool(self.table.body))
+
+
+def illustrate(passage: Passage, panels: Iterable[Panel] = ()) -> PageSection:
+    """Make the section of a page that has a passage and pictures of it."""
+    fields = {name: getattr(passage, name) for name in Passage.__struct_fields__}
+    return PageSection(**fields, panels=tuple(panels))
 
 
 def find_section(sections: Iterable[PageSection], key: str) -> PageSection:

@@ -17,8 +17,8 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from matplotlib.transforms import Bbox
 
+from loadgen.base.tables import cut_middle
 from loadgen.study.pages.page_parts import LIGHT, Bar, Curve, CurveStyle, Panel, Pen
-from loadgen.study.tables import cut_middle
 
 _WIDTH, _HEIGHT, _HEADING, _LEGEND = 340, 236, 34, 17  # in points; _LEGEND is a row of one
 _BARS_HEAD, _BAR = 34, 38

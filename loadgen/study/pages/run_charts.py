@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.tables import Table, make_table
 from loadgen.base.text import GIB, format_count
 from loadgen.features.attribution.attribution import Attribution, PartRows
 from loadgen.features.attribution.attribution_section import (
@@ -20,12 +21,11 @@ from loadgen.features.attribution.attribution_section import (
     describe_basis,
     describe_means,
     find_attribution,
-    format_share,
     list_columns,
     list_part_times,
-    mean_ms,
+    make_wait_table,
 )
-from loadgen.features.attribution.parts import PARTS, ROWS
+from loadgen.features.attribution.parts import ROWS
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import list_gaps
 from loadgen.figures.per_request import PerRequest
@@ -42,7 +42,6 @@ from loadgen.study.pages.page_parts import (
     Panel,
     Spans,
 )
-from loadgen.study.tables import Table, format_number, make_table
 from loadgen.verdict.evidence import has_tail
 
 MOST_POINTS = 400  # over time
@@ -410,29 +409,15 @@ def make_attribution_section(run: Result) -> PageSection:
         title,
         "attribution",
         title,
-        table=_make_part_table(found),
+        table=make_wait_table(list_columns(found)),
         panels=tuple(plot_waits(run, found)),
-        remarks=(*describe_basis(found), *describe_means(run.facts, found), *hint),
+        remarks=(
+            f"{ABOUT}: mean ms, and share of the whole",
+            *describe_basis(found),
+            *describe_means(run.facts, found),
+            *hint,
+        ),
     )
-
-
-def _make_part_table(found: Attribution) -> Table:
-    columns = list_columns(found)
-    times = [{time.part.key: time for time in list_part_times(column.rows)} for column in columns]
-    rows = [
-        (
-            part.label,
-            *(
-                format_number("", time.mean_ms, aside=format_share(time.share)) if time else "–"
-                for time in (each.get(part.key) for each in times)
-            ),
-        )
-        for part in PARTS
-        if any(part.key in each for each in times)
-    ]
-    rows.append(("total", *(format_number("", mean_ms(each.rows)) for each in columns)))
-    titles = (f"{each.title} (n = {each.waits:,})" for each in columns)
-    return make_table(("ms, mean", *titles), rows, notes=(f"{ABOUT}: mean ms, and share of the whole",))
 
 
 def plot_waits(run: Result, found: Attribution) -> Iterator[Panel]:

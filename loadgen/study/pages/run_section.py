@@ -6,7 +6,6 @@ import json
 import math
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import starmap
 from typing import Any
 
 import msgspec
@@ -14,19 +13,15 @@ from msgspec.structs import replace
 
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
+from loadgen.base.tables import Number, Table, format_number, make_table
 from loadgen.base.text import GIB
-from loadgen.features.routed import role_figures
-from loadgen.features.sessions.session_figures import BRANCH_COLUMNS, TURN_COLUMNS
-from loadgen.features.targets import target_figures
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.figure_table import FIGURES, LATENCIES, Figure, percentile_name
-from loadgen.figures.metrics import Metrics, measure_latencies
+from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
+from loadgen.figures.metrics import Metrics, list_known_throughputs, measure_latencies
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.figures.per_request import PerRequest
-from loadgen.report import report, result_block, run_lines
+from loadgen.report import figure_lines, report, result_block, run_lines
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import PARTS
-from loadgen.report.section import PartColumn
 from loadgen.server import engine_config
 from loadgen.settings.data_settings import RANDOM
 from loadgen.study import load_table
@@ -35,24 +30,17 @@ from loadgen.study.pages import run_charts
 from loadgen.study.pages.page_parts import PageSection, find_section
 from loadgen.study.pages.run_charts import make_attribution_section
 from loadgen.study.run_summary import Reported, shorten_name
-from loadgen.study.tables import Number, Table, format_number, make_table
 from loadgen.verdict.evidence import least_samples
 from loadgen.verdict.verdict import Level
 
-_DECIMALS = {"": 0, "ms": 2, "%": 1}
 _RANKS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
 _METRICS = "loadgen.metrics."  # in a result's JSON
-_FIELDS = {figure.key: figure.field for figure in FIGURES}  # of Metrics
 _PLAIN = ("n", "mean_ms", "std_ms", "min_ms")
 _IN_ITS_COLUMN = "thin-percentiles"  # a doubt that stands where the percentile does
 _OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
 _ARRIVED = "Every output token that arrived per second, until the run was ended early as saturated."
 _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
-_OBJECTIVE = (
-    "At {} {} were asked of it; {} were {}. It meets that where its {} bound at 99 % confidence does, fails "
-    "where the {} bound is {} it, and else that is not shown."
-)
 _ENERGY = "Energy that the server's machine used during the run, per output token."
 _MEMORY = "The most memory that the server held during the run."
 # Cards of one number a run: label, what it means, and the figures with their units.
@@ -62,7 +50,7 @@ _RATE_CARDS: tuple[_RateCard, ...] = (
     ("Requests", "", {"request_throughput": "per s"}),
 )
 _STATISTICS = {"mean": "mean", "P50": "median", "P99": "p99"}  # of another client's latencies
-_PLACED = ("", "Sessions", "Notes", "Environment")  # each has a place of its own, or none
+_PLACED = ("", "Notes", "Environment")  # each has a place of its own, or none
 
 
 class CardFigure(msgspec.Struct, frozen=True):
@@ -184,17 +172,8 @@ def _describe_run(run: Result, metrics: Metrics, draw: bool, divide: bool) -> It
         yield make_attribution_section(run)
     yield _make_charts(run, draw)
     for title in dict.fromkeys(section.page for section in report.SECTIONS if section.page not in _PLACED):
-        yield PageSection(title, lines=report.list_page_lines(title, run))
-    targets = _tabulate(run, "by_target", "", "url", target_figures.COLUMNS)
-    yield PageSection("By target", table=targets)
-    servers = _tabulate(run, "by_role", "", "label", role_figures.COLUMNS)
-    yield PageSection("By server", table=servers, remarks=tuple(role_figures.describe_balance(run)))
-    yield PageSection("Sessions", "sessions", lines=report.list_page_lines("Sessions", run))
-    yield PageSection("By turn", table=_tabulate(run, "by_turn", "turn", "name", TURN_COLUMNS))
-    branches = _tabulate(run, "by_branch", "branch", "name", BRANCH_COLUMNS)
-    yield PageSection("By branch", table=branches)
-    both = _make_reconciled_table(run)
-    yield PageSection("Client and server-reported figures", folded=True, table=both)
+        table = report.find_page_table(title, run)
+        yield PageSection(title, lines=report.list_page_lines(title, run), table=table)
     again, notes = shlex.join(["loadgen", *run.facts.command[1:]]), []
     if not run.facts.seed_chosen:
         notes.append(
@@ -261,34 +240,6 @@ def _note_few_samples(rank: float, count: int) -> str:
     return f"from {count:,}" if count < least_samples(rank)[1] else ""
 
 
-def _tabulate(run: Result, at: str, title: str, name: str, columns: Sequence[PartColumn]) -> Table | None:
-    """Make the table of what is at a key of the run's JSON, the field `name` first; None without rows."""
-    body = []
-    for index, row in enumerate(run.derive(PARTS[at][1])):
-        cells = [getattr(row, name)]
-        for column in columns:
-            key, value = f"loadgen.{at}.{index}.{column.field}", getattr(row, column.field)
-            is_share = column.field.endswith("_share") and value is not None
-            share = f"{100 * value:.{column.digits}f} %" if is_share else ""
-            cells.append(Number(share, value, key) if is_share else format_number(key, value, column.digits))
-        body.append(cells)
-    return make_table((title, *(column.title for column in columns)), body) if body else None
-
-
-def _make_reconciled_table(run: Result) -> Table | None:
-    rows = []
-    for index, row in enumerate(run.reconciled):
-        digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
-        server = format_number(f"{at}.server", row.server, digits)
-        if row.bracket is not None:
-            low, high = row.bracket
-            server = f"{low:g} to {high:g}" if high is not None else f"over {low:g}"
-        client = format_number(f"{at}.client", row.client, digits)
-        difference = format_number(f"{at}.difference", row.difference, digits)
-        rows.append((f"{row.figure}{f' ({row.unit})' if row.unit else ''}", client, server, difference))
-    return make_table(("", "client", "server", "difference"), rows) if rows else None
-
-
 def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     facts = run.facts
     server = facts.server
@@ -323,10 +274,7 @@ def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
         arrived = load_table.saturated_figures(run).get("output_throughput")
         yield from _make_card("Output", _ARRIVED, _make_card_figure("", arrived, "tokens/s"))
         rates = rates[1:]
-    for label, about, units in rates:
-        named = [(_METRICS + _FIELDS[key], unit) for key, unit in units.items()]
-        shown = ((at, getattr(metrics, at.removeprefix(_METRICS)), unit) for at, unit in named)
-        yield from _make_card(label, about, *starmap(_make_card_figure, shown))
+    yield from _make_rate_cards(list_known_throughputs(metrics), rates)
     for figure, latency in _select_latencies(metrics):
         if figure.has_card:
             yield from _make_latency_card(figure, latency, run.facts.ask().metric_percentiles)
@@ -346,14 +294,19 @@ def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
     def make(key: str, unit: str, rank: str = "") -> CardFigure | None:
         return _make_card_figure(key, figures.get(key), unit, rank)
 
-    for label, about, units in (*_RATE_CARDS, ("Speed", "", {"speed_tok_s": "tokens/s"})):
-        yield from _make_card(label, about, *starmap(make, units.items()))
+    yield from _make_rate_cards(figures, (*_RATE_CARDS, ("Speed", "", {"speed_tok_s": "tokens/s"})))
     for figure in (figure for figure in LATENCIES if figure.about):
         shown = [make(figure.statistic(word), "ms", rank) for rank, word in _STATISTICS.items()]
         if shown[1] is not None:  # the mean only in place of the median
             del shown[0]
         yield from _make_card(figure.label, figure.about, *shown)
     yield from _make_card("Failed", "", make("failed", "requests"))
+
+
+def _make_rate_cards(figures: Mapping[str, Any], rates: Sequence[_RateCard]) -> Iterator[Card]:
+    for label, about, units in rates:
+        shown = (_make_card_figure(key, figures.get(key), unit) for key, unit in units.items())
+        yield from _make_card(label, about, *shown)
 
 
 def _make_card(label: str, about: str, *figures: CardFigure | None) -> Iterator[Card]:
@@ -414,17 +367,11 @@ def _make_goodput_card(metrics: Metrics, limits: Mapping[str, float]) -> Card:
 
 def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
     objective, value = evidence.objective, evidence.value
-    least, beyond, slow, fast = (
-        ("least", "below", "lower", "upper") if objective.is_floor else ("most", "above", "upper", "lower")
-    )
-    counts = f"{evidence.over} of {evidence.samples}"
-    about = _OBJECTIVE.format(
-        least, f"{objective.limit:g} {objective.unit}", counts, beyond, slow, fast, beyond
-    )
     unit = f"{objective.unit}: {evidence.standing}"
     label = f"{objective.metric.upper()} P{objective.percentile:g}, objective"
     figure = _make_card_figure("", value, unit) if math.isfinite(value) else None
-    return Card(label, (figure or CardFigure(Number("–", value), unit),), about)
+    shown = figure or CardFigure(Number("–", value), unit)
+    return Card(label, (shown,), figure_lines.describe_objective(evidence))
 
 
 def _make_sensor_cards(run: Result) -> Iterator[Card]:

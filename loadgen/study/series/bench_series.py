@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import SIGNALLED
 from loadgen.base.printing import print_text
+from loadgen.base.tables import render_passage
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
 from loadgen.report.result_file import write_result
@@ -56,7 +57,7 @@ def run_all(
         rows = list(map(ladder_rows.make_throughput_row, tabled))
         print_text("\n" + speed_tables.draw_throughput(rows, "text"), sys.stdout, end="")
     if len({row.load for row in loads}) > 1:
-        drawn = load_table.render_load_table(load_table.merge_repeats(loads))
+        drawn = render_passage(load_table.make_load_passage(load_table.merge_repeats(loads)))
         print_text("\n" + drawn, sys.stdout, end="")
     return worst
 
@@ -83,7 +84,8 @@ def _run_repeats(
         runs.append(run)
     if len(runs) > 1:
         spreads = repeats.measure_spreads([run.metrics for run in runs], [run.steady for run in runs])
-        print_text("\n".join(repeats.render_spreads(spreads)), sys.stdout)
+        if spreads:
+            print_text("\n" + render_passage(repeats.make_spread_passage(spreads)), sys.stdout, end="")
         path = directory.with_name(f"{directory.name}-repeats.json")
         write_result(path, repeats.encode_spreads(spreads))
         print_text(f"repeats: {path}", sys.stdout)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import asdict, replace
 
+from loadgen.base.tables import Column, Table, render_csv_table, render_markdown_table, render_text_table
 from loadgen.base.text import clean_line
 from loadgen.study.speed.speed_rows import (
     GENERATED,
@@ -25,7 +26,6 @@ from loadgen.study.speed.speed_rows import (
     name_settings,
     round_speed,
 )
-from loadgen.study.tables import Column, Table, render_csv_table, render_markdown_table, render_text_table
 
 
 class TableShape(msgspec.Struct, frozen=True):

@@ -15,9 +15,15 @@ from builders import made_attributions as made
 from builders import made_runs
 from builders.loops import loop_over
 from loadgen import cli
+from loadgen.base.tables import render_text_table
+from loadgen.base.text import wrap_text
 from loadgen.facts.run_facts import Client, Server, SpanFacts
 from loadgen.features.attribution.attribution import Attribution
-from loadgen.features.attribution.attribution_section import describe_attribution, summarize_attribution
+from loadgen.features.attribution.attribution_section import (
+    describe_attribution,
+    make_attribution_table,
+    summarize_attribution,
+)
 from loadgen.features.attribution.explain_command import explain_run
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
@@ -133,20 +139,21 @@ NOTHING = """\
 where the time goes: nothing to explain: TTFT beyond P99, and gaps beyond P99
   ITL, are longer than the median by less than 1 ms or a fifth"""
 BUSY = """\
+ms, mean           first token     beyond P99   gaps beyond
+                       (n=100)     TTFT (n=1)    P99 (n=31)
+----------------  ------------  -------------  ------------
+sent late          0.10 (<1 %)    0.10 (<1 %)             –
+round trip         0.20 (<1 %)    0.20 (<1 %)             –
+path delay                   –              –   0.48 (<1 %)
+HTTP, tokenizing    1.70 (4 %)    1.80 (<1 %)             –
+queue              6.38 (14 %)  440.00 (86 %)             –
+prefill           36.24 (81 %)   60.00 (12 %)             –
+decode step                  –              –  20.00 (32 %)
+others' prefill              –              –  38.71 (61 %)
+unknown            0.10 (<1 %)    10.00 (2 %)    3.87 (6 %)
+total                    44.72         512.10         63.06
 where the time goes: the wait for a first token from when the request was due,
   and the gap between two messages
-mean ms                   first token     beyond P99 TTFT     gaps beyond P99
-                              n = 100               n = 1              n = 31
-sent late                0.10    <1 %        0.10    <1 %
-round trip               0.20    <1 %        0.20    <1 %
-path delay                                                       0.48    <1 %
-HTTP, tokenizing         1.70     4 %        1.80    <1 %
-queue                    6.38    14 %      440.00    86 %
-prefill                 36.24    81 %       60.00    12 %
-decode step                                                     20.00    32 %
-others' prefill                                                 38.71    61 %
-unknown                  0.10    <1 %       10.00     2 %        3.87     6 %
-total                   44.72              512.10               63.06
 evidence: kernel timestamps of arrivals, TCP's least round trip of each
   connection, TCP timestamps of each segment, the server's own times of each
   request, samples of the server's preemptions, what all streams do at one
@@ -154,15 +161,16 @@ evidence: kernel timestamps of arrivals, TCP's least round trip of each
 EXPLAINED = """
 TTFT: median 81.64 ms, P99 113 ms of 100 requests; beyond P99: 86 % queue. By
   part, from when a request was due until its first token:
-mean ms                       typical     beyond P99 TTFT
-                               n = 99               n = 1
-sent late                0.10    <1 %        0.10    <1 %
-round trip               0.20    <1 %        0.20    <1 %
-HTTP, tokenizing         1.70     4 %        1.80    <1 %
-queue                    2.00     5 %      440.00    86 %
-prefill                 36.00    90 %       60.00    12 %
-unknown                                     10.00     2 %
-total                   40.00              512.10
+ms, mean               typical     beyond P99
+                        (n=99)     TTFT (n=1)
+----------------  ------------  -------------
+sent late          0.10 (<1 %)    0.10 (<1 %)
+round trip         0.20 (<1 %)    0.20 (<1 %)
+HTTP, tokenizing    1.70 (4 %)    1.80 (<1 %)
+queue               2.00 (5 %)  440.00 (86 %)
+prefill           36.00 (90 %)   60.00 (12 %)
+unknown                      –    10.00 (2 %)
+total                    40.00         512.10
 the slowest first tokens:
   request 99: 512.1 ms = queue 440 + prefill 60 + unknown 10 + …
   request 0: 40 ms = prefill 36 + queue 2 + HTTP, tokenizing 1.7 + …
@@ -170,12 +178,13 @@ the slowest first tokens:
 
 ITL: median 20 ms, P99 30 ms of 1,500 gaps; beyond P99: 61 % others' prefill. By
   part:
-mean ms               gaps beyond P99
-                               n = 31
-path delay               0.48    <1 %
-decode step             20.00    32 %
-others' prefill         38.71    61 %
-unknown                  3.87     6 %
+ms, mean          gaps beyond
+                   P99 (n=31)
+---------------  ------------
+path delay        0.48 (<1 %)
+decode step      20.00 (32 %)
+others' prefill  38.71 (61 %)
+unknown            3.87 (6 %)
 total                   63.06
 the longest gaps:
   request 0, message 7: 64 ms = others' prefill 40 + decode step 20 + unknown 4
@@ -211,7 +220,9 @@ what is unknown, and what would show it:
 
 
 def long_section(run: Result) -> str:
-    return "\n".join(describe_attribution(run, OPTIONS))
+    lines = [line for text in describe_attribution(run, OPTIONS) for line in wrap_text(text)]
+    table = make_attribution_table(run)
+    return "\n".join([*(render_text_table(table).splitlines() if table.body else ()), *lines])
 
 
 def short_section(run: Result) -> list[str]:
@@ -306,9 +317,9 @@ def test_parts_of_the_mean_are_the_server_s_means() -> None:
     table = {row[:17].strip(): row.split() for row in text.splitlines()}
     assert "mean of all*" in text
     assert "* parts of this mean are the server's own means" in " ".join(text.split())
-    assert table["queue"][1:3] == ["3.00", "4"]
-    assert table["prefill"][1:3] == ["20.00", "25"]
-    assert table["HTTP, tokenizing"][2:4] == ["1.50", "2"]
+    assert table["queue"][1:4] == ["–", "3.00", "(4"]
+    assert table["prefill"][1:4] == ["–", "20.00", "(25"]
+    assert table["HTTP, tokenizing"][2:5] == ["–", "1.50", "(2"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The answer: each checkpoint's sentence and values, which rows are dominated, and what is written of it."""
+"""The answer: each checkpoint's values, which rows are dominated, and what is written of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from builders.comparison_samples import HIGH
 from builders.loops import loop_over
 from builders.made_answers import answered, keep_campaign, made_quality, speeds, with_facts
 from loadgen.base.errors import UsageError
+from loadgen.base.tables import render_markdown_passage, render_passage
 from loadgen.facts.run_facts import Launched
 from loadgen.facts.sensor_facts import Energy, SensorSummary
 from loadgen.host.machine_state import MachineState
@@ -22,11 +23,10 @@ from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from loadgen.study.answer import answer
 from loadgen.study.answer.answer import CheckpointAnswer, make_answer
-from loadgen.study.answer.answer_columns import write_sentence
 from loadgen.study.answer.answer_settings import AnswerRequest, parse_size, read_scores
-from loadgen.study.answer.contest import Candidate, Value, make_load_contest
+from loadgen.study.answer.contest import Value
 from loadgen.study.compare.comparison import compare_runs
-from loadgen.study.compare.model import ComparisonOptions, Factor, Split
+from loadgen.study.compare.model import ComparisonOptions
 
 _GIB = 2**30
 
@@ -35,41 +35,15 @@ def values(found: CheckpointAnswer, key: str) -> list[Value | str]:
     return [row.values[key] for row in found.rows]
 
 
-def test_a_sentence_has_speed_quality_and_state(tmp_path: Path) -> None:
-    keep_campaign(tmp_path, {"fp8": made_quality(0.11), "int4": made_quality(0.3, 0.02, 0.8)})
+def test_a_state_that_differs_is_named(tmp_path: Path) -> None:
+    keep_campaign(tmp_path, {})
     runs = speeds(bf16=100, fp8=190, int4=230)
     cool, warm = MachineState(temperature_c={"GPU": 40.0}), MachineState(temperature_c={"GPU": 60.0})
     stated = [*with_facts(runs[:6], state_before=cool), *with_facts(runs[6:], state_before=warm)]
     found = answered(tmp_path, stated)
-    assert list(answer.list_sentences(found)) == [
-        "bf16: the baseline",
-        "fp8: 1.90 × as fast as bf16; KL 0.11 ± 0.01 from bf16, 94.0 ± 0.6 % of its first choices the same; "
-        "both in the same state",
-        "int4: 2.30 × as fast as bf16; KL 0.30 ± 0.02 from bf16, 80.0 ± 0.6 % of its first choices the same; "
-        "not in the same state: hottest sensor 60 °C, bf16 40 °C",
-    ]
     assert [value.words for value in values(found, "state") if isinstance(value, Value)] == [
-        "baseline", "equal", "hottest sensor",
+        "baseline", "equal", "hottest sensor 60 °C, bf16 40 °C",
     ]  # fmt: skip
-
-
-def test_a_sentence_splits_the_speed_by_steps_and_drafts() -> None:
-    table = compare_runs(speeds(bf16=100, fp8=190), ComparisonOptions())[0]
-    split = Split(Factor(1.9, 1.8, 2.0), Factor(1.3, 1.2, 1.4), Factor(1.46, 1.4, 1.5), 3, True)
-    lines = tuple(replace(line, split=split if line.effects else None) for line in table.lines)
-    contest = make_load_contest(replace(table, lines=lines), ComparisonOptions())
-    rows = [Candidate(name, (), split=contest.rows[name].split) for name in ("bf16", "fp8")]
-    words = write_sentence(rows[1], rows[0], [contest])
-    assert words == "1.90 × as fast as bf16, 1.3 × by its steps and 1.5 × by its drafts"
-
-
-@loop_over(("means", "words"), [
-    ({"bf16": 100, "x": 100.05}, "1.00 × as fast as bf16, which is equivalent"),
-    ({"bf16": 100, "x": 50}, "0.50 × as fast as bf16"),
-])  # fmt: skip
-def test_a_sentence_says_what_was_decided(tmp_path: Path, means: dict[str, float], words: str) -> None:
-    keep_campaign(tmp_path, {})
-    assert answered(tmp_path, speeds(**means)).rows[1].sentence == words
 
 
 def test_values_are_of_each_checkpoint_s_runs(tmp_path: Path) -> None:
@@ -109,16 +83,6 @@ def test_what_is_worse_in_all_objectives_is_marked(tmp_path: Path) -> None:
     assert [row.dominated_by for row in faster.rows] == [(), (), ()]
 
 
-def test_names_are_cut_to_where_they_differ() -> None:
-    names = ["Qwen3-8B-Instruct (20261126-204759-bench)", "Qwen3-8B-Instruct (20261126-204851-bench)"]
-    runs = speeds(**dict.fromkeys(names, 100.0))
-    ask = ComparisonOptions()
-    found = make_answer(compare_runs(runs, ask), [], ask, AnswerRequest(), True)
-    assert found is not None
-    cut = [row[0] for row in answer.make_answer_table(found, 12).body]
-    assert (len(set(cut)), {name[-8:] for name in cut}) == (2, {"9-bench)", "1-bench)"})
-
-
 def test_what_is_not_known_is_a_dash_with_the_reason(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05), "gguf": made_quality(None)})
     found = answered(tmp_path, speeds(bf16=100, fp8=190, gguf=120))
@@ -126,7 +90,6 @@ def test_what_is_not_known_is_a_dash_with_the_reason(tmp_path: Path) -> None:
     assert [row[2] for row in body] == ["reference", "0.050 ±0.010", "–"]
     notes = list(answer.list_notes(found))
     assert "– KL, gguf: the vocabularies differ" in notes
-    assert found.rows[2].sentence == "1.20 × as fast as bf16"
 
 
 def test_runs_outside_a_campaign_have_an_answer_if_asked() -> None:
@@ -143,11 +106,11 @@ def test_runs_outside_a_campaign_have_an_answer_if_asked() -> None:
 def test_every_form_has_the_answer(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.05)})
     found = answered(tmp_path, speeds(bf16=100, fp8=190), price_per_hour=2.0)
-    text = answer.render_answer_text(found)
+    text = render_passage(answer.make_passage(found))
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith("What to take\n====")
     assert "take fp8: the fastest, 1.90 × as fast as bf16" in text
-    assert "| fp8 | 190.0 ±4.7 |" in answer.render_answer_markdown(found)
+    assert "| fp8 | 190.0 ±4.7 |" in render_markdown_passage(answer.make_passage(found))
     rows = list(csv.DictReader(io.StringIO(answer.render_answer_csv(found))))
     assert [(row["checkpoint"], row["kl"], row["taken"]) for row in rows] == [
         ("bf16", "reference", ""), ("fp8", "0.05", "high-load"),
@@ -163,9 +126,9 @@ def test_a_table_of_many_columns_is_in_parts_of_80_columns(tmp_path: Path) -> No
     keep_campaign(tmp_path, {}, baseline=names[0])
     loads = [HIGH, *(replace(HIGH, name=f"load-{turn}", requests=101 + turn) for turn in range(5))]
     runs = [run for load in loads for run in speeds(load, **{names[0]: 100.0, names[1]: 150.0})]
-    text = answer.render_answer_text(answered(tmp_path, runs, price_per_hour=2.0))
+    text = render_passage(answer.make_passage(answered(tmp_path, runs, price_per_hour=2.0)))
     assert max(map(len, text.splitlines())) <= 80
-    assert text.count("checkpoint ") > 1
+    assert text.splitlines().count(names[1]) > 1
 
 
 @loop_over(

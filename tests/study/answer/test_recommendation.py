@@ -151,9 +151,6 @@ def test_each_load_has_a_recommendation_of_its_own(tmp_path: Path) -> None:
     runs = [*speeds(bf16=100, fp8=150), *speeds(low, bf16=30, fp8=20)]
     found = answered(tmp_path, runs)
     assert [each.names for each in found.recommendations] == [("fp8",), ("bf16",)]
-    assert found.rows[1].sentence == (
-        "1.50 × as fast as bf16 under high-load; 0.67 × as fast as bf16 under low-load"
-    )
 
 
 def test_broken_answers_are_not_recommended() -> None:
@@ -200,10 +197,6 @@ def test_searches_rank_by_their_limits(tmp_path: Path) -> None:
     keep_campaign(tmp_path, {"fp8": made_quality(0.02, 0.002)})
     searches = [searched("bf16", 10, 9.5, 10.5), searched("fp8", 18, 17.1, 19)]
     found = answered(tmp_path, [], searches, slo=TTFT)
-    assert found.rows[1].sentence == (
-        "1.8 × the req/s of bf16 at ttft p99 < 500 ms; KL 0.020 ± 0.002 from bf16, 94.0 ± 0.6 % of its first "
-        "choices the same"
-    )
     assert [column.key for column in found.columns] == ["speed_1", "throughput", "kl", "agreement"]
     (recommended,) = found.recommendations
     assert recommended.words == ("take fp8: the fastest within ttft p99 < 500 ms, 1.8 × the req/s of bf16")
@@ -217,7 +210,6 @@ def test_a_search_without_a_limit_leaves_it_undecided(tmp_path: Path) -> None:
         "undecided: bf16 has the highest limit found, but others have none",
         "not ranked: fp8 (limit: at least 9.51 requests/s)",
     ]
-    assert one.rows[1].sentence.startswith("KL 0.020 ± 0.002 from bf16")
     none = answered(tmp_path, [], [searched("bf16", None, 9.5, 10.5), searched("fp8", None, 17.1, 19)])
     assert none.recommendations[0].list_lines() == [
         "undecided: bf16 (limit: at least 9.51 requests/s), fp8 (limit: at least 9.51 requests/s)"

@@ -242,7 +242,6 @@ def test_a_choice_is_true(tmp_path: Path, name: str) -> None:
     assert (found.choice, found.names) == (made.choice, made.names), lines
     assert [words for words in made.said if words not in lines] == [], lines
     assert [words for words in made.unsaid if words in lines] == [], lines
-    assert "--" not in "\n".join(found.list_lines(plain=True))
     assert re.search(r",\s{2,}|, as fast|by \(|by ,|nan", lines) is None, lines
     for line in found.list_lines():
         if (way := re.match(r"with (--.*?): (.*?)(?:, [\d.]+ ×| \()", line)) is not None:

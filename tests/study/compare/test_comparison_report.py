@@ -21,16 +21,17 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs
 from builders.loops import loop_over
 from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
+from loadgen.base.tables import cut_middle
 from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.comparison_report import SweptLoads, make_turn_table
 from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions
+from loadgen.study.compare_command import write_passages
 from loadgen.study.pages.document import compose_document
 from loadgen.study.repeats import Mean
 from loadgen.study.run_summary import SESSION_MS, Reported, summarise_run
-from loadgen.study.tables import cut_middle
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
 NOISY = [120.0, 85.0, 101.0, 95.0, 110.0]
@@ -50,26 +51,32 @@ def found() -> list[ComparedLoad]:
     return compare_runs(rows, ComparisonOptions(), [failed("Qwen3-8B-GGUF", "no kernel <for> it | at all\n")])
 
 
+def write(comparisons: Sequence[ComparedLoad]) -> str:
+    """The comparisons as a terminal has them."""
+    return write_passages(comparison_report.make_load_passages(comparisons))
+
+
+def write_markdown(comparisons: Sequence[ComparedLoad]) -> str:
+    return write_passages(comparison_report.make_load_passages(comparisons), markdown=True)
+
+
 def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
-    said = comparison_report.render_text(found[:1])
-    assert max(map(len, said.splitlines())) <= WIDTH
-    lines = said.splitlines()
+    lines = write(found[:1]).splitlines()
+    assert max(map(len, lines)) <= WIDTH
     assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
-    assert lines[2].split() == ["tok/s", "TTFT", "ms", "TPOT", "ms", "GiB", "J/token"]
-    assert lines[3].split() == ["Qwen3-8B", "baseline"]
-    assert lines[4].split() == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79", "16.00", "0.500"]
-    assert lines[5].split() == ["Qwen3-8B-FP8", "2.00×", "(1.99–2.01)", "faster"]
-    assert lines[6].split()[:3] == ["200.2", "±2.2", "+"]
-    assert lines[7].split()[0] == cut_middle(LONG, 44)
-    assert lines[9].split() == ["Qwen3-8B-AWQ", "no", "verdict"]
-    assert lines[11].split() == ["Qwen3-8B-GGUF", "failed"]
-    assert "marks:" in lines
-    assert "  Qwen3-8B-AWQ: not compared: requests: 200, baseline 100" in lines
-    assert "  Qwen3-8B-GGUF: no kernel <for> it | at all" in lines
+    assert "faster        Qwen3-8B-FP8: 2.00× (1.99–2.01) by tok/s; 5 pairs" in lines
+    assert "no verdict    Qwen3-8B-AWQ: unlike the baseline" in lines
+    assert "failed        Qwen3-8B-GGUF: no kernel <for> it | at all" in lines
+    table = lines[lines.index("") + 1 :]
+    assert table[0].split()[:5] == ["tok/s", "TTFT", "ms", "TPOT", "ms"]
+    at = table.index("Qwen3-8B (baseline)")
+    assert table[at + 1].split()[:6] == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79"]
+    assert table[table.index("Qwen3-8B-FP8") + 1].split()[:3] == ["200.2", "±2.2", "▲"]
+    assert "Qwen3-8B-AWQ: not compared: requests: 200, baseline 100" in lines
 
 
 def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None:
-    said = " ".join(comparison_report.render_text(found).split())
+    said = " ".join(write(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
     assert effect.more_runs is not None
     assert f"5 pairs detect no less than {100 * effect.detectable:.2g} % (statistical power 80 %)" in said
@@ -78,20 +85,20 @@ def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None
 
 def test_a_sentence_of_many_rows_is_told_once() -> None:
     rows = [run("base", 1.0), *(run(f"row {k}", 2.0) for k in range(3))]
-    said = " ".join(comparison_report.render_text(compare_runs(rows, ComparisonOptions())).split())
+    said = " ".join(write(compare_runs(rows, ComparisonOptions())).split())
     assert said.count("one run a side has no spread") == 1
     assert "row 0, row 1, row 2: one run a side" in said
 
 
 def test_markdown_is_a_table_and_a_list(found: list[ComparedLoad]) -> None:
-    said = comparison_report.render_markdown(found[:1]).splitlines()
+    said = write_markdown(found[:1]).splitlines()
     assert said[0] == "### high-load: 2048 in / 128 out, 100 requests, 8 at a time"
-    assert said[2].startswith("| checkpoint | tok/s | TTFT ms | TPOT ms |")
-    assert said[5].startswith("| Qwen3-8B-FP8 | 200.2 ±2.2 (faster) |")
-    assert said[5].endswith("| 2.00× (1.99–2.01) | faster |")
+    assert "* **faster** Qwen3-8B-FP8: 2.00× (1.99–2.01) by tok/s; 5 pairs" in said
+    table = [line for line in said if line.startswith("| ")]
+    assert table[0].startswith("| checkpoint | tok/s | TTFT ms | TPOT ms |")
+    assert table[3].startswith("| Qwen3-8B-FP8 | 200.2 ±2.2 ▲<br>2.00× (1.99–2.01) |")
     assert any("&lt;for&gt; it \\| at all" in line for line in said)
-    columns = {line.count(" | ") for line in said[2:] if line.startswith("| ")}
-    assert len(columns) == 1
+    assert len({line.count(" | ") for line in table}) == 1
 
 
 def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
@@ -162,9 +169,9 @@ def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
     """By Student's t of two pairs the interval is from 0.00 to 10⁹, and the least effect 10¹⁰ %."""
     wild = [*cells("base", [100.0, 101.0]), *cells("row", [30.0, 900.0])]
     comparisons = compare_runs(wild, ComparisonOptions())
-    page = html.unescape(comparison_report.render_markdown(comparisons))
-    for text in (comparison_report.render_text(comparisons), page):
-        assert "row: 2 pairs lie too far apart to detect any difference" in " ".join(text.split())
+    page = html.unescape(write_markdown(comparisons))
+    for text in (write(comparisons), page):
+        assert "2 pairs lie too far apart to detect any difference" in " ".join(text.split())
         assert "465.0 ±>100%" in text
         assert "(not bounded)" in text
         assert "±>100%: the runs lie too far apart to bound their mean" in " ".join(text.split())
@@ -178,10 +185,10 @@ def test_a_failed_starts_log_keeps_its_lines() -> None:
     begun = "vllm ended with 1: no kernels; its whole log: a/server.log"
     why = "\n  | ".join([begun, *log.splitlines()])
     comparisons = compare_runs(cells("base", SLOW), ComparisonOptions(), [failed("row", why)])
-    lines = comparison_report.render_text(comparisons).splitlines()
-    at = lines.index(f"  row: {begun}")
+    lines = write(comparisons).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.endswith("a/server.log"))
     assert lines[at + 1 : at + 5] == [f"      | {line}" for line in log.splitlines()]
-    assert "Traceback" not in comparison_report.render_markdown(comparisons)
+    assert "Traceback" not in write_markdown(comparisons)
 
 
 def at(concurrency: int | None, **changes: object) -> Load:
@@ -250,9 +257,7 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
 
 
 def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
-    text = comparison_report.render_text(
-        compare_runs([run("a", 100.0 * n, at(n)) for n in (1, 2, 8)], ComparisonOptions())
-    )
+    text = write(compare_runs([run("a", 100.0 * n, at(n)) for n in (1, 2, 8)], ComparisonOptions()))
     assert text.splitlines() == [
         "2048 in / 128 out, 100 requests",
         "  conc.  tok/s    TTFT   TPOT",
@@ -264,7 +269,7 @@ def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
         "      8  800.0   125.0  10.00",
     ]
     assert ALONE not in text
-    alone = comparison_report.render_text(compare_runs([run("a", 1.0)], ComparisonOptions()))
+    alone = write(compare_runs([run("a", 1.0)], ComparisonOptions()))
     assert ALONE in " ".join(alone.split())
 
 
@@ -280,7 +285,7 @@ def test_a_simulation_is_marked_in_every_form() -> None:
     reported = [run("a", 1.0 * n, at(n), simulated="instant") for n in (1, 2)]
     found = compare_runs(reported, ComparisonOptions())
     line = "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
-    text, markdown = comparison_report.render_text(found), comparison_report.render_markdown(found)
+    text, markdown = write(found), write_markdown(found)
     assert "a (SIMULATED)" in text.splitlines()
     assert text.splitlines()[-1] == line
     assert "| a (SIMULATED) | 1 |" in markdown
@@ -289,15 +294,14 @@ def test_a_simulation_is_marked_in_every_form() -> None:
     place = rows[0].split(",").index("simulated")
     assert {row.split(",")[place] for row in rows[1:]} == {"true"}
     stored = json.loads(format_json(comparison_report.encode_comparisons(found)))
-    assert [row["simulated"] for row in stored["loads"]["rows"]] == [True, True]
+    assert [row["model"] for row in stored["loads"]["rows"]] == ["a (SIMULATED)"] * 2
     assert stored["comparisons"][0]["rows"][0]["simulated"] is True
 
 
 def test_a_simulation_is_not_ranked_against_a_server() -> None:
     reported = [*runs("a", [1.0, 1.1, 1.0]), *runs("b", [9.0, 9.1, 9.0], simulated="instant")]
-    text = comparison_report.render_text(compare_runs(reported, ComparisonOptions()))
-    row = next(line for line in text.splitlines() if line.startswith("b (SIMULATED)"))
-    assert row.split()[2:] == ["no", "verdict"]
+    text = write(compare_runs(reported, ComparisonOptions()))
+    assert "no verdict    b (SIMULATED)" in text
     assert "b: not compared: a simulation, baseline a real server" in " ".join(text.split())
 
 
@@ -311,7 +315,7 @@ def test_eighty_columns_hold_repeats_and_percentiles() -> None:
         for n in (1, 2, 1024)
         for one in runs("a", [10101.0 * n, 10202.0 * n, 10300.0 * n], at(n), figures=figures, level="SUSPECT")
     ]
-    text = comparison_report.render_text(compare_runs(reported, ComparisonOptions()))
+    text = write(compare_runs(reported, ComparisonOptions()))
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
@@ -334,7 +338,7 @@ def test_rows_of_sessions_are_compared_turn_by_turn() -> None:
     assert titles == ["turn", "warm TTFT", "cached", "cold TTFT", "cached"]
     assert table.body[0] == ("1", "40.0", "0.0 %", "40.0", "0.0 %")
     assert table.body[1] == ("2", "40.0", "50.0 %", "40.0", "0.0 %")
-    for shown in (comparison_report.render_text([compared]), comparison_report.render_markdown([compared])):
+    for shown in (write([compared]), write_markdown([compared])):
         assert "TTFT and cached share by turn" in shown
 
 
@@ -351,6 +355,6 @@ def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:
     assert one.figure(SESSION_MS) == pytest.approx((440 + 440 + 980) / 3)
     (compared,) = compare_runs([one, other], ComparisonOptions(headline=SESSION_MS))
     assert compared.headline == SESSION_MS
-    assert "session ms" in comparison_report.render_text([compared])
+    assert "session ms" in write_markdown([compared])
     (alone,) = compare_runs([one], ComparisonOptions())
     assert make_turn_table(alone) is None

@@ -17,19 +17,25 @@ from builders.loops import loop_over
 from builders.made_limits import limit_record
 from builders.made_qualities import interval, quality, reference, rows
 from builders.required import require
+from loadgen.base.tables import render_text_table
 from loadgen.base.text import WIDTH
 from loadgen.study.compare import limits, rankings
 from loadgen.study.compare.comparison import BROKEN, compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions
 from loadgen.study.compare.rankings import Model, compute_need
-from loadgen.study.compare_command import encode_comparison, list_qualities, render_comparison
+from loadgen.study.compare_command import (
+    encode_comparison,
+    list_passages,
+    list_qualities,
+    render_csv,
+    write_passages,
+)
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.pages.comparison_section import make_quality_section
 from loadgen.study.pages.page_parts import CurveStyle
 from loadgen.study.quality.quality_record import BACKWARD, Quality
 from loadgen.study.run_summary import Reported
-from loadgen.study.tables import render_text_table
 
 GIB = 2**30
 
@@ -107,7 +113,7 @@ def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> 
 
 
 def test_what_fits_of_the_rtx_page() -> None:
-    table = rankings.make_fit_table(compare_runs(list(rtx()), ComparisonOptions()))
+    table = require(rankings.make_fit_passage(compare_runs(list(rtx()), ComparisonOptions())).table)
     titles = [column.title for column in table.columns]
     assert titles == ["model", "GiB", "8", "16", "24", "48", "96", "how known"]
     answers = {row[0]: row[2:7] for row in table.body}
@@ -133,7 +139,7 @@ ALL = compared(BASE, rows("fp8", FAST, NEAR), rows("nvfp4", FAST, BROAD), rows("
 
 
 def test_the_table_has_each_row_once_with_verdict_and_why() -> None:
-    table = rankings.make_quality_table(list_qualities([*ALL, *ALL], ()))
+    table = require(rankings.make_quality_passage(list_qualities([*ALL, *ALL], ())).table)
     assert [column.title for column in table.columns] == [
         "checkpoint", "KL", "same first %", "perplexity", "verdict",
     ]  # fmt: skip
@@ -166,9 +172,8 @@ def test_other_vocabularies_and_the_other_direction_are_named() -> None:
     none = {"kl": None, "bits_per_byte": bits, "why": {"kl": "the vocabularies differ"}}
     other = quality(0.1, 0.01).model_copy(update=none)
     back = BROAD.model_copy(update={"kl": require(BROAD.kl).model_copy(update={"direction": BACKWARD})})
-    table = rankings.make_quality_table([
-        rankings.RowQuality("gguf", back, None), rankings.RowQuality("other", other, None)
-    ])  # fmt: skip
+    both = [rankings.RowQuality("gguf", back, None), rankings.RowQuality("other", other, None)]
+    table = require(rankings.make_quality_passage(both).table)
     assert [column.title for column in table.columns][-2:] == ["bits/byte", "verdict"]
     assert [row[-2] for row in table.body] == ["-", "0.812 of 0.790"]
     assert "gguf: KL(candidate‖reference), since its server cannot score" in table.notes
@@ -185,11 +190,11 @@ def test_a_faster_row_far_from_the_reference_may_be_broken() -> None:
 
 
 def test_every_form_of_a_comparison_has_the_quality() -> None:
-    text, markdown = render_comparison(ALL, ()), render_comparison(ALL, (), "markdown")
+    text, markdown = (write_passages(list_passages(ALL, ()), form) for form in (False, True))
     assert "\nQuality, against the reference\n" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "### Quality, against the reference\n\n| checkpoint | KL | same first % |" in markdown
-    lines = [*csv.DictReader(io.StringIO(render_comparison(ALL, (), "csv")))]
+    lines = [*csv.DictReader(io.StringIO(render_csv(ALL, ())))]
     (found,) = [row for row in lines if row["checkpoint"] == "nvfp4" and row["headline"] == "true"]
     assert [round(float(found[key]), 9) for key in ("kl", "kl_low", "kl_high")] == [0.0125, 0.0095, 0.0155]
     assert (found["quality_verdict"], found["quality_more_tokens"]) == ("undecided", "9000")
@@ -201,8 +206,8 @@ def test_every_form_of_a_comparison_has_the_quality() -> None:
 
 def test_a_comparison_without_quality_has_nothing_of_it() -> None:
     found = compared(made_qualities.rows("a", SLOW, None), made_qualities.rows("b", FAST, None))
-    assert "uality" not in render_comparison(found, ())
-    assert "kl" not in render_comparison(found, (), "csv").splitlines()[0]
+    assert "uality" not in write_passages(list_passages(found, ()))
+    assert "kl" not in render_csv(found, ()).splitlines()[0]
     assert '"quality"' not in json.dumps(encode_comparison(found, ()))
 
 
@@ -214,10 +219,10 @@ def search(name: str, value: float, found: Quality | None) -> StoredLimit:
 def test_searches_for_a_limit_have_the_quality_in_every_form_too() -> None:
     searches = [search("bf16", 10.0, reference()), search("fp8", 18.0, NEAR)]
     compared = limits.compare_limits(searches, ComparisonOptions())
-    text = render_comparison((), compared)
+    text = write_passages(list_passages((), compared))
     assert "\nQuality, against the reference\ncheckpoint" in text
     assert "fp8: same within 0.01 nats a token" in text
-    lines = [*csv.DictReader(io.StringIO(render_comparison((), compared, "csv")))]
+    lines = [*csv.DictReader(io.StringIO(render_csv((), compared)))]
     assert [(row["checkpoint"], row["quality_verdict"]) for row in lines] == [("bf16", ""), ("fp8", "same")]
     encoded = encode_comparison((), compared)["limits"][0]["rows"]
     assert [row["quality"]["candidate"] for row in encoded] == ["bf16", "m"]

@@ -74,7 +74,7 @@ def test_every_kind_of_picture_has_values_under_the_pointer(
 
 @pytest.mark.whole
 def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: dict[str, Any]) -> None:
-    drawn = next(panel for panel in pages["compared"].distributions if panel.key == "e2el-distribution")
+    drawn = next(panel for panel in pages["compared"].panels if panel.key == "e2el-distribution")
     with Watched(browser, pages["campaign"]) as page:
         head, *rows = pointed(page, "#load-1-e2el-distribution", 0.5)
     at_ms = float(re.findall(r"[\d.,]+", head)[0].replace(",", "")) * (1 + 1e-4)  # written in five digits

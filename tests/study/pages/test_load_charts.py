@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import told
+from loadgen.base.tables import Number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
@@ -21,7 +22,6 @@ from loadgen.study.pages import html, load_charts, markdown, picture_files, term
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel
 from loadgen.study.run_summary import Reported
-from loadgen.study.tables import Number
 
 
 def at(

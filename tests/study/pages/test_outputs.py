@@ -12,13 +12,13 @@ import pytest
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen.base.tables import format_number
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_section, markdown, outputs
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import FailedCell, Reported
-from loadgen.study.tables import format_number
 
 EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
 
@@ -39,11 +39,16 @@ def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
 
 def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
     page = campaign()
-    assert "- ? **undecided** other: 1.25× (1.20–1.30) by tok/s" in page
+    assert "* **undecided** other: 1.25× (1.20–1.30) by tok/s" in page
     assert "about 7 more runs per side would decide it" in page
-    for said in ("- other: shorter answers", "- other: 2 cells: died", "a remark", "- x.json: cut"):
+    for said in (
+        "* other: shorter answers",
+        "* **failed** other: 2 cells: died",
+        "a remark",
+        "* x.json: cut",
+    ):
         assert said in page
-    assert "- other on vllm, made, repeat 2: out of memory" in page
+    assert "* other on vllm, made, repeat 2: out of memory" in page
     assert page.count("============ Serving Benchmark Result ============") == 2
     assert "loadgen bench --profile made --max-concurrency 4" in page
 
@@ -55,14 +60,10 @@ def test_what_is_said_of_three_rows_is_said_once() -> None:
         for number in range(4)
     ]
     found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
-    assert comparison_section.find_shared_remarks(found) == {"shorter": "all"}
-    marks = [row.marks for row in comparison_section.make_compared(found, 1).rows]
-    assert marks == [(), (), (), ("odd",), ()]
     page = markdown.render_markdown(compose_document([run, run], [found]))
     assert page.count("shorter") == 1
-    base, other = made_runs.line("base", (run,)), made_runs.line("m9", (run,), Decision.FASTER)
-    fewer = made_runs.comparison(base, other, *rows)
-    assert comparison_section.find_shared_remarks(fewer) == {"shorter": "m0, m1, m2, m3"}
+    assert "* m0, m1, m2, m3: shorter" in page
+    assert "* m2: odd" in page
 
 
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:

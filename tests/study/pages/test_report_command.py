@@ -108,7 +108,7 @@ def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["report", "runs", *words]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == 4
-    assert "Compared with m1" in Path("a.md").read_text("utf-8")
+    assert "× relative to m1" in Path("a.md").read_text("utf-8")
     names = {path.stem for path in Path("png").glob("*.png")}
     assert {"bars-output_throughput", "run-1-timeline", "run-4-ttft-distribution"} <= names
     assert names == {path.stem for path in Path("svg").glob("*.svg")}

@@ -12,6 +12,7 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.structs import replace
+from loadgen.base.tables import Number
 from loadgen.features.attribution.parts import PARTS
 from loadgen.figures.distribution import Distribution
 from loadgen.report.run_directory import Result
@@ -22,7 +23,6 @@ from loadgen.study.pages import html, run_charts
 from loadgen.study.pages.document import compose_document
 from loadgen.study.pages.page_parts import DARK, LIGHT, SHADES, CurveStyle, Panel
 from loadgen.study.pages.run_charts import make_attribution_section, plot_waits
-from loadgen.study.tables import Number
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
 
@@ -246,7 +246,7 @@ def test_the_table_has_mean_and_share_of_each_part() -> None:
     table = make_attribution_section(BUSY).table
     assert table is not None
     assert [column.title for column in table.columns] == [
-        "ms, mean", "first token (n = 100)", "beyond P99 TTFT (n = 1)", "gaps beyond P99 (n = 31)",
+        "ms, mean", "first token (n=100)", "beyond P99 TTFT (n=1)", "gaps beyond P99 (n=31)",
     ]  # fmt: skip
     rows = {row[0]: row[1:] for row in table.body}
     assert list(rows) == [
@@ -254,8 +254,8 @@ def test_the_table_has_mean_and_share_of_each_part() -> None:
         "others' prefill", "unknown", "total",
     ]  # fmt: skip
     queue = rows["queue"]
-    assert list(queue) == ["6.38", "440.00", "–"]
-    assert [cell.aside for cell in queue if isinstance(cell, Number)] == ["14 %", "86 %"]
+    assert list(queue) == ["6.38 (14 %)", "440.00 (86 %)", "–"]
+    assert [round(cell.value, 2) for cell in queue if isinstance(cell, Number)] == [6.38, 440.0]
 
 
 def test_bars_are_whole_waits_longest_first() -> None:

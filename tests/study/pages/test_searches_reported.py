@@ -53,9 +53,9 @@ def test_two_searches_are_compared_in_every_text(
     assert "n serves 1.00×" in capsys.readouterr().out
     assert report_command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
     page = (tmp_path / "both.html").read_text("utf-8")
-    summary = page[page.index('<section id="summary">') :].partition("</section>")[0]
-    assert "<h3>Highest concurrency at ttft p99" in summary
-    assert "n serves 1.00×" in summary
+    compared = page[page.index('<section id="limits-1">') :].partition("</section>")[0]
+    assert "<h2>Highest concurrency at ttft p99" in compared
+    assert "n serves 1.00×" in compared
     assert "by tok/s" not in page  # runs of searches are no comparison
     assert 'id="load-1"' not in page
 

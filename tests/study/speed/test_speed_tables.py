@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from loadgen.base.tables import Column, render_csv_table, render_text_table
 from loadgen.study.speed import speed_tables
 from loadgen.study.speed.speed_rows import (
     OUTPUT,
@@ -31,7 +32,6 @@ from loadgen.study.speed.speed_rows import (
     read_speed_csv,
 )
 from loadgen.study.speed.speed_tables import CSV, QWEN2_5, QWEN3, TABLES, THROUGHPUT, TableShape
-from loadgen.study.tables import Column, render_csv_table, render_text_table
 
 PAGES = Path(__file__).parents[2] / "data" / "published"
 SHIPPED = Path(speed_tables.__file__).parent / "published"

@@ -310,7 +310,8 @@ def _print_comparison(kept: CampaignStore, given: argparse.Namespace) -> list[Ro
     """
     try:
         tables, searches, found = _compare_cells(kept, given)
-        shown = compare_command.render_comparison(tables, searches, found=found)
+        passages = compare_command.list_passages(tables, searches, found)
+        shown = compare_command.write_passages(passages)
         print_text(clean_text(shown), sys.stdout, end="")
         return list(compare_command.list_table_rows(tables, searches))
     except LoadgenError as error:  # the runs are there all the same

@@ -28,6 +28,7 @@ from loadgen.base.printing import print_one_object, print_text, refuse_without_r
 from loadgen.base.secrecy import hide_argument_secrets, hide_secrets
 from loadgen.base.signals import SIGNALS, Interrupts
 from loadgen.base.structs import replace
+from loadgen.base.tables import render_passage
 from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.figures import objectives
 from loadgen.plan.profile import Profile
@@ -258,7 +259,7 @@ def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[Grid
                 duration_s=workload.duration,
             )
             drawn.append(LoadRow(first.name, load, verdict=_FAILED, simulated=first.simulated))
-    return load_table.render_load_table(drawn, notes)
+    return render_passage(load_table.make_load_passage(drawn, notes))
 
 
 def begin_sweep(request: SweepRequest) -> SweepStore:

@@ -1,22 +1,28 @@
-"""Tables: cells under columns, drawn for a terminal, as Markdown, and as CSV."""
+"""Tables: cells under columns, and passages of a report around them, for a terminal and as Markdown."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
+from loadgen.base.errors import LOG_LINE
 from loadgen.base.text import WIDTH, align_cells, clean_line, format_csv, wrap_text
 
 _GAP = "  "
+_VERDICT = 14  # columns of a verdict before its words
 _MOST_NAMING = 3  # columns next to the spanned ones that name a row, in each part of a wide table
 _WORD = re.compile(r"[^\s-]*-+|[^\s-]+")  # with the hyphens at which it may be broken
-_DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
+# A number with its interval and verdict: right-aligned, and not broken at its blanks.
+_DIGITS = re.compile(
+    r"[-+]?[\d.,]+( ±(>100%|[\d.,]+))?( [▲▼≈?])?( %)?( \([<>]?\d+ %\))?"
+    r"|(over )?[\d.,]+( to [\d.,]+)?|[-–]|inf|none|"
+)
 
 
 def cut_middle(name: str, width: int) -> str:
@@ -54,15 +60,21 @@ class Number(str):
         return number
 
 
-def format_number(key: str, value: object, digits: int = 2, aside: str = "") -> str:
+def format_number(key: str, value: object, digits: int = 2, aside: str = "", signed: bool = False) -> str:
     """Return a number as a Number with `,` between thousands and `digits` decimals, if it is not an int.
 
-    NaN and None are a dash; a bool or anything else is its text.
+    NaN and None are a dash; a bool or anything else is its text. `signed` ones begin with + or -, but 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return "–" if value is None or value != value else str(value)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    sign = "+" if signed and value else ""
+    text = f"{value:{sign},}" if isinstance(value, int) else f"{value:{sign},.{digits}f}"
     return Number(text, value, key, aside)
+
+
+def format_share(key: str, value: float | None) -> str:
+    """Return a share from 0 to 1 as a Number in percent with one decimal; None is a dash."""
+    return "–" if value is None else Number(f"{100 * value:.1f} %", value, key)
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -71,6 +83,7 @@ class Column(msgspec.Struct, frozen=True):
     key: str
     title: str
     width: int = 0
+    short: str = ""  # the title in a terminal; "": the same
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -80,6 +93,7 @@ class Table(msgspec.Struct, frozen=True):
     body: tuple[tuple[str, ...], ...]
     spanned: int = 0
     notes: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()  # keys of columns that a terminal leaves out, one by one, until the cells fit
 
     def count_spans(self) -> list[list[int]]:
         """Count, for each row and spanned column, the rows that the cell covers; 0 if one above covers it."""
@@ -98,29 +112,47 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def make_table(
-    columns: Iterable[str | tuple[str, str]],
+    columns: Iterable[str | tuple[str, str] | Column],
     rows: Iterable[Iterable[str]],
     spanned: int = 0,
     notes: Iterable[str] = (),
+    spare: Iterable[str] = (),
 ) -> Table:
-    """Make a table; a column is (key, title) or a title alone; the first `spanned` merge equal cells."""
-    named = (Column(each, each) if isinstance(each, str) else Column(*each) for each in columns)
+    """Make a table; a tuple is a key and a title, a text both; the first `spanned` merge equal cells."""
+    named = (
+        each if isinstance(each, Column) else Column(each, each) if isinstance(each, str) else Column(*each)
+        for each in columns
+    )
     # A cell may be a number that a page shows with more digits: a text that needs no change is kept.
     body = tuple(tuple(cell if cell.isprintable() else clean_line(cell) for cell in row) for row in rows)
-    return Table(tuple(named), body, spanned, tuple(map(clean_line, notes)))
+    return Table(tuple(named), body, spanned, tuple(map(clean_line, notes)), tuple(spare))
 
 
 def render_markdown_table(table: Table) -> str:
-    """Write a table as Markdown, which has no spans: each row is whole; the notes are a list below."""
-    titles, rule = [escape_markdown(column.title) for column in table.columns], ["---"] * len(table.columns)
-    cells = [titles, rule, *([escape_markdown(cell) for cell in row] for row in table.body)]
+    """Write a table as Markdown, which has no spans: each row is whole; the notes are a list below.
+
+    A number's remark is below it, in its cell.
+    """
+    titles = [escape_markdown(column.title) for column in table.columns]
+    rule = ["---:" if _is_of_numbers(column) else "---" for column in zip(*table.body, strict=True)]
+    rows = [titles, rule or ["---"] * len(titles), *(map(_write_markdown_cell, row) for row in table.body)]
     notes = ["", *(f"* {escape_markdown(note)}" for note in table.notes)] if table.notes else []
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in cells), *notes]) + "\n"
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), *notes]) + "\n"
 
 
-def escape_markdown(cell: str) -> str:
-    """Escape a line of text, so that it is not markup in a table, a heading or a list of Markdown."""
-    escaped = re.sub(r"[\\*`|\[\]]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", cell)
+def _write_markdown_cell(cell: str) -> str:
+    aside = cell.aside if isinstance(cell, Number) else ""
+    return f"{escape_markdown(cell)}<br>{escape_markdown(aside)}" if aside else escape_markdown(cell)
+
+
+def _is_of_numbers(cells: Sequence[str]) -> bool:
+    return all(_DIGITS.fullmatch(cell) for cell in cells)
+
+
+def escape_markdown(text: str) -> str:
+    """Make a text one line of Markdown that is no markup in a table, a heading or a list."""
+    line = clean_line(" ".join(text.split()))
+    escaped = re.sub(r"[\\*`|\[\]]|^#|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", line)
     return html.escape(escaped, quote=False)
 
 
@@ -129,11 +161,18 @@ def render_csv_table(table: Table) -> str:
     return format_csv([[column.key for column in table.columns], *table.body])
 
 
+def encode_table(table: Table) -> dict[str, Any]:
+    """Make the JSON object of a table: its rows by the columns' keys, numbers in full, and its notes."""
+    keys = [column.key for column in table.columns]
+    body = ([cell.value if isinstance(cell, Number) else cell for cell in row] for row in table.body)
+    return {"rows": [dict(zip(keys, row, strict=True)) for row in body], "notes": list(table.notes)}
+
+
 def measure_table(table: Table) -> int:
     """Compute a table's least width in a terminal, without a spanned first column; only titles may wrap."""
     head = min(1, table.spanned)
     across = list(zip(table.columns, *table.body, strict=True))[head:]
-    return sum(1 + max(map(len, [*column.title.split(), *cells])) for column, *cells in across)
+    return sum(1 + max(map(len, [*_title(column).split(), *cells])) for column, *cells in across)
 
 
 def split_columns(table: Table, width: int, measure: Callable[[Table], int]) -> list[Table]:
@@ -160,14 +199,32 @@ def select_columns(table: Table, places: Sequence[int]) -> Table:
     return Table(tuple(table.columns[at] for at in places), body, table.spanned)
 
 
+def _leave_out_spare(table: Table, width: int) -> Table:
+    """Return a table without its spare columns, as many as it takes for its cells to fit a width."""
+    for key in table.spare:
+        if measure_table(table) <= width:
+            break
+        table = select_columns(table, [at for at, each in enumerate(table.columns) if each.key != key])
+    return table
+
+
 def _measure_words(table: Table) -> int:
     """Compute the least width in a terminal at which no word is broken, but at its hyphens."""
     head = min(1, table.spanned)
     across = list(zip(table.columns, *table.body, strict=True))[head:]
     return sum(
-        len(_GAP) + max(len(part) for text in (column.title, *cells) for part in _WORD.findall(text) or [""])
+        len(_GAP) + max(len(part) for text in (_title(column), *cells) for part in _list_words(text))
         for column, *cells in across
     )
+
+
+def _title(column: Column) -> str:
+    return column.short or column.title
+
+
+def _list_words(text: str) -> list[str]:
+    """List the parts of a cell that stay whole: a number, or words and their parts before hyphens."""
+    return [text] if _DIGITS.fullmatch(text) else _WORD.findall(text) or [""]
 
 
 def render_text_table(table: Table, width: int = WIDTH) -> str:
@@ -175,24 +232,27 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
 
     It is drawn in parts where a word would be broken otherwise.
     """
-    parts = split_columns(table, width, _measure_words)
+    parts = split_columns(_leave_out_spare(table, width), width, _measure_words)
     notes = [line for note in table.notes for line in wrap_text(note, _GAP, width, True)]
     return "\n".join(_draw_table(part, width) for part in parts) + "".join(f"{line}\n" for line in notes)
 
 
 def _draw_table(table: Table, width: int) -> str:
     head = min(1, table.spanned)
-    titles = tuple(column.title for column in table.columns[head:])
+    titles = tuple(map(_title, table.columns[head:]))
     body = [row[head:] for row in table.list_shown()]
     across = list(zip(titles, *body, strict=True))
     widths = [max(map(len, [*title.split(), *cells])) for title, *cells in across]
     least = sum(widths) + len(widths)
     gap = " " if least <= width < least + len(widths) else _GAP  # where that spares wrapping a cell
-    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in across]
+    words = [
+        max(len(word) for cell in column for word in ([cell] if _DIGITS.fullmatch(cell) else cell.split(" ")))
+        for column in across
+    ]
     while sum(widths) + len(gap) * len(widths) > width and max(widths) > 1:
         wide = [at for at, own in enumerate(widths) if own > words[at]]  # where no word is broken
         widths[max(wide or range(len(widths)), key=widths.__getitem__)] -= 1
-    numbers = [all(_DIGITS.fullmatch(cell) for cell in cells) for _, *cells in across]
+    numbers = [_is_of_numbers(cells) for _, *cells in across]
     sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
@@ -205,3 +265,54 @@ def _draw_table(table: Table, width: int) -> str:
             drawn += wrap_text(whole[0], "", width, True)
         drawn += lines(row)
     return "\n".join(drawn) + "\n"
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A title, and what stands below it in this order, to be written in every form."""
+
+    title: str  # "": what stands in it has no heading
+    key: str = ""  # of its anchor on a page; "": it has none
+    menu: str = ""  # its title in a page's contents; "": it is not there
+    leads: tuple[tuple[str, str], ...] = ()  # verdicts ("": none) and their words: a page's summary has them
+    lines: tuple[str, ...] = ()
+    table: Table | None = None
+    style: str = ""  # of the table: `words` has texts, `keys` names of fields, `loads` many columns
+    remarks: tuple[str, ...] = ()
+    more: tuple[Passage, ...] = ()  # tables of its own, closed on a page until a reader opens them
+
+
+def render_passage(passage: Passage) -> str:
+    """Write a passage for a terminal: its title, under a rule what it comes to, its table and remarks."""
+    said = [line for lead in passage.leads for line in _draw_lead(*lead)] + _wrap_all(passage.lines)
+    lines = [*wrap_text(clean_line(passage.title)), *(["=" * WIDTH, *said, ""] if said else [])]
+    lines += [] if passage.table is None else render_text_table(passage.table).splitlines()
+    text = "".join(f"{line}\n" for line in (*lines, *_wrap_all(passage.remarks)))
+    return "\n".join([text, *map(render_passage, passage.more)])
+
+
+def _draw_lead(verdict: str, words: str) -> Iterator[str]:
+    """Yield a lead's lines; the end of a server's log stays below them as it was written."""
+    first, *log = words.split(LOG_LINE)
+    yield from wrap_text(clean_line(f"{verdict:<{_VERDICT}}{first}" if verdict else first))
+    yield from (f"      | {clean_line(line).rstrip()}" for line in log)
+
+
+def _wrap_all(texts: Iterable[str]) -> list[str]:
+    return [line for text in texts for line in wrap_text(clean_line(text))]
+
+
+def render_markdown_passage(passage: Passage, level: int = 2) -> str:
+    """Write a passage as Markdown under a heading of a level: lists, its table, and remarks as a list."""
+    leads = ((verdict, words.partition(LOG_LINE)[0]) for verdict, words in passage.leads)
+    said = [f"**{verdict}** {escape_markdown(words)}" if verdict else escape_markdown(words)
+            for verdict, words in leads]  # fmt: skip
+    blocks = [f"{'#' * level} {escape_markdown(passage.title)}\n"]
+    blocks.append(_write_list([*said, *map(escape_markdown, passage.lines)]))
+    blocks += [] if passage.table is None else [render_markdown_table(passage.table)]
+    blocks.append(_write_list(map(escape_markdown, passage.remarks)))
+    blocks += [render_markdown_passage(each, level + 1) for each in passage.more]
+    return "\n".join(filter(None, blocks))
+
+
+def _write_list(items: Iterable[str]) -> str:
+    return "".join(f"* {item}\n" for item in items)
