@@ -21,7 +21,7 @@ from loadgen import __version__  # noqa: E402
 from loadgen.base.structs import replace  # noqa: E402
 from loadgen.facts.run_facts import ClockReading, ShardFacts  # noqa: E402
 from loadgen.records.record import Records  # noqa: E402
-from loadgen.report import saved_run  # noqa: E402
+from loadgen.report import run_writer  # noqa: E402
 from loadgen.report.run_directory import Result  # noqa: E402
 
 HEADER = ("tokens", "shards", "MB read", "wall s", "CPU s", "peak MiB")
@@ -52,7 +52,7 @@ def shard(tokens: int, number: int, of: int, directory: Path) -> None:
     clock = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
     own = ShardFacts(number=number, of=of, version=__version__, before=clock, after=clock)
     known = replace(facts(of * len(records)), shard=own)
-    saved_run.save(Result(known, records), directory, {}, [])
+    run_writer.save(Result(known, records), directory, {}, [])
 
 
 def measured(tokens: int, shards: int, scratch: Path) -> list[float]:

@@ -24,8 +24,8 @@ from loadgen.host import sensor
 from loadgen.plan import profile
 from loadgen.records import journal
 from loadgen.records.journal import JOURNAL
-from loadgen.report import request_rows, run_directory, saved_run
-from loadgen.report.saved_run import encode_run
+from loadgen.report import request_rows, run_directory, run_writer
+from loadgen.report.run_writer import encode_run
 from loadgen.run import launched_server, saturation_rule
 from loadgen.server import sample_file, scraper
 from loadgen.settings import run_settings, server_settings
@@ -163,7 +163,7 @@ def test_the_files_of_a_run_are_those_that_it_writes() -> None:
 def test_the_figures_of_a_result_are_those_that_it_has() -> None:
     named = _list_names(PAGES["results.md"], "| key of a figure | what |")
     made = encode_run(made_runs.run(), detailed=True)["loadgen"].keys() - set(Facts.__struct_fields__)
-    parts = {*saved_run.PARTS}
+    parts = {*run_writer.PARTS}
     assert named == made | parts | {"failed_parts"}
 
 

@@ -45,7 +45,7 @@ SENT_BY_A_CLUSTER = ("run.assembly", "fleet.cluster_session")
 CHOOSERS = {
     "settings.image_settings", "plan.profile", "plan.plan",
     "transport.capture_process", "verdict.server_checks", "verdict.verdict",
-    "report.saved_run", "report.request_rows", "report.report",
+    "report.run_writer", "report.request_rows", "report.report",
     "run.command.bench", "run.firing", "run.measurement", "run.observation",
     "run.worker_count", "run.assembly", "run.embedded_engine", "run.launched_server", "run.attach",
     "run.session",
@@ -334,7 +334,7 @@ WRITING_CALLS = {
     "copy", "copy2", "copyfile", "copytree", "move", "FileHandler", "mknod", "mkfifo",
 }  # fmt: skip
 WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
-OURS = {"files", "saved_run"}  # modules whose write_text is ours
+OURS = {"files", "run_writer"}  # modules whose write_text is ours
 
 
 def writes(node: ast.Call) -> bool:

@@ -19,7 +19,7 @@ from loadgen.base.rule import Finding, encode_finding
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.plan.profile import Profile
-from loadgen.report import report, run_directory, saved_run
+from loadgen.report import report, run_directory, run_writer
 from loadgen.report.run_directory import Result
 from loadgen.verdict.verdict import Level
 
@@ -153,7 +153,7 @@ class Run:
 
     def json(self, *, detailed: bool = False) -> dict[str, Any]:
         """The result under the keys of vLLM's result file; `detailed` adds every request."""
-        return saved_run.encode_run(self.result, detailed)
+        return run_writer.encode_run(self.result, detailed)
 
     def save(self, directory: Place) -> Path:
         """Write the run's directory, which `load`, `loadgen report` and `loadgen compare` read.
@@ -165,7 +165,7 @@ class Run:
         if run_directory.is_run(place):
             raise UsageError(f"{place} holds a run already: choose another directory")
         broken: list[Broken] = []
-        errors = saved_run.save(self.result, place, {run_directory.REPORT: self.report() + "\n"}, broken)
+        errors = run_writer.save(self.result, place, {run_directory.REPORT: self.report() + "\n"}, broken)
         errors += [f"{part.name}: {part.why}" for part in broken]
         if errors:
             raise LoadgenError("; ".join(errors))

@@ -17,7 +17,7 @@ from loadgen.base.structs import replace
 from loadgen.facts.run_facts import Client, Facts
 from loadgen.figures.session_rows import list_early_places
 from loadgen.plan.plan import Plan
-from loadgen.report import report, run_directory, saved_run
+from loadgen.report import report, run_directory, run_writer
 from loadgen.report.run_directory import Result
 from loadgen.run.command.options import Options
 from loadgen.run.firing import Outcome
@@ -155,7 +155,7 @@ def write_run(
             log = local.log  # engines print their keys
             content = engine_config.read_log(log)
             texts[log.name] = hide_secrets(secrets.conceal(content))
-        errors = saved_run.save(run, directory, texts, broken)
+        errors = run_writer.save(run, directory, texts, broken)
         if options.save_requests:
             from loadgen.report import request_rows  # few runs save them
 

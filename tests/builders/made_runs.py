@@ -13,7 +13,7 @@ from loadgen.facts.run_facts import Cell, Client, Facts, Server
 from loadgen.figures.metrics import list_figures
 from loadgen.plan import profile
 from loadgen.records.record import Record, Records
-from loadgen.report import run_directory, saved_run
+from loadgen.report import run_directory, run_writer
 from loadgen.report.load_identity import identify_load
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
@@ -163,7 +163,7 @@ def comparison(*lines: Line) -> ComparedLoad:
 def keep(run: Result, directory: Path, report: str = "report\n") -> Path:
     """Write a run's directory as the command does."""
     broken: list[Broken] = []
-    assert saved_run.save(run, directory, {run_directory.REPORT: report}, broken) == []
+    assert run_writer.save(run, directory, {run_directory.REPORT: report}, broken) == []
     assert broken == []
     return directory
 

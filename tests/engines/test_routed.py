@@ -15,7 +15,7 @@ from engines.running import Engine
 from fakes.router import Router
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 
 pytestmark = pytest.mark.engine
 

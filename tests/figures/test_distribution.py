@@ -42,7 +42,7 @@ from loadgen.records import record
 from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 WANTED = (0.0, 0.1, 25.0, 50.0, 90.0, 99.0, 99.9, 100.0)

@@ -20,7 +20,7 @@ from loadgen.report import figure_lines, report
 from loadgen.report.figure_lines import describe_token_counts
 from loadgen.report.run_directory import Result
 from loadgen.report.run_lines import name_tokenizer
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 _E2EL = "E2EL 150.00 ms"

@@ -23,7 +23,7 @@ from loadgen.report import report, request_rows
 from loadgen.report.request_rows import FORMS, WORDS
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 BEGIN_NS = 10**12

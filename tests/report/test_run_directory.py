@@ -21,7 +21,7 @@ from loadgen.plan import profile
 from loadgen.records.record import Record, Records
 from loadgen.report import report, run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import Failure, FailureKind
 
 MS = 1_000_000

@@ -23,7 +23,7 @@ from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows, run_lines, shape_figures
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.report.section import ReportOptions
 from loadgen.report.shape_figures import describe_cancelled, divide_by_class
 from loadgen.server.server_counters import ServerWindow

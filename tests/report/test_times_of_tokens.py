@@ -21,7 +21,7 @@ from loadgen.records.record import Record, Records
 from loadgen.report import report
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study import load_table
 from loadgen.study.pages import run_charts

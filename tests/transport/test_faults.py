@@ -48,7 +48,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics, compute_metrics
 from loadgen.records.record import Record, Records
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
 from loadgen.verdict.evidence import RunEvidence

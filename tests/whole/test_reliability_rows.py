@@ -29,7 +29,7 @@ from loadgen.records.journal import JOURNAL, Journal
 from loadgen.report import report
 from loadgen.report import run_directory as result
 from loadgen.report.run_directory import RESULT
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.run.attach import attach
 from loadgen.run.session import Session
 from loadgen.study.series.campaign import campaign_command

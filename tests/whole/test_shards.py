@@ -23,7 +23,7 @@ from loadgen import cli
 from loadgen.fleet import shards_command
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import At, Job
 

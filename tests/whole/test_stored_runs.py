@@ -25,7 +25,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.records.record import Record, Records
-from loadgen.report import report, run_directory, saved_run
+from loadgen.report import report, run_directory, run_writer
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.study.importers import result_sources
 from loadgen.transport.failure import Failure, FailureKind
@@ -251,7 +251,7 @@ def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, 
     except UsageError:
         return
     assert report.render_report(found)
-    json.dumps(saved_run.encode_run(found, detailed=True), allow_nan=False)
+    json.dumps(run_writer.encode_run(found, detailed=True), allow_nan=False)
 
 
 @given(st.data())

@@ -13,7 +13,7 @@ from fakes.scripted_server import DONE, HEAD, LAST, Answer, ScriptedServer, api,
 from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.records.text_tokens import TextTokenizer
-from loadgen.report import run_directory, saved_run
+from loadgen.report import run_directory, run_writer
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -85,7 +85,7 @@ def test_without_one_the_verdict_says_that_messages_were_counted() -> None:
 def test_a_run_whose_report_was_never_written_is_counted_from_its_journal(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_run, "save", lambda *_: [])
+    monkeypatch.setattr(run_writer, "save", lambda *_: [])
     directory, result = bench(STREAM, "--tokenizer", str(model))
     assert not any((directory / name).exists() for name in (RESULT, ARRIVALS))
     run = run_directory.load(directory)

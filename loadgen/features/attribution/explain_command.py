@@ -37,7 +37,7 @@ from loadgen.features.attribution.attribution_section import (
     rank_part_times,
 )
 from loadgen.figures.metrics import Metrics
-from loadgen.report import report, run_directory, run_lines, saved_run
+from loadgen.report import report, run_directory, run_lines, run_writer
 from loadgen.report.result_block import find_layout
 from loadgen.report.run_directory import Result
 from loadgen.report.section import ReportOptions
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _load(path: Path) -> Result:
     run = run_directory.load(path)
-    saved_run.check_pair(path, run)
+    run_writer.check_pair(path, run)
     return run
 
 

@@ -21,7 +21,7 @@ from loadgen.base.secrecy import Secrets
 from loadgen.base.text import clean_line, describe_install, make_file_name
 from loadgen.facts.run_facts import Facts
 from loadgen.features.export.export_formats import FORMATS, list_workload
-from loadgen.report import run_directory, saved_run
+from loadgen.report import run_directory, run_writer
 from loadgen.report.request_rows import FORMS, REQUESTS, write_named
 from loadgen.report.result_file import OURS, name_marked_model
 from loadgen.report.run_directory import Result
@@ -149,7 +149,7 @@ def list_parameters(facts: Facts) -> dict[str, Any]:
 
 def list_numbers(run: Result) -> dict[str, float]:
     """List the figures of a run under vLLM's result keys; one that does not exist is left out."""
-    result = {key: value for key, value in saved_run.encode_run(run).items() if key != OURS}
+    result = {key: value for key, value in run_writer.encode_run(run).items() if key != OURS}
     return {
         key: float(value)
         for key, value in result.items()

@@ -31,7 +31,7 @@ from loadgen.facts.run_facts import Client, Facts, Join, MergedShard, ShardFacts
 from loadgen.features.shards.shard_clocks import ClockShift, ClockSpan, find_shifts
 from loadgen.records.journal import Parts
 from loadgen.records.record import BOUNDS, UNKNOWN, Record, Records
-from loadgen.report import report, result_block, run_directory, saved_run
+from loadgen.report import report, result_block, run_directory, run_writer
 from loadgen.report.fail_conditions import find_failing
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
@@ -575,11 +575,11 @@ def main(argv: Sequence[str]) -> int:
         broken: list[Broken] = []
         shown = (run, asked.explain, asked.layout)
         text = make_guarded("the report", lambda: report.render_report(*shown), "", broken)
-        errors = saved_run.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
+        errors = run_writer.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
         errors += [f"{part.name}: {part.why}" for part in broken]
         print_text(report.render_for_stdout(run, directory, asked.explain, asked.layout), sys.stdout)
         print_text(f"run directory: {directory}", sys.stdout)
-        results.append(saved_run.encode_run(run))
+        results.append(run_writer.encode_run(run))
         for error in errors:
             print_text(f"loadgen: {error}", sys.stderr)
         measured = bool(run.records.ok.any())

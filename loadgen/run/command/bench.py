@@ -100,9 +100,9 @@ def run_once(
     run, directory = session.run(workload, seed)
     code = finish(session, run, directory)
     if session.options.json:
-        from loadgen.report import saved_run
+        from loadgen.report import run_writer
 
-        results.append(saved_run.encode_run(run, session.options.save_detailed))
+        results.append(run_writer.encode_run(run, session.options.save_detailed))
     if code not in SIGNALLED:
         session.check_alive(failed=bool(run.records.failed))
     return code, run, directory
@@ -218,7 +218,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
 
     A shard without requests counts as measured.
     """
-    from loadgen.report import report, saved_run
+    from loadgen.report import report, run_writer
     from loadgen.report.result_file import write_result
 
     options = session.options
@@ -228,7 +228,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     if options.saves:
         path = Path(options.result_dir or ".") / (options.result_filename or run.filename())
         try:
-            write_result(path, saved_run.encode_run(run, options.save_detailed), options.append_result)
+            write_result(path, run_writer.encode_run(run, options.save_detailed), options.append_result)
             lines.append(f"result file: {path}")
         except UsageError as failed:
             errors.append(str(failed))

@@ -13,7 +13,7 @@ from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.base.printing import Screen, add_json_flag, print_json, print_text
 from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
-from loadgen.report import report, result_block, run_directory, saved_run
+from loadgen.report import report, result_block, run_directory, run_writer
 from loadgen.settings import setting
 from loadgen.settings.server_settings import MachineOptions
 from loadgen.settings.setting import list_rows
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if flags != Flags():
             run = replace(run, facts=add_ceiling(run.facts, flags))
         if asked.json:
-            print_json(saved_run.encode_run(run))
+            print_json(run_writer.encode_run(run))
             return 0
         print_text(
             report.render_report(run, asked.explain, asked.layout, Screen.from_stream(sys.stdout)), sys.stdout

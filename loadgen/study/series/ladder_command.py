@@ -29,7 +29,7 @@ from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.request_sources import Seed
-from loadgen.report import saved_run
+from loadgen.report import run_writer
 from loadgen.report.run_directory import Result
 from loadgen.run.attach import collect_settings
 from loadgen.run.command import progress
@@ -303,7 +303,7 @@ class Climb(ABC, Generic[Rung, Row]):
     def write_tables(self) -> None:
         """Write every table file again; one that cannot be written is a warning."""
         for name, text in self.list_tables().items():
-            if error := saved_run.write_text(self.directory / name, text):
+            if error := run_writer.write_text(self.directory / name, text):
                 progress.warn(error)  # the next rung is worth measuring all the same
 
     def list_tables(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ from loadgen.features.routed.reconciled_roles import count_by_role
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.plan.planned_requests import LengthFacts
 from loadgen.plan.random_prompts import IDS, find_length_bounds, parse_range_ratio
-from loadgen.report import report, run_directory, saved_run
+from loadgen.report import report, run_directory, run_writer
 from loadgen.report.result_block import LAYOUTS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
@@ -319,7 +319,7 @@ def _prove_run(directory: Path, place: str, root: Path) -> Proof:
         return Proof(place, unchecked=[f"it has no {ARRIVALS}: nothing proves its figures"])
     raw = read_stored(directory / RESULT)
     run, held = run_directory.load(directory), Proof(place)
-    hold_document(raw, json.dumps(saved_run.encode_run(run), allow_nan=False).encode(), RESULT, held)
+    hold_document(raw, json.dumps(run_writer.encode_run(run), allow_nan=False).encode(), RESULT, held)
     hold_copies(run, held)
     hold_lengths(run, held)
     if (printed := directory / REPORT).is_file():

@@ -26,7 +26,7 @@ from loadgen.features.export.export_formats import (
     make_llmd_report,
 )
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.server.engine_config import EngineConfig
 from loadgen.settings.validation import ServerSettings
 from report.test_request_rows import mixed, stored

@@ -15,9 +15,9 @@ from loadgen.facts.run_facts import Facts
 from loadgen.features.roofline.estimate import add_ceiling
 from loadgen.features.roofline.roofline_settings import Flags
 from loadgen.features.routed.role_figures import divide_by_role, measure_balance
-from loadgen.report import report, run_directory, saved_run
+from loadgen.report import report, run_directory, run_writer
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.server.server_counters import RoleWindow, ServerLatency
 from loadgen.study.compare import comparability
 from loadgen.study.pages import run_section
@@ -102,7 +102,7 @@ def test_the_report_has_a_table_by_server() -> None:
 def test_it_is_stored_and_read_again(tmp_path: Path) -> None:
     result = routed()
     assert Facts.read_stored(result.facts.json()).role_windows == SERVERS
-    assert saved_run.save(result, tmp_path, {}, []) == []
+    assert run_writer.save(result, tmp_path, {}, []) == []
     assert run_directory.load(tmp_path).facts.role_windows == SERVERS
     stored = encode_run(result)["loadgen"]
     assert [row["name"] for row in stored["by_role"]] == [of.name for of in SERVERS]

@@ -35,7 +35,7 @@ from loadgen.plan.planned_requests import WaitFacts
 from loadgen.records.record import Record
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import summarise_run
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind

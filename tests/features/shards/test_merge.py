@@ -32,7 +32,7 @@ from loadgen.records.record import Record, Records
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.server import sample_file
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
 from loadgen.verdict import verdict

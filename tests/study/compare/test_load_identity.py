@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base.rule import Severity
 from loadgen.facts.run_facts import Client
 from loadgen.plan.profile import Profile
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import list_profile_keys
 from loadgen.study.compare import comparability, comparison

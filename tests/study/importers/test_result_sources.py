@@ -19,7 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.facts.run_facts import Cell
 from loadgen.report.result_file import write_result
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import summarise_run

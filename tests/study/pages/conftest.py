@@ -12,7 +12,7 @@ import pytest
 
 from builders import made_runs
 from builders.browsing import ARGUMENTS, EVIL, RUN, missing
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages.document import compose_document
 

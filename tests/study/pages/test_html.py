@@ -18,7 +18,7 @@ from loadgen.facts.run_facts import Server
 from loadgen.plan import profile
 from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
-from loadgen.report.saved_run import encode_run
+from loadgen.report.run_writer import encode_run
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, compose_document

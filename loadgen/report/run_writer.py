@@ -1,4 +1,4 @@
-"""Saved run: a run as the JSON of its result file, and its directory as it is written and checked."""
+"""Run writer: a run as the JSON of its result file, and its directory as it is written and checked."""
 
 from __future__ import annotations
 
