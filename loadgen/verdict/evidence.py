@@ -265,12 +265,12 @@ class RunEvidence:
         """Marks the requests that were sent, bool[requests]."""
         return self.records.sent
 
-    @property
+    @cached_property
     def window(self) -> ServerWindow | None:
         """The server's counters over the run; None if not scraped, or if they count other runs too."""
         return self.facts.own_window
 
-    @property
+    @cached_property
     def samples(self) -> tuple[ServerSample, ...]:
         """The samples of the server's gauges that show both running and waiting requests."""
         samples = self.window.samples if self.window else ()
@@ -307,7 +307,7 @@ class RunEvidence:
         """P99 of how much later than due requests were sent; NaN if none was."""
         return float(np.percentile(self.late_ns, 99)) / MS_NS if len(self.late_ns) else math.nan
 
-    @property
+    @cached_property
     def target(self) -> int:
         """The requested concurrency, of sessions if there are any; without a limit, the mean reached."""
         own = self.facts.own_sessions or self.facts.own_requests
