@@ -60,7 +60,7 @@ WATCHED = """if True:
 """
 # Only downwards.
 MOST_FRAMES = 12
-MOST_BEGUN, MOST_OVER = (62, 345, 560), (112, 1_135, 5_100)
+MOST_BEGUN, MOST_OVER = (62, 330, 320), (112, 1_095, 4_250)
 
 
 @pytest.mark.whole

@@ -11,11 +11,11 @@ from builders.lint import CLIENT, TESTS
 
 # What was measured when it was last lowered. A change that needs more takes as much away elsewhere.
 CEILINGS = {
-    "lines of loadgen/": 102_893,
-    "modules of loadgen/": 444,
-    "functions of loadgen/": 6_297,
-    "classes of loadgen/": 1_020,
-    "lines of tests/": 103_154,
+    "lines of loadgen/": 100_679,
+    "modules of loadgen/": 438,
+    "functions of loadgen/": 6_047,
+    "classes of loadgen/": 987,
+    "lines of tests/": 101_555,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 

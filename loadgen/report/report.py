@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,7 @@ from loadgen.base.tables import Table
 from loadgen.features.attribution import attribution_section
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.images import image_figures
-from loadgen.features.roofline import run_roofline
+from loadgen.features.roofline import bound
 from loadgen.features.routed import role_figures
 from loadgen.features.sensors import sensor_summary
 from loadgen.features.sessions import session_figures
@@ -29,7 +29,7 @@ from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures,
 from loadgen.host import cpu_use
 from loadgen.report import figure_lines, result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section, is_shown, make_section
+from loadgen.report.section import ReportOptions, Room, Section, is_shown, list_lines, make_section
 from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.evidence import has_tail
 from loadgen.verdict.verdict import Level
@@ -48,7 +48,7 @@ def render_report(
     `layout` is a key of block.LAYOUTS; raises UsageError where there is no such one.
     """
     options = ReportOptions(explain, result_block.find_layout(layout), screen or Screen())
-    return "\n".join(line for section in SECTIONS for line in make_section(section, result, options).lines)
+    return "\n".join(list_lines(SECTIONS, result, options))
 
 
 def render_short(
@@ -89,8 +89,7 @@ def list_page_lines(page: str, result: Result) -> tuple[str, ...]:
     """List the report's lines for a section of the HTML page, not wrapped; never raises."""
     options = ReportOptions(False, result_block.find_layout(None), Screen(sys.maxsize))
     sections = [section for section in SECTIONS if section.page == page]
-    shown = (make_section(section, result, options, tabled=False) for section in sections)
-    return tuple(line for section in shown for line in section.lines)
+    return tuple(list_lines(sections, result, options, tabled=False))
 
 
 def find_page_table(page: str, result: Result) -> Table | None:
@@ -119,6 +118,24 @@ def _explain_verdict(result: Result, options: ReportOptions) -> list[str]:
 def _describe_cpus(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.cpu_use is not None:
         yield cpu_use.format_use(result.facts.cpu_use)
+
+
+def _describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:
+    """Return lines, not wrapped, on the roofline, or why it is missing; [] if there is no reason either."""
+    facts = result.facts
+    if facts.ceiling is None:
+        return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
+    return bound.render_lines(facts.ceiling, *bound.list_bound_figures(facts, result.metrics))
+
+
+def _summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
+    """Yield a line on the share of the machine's best decoding speed that was reached, if known."""
+    if (ceiling := result.facts.ceiling) is None:
+        return
+    step = bound.compare_decode(ceiling, *bound.list_bound_figures(result.facts, result.metrics))
+    if step is not None:
+        share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
+        yield f"roofline: {share} ({step.reached_tps:,.0f} of {step.best_tps:,.0f} tok/s)"
 
 
 def _mark_states(result: Result) -> Iterator[Mark]:
@@ -292,10 +309,10 @@ SECTIONS = (
     ),
     Section(
         "roofline",
-        run_roofline.describe_roofline,
+        _describe_roofline,
         whole_load=True,
         room=Room.LAST,
-        short=run_roofline.summarize_roofline,
+        short=_summarize_roofline,
         page="Roofline",
     ),
     Section(

@@ -122,12 +122,21 @@ def make_section(
         cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
         if tabled and section.table is not None and (table := section.table(result)).body:
             cut.insert(0, draw(table))
-        painted = iter(screen.paint([row for rows in cut for row in rows], marks))
+        plain = [row for rows in cut for row in rows]
+        painted = iter(screen.paint(plain, marks) if marks else plain)
         return [[next(painted) for _ in rows] for rows in cut]
 
     entries = make_guarded(section.name, make, none, broken)
     failures = [wrap(f"section {part.name} failed: {part.why}; please report it") for part in broken]
     return ShownSection(section.room, entries, failures)
+
+
+def list_lines(
+    sections: Iterable[Section], result: Result, options: ReportOptions, tabled: bool = True
+) -> list[str]:
+    """List the lines of sections one after the other, with their tables if `tabled`; never raises."""
+    shown = (make_section(section, result, options, tabled=tabled) for section in sections)
+    return [line for section in shown for line in section.lines]
 
 
 class PartColumn(NamedTuple):
