@@ -296,14 +296,16 @@ def _measure_gaps(
         token_time = Distribution.from_weighted(gap_ns / np.maximum(tokens, 1), tokens, percentiles)
         return Distribution.from_ns(gap_ns, percentiles), token_time
 
-    def list_blocks() -> Iterator[tuple[Int64, Int64]]:
+    def list_gaps_by_block() -> Iterator[tuple[Int64, Int64]]:
         return (list_gaps(block, ok[block.first : block.last]) for block in records.blocks())
 
     def per_token() -> Iterator[Piece]:
-        return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in list_blocks())
+        return ((gap_ns / np.maximum(tokens, 1), tokens) for gap_ns, tokens in list_gaps_by_block())
 
-    itl = Distribution.from_pieces(lambda: ((gap_ns, None) for gap_ns, _ in list_blocks()), percentiles)
-    single = all((tokens == 1).all() for _, tokens in list_blocks())
+    itl = Distribution.from_pieces(
+        lambda: ((gap_ns, None) for gap_ns, _ in list_gaps_by_block()), percentiles
+    )
+    single = all((tokens == 1).all() for _, tokens in list_gaps_by_block())
     return itl, itl if single else Distribution.from_pieces(per_token, percentiles)
 
 

@@ -112,7 +112,7 @@ class Objective(msgspec.Struct, frozen=True):
 
     @property
     def is_floor(self) -> bool:
-        """Whether the limit is the least that is good, as a speed's; else it is the most."""
+        """Whether values must not be below the limit, as speeds; latencies must not be above it."""
         return SELECTABLE[self.metric].kind == SPEED
 
     @property

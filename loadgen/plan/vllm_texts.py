@@ -111,9 +111,10 @@ FORMATS = {TEXT_VLLM: make_text_vllm, TEXT_VLLM_0_9: make_text_vllm_0_9}
 
 
 def make_vllm_texts(prompt_format: str, shape: PromptShape, tokenizer: str | None, seed: int) -> TextPrompts:
-    """Make all texts of a `prompt_format` at once: filling one advances the generator of the next.
+    """Make all prompts as the version of `vllm bench serve` that `prompt_format` names would.
 
-    Raises UsageError without a tokenizer, or one that cannot be loaded, and of what that client has not.
+    All at once, since they are drawn from one generator. Raises UsageError without a tokenizer that loads,
+    and for options that this version lacks.
     """
     if shape.prefix_groups > 1:
         raise UsageError(

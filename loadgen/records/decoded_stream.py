@@ -88,7 +88,7 @@ def take_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     events, malformed = sse.read_events(answer.body, answer.complete), ""
     messages = _read_messages(dialect, events.lines, len(events.ends))
     if messages is None:
-        events, malformed = _split_at_malformed(dialect, answer)
+        events, malformed = _reread_to_malformed(dialect, answer)
         messages = dialect.read_messages(events.lines)
     return DecodedStream(
         read_ends=answer.body_ends,
@@ -153,8 +153,8 @@ def _read_messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> S
     return messages if len(messages) == events else None
 
 
-def _split_at_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
-    """Return all events, with the lines of those before the first malformed one, and what is wrong."""
+def _reread_to_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
+    """Read an answer again: the ends of all events, the lines of those before a malformed one, its error."""
     datas, ends, done, fault = sse.split_events(answer.body, answer.complete)
     good: list[bytes] = []
     malformed = ""

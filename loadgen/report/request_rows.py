@@ -198,17 +198,17 @@ def list_arrays(run: Result) -> dict[str, NDArray[Any]]:
     Numbers are int64 (`tpot_ns`: float64), -1 where there is none; `ok` is bool, texts are object arrays.
     """
     numbers, columns = list_numbers(run), list_columns(run)
-    texts: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
+    others: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
     for some in list_rows(run):
-        for name, column in texts.items():
+        for name, column in others.items():
             column += [row[name] for row in some]
     return {
-        name: numbers[name] if name in numbers else _make_array(texts[name], kind)
+        name: numbers[name] if name in numbers else _make_column(others[name], kind)
         for name, kind in columns.items()
     }
 
 
-def _make_array(values: Sequence[Any], kind: str) -> NDArray[Any]:
+def _make_column(values: Sequence[Any], kind: str) -> NDArray[Any]:
     if kind == "int64":
         return np.array([UNKNOWN if value is None else value for value in values], np.int64)
     return np.array(values, bool if kind == "bool" else object)

@@ -294,7 +294,7 @@ def describe_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     most, longest = (_MOST_KINDS, _MOST_DETAIL) if options.short else (len(kinds), sys.maxsize)
     for kind, tally in kinds[:most]:
         yield cut_end(_describe_failure(kind, tally), longest)
-        yield from _suggest_fix(tally.detail)
+        yield from _describe_advice(tally.detail)
     if rest := kinds[most:]:
         count = sum(tally.count for _, tally in rest)
         yield f"failed: {count} more, of {format_count(len(rest), 'other kind')}"
@@ -308,7 +308,7 @@ def _describe_failure(kind: str, tally: FailureTally) -> str:
     return f"{outcome}: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
 
 
-def _suggest_fix(detail: str) -> Iterator[str]:
+def _describe_advice(detail: str) -> Iterator[str]:
     """Yield what to do about a failure by which a server refuses a field of the request, if it names one."""
     if advice := refusals.suggest_fix(detail):
         yield f"the request is refused: {advice}"

@@ -57,7 +57,7 @@ def check_options(options: Options) -> None:
         telemetry_sender.check_options(options)
 
 
-def check_runs(options: Options, runs: int) -> None:
+def check_repeatable(options: Options, runs: int) -> None:
     """Raise UsageError if an option is of a single run, and the command makes several."""
     given = {
         "--export-requests writes one plan": options.export_requests,

@@ -31,7 +31,7 @@ def check_transport(asked: str | None) -> str:
     kind = TRANSPORTS[asked]
     if kind.needs_epoll and not _has_epoll():
         raise UsageError(f"--transport {asked} needs Linux: use --transport {DEFAULT_TRANSPORT} here")
-    why = kind.explain_refusal()
+    why = kind.explain_missing_right()
     return why and f"--transport {asked}: {why}: wire is used instead"
 
 

@@ -59,7 +59,7 @@ class EpollTransport:
         self.out, self.sender = (
             make_sender(job, self.pool, counters, self._send)
             if job.sessions is None
-            else job.sessions.make_sender(job, self.pool, counters, self._send)
+            else job.sessions.make_turns_and_sender(job, self.pool, counters, self._send)
         )
         self.swept_ns = self.now_ns()
         self.wall, self.pacing = WallOffset(self.network), PollPacing()

@@ -1,4 +1,4 @@
-"""Server checks: the server was not idle, not alone, did less work than asked, or counts differently."""
+"""Server checks: the server was not idle, alone or warm, did less work than asked, or counts differently."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_without_privilege_wire_is_used_and_the_reason_given(
     assert choose_transport(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
     told = f"--transport ring: {FORBIDDEN}: wire is used instead"
     assert check_transport(asked) == (told if asked == "ring" else "")
-    assert TRANSPORTS["ring"].explain_refusal() == FORBIDDEN
+    assert TRANSPORTS["ring"].explain_missing_right() == FORBIDDEN
 
 
 @loop_over("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])

@@ -145,18 +145,18 @@ def divide_stalled(
     first = stalls.begin_ns.searchsorted(gaps.begin_ns)
     last = np.maximum(stalls.end_ns.searchsorted(gaps.sent_ns, side="right"), first)
 
-    def sum_within(values: Int64) -> Int64:
+    def sum_per_gap(values: Int64) -> Int64:
         total = np.concatenate([[0], np.cumsum(values)])
         within: Int64 = total[last] - total[first]
         return within
 
-    silent_ns, excess_ns = sum_within(stalls.end_ns - stalls.begin_ns), sum_within(stalls.excess_ns)
+    silent_ns, excess_ns = sum_per_gap(stalls.end_ns - stalls.begin_ns), sum_per_gap(stalls.excess_ns)
     ordinary = gaps.sent_ns - gaps.begin_ns - silent_ns <= _ORDINARY * step_ns
     stalled_ns = np.where(ordinary, left_ns, np.minimum(left_ns, excess_ns))
     stalled_ns[silent_ns == 0] = 0
     kinds_ns = {}
     for key, of_kind_ns in (("others_prefill", stalls.prefill_ns), ("slow_step", stalls.slow_ns)):
-        share = sum_within(of_kind_ns) / np.maximum(excess_ns, 1)
+        share = sum_per_gap(of_kind_ns) / np.maximum(excess_ns, 1)
         kinds_ns[key] = np.minimum(np.rint(stalled_ns * share).astype(np.int64), stalled_ns)
     kinds_ns["slow_step"] = np.minimum(kinds_ns["slow_step"], stalled_ns - kinds_ns["others_prefill"])
     return stalled_ns, kinds_ns

@@ -75,7 +75,7 @@ def export_requests(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     rows = "1 row" if count == 1 else f"{count} rows"
     return [
         f"requests: {path}, {rows} of {form}; plan {made.digest()}",
-        *_list_sending_commands(made, path, form),
+        *_explain_sending(made, path, form),
         *(() if decode is None or tokenizer is None else _warn_of_other_lengths(made, tokenizer, decode)),
     ]
 
@@ -95,7 +95,7 @@ def _warn_of_other_lengths(made: Plan, tokenizer: str, decode: Decode) -> Iterat
         )
 
 
-def _list_sending_commands(made: Plan, path: Path, form: str) -> Iterator[str]:
+def _explain_sending(made: Plan, path: Path, form: str) -> Iterator[str]:
     always = ["--ignore-eos"] if made.profile.ignore_eos else []
     chat = made.profile.backend in CHAT_APIS
     backend = _CHAT if form == BODIES else made.profile.backend  # whose form whole bodies have

@@ -102,7 +102,7 @@ def _serve(album: Album, listening: socket.socket, reading: int) -> None:
             """Write nothing: the terminal is the run's."""
 
     class QuietServer(ThreadingHTTPServer):
-        """Writes nothing where a client goes away."""
+        """Writes nothing about a request that fails, as where a client goes away."""
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Write nothing: the terminal is the run's."""

@@ -20,7 +20,7 @@ _HELD_FILES = 512
 class RingKind(TransportKind, frozen=True):
     """The transport whose arrivals are the segments of a packet ring."""
 
-    def explain_refusal(self) -> str:
+    def explain_missing_right(self) -> str:
         return explain_refusal()
 
     def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice:
@@ -36,7 +36,7 @@ class RingKind(TransportKind, frozen=True):
                 raise UsageError(
                     f"--transport ring: {proxy}: add the host to NO_PROXY, or use --transport httpx"
                 )
-        if why_not := self.explain_refusal() or proxy:
+        if why_not := self.explain_missing_right() or proxy:
             return TransportChoice("wire", f"not ring: {why_not}")
         if asked:
             return TransportChoice(self.name)

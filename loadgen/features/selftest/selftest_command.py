@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = parse_arguments(selftest_parser(), argv)
     with print_one_object(options.json) as results:
-        refusals = {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_refusal())}
+        refusals = {name: why for name, kind in TRANSPORTS.items() if (why := kind.explain_missing_right())}
         transports = tuple(name for name in TRANSPORTS if name not in refusals)
         if options.transport in transports:
             transports = (options.transport,)

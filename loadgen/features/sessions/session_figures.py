@@ -265,7 +265,7 @@ def _find_paths(run: Result) -> _PathRows:
     whole = np.repeat(sessions.finished, sessions.sent)
     row_of = np.full(len(waits.lanes), _NONE)
     row_of[records.index] = np.arange(len(records))
-    latest = _find_latest(records, waits, row_of)
+    latest = _find_last_awaited(records, waits, row_of)
     begun_ns = np.repeat(records.intended_ns[sessions.first[:-1]], sessions.sent)
     ready_ns = np.where(latest == _NONE, begun_ns, records.end_ns[latest])
     on_path = np.zeros(len(records), np.bool_)
@@ -280,8 +280,8 @@ def _find_paths(run: Result) -> _PathRows:
     return _PathRows(on_path, whole, ready_ns, tool_ns)
 
 
-def _find_latest(records: Records, waits: Waits, row_of: Int64) -> Int64:
-    """Find the row of the request that ended last of those that each waited for, -1 without one."""
+def _find_last_awaited(records: Records, waits: Waits, row_of: Int64) -> Int64:
+    """Find the row of the request that ended last of those each one waited for; -1 if it waited for none."""
     counts = np.diff(waits.starts)[records.index]
     ends = np.cumsum(counts)
     rows = np.repeat(np.arange(len(records)), counts)

@@ -223,7 +223,7 @@ class TurnQueue:
         if request is None:
             self._to_build.pop(index, None)
             self._late_bodies += self.sessions.body_after is None  # else it may be known just now
-            request = self._build(index)
+            request = self._make_request(index)
         return request
 
     def has_followers(self, index: int) -> bool:
@@ -319,7 +319,7 @@ class TurnQueue:
         elif self._to_build:
             index = next(iter(self._to_build))
             del self._to_build[index]
-            self._built[index] = self._build(index)
+            self._built[index] = self._make_request(index)
         elif self.first.build_ahead():
             number = self._find_session_number(self.first.newest)
             self._to_build.update(dict.fromkeys(list_roots(self.sessions.turns, number)))
@@ -355,7 +355,7 @@ class TurnQueue:
             self.over.append((session, MAIN))
             del self._under_way[session.number]
 
-    def _build(self, index: int) -> bytes:
+    def _make_request(self, index: int) -> bytes:
         after = self.sessions.body_after
         session = self._under_way.get(self._find_session_number(index))
         if after is None or session is None:

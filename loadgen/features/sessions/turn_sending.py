@@ -1,4 +1,4 @@
-"""Turn sending: turns of sessions go out as those they wait for are answered, each lane over a connection.
+"""Turn sending: each turn of a session goes out, a think time after the answers that it waits for.
 
 An answer is judged first, and what of it the next turn sends back is taken from it.
 """
@@ -78,7 +78,7 @@ class TurnOrder(Listed):
 class SessionJob(SessionPlan, frozen=True):
     """The sessions of a plan, as a job needs them."""
 
-    def make_sender(
+    def make_turns_and_sender(
         self, job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
     ) -> tuple[TurnQueue, SessionSender]:
         """Make the turns of a job, and the sender that gives them to the slots of a pool."""

@@ -174,7 +174,7 @@ def estimate_ratio_of_sums(numerator: Int64 | Float64, denominator: Int64 | Floa
         return None
     ratio = RatioOfSums(numerator[some], denominator[some])
     error = ratio.error if ratio.clusters > 1 else None
-    return _make_estimate(ratio, error, ratio.clusters - 1)
+    return _make_interval(ratio, error, ratio.clusters - 1)
 
 
 def estimate_over_time(numerator: Float64, denominator: Float64, scale: float) -> RatioEstimate | None:
@@ -190,19 +190,20 @@ def estimate_over_time(numerator: Float64, denominator: Float64, scale: float) -
         return None
     ratio = RatioOfSums(numerator, denominator)
     if ratio.clusters < _LEAST_PARTS:
-        return _make_estimate(ratio, None, 0, scale)
+        return _make_interval(ratio, None, 0, scale)
     inner = ratio.residuals[1:-1] - ratio.residuals[1:-1].mean()
     squares, m = float((inner**2).sum()), len(inner)
     shown = float((inner[1:] * inner[:-1]).sum()) / squares if squares else 0.0
     alike = min(max((m * shown + 1) / (m - 4), _ALIKE[0]), _ALIKE[1])
     worth = (1 - alike) / (1 + alike)
     error = math.sqrt(ratio.clusters * squares / (m - 1) / worth) / ratio.total
-    return _make_estimate(ratio, error, max(int((m - 1) * min(worth, 1.0)), 1), scale)
+    return _make_interval(ratio, error, max(int((m - 1) * min(worth, 1.0)), 1), scale)
 
 
-def _make_estimate(
+def _make_interval(
     ratio: RatioOfSums, error: float | None, freedom: int, scale: float = 1.0
 ) -> RatioEstimate:
+    """Scale a ratio and its t interval, of no width if the error is rounding; without an error, none."""
     mean = scale * ratio.mean
     if error is None:
         return RatioEstimate(mean, units=ratio.clusters)

@@ -52,7 +52,7 @@ def prepare(options: Options) -> list[Profile]:
     """
     profiles = _load_profiles(options)
     check(options)
-    assembly.check_runs(options, len(profiles) * options.repeat)
+    assembly.check_repeatable(options, len(profiles) * options.repeat)
     return profiles
 
 

@@ -1,4 +1,4 @@
-"""Gate: the limits that hold a due request back, and the requests under way that the plan gives up."""
+"""Gate: limits beyond the number of slots that hold a due request back, and requests that are given up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gate(Protocol):
         """Note that a request ended."""
 
 
-class ConcurrencyGate:
+class ScheduleGate:
     """Limits requests in flight by a schedule of concurrency; those in flight are never cut."""
 
     def __init__(self, steps: ConcurrencySteps, begin_ns: int) -> None:
@@ -128,10 +128,10 @@ def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
     """Make the gates of a job that began at `begin_ns`; most jobs have none."""
     gates: list[Gate] = []
     if job.concurrency_steps is not None:
-        gates.append(ConcurrencyGate(job.concurrency_steps, begin_ns))
+        gates.append(ScheduleGate(job.concurrency_steps, begin_ns))
     if job.max_requests is not None:
         always = ConcurrencySteps(np.zeros(1, np.int64), np.array([job.max_requests]))
-        gates.append(ConcurrencyGate(always, begin_ns))
+        gates.append(ScheduleGate(always, begin_ns))
     if job.prefill_concurrency is not None:
         gates.append(PrefillGate(job.prefill_concurrency, job.token_seen))
     return tuple(gates)

@@ -288,7 +288,7 @@ class Sessions(Protocol):
     def count_least_slots(self, sessions: int) -> int:
         """Count the connections of `sessions` at once, the widest, where one answer begins most lanes."""
 
-    def make_sender(
+    def make_turns_and_sender(
         self, job: Job, pool: Any, counters: Counters, send: Callable[[Any], None]
     ) -> tuple[Any, Any]:
         """Make the job's turns, as an `Outgoing`, and the `Sender` that gives them to a pool's slots."""
@@ -364,8 +364,8 @@ class TransportKind(msgspec.Struct, frozen=True):
     needs_epoll: bool = True
     uses_httpx: bool = False  # which goes through the proxies of the environment
 
-    def explain_refusal(self) -> str:
-        """Explain why this machine cannot run it, and what to grant; "" if it can."""
+    def explain_missing_right(self) -> str:
+        """Explain which right it lacks on this machine, and what to grant; "" if none."""
         return ""
 
     def choose(self, target: Target, streams: int, asked: bool) -> TransportChoice | None:

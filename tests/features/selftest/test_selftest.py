@@ -241,7 +241,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
     flags = "--streams 4 --interval-ms 5 --seconds 0.6"
     assert cli.main(["selftest", *flags.split()]) == 0
     printed = capsys.readouterr().out.splitlines()
-    transports = [name for name, kind in TRANSPORTS.items() if not kind.explain_refusal()]
+    transports = [name for name, kind in TRANSPORTS.items() if not kind.explain_missing_right()]
     assert max(map(len, printed[:-1])) <= 80
     for mode in MODES:
         assert f"  {mode.words:<26}" + f"{'ok':>10}" * len(transports) in printed
