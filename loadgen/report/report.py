@@ -18,6 +18,7 @@ from loadgen.features.attribution import attribution_section
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.images import image_figures
 from loadgen.features.roofline import bound
+from loadgen.features.roofline.bound import list_bound_figures
 from loadgen.features.routed import role_figures
 from loadgen.features.sensors import sensor_summary
 from loadgen.features.sessions import session_figures
@@ -125,14 +126,14 @@ def _describe_roofline(result: Result, options: ReportOptions) -> Iterable[str]:
     facts = result.facts
     if facts.ceiling is None:
         return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
-    return bound.render_lines(facts.ceiling, *bound.list_bound_figures(facts, result.metrics))
+    return bound.render_lines(facts.ceiling, *list_bound_figures(facts, result.metrics))
 
 
 def _summarize_roofline(result: Result, options: ReportOptions) -> Iterator[str]:
     """Yield a line on the share of the machine's best decoding speed that was reached, if known."""
     if (ceiling := result.facts.ceiling) is None:
         return
-    step = bound.compare_decode(ceiling, *bound.list_bound_figures(result.facts, result.metrics))
+    step = bound.compare_decode(ceiling, *list_bound_figures(result.facts, result.metrics))
     if step is not None:
         share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"
         yield f"roofline: {share} ({step.reached_tps:,.0f} of {step.best_tps:,.0f} tok/s)"

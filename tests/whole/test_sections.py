@@ -18,7 +18,6 @@ from loadgen.base.text import wrap_text
 from loadgen.facts.sensor_facts import SensorSummary
 from loadgen.features.fingerprint import answer_check
 from loadgen.features.fingerprint.answer_check import make_empty_fingerprint
-from loadgen.features.roofline import bound
 from loadgen.features.sensors import sensor_summary
 from loadgen.figures import steady_state
 from loadgen.report import report, result_block
@@ -160,7 +159,7 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     (steady_state, "find_steady_state", "steady-state"),
     (reconcile, "reconcile_figures", "reconciliation"),
     (reconcile, "make_reconciled_table", "reconciliation"),
-    (bound, "list_bound_figures", "roofline"),
+    (report, "list_bound_figures", "roofline"),
     (engine_config, "render_config", "launched"),
     (answer_check, "render_lines", "fingerprint"),
 ])  # fmt: skip
