@@ -32,7 +32,7 @@ from loadgen.settings import run_settings, server_settings
 from loadgen.study.audit import findings
 from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
-from loadgen.study.series.limit import limit_search, next_load
+from loadgen.study.series.limit import limit_search, search
 from loadgen.study.series.sweep import grid
 from loadgen.transport import memory_room
 from loadgen.transport.failure import FailureKind
@@ -101,10 +101,10 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     ),
     "limits.md": (
         f"{NUMBERS[limit_search._PROBED].capitalize()} requests, one at a time",
-        f"Loads change by a factor of {next_load.STEP:g} until",
-        f"by {next_load._SMALL_STEP:g} once some samples exceed",
+        f"Loads change by a factor of {search.STEP:g} until",
+        f"by {search._SMALL_STEP:g} once some samples exceed",
         f"1 to {limit_search._MOST_STREAMS:,.0f} requests in flight",
-        f"lasts at least {next_load._LEAST_RUN_S:g} s",
+        f"lasts at least {search._LEAST_RUN_S:g} s",
     ),
     "sweeps.md": (
         f"a rate is held for {grid._RATE_S:g} s",

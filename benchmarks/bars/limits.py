@@ -13,7 +13,7 @@ from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import compute_share_over, utilisation_at, waits_s
 from loadgen.figures.distribution import count_independent, find_upper_place
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, choose_slow_rank, measure_dispersion
-from loadgen.study.series.limit.next_load import (
+from loadgen.study.series.limit.search import (
     NextRun,
     SearchSettings,
     Trial,

@@ -26,7 +26,7 @@ from benchmarks.harness.page import Section, markdown
 from loadgen.figures.objectives import Objective
 from loadgen.study.limit_record import LimitEstimate
 from loadgen.study.series.limit.limit_answer import estimate_limit
-from loadgen.study.series.limit.next_load import SearchSettings, Trial
+from loadgen.study.series.limit.search import SearchSettings, Trial
 from loadgen.study.sweep_record import LoadAxis
 
 Float64 = NDArray[np.float64]

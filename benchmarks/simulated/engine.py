@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.records.record import Record, Records
-from loadgen.study.series.limit.next_load import NextRun, Trial
+from loadgen.study.series.limit.search import NextRun, Trial
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence
 from loadgen_servers.engine.step_times import Timing
 

@@ -13,9 +13,9 @@ from loadgen.server.server_counters import ServerWindow
 from loadgen.study.knee import find_knee
 from loadgen.study.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
 from loadgen.study.repeats import Mean
-from loadgen.study.series.limit import next_load
+from loadgen.study.series.limit import search
 from loadgen.study.series.limit.edge import EdgeFit
-from loadgen.study.series.limit.next_load import SearchSettings, Trial
+from loadgen.study.series.limit.search import SearchSettings, Trial
 from loadgen.study.sweep_record import LoadAxis
 
 
@@ -25,10 +25,10 @@ def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEs
     Without a usable edge the value is None, and the interval reaches from the highest passing load to the
     lowest failing one. A side that is not known is None; None is returned if neither is.
     """
-    edge = next_load.find_limiting_edge(settings, trials)
+    edge = search.find_limiting_edge(settings, trials)
     # Where a server ended or failed its requests no share says how far above the edge that was.
     counted = any(trial.beyond and not trial.invalid for trial in trials)
-    if edge is not None and (counted or next_load.is_narrow(settings, edge)):
+    if edge is not None and (counted or search.is_narrow(settings, edge)):
         low, high = (_round_known(load, settings.axis) for load in _find_ends(settings, trials, edge))
         return LimitEstimate(value=_round_known(edge.load, settings.axis), low=low, high=high)
     passing, failing = find_highest_passing(settings, trials), find_lowest_failing(settings, trials)
@@ -45,9 +45,9 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
     if settings.axis == "concurrency":
         counted = [trial for trial in trials if not trial.disturbed]
         if math.isnan(low):
-            low = next_load.find_load_below(counted, lambda trial: not trial.passed)
+            low = search.find_load_below(counted, lambda trial: not trial.passed)
         if math.isnan(low):
-            low = next_load.find_load_below(counted, lambda trial: trial.beyond)
+            low = search.find_load_below(counted, lambda trial: trial.beyond)
         if math.isnan(high):
             last = max(trial.load for trial in counted if not trial.beyond)
             high = min((trial.load - 1 for trial in counted if trial.load > last), default=math.nan)
@@ -56,7 +56,7 @@ def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit)
 
 def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
     """Find the highest load, up to the upper end of the edge, at which a run passed; None without one."""
-    edge = next_load.find_limiting_edge(settings, trials)
+    edge = search.find_limiting_edge(settings, trials)
     most = math.inf if edge is None or math.isnan(edge.high) else edge.high
     return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
 
@@ -76,10 +76,10 @@ def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | Non
     """
     # A server that ended shows of no objective that it is the limit.
     telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
-    shown = {at for trial in telling for at, each in enumerate(trial.objectives) if next_load.is_above(each)}
+    shown = {at for trial in telling for at, each in enumerate(trial.objectives) if search.is_above(each)}
     known = [
         (edge.load, at)
-        for at, edge in enumerate(next_load.fit_edges(settings, trials))
+        for at, edge in enumerate(search.fit_edges(settings, trials))
         if edge is not None and at in shown
     ]
     if not known:

@@ -34,8 +34,8 @@ from loadgen.report.run_directory import Result
 from loadgen.run.session import Session
 from loadgen.study import limit_record
 from loadgen.study.limit_record import LimitRecord, LimitRun, ObjectiveFigures, SearchEnd, name_percentile
-from loadgen.study.series.limit import limit_answer, next_load
-from loadgen.study.series.limit.next_load import NextRun, SearchSettings, Trial
+from loadgen.study.series.limit import limit_answer, search
+from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers, Step, measure_point, run_series
 from loadgen.study.series.series_store import SeriesStore
 from loadgen.study.series.time_estimate import format_duration
@@ -90,7 +90,7 @@ class LimitSearch:
             return Step(None, make_probe(self.workload))
         if self.record.ended is not None:
             return None
-        step = next_load.choose_next_run(self.settings, self.trials)
+        step = search.choose_next_run(self.settings, self.trials)
         if isinstance(step, str):
             self._end(step)
             return None
@@ -193,7 +193,7 @@ class LimitSearch:
 
     def _end(self, end: SearchEnd) -> None:
         """Write to the record why the search is over, its bottleneck and headroom."""
-        needed_s = next_load.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
+        needed_s = search.estimate_needed_s(self.settings, self.trials) if end == "budget" else None
         self._keep(
             ended=end,
             next_run_s=needed_s,
@@ -264,7 +264,7 @@ def check_budget(settings: SearchSettings) -> None:
 
     What it advises is enough: a probe of another try may be a tenth slower.
     """
-    least_s, why = next_load.find_least_run(settings, (), settings.start)
+    least_s, why = search.find_least_run(settings, (), settings.start)
     enough_s = 2 * (least_s + _AROUND_S)
     if settings.budget_s is None or enough_s <= settings.budget_s:
         return
@@ -273,14 +273,11 @@ def check_budget(settings: SearchSettings) -> None:
     shorter = replace(settings, least_run_s=float(shorter_s))
     if (
         shorter_s >= 1
-        and _SLOWER * next_load.find_least_run(shorter, (), settings.start)[0] <= _SLOWER * shorter_s
+        and _SLOWER * search.find_least_run(shorter, (), settings.start)[0] <= _SLOWER * shorter_s
     ):
         advice.append(f"--min-duration {_write_time(shorter_s)}")
     cheaper = replace(settings, objectives=tuple(each.ease(_CHEAP) for each in settings.objectives))
-    if (
-        _SLOWER * 2 * (next_load.find_least_run(cheaper, (), settings.start)[0] + _AROUND_S)
-        <= settings.budget_s
-    ):
+    if _SLOWER * 2 * (search.find_least_run(cheaper, (), settings.start)[0] + _AROUND_S) <= settings.budget_s:
         advice.append(f"P{_CHEAP:g} in place of higher percentiles")
     raise UsageError(
         f"--budget {_write_time(settings.budget_s)} is too small for two runs: at "
@@ -300,7 +297,7 @@ def estimate_time(settings: SearchSettings) -> str:
     If P90 in place of higher percentiles, or P10 of lower ones of a speed, needs less than 80 % of that, its
     time is added.
     """
-    first_s, why = next_load.estimate_first_run(settings)
+    first_s, why = search.estimate_first_run(settings)
     least_s = _estimate_two_runs_s(settings)
     words = (
         f"at least {format_duration(least_s)} in two runs, the first of {format_duration(first_s)} ({why})"
@@ -320,8 +317,8 @@ def estimate_time(settings: SearchSettings) -> str:
 
 
 def _estimate_two_runs_s(settings: SearchSettings) -> float:
-    first_s, _ = next_load.estimate_first_run(settings)
-    next_s, _ = next_load.find_least_run(settings, (), min(next_load.STEP * settings.start, settings.highest))
+    first_s, _ = search.estimate_first_run(settings)
+    next_s, _ = search.find_least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
 
 

@@ -23,7 +23,7 @@ from loadgen.study.series.limit.limit_answer import (
     measure_efficiency,
     measure_headroom,
 )
-from loadgen.study.series.limit.next_load import SearchSettings, Trial
+from loadgen.study.series.limit.search import SearchSettings, Trial
 
 TTFT, TPOT = Objective("ttft", 99, 500), Objective("tpot", 99, 50)
 E2EL = Objective("e2el", 90, 1000)

@@ -24,7 +24,7 @@ from loadgen.run import session
 from loadgen.study.limit_record import LimitRecord, LimitRun
 from loadgen.study.series.limit.limit_command import continue_search, find_failing_search, read_search
 from loadgen.study.series.limit.limit_search import check_budget, estimate_time
-from loadgen.study.series.limit.next_load import NextRun, SearchSettings, choose_next_run, estimate_first_run
+from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, estimate_first_run
 
 PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]

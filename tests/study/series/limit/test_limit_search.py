@@ -34,7 +34,7 @@ from loadgen.settings.validation import ServerSettings
 from loadgen.study.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.study.series.limit import limit_command, limit_search
 from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_probe, make_trial, set_load
-from loadgen.study.series.limit.next_load import NextRun
+from loadgen.study.series.limit.search import NextRun
 from loadgen.study.series.point_runs import MeasuredPoint, PointServers
 from loadgen.study.series.series_store import SeriesStore
 

@@ -16,9 +16,9 @@ from builders.virtual_engine import open_loop
 from loadgen.figures.objectives import Objective, judge_objectives
 from loadgen.figures.per_request import MetricOptions
 from loadgen.records.record import Record, Records
-from loadgen.study.series.limit import next_load
+from loadgen.study.series.limit import search
 from loadgen.study.series.limit.limit_answer import estimate_limit
-from loadgen.study.series.limit.next_load import NextRun, SearchSettings, Trial
+from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
 
@@ -91,8 +91,8 @@ def test_prompts_over_the_limit_at_any_load_do_not_bend_the_curve(floor: float, 
 def test_at_the_true_limit_the_allowed_share_is_below_the_floor(case: limits_floors.Case) -> None:
     load = case.true_load + (0.5 if case.axis == "concurrency" else 0.0)  # the floor is between two numbers
     long = case.run(load, 400_000 / case.truth, np.random.default_rng(1))
-    share = next_load.compute_share_over(long.objectives[0])
-    allowed = next_load.compute_allowed_share(case.objective)
+    share = search.compute_share_over(long.objectives[0])
+    allowed = search.compute_allowed_share(case.objective)
     assert allowed == case.percentile / 100
     assert share == pytest.approx(allowed, rel=0.35)  # neighbours are alike: few count
 
@@ -128,7 +128,7 @@ def test_the_default_budget_is_enough_for_a_limit_of_streams(metric: str, rank: 
     objective, random = Objective(metric, rank, limit), np.random.default_rng(1)
     settings = SearchSettings("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
     trials: list[Trial] = []
-    while not isinstance(step := next_load.choose_next_run(settings, trials), str):
+    while not isinstance(step := search.choose_next_run(settings, trials), str):
         sent = ENGINE.in_flight(int(step.load), step.duration_s, random)
         trials.append(trial(step, sent, settings.objectives))
     found = estimate_limit(settings, trials)
@@ -144,4 +144,4 @@ def test_the_default_budget_is_enough_for_a_limit_of_streams(metric: str, rank: 
 def beyond(streams: float, objective: Objective) -> bool:
     """Whether a long run of so many at a time misses the objective."""
     sent = ENGINE.in_flight(int(streams), 600, np.random.default_rng(2))
-    return next_load.is_above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])
+    return search.is_above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])

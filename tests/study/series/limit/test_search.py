@@ -21,7 +21,7 @@ from loadgen.study.series.limit.limit_answer import (
     find_highest_passing,
     find_lowest_failing,
 )
-from loadgen.study.series.limit.next_load import (
+from loadgen.study.series.limit.search import (
     NextRun,
     SearchSettings,
     Trial,

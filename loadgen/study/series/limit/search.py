@@ -1,4 +1,4 @@
-"""Next load: which load is run next and for how long, from the runs so far alone; without I/O or state.
+"""Search: which load is run next and for how long, from the runs so far alone; without I/O or state.
 
 Loads go up or down by steps until one lies above the edge and one below it; from then on each run is at the
 estimated edge, in turn a little below and above it, where it tells most, and longer the more is still to be
