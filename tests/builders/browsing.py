@@ -33,6 +33,12 @@ RUN = made_runs.run(failed=1)
 DRAWN = "Array.from(document.querySelectorAll('.plot')).every((one) => one.querySelector('canvas'))"
 
 
+def wait_until(page: Page, holds: str) -> None:
+    """Wait until an expression holds; the page's own policy forbids Playwright's way, which is eval."""
+    while not page.evaluate(holds):
+        page.wait_for_timeout(20)
+
+
 class Watched:
     """A page, and what it said and asked for."""
 
@@ -47,7 +53,7 @@ class Watched:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
         self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        self.page.wait_for_function(DRAWN)
+        wait_until(self.page, DRAWN)
 
     def __enter__(self) -> Page:
         return self.page

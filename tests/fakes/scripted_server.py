@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import ssl
 import struct
@@ -218,9 +219,11 @@ def target_of(host: str, port: int, tls: ssl.SSLContext | None = None, name: str
 
 
 def closed_port() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    """A port on which nobody listens, and which no server gets that asks for any."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def job_of(target: Target, count: int, concurrency: int | None = None, **changes: Any) -> Job:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builders import made_runs
-from builders.browsing import Watched
+from builders.browsing import Watched, wait_until
 from loadgen.study.pages import html
 from loadgen.study.pages.document import compose_document
 from study.pages.test_html import looked_up
@@ -126,7 +126,7 @@ def test_a_link_into_a_closed_run_opens_it(browser: Browser, pages: dict[str, An
     with Watched(browser, pages["campaign"]) as page:
         page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
         page.evaluate("location.hash = '#run-3-timeline'")
-        page.wait_for_function("document.getElementById('run-3').open")
+        wait_until(page, "document.getElementById('run-3').open")
         assert page.locator("#run-3-timeline canvas").is_visible()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs
-from builders.browsing import RUN, Watched
+from builders.browsing import RUN, Watched, wait_until
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import compose_document
 
@@ -156,7 +156,7 @@ def test_a_picture_can_have_the_whole_width(browser: Browser, pages: dict[str, A
         )
         assert found.evaluate(wide) < 0.5
         found.get_by_role("button", name="Full width").click()
-        page.wait_for_function(f"({wide})(document.getElementById('run-1-tokens-over-time')) > 0.99")
+        wait_until(page, f"({wide})(document.getElementById('run-1-tokens-over-time')) > 0.99")
         assert (
             page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
         )

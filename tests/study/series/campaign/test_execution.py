@@ -384,7 +384,7 @@ def test_killed_at_any_point_and_resumed_it_ends_as_if_it_had_not_been(
         kept = now_there
     last = subprocess.run([*argv, "--resume"], check=False, capture_output=True, text=True)
     assert (last.returncode, last.stderr) == (0, "")
-    assert " baseline\n" in last.stdout
+    assert "(baseline)\n" in last.stdout
     assert f"6 of 6 cells are finished: {place}" in last.stdout
     now_there = contents(place / "cells")
     assert {name: now_there[name] for name in kept} == kept
