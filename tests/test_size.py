@@ -15,7 +15,7 @@ CEILINGS = {
     "modules of loadgen/": 438,
     "functions of loadgen/": 6_047,
     "classes of loadgen/": 987,
-    "lines of tests/": 101_564,
+    "lines of tests/": 101_567,
 }
 SLACK = 0.01  # the share below its ceiling from which on a number is worth writing down
 
