@@ -133,11 +133,7 @@ class Broken(NamedTuple):
 
 def make_guarded(name: str, make: Callable[[], T], otherwise: T, broken: list[Broken]) -> T:
     """Return make(); if it raises, return `otherwise` and append `name` and the error as text to `broken`."""
-    try:
-        return make()
-    except Exception as error:
-        broken.append(Broken(name, describe_exception(error)))
-        return otherwise
+    return make_each({name: make}, broken).get(name, otherwise)
 
 
 def make_each(parts: Mapping[str, Callable[[], T]], broken: list[Broken]) -> dict[str, T]:
