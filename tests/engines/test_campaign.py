@@ -25,7 +25,7 @@ from loadgen.study.quality.reference_file import read_reference
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
-_REPEATS = 3
+_REPEATS = 5  # of three, one with a neighbour on the CPUs makes an interval of 2.5 spreads; of five 1.2
 _PROFILE = """\
 input_len = 64
 output_len = 32
@@ -112,8 +112,8 @@ def test_a_deeper_model_is_slower_a_copy_is_not_and_kills_resume(
 
     effects = _compared(directory)
     assert effects["tiny"] is None
-    assert effects["deep"]["call"] == "slower"
-    assert effects["copy"]["call"] in ("equivalent", "undecided")
+    assert effects["deep"]["call"] == "slower", effects
+    assert effects["copy"]["call"] in ("equivalent", "undecided"), effects
     assert effects["copy"]["units"] == _REPEATS
 
 
