@@ -256,7 +256,10 @@ def _draw_table(table: Table, width: int) -> str:
     sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
-        parts = [wrap_text(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
+        parts = [
+            [cell] if len(cell) <= width else wrap_text(cell, "", width, True)
+            for cell, width in zip(row, widths, strict=True)
+        ]
         return [gap * head + align_cells(cells, sides, gap) for cells in zip_longest(*parts, fillvalue="")]
 
     drawn = [*lines(titles), *lines(["-" * width for width in widths])]

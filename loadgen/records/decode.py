@@ -34,6 +34,7 @@ from loadgen.wire.sse import TypicalMessages, list_parsed
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
+_USUAL_REASONS = {"", "stop", "length", "tool_calls"}  # which no secret is
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is not the time of a request
@@ -55,12 +56,10 @@ class Reasoning(msgspec.Struct):
     shown: int = 0  # that began with reasoning
     hidden: int = 0  # whose usage counts reasoning, and whose first token was none
 
-    def note(self, visible: int, usage: Usage | None) -> None:
+    def note(self, visible: int, thought_tokens: int) -> None:
         """Count a stream of which message `visible` is the first that a user sees; 0: the very first one."""
-        if visible:
-            self.shown += 1
-        elif usage is not None and usage.thought_tokens:
-            self.hidden += 1
+        self.shown += visible != 0
+        self.hidden += visible == 0 < thought_tokens
 
 
 class Decoder(msgspec.Struct, eq=False):
@@ -192,7 +191,7 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.TRUNCATED, _explain_truncation(stream)), False
         if not len(counted.tokens):
             return Failure(FailureKind.EMPTY, _explain_emptiness(stream, counted.total)), ended
-        self.reasoning.note(visible, summary.usage)
+        self.reasoning.note(visible, record.thought_tokens)
         return self._find_missing_state(stream.lines), ended
 
     def _keeps(self, record: Record) -> bool:
@@ -202,7 +201,7 @@ class Decoder(msgspec.Struct, eq=False):
         return to_count or self.keep_text
 
     def _clean_reason(self, reason: str) -> str:
-        return read_line(self.hide(reason), LONGEST_REASON) if reason else ""
+        return reason if reason in _USUAL_REASONS else read_line(self.hide(reason), LONGEST_REASON)
 
     def _fill_unstreamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill a record from an answer in one piece where a stream was requested; return its failure."""
@@ -370,14 +369,15 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     if not messages:
         return
     last = messages[-1]
-    timing, timings = last.read_timing(), last.read_slot_timings()
+    timing, timings, drafts = last.read_own_counts()
     if timing is not None:
         record.server_queue_ns = _convert_ms(timing.queue_time_ms)
         record.server_ttft_ns = record.server_prefill_ns = _convert_ms(timing.time_to_first_token_ms)
         record.server_decode_ns = _convert_ms(timing.generation_time_ms)
         record.server_first_token_ns = _convert_ms(timing.arrival_to_first_token_ms)
-    # SGLang sends them before the usage.
-    if (drafts := last.read_drafts() or messages[max(len(messages) - 2, 0)].read_drafts()) is not None:
+    if drafts is None and len(messages) > 1:
+        *_, drafts = messages[-2].read_own_counts()  # SGLang sends them before the usage
+    if drafts is not None:
         record.server_drafts = _or_unknown(drafts.num_spec_steps)
         record.server_accepted_tokens = _or_unknown(drafts.num_accepted_draft_tokens)
     if timings is not None:

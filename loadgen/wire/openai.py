@@ -132,10 +132,6 @@ class Timing(msgspec.Struct, gc=False):
     arrival_to_first_token_ms: float | None = None
     speculative_decoding: msgspec.Raw = msgspec.Raw()  # unread: vLLM may change its shape
 
-    def read_drafts(self) -> DraftTally | None:
-        """Return the request's drafts; None if the server does not report them."""
-        return _decode_optional(self.speculative_decoding, _DRAFTS)
-
 
 class SlotTimings(msgspec.Struct, gc=False):
     """llama.cpp's `timings` of a request, in its last message: from when a slot took it up."""
@@ -210,6 +206,9 @@ def _decode_optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | Non
         return None
 
 
+OwnCounts = tuple[Timing | None, SlotTimings | None, DraftTally | None]  # by the server; None: not reported
+
+
 class Message(msgspec.Struct, gc=False):
     """One event of a stream, or the whole answer where it is not streamed: the fields that matter."""
 
@@ -220,19 +219,12 @@ class Message(msgspec.Struct, gc=False):
     timings: msgspec.Raw = msgspec.Raw()  # so is this
     sglext: msgspec.Raw = msgspec.Raw()  # and this
 
-    def read_timing(self) -> Timing | None:
-        """Return vLLM's times of the request; None if the server does not report them."""
-        return _decode_optional(self.metrics, _TIMING)
-
-    def read_slot_timings(self) -> SlotTimings | None:
-        """Return llama.cpp's times and counts of the request; None if there are none."""
-        return _decode_optional(self.timings, _TIMINGS)
-
-    def read_drafts(self) -> DraftTally | None:
-        """Return the request's drafts by the server's count; None if it does not report them here."""
-        timing, extension = self.read_timing(), _decode_optional(self.sglext, _EXTENSION)
-        counted = None if timing is None else timing.read_drafts()
-        return counted if extension is None else extension.spec_tokens_details
+    def read_own_counts(self) -> OwnCounts:
+        """Return vLLM's times of the request, llama.cpp's times and counts, and the drafts of either or SGLang."""
+        timing, extension = _decode_optional(self.metrics, _TIMING), _decode_optional(self.sglext, _EXTENSION)
+        drafts = None if timing is None else _decode_optional(timing.speculative_decoding, _DRAFTS)
+        drafts = drafts if extension is None else extension.spec_tokens_details
+        return timing, _decode_optional(self.timings, _TIMINGS), drafts
 
     def read_abort_reason(self) -> str:
         """Return why the server aborted the request; "" if it did not, or the API does not say."""

@@ -20,6 +20,7 @@ from loadgen.wire.openai import (
     DraftTally,
     Error,
     Message,
+    OwnCounts,
     PromptDetails,
     Timing,
     Usage,
@@ -49,20 +50,17 @@ class MetaInfo(msgspec.Struct, gc=False):
     first_token_latency: Any = None  # its arrival → first token
     e2e_latency: Any = None  # its arrival → end
 
-    def read_drafts(self) -> DraftTally | None:
-        """Return the drafts of the answer so far; None if the server has none."""
-        counts = (self.spec_verify_ct, self.spec_num_correct_drafts)
-        steps, accepted = (n if isinstance(n, int) and 0 <= n <= MOST else None for n in counts)
-        return DraftTally(steps, accepted) if steps else None
-
-    def read_timing(self) -> Timing:
-        """Return the request's times by the server's clock; None for those that it does not report."""
-        return Timing(
+    def read_own_counts(self) -> OwnCounts:
+        """Return the request's times by the server's clock, and the drafts of the answer so far."""
+        timing = Timing(
             _subtract_ms(self.queue_time, 0.0),
             _subtract_ms(self.prefill_finished_time, self.forward_entry_time),
             _subtract_ms(self.e2e_latency, self.first_token_latency),
             _subtract_ms(self.first_token_latency, 0.0),
         )
+        counts = (self.spec_verify_ct, self.spec_num_correct_drafts)
+        steps, accepted = (n if isinstance(n, int) and 0 <= n <= MOST else None for n in counts)
+        return timing, None, DraftTally(steps, accepted) if steps else None
 
 
 def _subtract_ms(end_s: Any, begin_s: Any) -> float | None:
@@ -110,11 +108,8 @@ class GenerateMessage(Message, gc=False):
     abort: str = ""
     meta: MetaInfo | None = None
 
-    def read_drafts(self) -> DraftTally | None:
-        return None if self.meta is None else self.meta.read_drafts()
-
-    def read_timing(self) -> Timing | None:
-        return None if self.meta is None else self.meta.read_timing()
+    def read_own_counts(self) -> OwnCounts:
+        return (None, None, None) if self.meta is None else self.meta.read_own_counts()
 
     def read_abort_reason(self) -> str:
         return self.abort
