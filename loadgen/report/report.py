@@ -30,7 +30,15 @@ from loadgen.figures.metrics import compute_metrics, drop_unknown, list_figures,
 from loadgen.host import cpu_use
 from loadgen.report import figure_lines, result_block, run_lines, shape_figures
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Room, Section, is_shown, list_lines, make_section
+from loadgen.report.section import (
+    ReportOptions,
+    Room,
+    Section,
+    fit_lines,
+    is_shown,
+    list_lines,
+    make_sections,
+)
 from loadgen.verdict import reconcile, verdict
 from loadgen.verdict.evidence import has_tail
 from loadgen.verdict.verdict import Level
@@ -62,14 +70,7 @@ def render_short(
     """
     options = ReportOptions(False, result_block.find_layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]
-    parts = {section.name: make_section(section, result, options, section.short) for section in sections}
-    under = list(parts)[list(parts).index("block") + 1 :]
-    left = _MOST_LINES - sum(len(parts[name].lines) for name in under if parts[name].room is Room.ALWAYS)
-    shown: dict[str, list[str]] = {}
-    for name, part in sorted(parts.items(), key=lambda item: -item[1].room):
-        shown[name] = [line for entry in part.fitting(left) for line in entry]
-        left -= len(shown[name]) * (part.room < Room.ALWAYS)
-    return "\n".join(line for name in parts for line in shown[name])
+    return "\n".join(fit_lines(make_sections(sections, result, options), _MOST_LINES, "block"))
 
 
 def render_for_stdout(result: Result, directory: Path, explain: bool, layout: str | None) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from loadgen.base.errors import Broken, make_guarded
+from loadgen.base.errors import Broken, make_each
 from loadgen.base.printing import Mark, Screen
 from loadgen.base.tables import Column, Table, format_number, format_share, make_table, render_text_table
 from loadgen.base.text import WIDTH, clean_text, wrap_text
@@ -75,68 +76,79 @@ class ShownSection(msgspec.Struct, frozen=True):
         """The wrapped lines of all entries."""
         return [line for entry in (*self.entries, *self.failures) for line in entry]
 
-    def fitting(self, room: int) -> list[list[str]]:
-        """Return, in turn, the entries that fit into `room` lines, from ALWAYS on all; then the failures."""
-        fitting = []
-        for entry in self.entries:
-            if self.room >= Room.ALWAYS or len(entry) <= room:
-                fitting.append(entry)
-                room -= len(entry)
-        return fitting + self.failures
-
 
 def is_shown(section: Section, result: Result) -> bool:
     """Whether a run has what a section is about."""
     return bool(section.is_there(result.facts)) and (not section.whole_load or result.facts.whole_load)
 
 
-def make_section(
-    section: Section,
-    result: Result,
-    options: ReportOptions,
-    lines: SectionLines | None = None,
-    tabled: bool = True,
-) -> ShownSection:
-    """Lay out a section of a run, its table (if `tabled`) and its own lines or `lines`; never raises."""
+def make_sections(
+    sections: Sequence[Section], result: Result, options: ReportOptions, tabled: bool = True
+) -> dict[str, ShownSection]:
+    """Lay out sections of a run by name, each with its table (if `tabled`) and its lines; never raises."""
     broken: list[Broken] = []
-    none: list[list[str]] = []
-    screen = options.screen
+    parts = {each.name: partial(_lay_out, each, result, options, tabled) for each in sections}
+    made = make_each(parts, broken)
+    width = options.screen.width
+    failed = {
+        name: [wrap_text(clean_text(f"section {name} failed: {why}; please report it"), width=width)]
+        for name, why in broken
+    }
+    return {
+        each.name: ShownSection(each.room, made.get(each.name, []), failed.get(each.name, []))
+        for each in sections
+    }
 
-    def wrap(line: str) -> list[str]:
-        return wrap_text(clean_text(line), width=screen.width)
 
-    def draw(table: Table) -> list[str]:
-        rows, most = len(table.body), section.most_rows
-        if options.short and rows > most:
-            return (
-                wrap(f"{rows} rows: the table {section.page.lower()} is in the whole report") if most else []
-            )
-        return clean_text(render_text_table(table, max(WIDTH, screen.width))).splitlines()
+def _lay_out(section: Section, result: Result, options: ReportOptions, tabled: bool) -> list[list[str]]:
+    """Lay out a section's entries, each a list of wrapped lines; it has none in a run that lacks it."""
+    if not is_shown(section, result):
+        return []
+    screen, lines = options.screen, (options.short and section.short) or section.lines
+    marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
+    if section.wrapped or lines is not section.lines:
+        cut = [wrap_text(clean_text(line), width=screen.width) for line in lines(result, options)]
+    else:
+        cut = [clean_text(line).split("\n") for line in lines(result, options)]
+    if tabled and section.table is not None and (table := section.table(result)).body:
+        cut.insert(0, _draw_table(section, table, options))
+    plain = [row for rows in cut for row in rows]
+    painted = iter(screen.paint(plain, marks) if marks else plain)
+    return [[next(painted) for _ in rows] for rows in cut]
 
-    def make() -> list[list[str]]:
-        if not is_shown(section, result):
-            return []
-        marks = [mark._replace(phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
-        laid_out = not section.wrapped and lines is None
-        every = (lines or section.lines)(result, options)
-        cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
-        if tabled and section.table is not None and (table := section.table(result)).body:
-            cut.insert(0, draw(table))
-        plain = [row for rows in cut for row in rows]
-        painted = iter(screen.paint(plain, marks) if marks else plain)
-        return [[next(painted) for _ in rows] for rows in cut]
 
-    entries = make_guarded(section.name, make, none, broken)
-    failures = [wrap(f"section {part.name} failed: {part.why}; please report it") for part in broken]
-    return ShownSection(section.room, entries, failures)
+def _draw_table(section: Section, table: Table, options: ReportOptions) -> list[str]:
+    rows, width = len(table.body), options.screen.width
+    if not options.short or rows <= section.most_rows:
+        return clean_text(render_text_table(table, max(WIDTH, width))).splitlines()
+    if not section.most_rows:
+        return []
+    return wrap_text(f"{rows} rows: the table {section.page.lower()} is in the whole report", width=width)
+
+
+def fit_lines(shown: Mapping[str, ShownSection], most: int, above: str) -> list[str]:
+    """List sections' lines in turn, those of rooms below ALWAYS while at most `most` lines follow `above`."""
+    under = list(shown.values())[list(shown).index(above) + 1 :]
+    left = most - sum(len(part.lines) for part in under if part.room is Room.ALWAYS)
+    chosen: dict[str, list[list[str]]] = {}
+    for name, part in sorted(shown.items(), key=lambda item: -item[1].room):
+        chosen[name] = []
+        for entry in part.entries:
+            if part.room >= Room.ALWAYS or len(entry) <= left:
+                chosen[name].append(entry)
+                left -= len(entry) * (part.room < Room.ALWAYS)
+        chosen[name] += part.failures
+        left -= sum(map(len, part.failures)) * (part.room < Room.ALWAYS)
+    return [line for name in shown for entry in chosen[name] for line in entry]
 
 
 def list_lines(
-    sections: Iterable[Section], result: Result, options: ReportOptions, tabled: bool = True
+    sections: Sequence[Section], result: Result, options: ReportOptions, tabled: bool = True
 ) -> list[str]:
     """List the lines of sections one after the other, with their tables if `tabled`; never raises."""
-    shown = (make_section(section, result, options, tabled=tabled) for section in sections)
-    return [line for section in shown for line in section.lines]
+    return [
+        line for shown in make_sections(sections, result, options, tabled).values() for line in shown.lines
+    ]
 
 
 class PartColumn(NamedTuple):

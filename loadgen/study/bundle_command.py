@@ -30,7 +30,7 @@ from loadgen.report import result_block, run_directory
 from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import OURS
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
-from loadgen.report.section import ReportOptions, make_section
+from loadgen.report.section import ReportOptions, list_lines
 from loadgen.study.bundle import manifest, signature
 from loadgen.study.bundle.manifest import (
     ANSWERS,
@@ -232,9 +232,9 @@ def _drop_answer_lines(raw: bytes, path: Path) -> bytes | None:
         return raw
     left = structs.replace(answers, answers=(), missing=ANSWERS_WHY)
     without = replace(run, facts=structs.replace(run.facts, fingerprint=left))
-    (section,) = (each for each in SECTIONS if each.name == "fingerprint")
+    sections = [each for each in SECTIONS if each.name == "fingerprint"]
     options = ReportOptions(False, result_block.find_layout(None))
-    texts = ("\n".join(make_section(section, each, options).lines) + "\n" for each in (run, without))
+    texts = ("\n".join(list_lines(sections, each, options)) + "\n" for each in (run, without))
     lines, instead = (text.encode("utf-8", "backslashreplace") for text in texts)
     before, found, after = raw.partition(lines)
     return before + instead + after if found else None

@@ -220,7 +220,7 @@ class Message(msgspec.Struct, gc=False):
     sglext: msgspec.Raw = msgspec.Raw()  # and this
 
     def read_own_counts(self) -> OwnCounts:
-        """Return vLLM's times of the request, llama.cpp's times and counts, and the drafts of either or SGLang."""
+        """Return vLLM's times of the request, llama.cpp's times and counts, and any server's drafts."""
         timing, extension = _decode_optional(self.metrics, _TIMING), _decode_optional(self.sglext, _EXTENSION)
         drafts = None if timing is None else _decode_optional(timing.speculative_decoding, _DRAFTS)
         drafts = drafts if extension is None else extension.spec_tokens_details

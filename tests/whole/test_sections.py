@@ -24,7 +24,7 @@ from loadgen.report import report, result_block
 from loadgen.report.report import SECTIONS
 from loadgen.report.result_file import make_result
 from loadgen.report.run_directory import Result
-from loadgen.report.section import ReportOptions, Section, make_section
+from loadgen.report.section import ReportOptions, Section, make_sections
 from loadgen.server import engine_config
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import reconcile, verdict
@@ -128,7 +128,7 @@ FULL = Result(
 def parts(of: Result) -> dict[str, str]:
     """The lines of each section of a report."""
     wanted = ReportOptions(explain=False, layout=result_block.find_layout(None))
-    return {section.name: "\n".join(make_section(section, of, wanted).lines) for section in SECTIONS}
+    return {name: "\n".join(shown.lines) for name, shown in make_sections(SECTIONS, of, wanted).items()}
 
 
 def text(lines: dict[str, str]) -> str:
