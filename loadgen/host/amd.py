@@ -9,12 +9,16 @@ from typing import Any
 
 from loadgen.base import untrusted
 from loadgen.host.machine_state import ClockState, GpuUse, MachineState, PowerCap
-from loadgen.host.sensor import HEAT, LIMITS, Absent, PowerSource, Queries, Reading, merge_states
+from loadgen.host.sensor import HEAT, LIMITS, Absent, PowerSource, Quantity, Queries, Reading, merge_states
 
 _DRIVER = "dev/kfd"  # the device of ROCm: without it no GPU of AMD computes here
 _SOURCE = PowerSource("amdsmi")
 _WATTS = ("socket_power", "current_socket_power", "average_socket_power")  # by ROCm's release and card
 _ENERGY = ("energy_accumulator", "power")  # since ROCm 6.4, and before
+_CLOCKS: tuple[tuple[Quantity, str, str], ...] = (
+    ("sm_mhz", "clock", "GFX"),
+    ("memory_mhz", "memory clock", "MEM"),
+)
 _MILLI = 1000  # a temperature beyond it is in thousandths
 _MICRO = 1e6
 _UNSUPPORTED = "Not Supported"  # as amdsmi words it
@@ -146,46 +150,40 @@ class AmdGpus:
         # A counter that stands at 0 is one that the card does not have.
         if joules := self._queries("").get("", partial(self._read_energy, handle)):
             queries.values["energy_j", where] = joules
+        self._note_levels(where, queries, handle)
+        held = self._read_held_back(where, queries, handle)
+        draws = {("energy_j", where), ("power_w", where)} & queries.values.keys()
+        return Reading(queries.values, held, queries.missing, {where: _SOURCE} if draws else {})
+
+    def _note_levels(self, where: str, queries: Queries, handle: Any) -> None:
+        """Query power, heat and clocks of a GPU now."""
         queries.note(("power_w", where), "power", partial(self._read_power, handle))
         queries.note(("temperature_c", where), "temperature", partial(self._read_heat, handle))
-        queries.note(
-            ("sm_mhz", where), "clock", partial(self._read_clock, handle, smi.AmdSmiClkType.GFX, "clk")
-        )
-        queries.note(
-            ("memory_mhz", where),
-            "memory clock",
-            partial(self._read_clock, handle, smi.AmdSmiClkType.MEM, "clk"),
-        )
-        held = self._read_held_back(where, queries, handle)
-        sources = (
-            {where: _SOURCE} if {("energy_j", where), ("power_w", where)} & queries.values.keys() else {}
-        )
-        return Reading(queries.values, held, queries.missing, sources)
+        for quantity, what, kind in _CLOCKS:
+            queries.note((quantity, where), what, partial(self._read_clock, handle, kind, "clk"))
 
     def _read_state(self, where: str, handle: Any) -> MachineState:
         smi, queries = self.amdsmi, self._queries(where)
         if self._is_later_partition(handle):
             return MachineState()
-        heat = queries.get("temperature", partial(self._read_heat, handle))
-        clocks = {}
-        for what, kind in (("SM", smi.AmdSmiClkType.GFX), ("memory", smi.AmdSmiClkType.MEM)):
-            now, most = (
-                queries.get(f"{what} clock", partial(self._read_clock, handle, kind, name))
-                for name in ("clk", "max_clk")
-            )
+        self._note_levels(where, queries, handle)
+        heat, clocks = queries.values.get(("temperature_c", where)), {}
+        for (quantity, what, kind), name in zip(_CLOCKS, ("SM", "memory"), strict=True):
+            now = queries.values.get((quantity, where))
+            most = queries.get(f"greatest {what}", partial(self._read_clock, handle, kind, "max_clk"))
             if (now, most) != (None, None):
-                clocks[f"{where} {what}"] = ClockState(now_mhz=now, most_mhz=most)
+                clocks[f"{where} {name}"] = ClockState(now_mhz=now, most_mhz=most)
         caps = self._queries("").get("", partial(smi.amdsmi_get_power_cap_info, handle))
         names = ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap")
         limits = [_read_number(untrusted.read_mapping(caps).get(name)) for name in names]
         now_w, default_w, least_w, most_w = (None if limit is None else limit / _MICRO for limit in limits)
         cap = PowerCap(now_w=now_w, default_w=default_w, least_w=least_w, most_w=most_w)
-        watts = queries.get("power", partial(self._read_power, handle))
+        use = GpuUse(name=self._read_name(queries, handle), power_w=queries.values.get(("power_w", where)))
         return MachineState(
             clocks=clocks,
             power_caps={where: cap} if cap != PowerCap() else {},
             temperature_c={} if heat is None else {where: heat},
-            gpus={where: GpuUse(name=self._read_name(queries, handle), power_w=watts)},
+            gpus={where: use},
             missing=queries.missing,
         )
 
@@ -212,8 +210,9 @@ class AmdGpus:
         heat = _require_number(smi.amdsmi_get_temp_metric(handle, kind, now))
         return heat / _MILLI if heat > _MILLI else heat
 
-    def _read_clock(self, handle: Any, kind: Any, name: str) -> float:
-        return _pick(self.amdsmi.amdsmi_get_clock_info(handle, kind), name)
+    def _read_clock(self, handle: Any, kind: str, name: str) -> float:
+        sort = getattr(self.amdsmi.AmdSmiClkType, kind)
+        return _pick(self.amdsmi.amdsmi_get_clock_info(handle, sort), name)
 
     def _read_name(self, queries: Queries, handle: Any) -> str:
         fields = queries.get("name", partial(self.amdsmi.amdsmi_get_gpu_asic_info, handle))

@@ -63,11 +63,11 @@ class Board:
         self.zones = {
             kind: zone / "temp" for zone in zones if (kind := read_system_text(zone / "type")) in _ZONES
         }
-        clocks = _list_children(root / "sys/class/devfreq", "*")
-        self.clocks = {
-            clock.name: clock / "cur_freq" for clock in clocks if _GPU_CLOCKS.fullmatch(clock.name)
+        self.clocks: dict[str, tuple[Path, Quantity]] = {
+            clock.name: (clock, "memory_mhz" if clock.name == _MEMORY_CLOCK else "sm_mhz")
+            for clock in _list_children(root / "sys/class/devfreq", "*")
+            if clock.name == _MEMORY_CLOCK or _GPU_CLOCKS.fullmatch(clock.name)
         }
-        self.memory_clocks = [clock / "cur_freq" for clock in clocks if clock.name == _MEMORY_CLOCK]
         coolers = _list_children(root / "sys/class/thermal", "cooling_device*")
         self.alerts = {
             kind: cooler / "cur_state"
@@ -98,18 +98,16 @@ class Board:
         """
         queries = Queries("the board", OSError, ValueError)
         for rail in self.rails:
-            quantity: Quantity = "board_w" if rail.label in self.total else "rail_w"
-            queries.note((quantity, rail.label), f"rail {rail.label}", rail.read_watts)
+            drawn: Quantity = "board_w" if rail.label in self.total else "rail_w"
+            queries.note((drawn, rail.label), f"rail {rail.label}", rail.read_watts)
         if self.rails and not self.total:
             queries.refuse("its total power", "its monitors do not name their rails")
         if not self.rails:
             queries.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
         for zone, path in self.zones.items():
             queries.note(("temperature_c", zone), f"temperature {zone}", partial(_read_number, path, 1e3))
-        for name, path in self.clocks.items():
-            queries.note(("sm_mhz", name), f"clock {name}", partial(_read_number, path, 1e6))
-        for path in self.memory_clocks:
-            queries.note(("memory_mhz", _MEMORY_CLOCK), "memory clock", partial(_read_number, path, 1e6))
+        for name, (path, quantity) in self.clocks.items():
+            queries.note((quantity, name), f"clock {name}", partial(_read_number, path / "cur_freq", 1e6))
         held = self._read_held_back(queries)
         return Reading(queries.values, held, queries.missing)
 
@@ -131,11 +129,10 @@ class Board:
             for path in _list_children(self.root / "sys/class/hwmon", "hwmon*/pwm1")
         }
         release = untrusted.read_text(self._read_release())
-        paths = (*self.clocks.values(), *self.memory_clocks)
         return MachineState(
             power_mode=self._read_power_mode(),
             firmware={"Jetson Linux": release} if release else {},
-            clocks={path.parent.name: _read_clock(path.parent) for path in paths},
+            clocks={name: _read_clock(path) for name, (path, _) in self.clocks.items()},
             temperature_c={zone: heat for zone, heat in zones.items() if heat is not None},
             fans={name: level for name, level in fans.items() if level is not None},
             held_back=None if held is None else tuple(map(": ".join, held)),

@@ -18,7 +18,7 @@ from loadgen.features.sensors.sampler import Sampler
 from loadgen.host.jetson import find_board
 from loadgen.host.machine_state import ClockState, MachineState
 from loadgen.host.nvml import Gpus, find_gpus
-from loadgen.host.sensor import Absent, Key, PowerSource, Quantity, Queries, Reading, Sensor
+from loadgen.host.sensor import Absent, PowerSource, Quantity, Queries, Reading, Sensor
 from loadgen.run.command.options import Options
 from loadgen.run.command.progress import Display
 from loadgen.run.observation import Local
@@ -236,7 +236,10 @@ class Zone(msgspec.Struct):
 
     def read_joules(self) -> float:
         """Read the energy so far, across the wraps since the first reading; raises OSError, ValueError."""
-        text = (self.path / "energy_uj").read_text("ascii", "replace").strip()
+        try:
+            text = (self.path / "energy_uj").read_text("ascii", "replace").strip()
+        except PermissionError:
+            raise PermissionError(errno.EACCES, _HOW) from None
         value_uj = untrusted.read_digits(text)
         if value_uj is None:
             raise ValueError(f"{untrusted.read_text(text, 40)!r} is no count")
@@ -282,15 +285,8 @@ class Packages(Sensor):
 
     def read(self, pids: Sequence[int]) -> Reading:
         """Read each zone's energy so far; `pids` have no effect. Rights that are missing are one line."""
-        queries, values = Queries("RAPL", OSError, ValueError), dict[Key, float]()
+        queries = Queries("RAPL", OSError, ValueError)
         for zone in self.zones:
-            try:
-                values["package_j", zone.where] = zone.read_joules()
-            except (OSError, ValueError) as error:
-                code = getattr(error, "errno", None)
-                queries.refuse(
-                    zone.where,
-                    _HOW if code == errno.EACCES else getattr(error, "strerror", None) or str(error),
-                )
-        sources = {zone.where: _SOURCE for zone in self.zones if ("package_j", zone.where) in values}
-        return Reading(values, None, queries.missing, sources)
+            queries.note(("package_j", zone.where), zone.where, zone.read_joules)
+        sources = {where: _SOURCE for _, where in queries.values}
+        return Reading(queries.values, None, queries.missing, sources)
